@@ -1,1 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
+//! The BPF programs and their loaders.
+//!
+//! - [`ExitWatch`]: tells the agent when the last thread of a watched process leaves
+//!   (`c/exit_watch.bpf.c`, FiDe §3.4).
+//! - [`Receive`]: checks, counts and stores heartbeats where they arrive, arms a timer for each
+//!   peer, and tells waiting programs of a notice without any thread in between
+//!   (`c/heartbeat.bpf.c`, FiDe §3.2 and §3.4).
+//!
+//! `c/intf.h` is the only contract between the C programs and Rust; [`intf`] mirrors it.
+//!
+//! **Invariant:** no policy. A program reports a silence or an exit; who is dead is decided by
+//! `fide-detector`. The one verdict the receive program tells by itself is a notice that the
+//! dying process' own kernel sent, which needs no decision.
+
+mod exit_watch;
+pub mod intf;
+mod map;
+mod receive;
+
+pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
+pub use receive::{Receive, ReceiveFds, Settings, Told, XdpMode};
+
+/// What can go wrong between here and the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The kernel refused to load or attach; the text is the kernel's own.
+    #[error("the kernel did not take the {program} program: {reason}")]
+    Load { program: &'static str, reason: String },
+    /// XDP could not be attached to an interface.
+    #[error("XDP ({mode}) could not be attached to interface {ifindex}: {source}")]
+    Attach { ifindex: u32, mode: XdpMode, source: std::io::Error },
+    /// A map operation failed.
+    #[error("{what}: {source}")]
+    Map { what: &'static str, source: std::io::Error },
+    /// A map inherited from another agent has another layout.
+    #[error(
+        "map {map} holds values of {found} bytes, this program needs {wanted}: the running agent is of another version, restart instead of taking over"
+    )]
+    Layout { map: &'static str, found: u32, wanted: u32 },
+}
+
+impl BpfError {
+    pub(crate) fn last(what: &'static str) -> Self {
+        Self::Map { what, source: std::io::Error::last_os_error() }
+    }
+
+    pub(crate) fn load(program: &'static str, error: &libbpf_rs::Error) -> Self {
+        Self::Load { program, reason: error.to_string() }
+    }
+}
+
+mod skel {
+    pub(crate) mod exit_watch {
+        #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
+        include!(concat!(env!("OUT_DIR"), "/exit_watch.skel.rs"));
+    }
+    pub(crate) mod heartbeat {
+        #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
+        include!(concat!(env!("OUT_DIR"), "/heartbeat.skel.rs"));
+    }
+}
+

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The only contract between the BPF programs and user space.
+ * `src/intf.rs` mirrors it; a unit test compares every size and the loader
+ * compares every map's value size, so that the two cannot drift apart.
+ *
+ * All times are CLOCK_MONOTONIC nanoseconds of this host.
+ */
+#ifndef FIDE_INTF_H
+#define FIDE_INTF_H
+
+#define FIDE_MAX_HOSTS 64
+#define FIDE_MAX_PROCESSES 64
+#define FIDE_MAX_PLANES 2
+#define FIDE_MAX_CLIENTS 64
+#define FIDE_PAYLOAD_MAX 1472
+#define FIDE_MAX_WATCHED 256
+/* Bound of the ring that wakes the agent: about 640 packets of full size. */
+#define FIDE_WAKE_RING_BYTES (1024 * 1024)
+#define FIDE_CLIENT_RING_BYTES (64 * 1024)
+
+/* ---- what the agent tells the programs ---- */
+
+struct fide_key {
+	__u64 k0;
+	__u64 k1;
+	__u32 valid; /* written last when a key is set, first when it is cleared */
+	__u32 reserved;
+};
+
+struct fide_config {
+	__u16 me;
+	__u16 members;
+	__u16 port; /* host byte order */
+	__u16 reserved;
+	__u32 ifindex[FIDE_MAX_PLANES]; /* 0: plane not received here */
+	struct fide_key keys[2];
+};
+
+#define FIDE_ADMIT_MONITOR 1 /* arm the timer: its silence matters here */
+#define FIDE_ADMIT_DEAD 2 /* this incarnation is dead: refuse all it says */
+
+struct fide_admit {
+	__u32 incarnation; /* 0: nobody admitted yet */
+	__u32 flags;
+	__u64 timeout_ns;
+};
+
+/* Who waits for the death of one process. */
+struct fide_watch {
+	__u64 claim; /* process incarnation << 32 | told (0 or 1) */
+	__u64 clients; /* bit c: tell client c */
+	__u64 undelivered; /* bit c: its ring was full, the agent must retry */
+	__u32 piggyback_seq; /* last piggyback delivered to the clients */
+	__u32 reserved;
+};
+
+/* ---- what the programs tell the agent ---- */
+
+/* Newest heartbeat of one peer on one plane; `lock` is odd while it is written. */
+struct fide_slot {
+	__u32 lock;
+	__u32 incarnation;
+	__u64 seq;
+	__u64 rx_ns;
+	__u64 received; /* distinct heartbeats on this plane, this incarnation */
+	__u64 duplicate; /* seen before on this plane: a replay or a copy */
+	__u64 stale; /* from an older or dead incarnation */
+	__u32 ack_incarnation; /* what the peer acknowledges of ours */
+	__u32 ack_seq_low;
+	__u32 promise_us;
+	__u32 view_generation;
+	__u32 view_number;
+	__u32 reserved[13];
+};
+
+struct fide_stats {
+	__u64 accepted;
+	__u64 malformed;
+	__u64 bad_tag;
+	__u64 foreign; /* unknown sender, own packet, or plane of another interface */
+	__u64 stale;
+	__u64 replayed;
+	__u64 wake_ring_full;
+	__u64 client_ring_full;
+	__u64 told_directly;
+	__u64 timer_fired;
+	__u64 exits_seen;
+	__u64 reserved[5];
+};
+
+/* ---- records in the ring that wakes the agent ---- */
+
+#define FIDE_WAKE_EXIT 1
+#define FIDE_WAKE_SILENCE 2
+#define FIDE_WAKE_PACKET 3
+#define FIDE_WAKE_HINT 4
+
+/* FIDE_WAKE_PACKET's `detail`: why the agent must see it */
+#define FIDE_PACKET_SECTIONS 0 /* liveness done; its sections are to be read */
+#define FIDE_PACKET_UNADMITTED 1 /* an incarnation the agent has not admitted */
+#define FIDE_PACKET_NOTICE 2
+
+struct fide_wake {
+	__u32 type;
+	__u32 len; /* payload bytes behind this header (FIDE_WAKE_PACKET) */
+	__u64 ns; /* when the program ran */
+	__u32 subject; /* EXIT, HINT: slot; SILENCE: host id; PACKET: plane */
+	__u32 detail; /* EXIT: wait status; HINT: signal; PACKET: see above */
+	__u64 cookie; /* EXIT, HINT: registration; SILENCE: last rx_ns */
+};
+
+struct fide_watched {
+	__u64 start_ticks; /* starttime of /proc/PID/stat: tells a reused pid apart */
+	__u32 slot;
+	__u32 reserved;
+	__u64 cookie;
+};
+
+/* ---- records in a client's ring; the layout is fide-shm's EventRecord ---- */
+
+#define FIDE_EVENT_VERDICT 2
+#define FIDE_REASON_EXITED 1
+#define FIDE_REASON_KILLED 2
+#define FIDE_EVENT_TOLD_DIRECTLY 1
+
+struct fide_event {
+	__u32 kind;
+	__u16 host;
+	__u8 slot;
+	__u8 reason;
+	__u32 incarnation;
+	__s32 code;
+	__u64 seq;
+	__u64 rx_ns;
+	__u64 at_ns;
+	__u32 watch;
+	__u16 data_len;
+	__u8 plane;
+	__u8 flags;
+};
+
+/* ---- argument of the `tell` program, in the map `outbox` ---- */
+
+#define FIDE_TELL_ONE 1 /* `event` to client `subject` */
+#define FIDE_TELL_WATCH 2 /* verdict to all clients of watch `subject`, once */
+
+#define FIDE_TOLD 0
+#define FIDE_TOLD_BEFORE 1
+#define FIDE_TOLD_FULL 2
+#define FIDE_TOLD_NOBODY 3
+
+struct fide_tell {
+	__u32 op;
+	__u32 subject;
+	__u32 len; /* bytes of `event` */
+	__u32 reserved;
+	__u8 event[48 + 1424]; /* struct fide_event, then its data */
+} __attribute__((aligned(8)));
+
+#endif

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Loader of the receive program and the agent's side of its maps.
+
+use std::{
+    fmt, io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
+    sync::atomic::{Ordering, fence},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapType, libbpf_sys,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    BpfError,
+    intf::{
+        Admit, CLIENT_RING_BYTES, Config, Key, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Slot, Stats,
+        TELL_ONE, TELL_WATCH, Tell, Watch,
+    },
+    map::MappedArray,
+    skel::heartbeat::HeartbeatSkelBuilder,
+};
+
+/// Attempts at one slot before a reader gives up for this round. The writer holds a slot for less
+/// than a microsecond; a reader that meets 64 writes in a row is reading a flood.
+const SLOT_READS_MAX: usize = 64;
+
+/// How XDP is attached, best first (the receive ladder of `fide doctor`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// On the generic path, after the kernel made an skb.
+    Generic,
+}
+
+impl XdpMode {
+    fn flags(self) -> u32 {
+        match self {
+            Self::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
+            Self::Generic => libbpf_sys::XDP_FLAGS_SKB_MODE,
+        }
+    }
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// What the receive program must know before the first packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This host's id, 1..=members.
+    pub me: u16,
+    /// Configured members, this host included.
+    pub members: u16,
+    /// UDP port of the cluster.
+    pub port: u16,
+    /// Interface of each plane; 0 where a plane is not received here.
+    pub ifindex: [u32; MAX_PLANES],
+    /// Current key.
+    pub key: [u8; 16],
+}
+
+/// What became of something told to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It is in the ring of everyone concerned.
+    Yes,
+    /// This incarnation's verdict had been told before.
+    Before,
+    /// At least one ring was full; `Receive::take_undelivered` says whose.
+    Full,
+    /// No such ring or watch.
+    Nobody,
+}
+
+/// Descriptors that a new agent takes over: maps keep their contents, XDP links stay attached and
+/// get the new program, so that no packet falls in between.
+pub struct ReceiveFds {
+    pub config: OwnedFd,
+    pub admits: OwnedFd,
+    pub slots: OwnedFd,
+    pub watches: OwnedFd,
+    pub stats: OwnedFd,
+    pub peers: OwnedFd,
+    pub outbox: OwnedFd,
+    pub wake: OwnedFd,
+    pub client_rings: OwnedFd,
+    /// One per attached plane, in plane order.
+    pub links: Vec<OwnedFd>,
+}
+
+/// The loaded receive program. Dropping it detaches XDP.
+pub struct Receive {
+    config: MappedArray<Config>,
+    admits: MappedArray<Admit>,
+    slots: MappedArray<Slot>,
+    watches: MappedArray<Watch>,
+    stats: MappedArray<Stats>,
+    outbox: MappedArray<Tell>,
+    peers: OwnedFd,
+    wake: OwnedFd,
+    client_rings: MapHandle,
+    program: OwnedFd,
+    tell: OwnedFd,
+    links: Vec<OwnedFd>,
+}
+
+impl Receive {
+    /// Loads the program, with fresh maps or with those of a running agent.
+    ///
+    /// # Errors
+    /// [`BpfError::Load`] without BPF or the privilege; [`BpfError::Layout`] if inherited maps are
+    /// of another version.
+    pub fn load(settings: &Settings, inherited: Option<ReceiveFds>) -> Result<Self, BpfError> {
+        let fail = |error: libbpf_rs::Error| BpfError::load("receive", &error);
+        let mut storage = MaybeUninit::uninit();
+        let mut open = HeartbeatSkelBuilder::default().open(&mut storage).map_err(fail)?;
+        if let Some(fds) = &inherited {
+            let maps = &mut open.maps;
+            for (map, fd) in [
+                (&mut maps.config, &fds.config),
+                (&mut maps.admits, &fds.admits),
+                (&mut maps.slots, &fds.slots),
+                (&mut maps.watches, &fds.watches),
+                (&mut maps.stats, &fds.stats),
+                (&mut maps.peers, &fds.peers),
+                (&mut maps.outbox, &fds.outbox),
+                (&mut maps.wake, &fds.wake),
+                (&mut maps.client_rings, &fds.client_rings),
+            ] {
+                map.reuse_fd(fd.as_fd()).map_err(fail)?;
+            }
+        }
+        let skel = open.load().map_err(fail)?;
+        let own = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|source| BpfError::Map { what: "a descriptor could not be kept", source })
+        };
+        let maps = &skel.maps;
+        let mut receive = Self {
+            config: MappedArray::map(own(maps.config.as_fd())?, 1, "config")?,
+            admits: MappedArray::map(own(maps.admits.as_fd())?, MAX_HOSTS, "admits")?,
+            slots: MappedArray::map(own(maps.slots.as_fd())?, MAX_HOSTS * MAX_PLANES, "slots")?,
+            watches: MappedArray::map(own(maps.watches.as_fd())?, MAX_HOSTS * MAX_PROCESSES, "watches")?,
+            stats: MappedArray::map(own(maps.stats.as_fd())?, 1, "stats")?,
+            outbox: MappedArray::map(own(maps.outbox.as_fd())?, 1, "outbox")?,
+            peers: own(maps.peers.as_fd())?,
+            wake: own(maps.wake.as_fd())?,
+            client_rings: MapHandle::try_from(&maps.client_rings).map_err(fail)?,
+            program: own(skel.progs.heartbeat_receive.as_fd())?,
+            tell: own(skel.progs.tell.as_fd())?,
+            links: Vec::new(),
+        };
+        match inherited {
+            Some(fds) => receive.take_links(fds.links)?,
+            None => receive.config.write(
+                0,
+                Config {
+                    me: settings.me,
+                    members: settings.members,
+                    port: settings.port,
+                    reserved: 0,
+                    ifindex: settings.ifindex,
+                    keys: [key(&settings.key), Key::default()],
+                },
+            ),
+        }
+        Ok(receive)
+    }
+
+    fn take_links(&mut self, links: Vec<OwnedFd>) -> Result<(), BpfError> {
+        for link in &links {
+            // SAFETY: two live descriptors; no options.
+            let result =
+                unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), self.program.as_raw_fd(), ptr::null()) };
+            if result != 0 {
+                return Err(BpfError::Map {
+                    what: "the running agent's XDP link did not take the new program",
+                    source: io::Error::from_raw_os_error(-result),
+                });
+            }
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    /// Attaches the program to an interface.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`], so that the caller can try the next rung.
+    pub fn attach(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), BpfError> {
+        // SAFETY: zeroes are a valid value of this plain structure.
+        let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+        options.sz = size_of_val(&options) as u64;
+        options.flags = mode.flags();
+        // SAFETY: a live program, an interface index the kernel checks, options that outlive the call.
+        let fd = unsafe {
+            libbpf_sys::bpf_link_create(
+                self.program.as_raw_fd(),
+                i32::try_from(ifindex).unwrap_or(i32::MAX),
+                libbpf_sys::BPF_XDP,
+                &raw const options,
+            )
+        };
+        if fd < 0 {
+            return Err(BpfError::Attach { ifindex, mode, source: io::Error::from_raw_os_error(-fd) });
+        }
+        // SAFETY: a new descriptor that is ours alone.
+        self.links.push(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(())
+    }
+
+    /// The ring that wakes the agent, [`crate::intf::WAKE_RING_BYTES`] long.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// The counters' map, shared with the exit watch.
+    #[must_use]
+    pub fn stats_fd(&self) -> BorrowedFd<'_> {
+        self.stats.fd()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats.read(0)
+    }
+
+    /// Says which incarnation of `host` (id) is heard and whether its silence matters.
+    pub fn admit(&self, host: u16, admit: Admit) {
+        self.admits.write(usize::from(host) - 1, admit);
+    }
+
+    /// What was last admitted for `host`.
+    #[must_use]
+    pub fn admitted(&self, host: u16) -> Admit {
+        self.admits.read(usize::from(host) - 1)
+    }
+
+    /// The newest heartbeat of `host` on `plane`; `None` if it was being written at each of
+    /// [`SLOT_READS_MAX`] attempts (the caller comes by again at its next turn).
+    #[must_use]
+    pub fn slot(&self, host: u16, plane: usize) -> Option<Slot> {
+        let slot = self.slots.at((usize::from(host) - 1) * MAX_PLANES + plane);
+        for _ in 0..SLOT_READS_MAX {
+            // SAFETY: `slot` is mapped; the sequence number is read before and after the values.
+            let (before, value, after) = unsafe {
+                let before = (&raw const (*slot).lock).read_volatile();
+                fence(Ordering::Acquire);
+                let value = slot.read_volatile();
+                fence(Ordering::Acquire);
+                (before, value, (&raw const (*slot).lock).read_volatile())
+            };
+            if before == after && before.is_multiple_of(2) {
+                return Some(value);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    fn watch_index(host: u16, slot: u8) -> usize {
+        (usize::from(host) - 1) * MAX_PROCESSES + usize::from(slot)
+    }
+
+    /// Begins the watch of one incarnation of a process; clients stay as they are.
+    pub fn watch_incarnation(&self, host: u16, slot: u8, incarnation: u32, piggyback_seq: u32) {
+        let watch = self.watches.at(Self::watch_index(host, slot));
+        // SAFETY: fields of a mapped entry, aligned as the C struct is; `claim` goes last, so that
+        // the program sees the new incarnation only with all that belongs to it.
+        unsafe {
+            (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq);
+            self.watches.atomic(&raw mut (*watch).undelivered).store(0, Ordering::SeqCst);
+            self.watches.atomic(&raw mut (*watch).claim).store(u64::from(incarnation) << 32, Ordering::SeqCst);
+        }
+    }
+
+    /// Says up to which piggyback the clients of a process have been served.
+    pub fn watch_piggyback(&self, host: u16, slot: u8, piggyback_seq: u32) {
+        let watch = self.watches.at(Self::watch_index(host, slot));
+        // SAFETY: field of a mapped entry.
+        unsafe { (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq) };
+    }
+
+    /// Adds `client` to those told of the process' death, or takes it away. Returns whether the
+    /// verdict of the present incarnation had been told before, so that the caller tells a
+    /// newcomer itself.
+    pub fn watch_client(&self, host: u16, slot: u8, client: u8, on: bool) -> bool {
+        let watch = self.watches.at(Self::watch_index(host, slot));
+        let bit = 1u64 << client;
+        // SAFETY: aligned 64-bit fields of a mapped entry.
+        unsafe {
+            let clients = self.watches.atomic(&raw mut (*watch).clients);
+            if on {
+                clients.fetch_or(bit, Ordering::SeqCst);
+            } else {
+                clients.fetch_and(!bit, Ordering::SeqCst);
+                self.watches.atomic(&raw mut (*watch).undelivered).fetch_and(!bit, Ordering::SeqCst);
+            }
+            self.watches.atomic(&raw mut (*watch).claim).load(Ordering::SeqCst) & 1 == 1
+        }
+    }
+
+    /// Clients whose ring was full when the process' verdict was told; they count as served after
+    /// this call.
+    #[must_use]
+    pub fn take_undelivered(&self, host: u16, slot: u8) -> u64 {
+        let watch = self.watches.at(Self::watch_index(host, slot));
+        // SAFETY: aligned 64-bit field of a mapped entry.
+        unsafe { self.watches.atomic(&raw mut (*watch).undelivered).swap(0, Ordering::SeqCst) }
+    }
+
+    /// Makes a ring for `client` and returns the descriptor that the client maps and polls.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel has no memory for it.
+    pub fn open_client_ring(&self, client: u8) -> Result<OwnedFd, BpfError> {
+        assert!(usize::from(client) < MAX_CLIENTS);
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+            ..Default::default()
+        };
+        let fail = |what| move |error| BpfError::Map { what, source: io::Error::other(error) };
+        let ring = MapHandle::create(MapType::RingBuf, Some("fide_client"), 0, 0, CLIENT_RING_BYTES, &options)
+            .map_err(fail("a client's ring could not be made"))?;
+        let fd = ring.as_fd().as_raw_fd();
+        self.client_rings
+            .update(&u32::from(client).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .map_err(fail("a client's ring could not be installed"))?;
+        ring.as_fd()
+            .try_clone_to_owned()
+            .map_err(|source| BpfError::Map { what: "a client's ring could not be kept", source })
+    }
+
+    /// Installs a ring made earlier (after a takeover).
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if `ring` is no such ring.
+    pub fn install_client_ring(&self, client: u8, ring: BorrowedFd<'_>) -> Result<(), BpfError> {
+        self.client_rings
+            .update(&u32::from(client).to_ne_bytes(), &ring.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| BpfError::Map {
+                what: "a client's ring could not be installed",
+                source: io::Error::other(error),
+            })
+    }
+
+    /// Takes the ring of `client` away; what is in it stays readable for whoever holds it.
+    pub fn close_client_ring(&self, client: u8) {
+        let _ = self.client_rings.delete(&u32::from(client).to_ne_bytes());
+    }
+
+    /// Puts one record into one client's ring.
+    pub fn tell_client(&mut self, client: u8, record: &[u8]) -> Told {
+        self.run_tell(TELL_ONE, u32::from(client), record)
+    }
+
+    /// Puts a verdict (an event header) into the rings of all clients of a watch, unless that
+    /// incarnation's verdict was told before.
+    pub fn tell_watch(&mut self, host: u16, slot: u8, record: &[u8]) -> Told {
+        let index = u32::try_from(Self::watch_index(host, slot)).expect("small");
+        self.run_tell(TELL_WATCH, index, record)
+    }
+
+    fn run_tell(&mut self, op: u32, subject: u32, record: &[u8]) -> Told {
+        let outbox = self.outbox.at(0);
+        let len = record.len().min(crate::intf::EVENT_MAX);
+        // SAFETY: `outbox` is mapped, `len` bytes fit its `event`, and `&mut self` makes us the only
+        // user of it until the program has run.
+        unsafe {
+            (&raw mut (*outbox).op).write_volatile(op);
+            (&raw mut (*outbox).subject).write_volatile(subject);
+            (&raw mut (*outbox).len).write_volatile(u32::try_from(len).expect("small"));
+            ptr::copy_nonoverlapping(record.as_ptr(), (&raw mut (*outbox).event).cast::<u8>(), len);
+        }
+        fence(Ordering::SeqCst);
+        // SAFETY: zeroes are a valid value; the options outlive the call.
+        let (result, retval) = unsafe {
+            let mut options: libbpf_sys::bpf_test_run_opts = std::mem::zeroed();
+            options.sz = size_of_val(&options) as u64;
+            let result = libbpf_sys::bpf_prog_test_run_opts(self.tell.as_raw_fd(), &raw mut options);
+            (result, options.retval)
+        };
+        match (result, retval) {
+            (0, 0) => Told::Yes,
+            (0, 1) => Told::Before,
+            (0, 2) => Told::Full,
+            _ => Told::Nobody,
+        }
+    }
+
+    /// Accepts `new` beside or instead of the key in `position` (0 or 1); `None` forgets it.
+    pub fn set_key(&self, position: usize, new: Option<&[u8; 16]>) {
+        assert!(position < 2);
+        let config = self.config.at(0);
+        // SAFETY: fields of the mapped configuration. `valid` goes first when a key is cleared and
+        // last when it is set, so that the program never uses half a key.
+        unsafe {
+            let slot = &raw mut (*config).keys[position];
+            (&raw mut (*slot).valid).write_volatile(0);
+            fence(Ordering::SeqCst);
+            if let Some(bytes) = new {
+                let key = key(bytes);
+                (&raw mut (*slot).k0).write_volatile(key.k0);
+                (&raw mut (*slot).k1).write_volatile(key.k1);
+                fence(Ordering::SeqCst);
+                (&raw mut (*slot).valid).write_volatile(1);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Descriptors for a new agent, in the order of [`ReceiveFds`]; links last.
+    #[must_use]
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![
+            self.config.fd(),
+            self.admits.fd(),
+            self.slots.fd(),
+            self.watches.fd(),
+            self.stats.fd(),
+            self.peers.as_fd(),
+            self.outbox.fd(),
+            self.wake.as_fd(),
+            self.client_rings.as_fd(),
+        ];
+        fds.extend(self.links.iter().map(AsFd::as_fd));
+        fds
+    }
+}
+
+impl ReceiveFds {
+    /// The inverse of [`Receive::fds`]; `None` if there are too few.
+    #[must_use]
+    pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        Some(Self {
+            config: fds.next()?,
+            admits: fds.next()?,
+            slots: fds.next()?,
+            watches: fds.next()?,
+            stats: fds.next()?,
+            peers: fds.next()?,
+            outbox: fds.next()?,
+            wake: fds.next()?,
+            client_rings: fds.next()?,
+            links: fds.collect(),
+        })
+    }
+}
+
+fn key(bytes: &[u8; 16]) -> Key {
+    let half = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    Key { k0: half(0), k1: half(8), valid: 1, reserved: 0 }
+}
