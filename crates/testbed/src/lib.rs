@@ -1,1 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
+//! A cluster on one machine, for the demo, the end-to-end tests and the benches.
+//!
+//! ```text
+//!   h1 ns          h2 ns          h3 ns        one network namespace per host
+//!   p0  p1         p0  p1         p0  p1       one veth into each plane
+//!   |    \________  |    \________ |   \___
+//!   h1    h2   h3 (ports)          h1  h2  h3
+//!   [ br0 in s0 ns ]               [ br0 in s1 ns ]   one switch per plane
+//! ```
+//!
+//! * [`Testbed::build`] makes it, [`Testbed::cut`] and [`Testbed::flood`] hurt it, dropping it removes it. A reaper
+//!   process removes it too when its creator is killed, and [`sweep`] what a killed reaper left.
+//! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] takes the cores away.
+//! * [`baseline`] holds what Fide is compared with (TCP FIN, pidfd, memberlist, bfdd); [`figures`] writes the results.
+//!
+//! **Invariant: never touches an interface, process or file outside the namespaces and the scratch directory that it
+//! made itself.** Every load has a bound in time and count.
+
+mod error;
+mod load;
+mod names;
+mod net;
+mod reaper;
+pub mod sys;
+mod tools;
+
+pub use error::{Error, Result};
+pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PACKETS};
+pub use names::{Swept, sweep};
+pub use net::{BULK_PORT, FIRST_HOST, Host, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree, supported};
+pub use tools::{find_binary, retry_until};

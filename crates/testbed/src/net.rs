@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hosts and switches out of network namespaces, veth pairs and bridges.
+
+use crate::load::{Flood, FloodSpec};
+use crate::names::{NETNS_DIR, Owner, sweep};
+use crate::reaper::Reaper;
+use crate::sys::{self, BridgeControl, PORT_DISABLED, PORT_FORWARDING};
+use crate::tools::{batch, retry_until};
+use crate::{Error, Result};
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Most hosts of one testbed: the detector's own MAX_HOSTS.
+pub const MAX_TESTBED_HOSTS: usize = 64;
+/// Planes that an address is set aside for.
+const MAX_PLANES: usize = 2;
+/// Link indices of p0 and of h1 - 1. They differ on purpose: the kernel takes a link whose peer (in another namespace)
+/// has its own index for a link without one, and then tells its carrier up to a second late.
+const HOST_LINK_INDEX: usize = 10;
+const PORT_LINK_INDEX: usize = 100;
+/// How long the ports of a new switch may take until they forward.
+const FORWARDING_LIMIT: Duration = Duration::from_secs(10);
+/// Hosts count from 1, as in the configuration file.
+pub const FIRST_HOST: usize = 1;
+/// UDP port of the best-effort traffic of [`Testbed::flood`].
+pub const BULK_PORT: u16 = 9;
+
+/// One directed multicast tree: who receives `group` on `plane`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// Plane, from 0.
+    pub plane: usize,
+    /// Multicast group, e.g. 239.70.0.1.
+    pub group: Ipv4Addr,
+    /// Receiving hosts, from 1.
+    pub receivers: Vec<usize>,
+}
+
+/// What a switch does with multicast.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Multicast {
+    /// To every port but the one it came from.
+    Flood,
+    /// Only to the receivers of the named trees (static entries per port and group).
+    Trees(Vec<Tree>),
+}
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Hosts, 1..=64; named h1, h2, ...
+    pub hosts: usize,
+    /// Planes (switches), 1 or 2.
+    pub planes: usize,
+    /// Rate of every switch port towards its host, in Mbit/s, with a class of strict priority for DSCP CS7 and EF.
+    /// None: as fast as the machine, without a queue.
+    pub rate_mbit: Option<u32>,
+    /// Multicast forwarding.
+    pub multicast: Multicast,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Spec { hosts: 3, planes: 2, rate_mbit: None, multicast: Multicast::Flood }
+    }
+}
+
+impl Spec {
+    /// `hosts` hosts on two planes, otherwise as [`Spec::default`].
+    pub fn hosts(hosts: usize) -> Self {
+        Spec { hosts, ..Spec::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(1..=MAX_TESTBED_HOSTS).contains(&self.hosts) {
+            return Err(Error::Spec(format!("{} hosts; 1 to {MAX_TESTBED_HOSTS} are possible", self.hosts)));
+        }
+        if !(1..=MAX_PLANES).contains(&self.planes) {
+            return Err(Error::Spec(format!("{} planes; 1 or {MAX_PLANES} are possible", self.planes)));
+        }
+        if self.rate_mbit == Some(0) {
+            return Err(Error::Spec("a rate of 0 Mbit/s lets nothing through; give 1 or more, or none".into()));
+        }
+        if let Multicast::Trees(trees) = &self.multicast {
+            for t in trees {
+                let hosts_fit = t.receivers.iter().all(|h| (FIRST_HOST..=self.hosts).contains(h));
+                if t.plane >= self.planes || !hosts_fit || !t.group.is_multicast() {
+                    return Err(Error::Spec(format!(
+                        "tree {t:?} does not fit {} hosts and {} planes (planes count from 0, hosts from 1, the group \
+                         is within 224.0.0.0/4)",
+                        self.hosts, self.planes
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a testbed can be built here; the error says in one line what is missing.
+pub fn supported() -> Result<()> {
+    if !sys::is_root() {
+        return Err(Error::Unsupported("network namespaces need root; run it as root (sudo)".into()));
+    }
+    let probe = Owner::new()?.namespace("probe");
+    let made = batch("ip", &["netns", "add", &probe], "");
+    let _ = batch("ip", &["netns", "del", &probe], "");
+    made.map_err(|e| Error::Unsupported(format!("a network namespace cannot be made: {e}")))
+}
+
+/// One host: a network namespace with links `p0` (and `p1`), addresses 10.70.&lt;plane+1&gt;.&lt;host&gt;.
+#[derive(Debug, Clone)]
+pub struct Host {
+    index: usize,
+    name: String,
+    namespace: String,
+    planes: usize,
+    ns: Arc<File>,
+}
+
+impl Host {
+    /// Number, from 1.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// `h1`, `h2`, ...
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name under `/run/netns`.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Address on a plane (from 0).
+    pub fn address(&self, plane: usize) -> Ipv4Addr {
+        address(self.index, plane)
+    }
+
+    /// Addresses on every plane, in order.
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        (0..self.planes).map(|p| self.address(p)).collect()
+    }
+
+    /// A command that runs on this host, in a process group of its own. It is killed with the testbed at the latest.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let ns = self.ns.clone();
+        command.process_group(0);
+        // SAFETY: the closure makes one system call on a descriptor that it keeps open, allocates nothing and takes no
+        // lock, as a child of a process with threads must not.
+        unsafe {
+            command.pre_exec(move || {
+                let fd = BorrowedFd::borrow_raw(ns.as_raw_fd());
+                sys::enter_netns(fd)
+            });
+        }
+        command
+    }
+
+    /// Runs `f` on a thread of this host and gives back what it returns: sockets opened there stay there.
+    pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
+        run_in_ns(self.ns.as_fd(), &self.name, f)
+    }
+}
+
+fn run_in_ns<T: Send>(ns: BorrowedFd<'_>, name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| sys::enter_netns(ns).map(|()| f()));
+        match thread.join() {
+            Ok(done) => done.map_err(|e| Error::io(format!("entering {name}'s namespace"), e)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// One plane's switch: a namespace with a bridge `br0`, whose ports carry the hosts' names.
+#[derive(Debug)]
+struct Switch {
+    namespace: String,
+    control: BridgeControl,
+    /// Link index of host `i + 1`'s port.
+    ports: Vec<u32>,
+}
+
+/// A cluster on this machine, removed when dropped.
+#[derive(Debug)]
+pub struct Testbed {
+    spec: Spec,
+    hosts: Vec<Host>,
+    switches: Vec<Switch>,
+    scratch: PathBuf,
+    reaper: Reaper,
+}
+
+impl Testbed {
+    /// Sweeps what dead runs left (and says so on stderr), then builds.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without root; [`Error::Spec`]; [`Error::Tool`] with what iproute2 said. What was built so
+    /// far is removed.
+    pub fn build(spec: Spec) -> Result<Testbed> {
+        // iproute2 races with itself when two processes make the first namespace of a machine.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        spec.check()?;
+        if !sys::is_root() {
+            return supported().map(|()| unreachable!("unprivileged testbeds are refused"));
+        }
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+        let swept = sweep()?;
+        if !swept.is_empty() {
+            eprintln!(
+                "testbed: removed what dead runs left: {} namespaces ({}), {} processes, {} directories",
+                swept.namespaces.len(),
+                swept.namespaces.join(" "),
+                swept.killed.len(),
+                swept.directories.len()
+            );
+        }
+        let owner = Owner::new()?;
+        let host_ns: Vec<_> = (FIRST_HOST..=spec.hosts).map(|h| owner.namespace(&format!("h{h}"))).collect();
+        let switch_ns: Vec<_> = (0..spec.planes).map(|p| owner.namespace(&format!("s{p}"))).collect();
+        let scratch = owner.scratch();
+        std::fs::create_dir_all(&scratch).map_err(|e| Error::io(format!("making {}", scratch.display()), e))?;
+        let all: Vec<_> = host_ns.iter().chain(&switch_ns).cloned().collect();
+        let mut reaper = Reaper::start(&all, &scratch)?;
+        match wire(&spec, &host_ns, &switch_ns) {
+            Ok((hosts, switches)) => Ok(Testbed { spec, hosts, switches, scratch, reaper }),
+            Err(e) => {
+                reaper.finish();
+                Err(e)
+            }
+        }
+    }
+
+    /// Host by number, from 1.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn host(&self, host: usize) -> &Host {
+        assert!(
+            (FIRST_HOST..=self.hosts.len()).contains(&host),
+            "no host {host}: this testbed has hosts {FIRST_HOST} to {}",
+            self.hosts.len()
+        );
+        &self.hosts[host - FIRST_HOST]
+    }
+
+    /// All hosts, in order.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Number of planes.
+    pub fn planes(&self) -> usize {
+        self.spec.planes
+    }
+
+    /// What was built.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// A directory for configuration, sockets and logs, removed with the testbed unless [`Testbed::keep_scratch`].
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Leaves the scratch directory in place when the testbed goes (until the sweep after this process's end).
+    pub fn keep_scratch(&mut self) {
+        self.reaper.keep_scratch();
+    }
+
+    /// Cuts a host off a plane at the switch: its port stops forwarding both ways, and the host sees no carrier change.
+    /// Gives the CLOCK_MONOTONIC times in ns just before and after; the cut is in force at the second.
+    pub fn cut(&self, host: usize, plane: usize) -> Result<(u64, u64)> {
+        self.set_port(host, plane, PORT_DISABLED)
+    }
+
+    /// Undoes [`Testbed::cut`]; the same times.
+    pub fn restore(&self, host: usize, plane: usize) -> Result<(u64, u64)> {
+        self.set_port(host, plane, PORT_FORWARDING)
+    }
+
+    /// Cuts a host off every plane; times as in [`Testbed::cut`], from the first to the last.
+    pub fn isolate(&self, host: usize) -> Result<(u64, u64)> {
+        self.on_planes(|p| self.cut(host, p))
+    }
+
+    /// Undoes [`Testbed::isolate`].
+    pub fn rejoin(&self, host: usize) -> Result<(u64, u64)> {
+        self.on_planes(|p| self.restore(host, p))
+    }
+
+    fn on_planes(&self, f: impl Fn(usize) -> Result<(u64, u64)>) -> Result<(u64, u64)> {
+        let mut span = f(0)?;
+        for plane in 1..self.planes() {
+            span.1 = f(plane)?.1;
+        }
+        Ok(span)
+    }
+
+    fn set_port(&self, host: usize, plane: usize, state: u8) -> Result<(u64, u64)> {
+        let index = self.host(host).index - FIRST_HOST;
+        let switch = self.switch(plane)?;
+        let before = sys::now_ns();
+        switch.control.set_port_state(switch.ports[index], state)?;
+        Ok((before, sys::now_ns()))
+    }
+
+    /// Pulls the plug: the link goes down and the host sees its carrier go.
+    pub fn unplug(&self, host: usize, plane: usize) -> Result<()> {
+        self.set_link(host, plane, "down")
+    }
+
+    /// Undoes [`Testbed::unplug`].
+    pub fn plug(&self, host: usize, plane: usize) -> Result<()> {
+        self.set_link(host, plane, "up")
+    }
+
+    fn set_link(&self, host: usize, plane: usize, state: &str) -> Result<()> {
+        let (port, switch) = (self.host(host).name(), self.switch(plane)?);
+        let args = ["-n", &switch.namespace, "link", "set", port, state];
+        batch("ip", &args, "")
+    }
+
+    fn switch(&self, plane: usize) -> Result<&Switch> {
+        self.switches
+            .get(plane)
+            .ok_or_else(|| Error::Spec(format!("no plane {plane}: this testbed has planes 0 to {}", self.planes() - 1)))
+    }
+
+    /// Starts best-effort UDP traffic from host to host over one plane; it stops by itself at its bounds.
+    pub fn flood(&self, spec: FloodSpec) -> Result<Flood> {
+        self.switch(spec.plane)?;
+        Flood::start(self.host(spec.from), self.host(spec.to), spec)
+    }
+
+    /// Pids of the processes on the hosts.
+    pub fn processes(&self) -> Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        for host in &self.hosts {
+            pids.extend(crate::names::pids_in(&host.namespace)?);
+        }
+        Ok(pids)
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        self.reaper.finish();
+    }
+}
+
+fn address(host: usize, plane: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 70, plane as u8 + 1, host as u8)
+}
+
+/// Locally administered, and telling in a capture.
+fn mac(host: usize, plane: usize) -> String {
+    format!("02:f1:de:00:{plane:02x}:{host:02x}")
+}
+
+fn open_ns(namespace: &str) -> Result<File> {
+    File::open(Path::new(NETNS_DIR).join(namespace)).map_err(|e| Error::io(format!("opening namespace {namespace}"), e))
+}
+
+/// Makes namespaces and links; gives the hosts and switches.
+fn wire(spec: &Spec, host_ns: &[String], switch_ns: &[String]) -> Result<(Vec<Host>, Vec<Switch>)> {
+    let mut script = String::new();
+    for ns in host_ns.iter().chain(switch_ns) {
+        let _ = writeln!(script, "netns add {ns}");
+    }
+    for (plane, switch) in switch_ns.iter().enumerate() {
+        for (i, ns) in host_ns.iter().enumerate() {
+            let host = i + FIRST_HOST;
+            let _ = writeln!(
+                script,
+                "link add name p{plane} index {} netns {ns} address {} type veth peer name h{host} index {} netns {switch}",
+                HOST_LINK_INDEX + plane,
+                mac(host, plane),
+                PORT_LINK_INDEX + host
+            );
+        }
+    }
+    batch("ip", &["-batch", "-"], &script)?;
+
+    let mut hosts = Vec::new();
+    for (i, ns) in host_ns.iter().enumerate() {
+        let index = i + FIRST_HOST;
+        batch("ip", &["-n", ns, "-batch", "-"], &host_script(spec, index))?;
+        let file = open_ns(ns)?;
+        run_in_ns(file.as_fd(), ns, || (0..spec.planes).try_for_each(|p| sys::offloads_off(&format!("p{p}"))))??;
+        hosts.push(Host {
+            index,
+            name: format!("h{index}"),
+            namespace: ns.clone(),
+            planes: spec.planes,
+            ns: Arc::new(file),
+        });
+    }
+    let mut switches = Vec::new();
+    for (plane, ns) in switch_ns.iter().enumerate() {
+        switches.push(build_switch(spec, plane, ns)?);
+    }
+    Ok((hosts, switches))
+}
+
+fn host_script(spec: &Spec, host: usize) -> String {
+    let mut s = String::from("link set lo up\n");
+    for plane in 0..spec.planes {
+        let _ = writeln!(s, "link set p{plane} addrgenmode none");
+        let _ = writeln!(s, "addr add {}/24 dev p{plane}", address(host, plane));
+        let _ = writeln!(s, "link set p{plane} up");
+        // No address resolution: after a cut it would decide when a host is heard again.
+        for other in (FIRST_HOST..=spec.hosts).filter(|o| *o != host) {
+            let (ip, mac) = (address(other, plane), mac(other, plane));
+            let _ = writeln!(s, "neigh add {ip} lladdr {mac} dev p{plane} nud permanent");
+        }
+    }
+    // For senders that name no link; the first plane takes them.
+    s.push_str("route add 224.0.0.0/4 dev p0\n");
+    s
+}
+
+fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
+    let snooping = match spec.multicast {
+        Multicast::Flood => "mcast_snooping 0",
+        Multicast::Trees(_) => "mcast_snooping 1 mcast_query_response_interval 1",
+    };
+    let mut s = format!(
+        "link set lo up\nlink add br0 type bridge stp_state 0 forward_delay 0 {snooping}\n\
+         link set br0 addrgenmode none\nlink set br0 up\n"
+    );
+    for host in FIRST_HOST..=spec.hosts {
+        let _ = writeln!(s, "link set h{host} addrgenmode none\nlink set h{host} master br0\nlink set h{host} up");
+    }
+    if spec.multicast != Multicast::Flood {
+        // Entries count only while there is a querier, so the bridge is its own. It trusts itself after the response
+        // interval (1 = a hundredth of a second) in force when it becomes one.
+        s.push_str("link set br0 type bridge mcast_querier 1\n");
+    }
+    batch("ip", &["-n", ns, "-batch", "-"], &s)?;
+
+    let mut forwarding = String::new();
+    for host in FIRST_HOST..=spec.hosts {
+        let _ = writeln!(forwarding, "fdb replace {} dev h{host} master static", mac(host, plane));
+    }
+    if let Multicast::Trees(trees) = &spec.multicast {
+        batch("tc", &["-n", ns, "-batch", "-"], &deaf_to_igmp(spec.hosts))?;
+        for tree in trees.iter().filter(|t| t.plane == plane) {
+            for host in &tree.receivers {
+                let _ = writeln!(forwarding, "mdb add dev br0 port h{host} grp {} permanent", tree.group);
+            }
+        }
+    }
+    batch("bridge", &["-n", ns, "-batch", "-"], &forwarding)?;
+    if let Some(rate) = spec.rate_mbit {
+        let script = queue_script(spec.hosts, rate);
+        batch("tc", &["-n", ns, "-batch", "-"], &script)?;
+    }
+    await_forwarding(ns, spec.hosts)?;
+    let file = open_ns(ns)?;
+    run_in_ns(file.as_fd(), ns, || {
+        let mut ports = Vec::new();
+        for host in FIRST_HOST..=spec.hosts {
+            let port = format!("h{host}");
+            sys::offloads_off(&port)?;
+            ports.push(sys::link_index(&port)?);
+        }
+        Ok(Switch { namespace: ns.to_string(), control: BridgeControl::open()?, ports })
+    })?
+}
+
+/// A carrier is told some time after the link is up, and until then a port drops what it gets.
+fn await_forwarding(ns: &str, ports: usize) -> Result<()> {
+    retry_until("a new switch", FORWARDING_LIMIT, || {
+        let out = Command::new("bridge").args(["-n", ns, "link"]).output().map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let up = text.lines().filter(|l| l.contains("LOWER_UP") && l.contains("state forwarding"));
+        if up.count() == ports {
+            return Ok(());
+        }
+        Err(format!("not all of {ports} ports forward:\n{text}"))
+    })
+}
+
+/// Drops membership reports at every port: only the trees say who receives.
+fn deaf_to_igmp(hosts: usize) -> String {
+    // Classic BPF on the Ethernet frame: IPv4 (0x0800 at 12) and IGMP (2 at 23) is dropped (2), the rest goes on (0).
+    const DROP_IGMP: &str = "6,40 0 0 12,21 0 3 2048,48 0 0 23,21 0 1 2,6 0 0 2,6 0 0 0";
+    let mut s = String::new();
+    for host in FIRST_HOST..=hosts {
+        let _ = writeln!(
+            s,
+            "qdisc add dev h{host} clsact\nfilter add dev h{host} ingress protocol all bpf da bytecode \"{DROP_IGMP}\""
+        );
+    }
+    s
+}
+
+/// HTB on every port: class 10 (DSCP CS7 and EF) is served first and may take the whole rate, class 20 gets the rest.
+fn queue_script(hosts: usize, rate_mbit: u32) -> String {
+    let mut s = String::new();
+    for host in FIRST_HOST..=hosts {
+        let _ = writeln!(
+            s,
+            "qdisc add dev h{host} root handle 1: htb default 20\n\
+             class add dev h{host} parent 1: classid 1:1 htb rate {rate_mbit}mbit quantum 1514\n\
+             class add dev h{host} parent 1:1 classid 1:10 htb rate {rate_mbit}mbit prio 0 quantum 1514\n\
+             class add dev h{host} parent 1:1 classid 1:20 htb rate 100kbit ceil {rate_mbit}mbit prio 7 quantum 1514"
+        );
+        for tos in ["0xe0", "0xb8"] {
+            let _ = writeln!(
+                s,
+                "filter add dev h{host} parent 1: protocol ip prio 1 u32 match ip tos {tos} 0xfc flowid 1:10"
+            );
+        }
+    }
+    s
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+
+fn refused(spec: Spec) -> String {
+    spec.check().unwrap_err().to_string()
+}
+
+#[test]
+fn a_spec_out_of_bounds_says_what_would_be_right() {
+    assert!(refused(Spec::hosts(0)).contains("1 to 64"));
+    assert!(refused(Spec::hosts(65)).contains("1 to 64"));
+    let planes = Spec { planes: 3, ..Spec::default() };
+    assert!(refused(planes).contains("1 or 2"));
+    let rate = Spec { rate_mbit: Some(0), ..Spec::default() };
+    assert!(refused(rate).contains("1 or more"));
+    let tree = Tree { plane: 0, group: Ipv4Addr::new(10, 0, 0, 1), receivers: vec![1] };
+    let trees = Spec { multicast: Multicast::Trees(vec![tree]), ..Spec::default() };
+    assert!(refused(trees).contains("224.0.0.0/4"));
+    assert!(Spec::hosts(64).check().is_ok());
+}
+
+#[test]
+fn addresses_and_macs_tell_host_and_plane() {
+    assert_eq!(address(64, 1), Ipv4Addr::new(10, 70, 2, 64));
+    assert_eq!(mac(64, 1), "02:f1:de:00:01:40");
+}
+
+#[test]
+fn both_priority_codepoints_reach_the_first_class() {
+    let s = queue_script(2, 10);
+    assert_eq!(s.matches("flowid 1:10").count(), 4);
+    assert!(s.contains("match ip tos 0xe0 0xfc") && s.contains("match ip tos 0xb8 0xfc"));
+}
