@@ -1,1 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
+//! What travels between hosts, byte by byte.
+//!
+//! - [`packet`]: [`Packet`], a checked view of a received UDP payload, and [`Builder`], which writes one.
+//! - [`section`]: what a heartbeat carries beside its acknowledgements.
+//! - [`view`]: the VIEW section, which carries the agreement on who is a member.
+//! - [`auth`]: the key, the SipHash-2-4 tag, [`seal`] and [`verify`].
+//! - [`window`]: [`ReplayWindow`], which refuses a sequence number seen before.
+//! - [`name`]: [`Name`] of a host or a process.
+//!
+//! A heartbeat is one UDP payload, little-endian:
+//!
+//! ```text
+//!  0 u16 magic 0xF1DE      8 u64 seq
+//!  2 u8  version<<4|kind  16 u64 tag: SipHash-2-4(key, payload with these 8 bytes zero)
+//!  3 u8  plane            24 u32 incarnation of the sending agent
+//!  4 u16 sender           28 ack_count x {u32 incarnation, u32 seq_low}
+//!  6 u8  ack_count           section_count x {u8 kind, u8 slot, u16 len, len bytes}
+//!  7 u8  section_count
+//! ```
+//!
+//! **Invariant:** no I/O, no allocation, no clock.
+#![forbid(unsafe_code)]
+
+pub mod auth;
+pub mod fuzz;
+pub mod name;
+pub mod packet;
+pub mod section;
+pub mod view;
+pub mod window;
+
+pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, tag, verify};
+pub use name::{Name, NameError};
+pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
+pub use section::{Body, Excluded, Monitor, Roster, RosterState, Section, SectionError};
+pub use view::{Membership, Proposal, ViewId, ViewRepr};
+pub use window::{ReplayWindow, Seen};
+
+/// First two bytes of every packet (little-endian `u16`).
+pub const MAGIC: u16 = 0xF1DE;
+/// Version of this format, in the upper half of byte 2.
+pub const VERSION: u8 = 1;
+/// Hosts of a cluster; ids are 1..=MAX_HOSTS.
+pub const MAX_HOSTS: usize = 64;
+/// Processes per host; slots are 0..MAX_PROCESSES.
+pub const MAX_PROCESSES: usize = 64;
+/// Redundant network planes (the two trees of FiDe §3.3).
+pub const MAX_PLANES: usize = 2;
+/// Client sessions per agent.
+pub const MAX_CLIENTS: usize = 64;
+/// Bytes of a name.
+pub const MAX_NAME: usize = 31;
+/// Largest UDP payload at an MTU of 1500.
+pub const PAYLOAD_MAX: usize = 1472;
+/// Largest piggybacked message.
+pub const PIGGYBACK_MAX: usize = 1418;
+/// Slot that means "the host itself".
+pub const HOST_SLOT: u8 = 0xff;
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 28;
+/// Bytes of one acknowledgement.
+pub const ACK_LEN: usize = 8;
+/// Bytes of a section's own header.
+pub const SECTION_HEADER_LEN: usize = 4;
+/// Bytes of a ROSTER section before its name.
+pub const ROSTER_LEN: usize = 24;
+/// Bytes of a MONITOR section.
+pub const MONITOR_LEN: usize = 12;
+/// Bytes of one entry of an EXCLUDED section.
+pub const EXCLUDED_LEN: usize = 8;
+/// Bytes of a notice: header, one section header, one ROSTER section without a name.
+pub const NOTICE_LEN: usize = HEADER_LEN + SECTION_HEADER_LEN + ROSTER_LEN;
+/// Bytes of the VIEW section when nothing is being agreed.
+pub const VIEW_STEADY_LEN: usize = 8;
+/// Where the plane byte is.
+pub const PLANE_OFFSET: usize = 3;
+/// Where the tag begins.
+pub const TAG_OFFSET: usize = 16;
+
+const _: () = assert!(NOTICE_LEN == 56);
+const _: () = assert!(HEADER_LEN + ACK_LEN + SECTION_HEADER_LEN + 4 + PIGGYBACK_MAX <= PAYLOAD_MAX);

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The body of a fuzz target, which also runs as a test on a stable compiler.
+
+use crate::{Body, Builder, Key, PAYLOAD_MAX, Packet, verify};
+
+/// Reads `bytes` in every way there is. Must not panic whatever they are; what is accepted must be written back
+/// to the same bytes.
+pub fn fuzz_body(bytes: &[u8]) {
+    let _ = verify(bytes, &Key([7; 16]).into());
+    let Ok(packet) = Packet::new(bytes) else { return };
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut out = match Builder::heartbeat(&mut buf, packet.sender(), packet.incarnation(), packet.seq()) {
+        Ok(builder) => builder,
+        Err(error) => panic!("an empty heartbeat always fits: {error}"),
+    };
+    for host in 1..=crate::MAX_HOSTS as u16 {
+        if let Some(ack) = packet.ack(host) {
+            assert!(out.push_ack(ack).is_ok(), "what was read must fit again");
+        }
+    }
+    for section in packet.sections() {
+        let again = match section.body() {
+            Ok(Body::Roster(roster)) => out.roster(&roster),
+            Ok(Body::Piggyback { slot, pb_seq, bytes }) => out.piggyback(slot, pb_seq, bytes),
+            Ok(Body::View(view)) => out.view(&view),
+            Ok(Body::Promise { timeout_us }) => out.promise(timeout_us),
+            Ok(Body::Excluded(excluded)) => out.excluded(excluded.iter()).map(|_| ()),
+            Ok(Body::Goodbye) => out.goodbye(),
+            Ok(Body::Monitor(monitor)) => out.monitor(&monitor),
+            Ok(Body::Unknown) => out.section(section.kind, section.slot, section.bytes, &[]),
+            Err(error) => panic!("Packet::new let through: {error}"),
+        };
+        assert!(again.is_ok(), "what was read must fit again: {again:?}");
+    }
+    let len = out.finish();
+    assert_eq!(len, bytes.len(), "what was read must be written at the same length");
+}

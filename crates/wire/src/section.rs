@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sections: what a heartbeat carries beside its acknowledgements.
+//!
+//! ```text
+//! {u8 kind, u8 slot, u16 len} + len bytes
+//! 1 ROSTER    slot; {u8 state, u8 0, u8 name_len, u8 0, u32 process_incarnation, u32 pb_seq, i32 code, u64 at_ns} + name
+//! 2 PIGGYBACK slot; {u32 pb_seq} + bytes
+//! 3 VIEW      slot 0; see [`crate::view`]
+//! 4 PROMISE   slot 0; {u32 timeout_us}
+//! 5 EXCLUDED  slot 0; n x {u16 host, u16 0, u32 incarnation}
+//! 6 GOODBYE   slot 0; empty
+//! 7 MONITOR   target slot; {u16 target_host, u8 watcher_slot, u8 0, u32 timeout_us, u16 pbsize, u16 0}
+//! ```
+//!
+//! A section of an unknown kind is skipped by its length.
+
+use crate::view::ViewRepr;
+use crate::{
+    EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ROSTER_LEN, VIEW_STEADY_LEN,
+};
+
+pub const ROSTER: u8 = 1;
+pub const PIGGYBACK: u8 = 2;
+pub const VIEW: u8 = 3;
+pub const PROMISE: u8 = 4;
+pub const EXCLUDED: u8 = 5;
+pub const GOODBYE: u8 = 6;
+pub const MONITOR: u8 = 7;
+
+/// Why a section was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SectionError {
+    #[error("section of kind {kind} has {len} bytes, it needs {need}")]
+    Length { kind: u8, len: usize, need: usize },
+    #[error("section of kind {kind} is for slot {slot}, it must be {must}")]
+    Slot { kind: u8, slot: u8, must: &'static str },
+    #[error("roster state {state} is unknown; 1 to 5 are known")]
+    State { state: u8 },
+    #[error("roster name: {0}")]
+    Name(#[from] NameError),
+    #[error("piggyback sequence number 0; they start at 1")]
+    PiggybackSeq,
+    #[error("host id {host} is outside 1..={MAX_HOSTS}")]
+    Host { host: u16 },
+    #[error("view section: {what}")]
+    View { what: &'static str },
+}
+
+/// What happened to a process, as its own host tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RosterState {
+    Alive = 1,
+    /// `code` is the exit code.
+    Exited = 2,
+    /// `code` is the signal.
+    Killed = 3,
+    /// It said goodbye; not a failure.
+    Left = 4,
+    /// Its beat stopped; it may recover.
+    Stalled = 5,
+}
+
+impl RosterState {
+    pub fn from_u8(state: u8) -> Option<RosterState> {
+        Some(match state {
+            1 => RosterState::Alive,
+            2 => RosterState::Exited,
+            3 => RosterState::Killed,
+            4 => RosterState::Left,
+            5 => RosterState::Stalled,
+            _ => return None,
+        })
+    }
+
+    /// Nothing follows this state in the same incarnation.
+    pub fn is_final(self) -> bool {
+        matches!(self, RosterState::Exited | RosterState::Killed | RosterState::Left)
+    }
+}
+
+/// One process, as told by its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roster {
+    pub slot: u8,
+    pub state: RosterState,
+    /// `None` in a notice.
+    pub name: Option<Name>,
+    pub incarnation: u32,
+    /// Last piggyback sequence number given out, 0 for none.
+    pub pb_seq: u32,
+    pub code: i32,
+    /// The sending host's CLOCK_MONOTONIC when this became so.
+    pub at_ns: u64,
+}
+
+impl Roster {
+    /// Bytes of the section, its header included.
+    pub fn wire_len(&self) -> usize {
+        crate::SECTION_HEADER_LEN + ROSTER_LEN + self.name.map_or(0, |n| n.as_bytes().len())
+    }
+
+    /// The fixed part.
+    pub fn emit(&self) -> [u8; ROSTER_LEN] {
+        let mut out = [0; ROSTER_LEN];
+        out[0] = self.state as u8;
+        out[2] = self.name.map_or(0, |n| n.as_bytes().len()) as u8;
+        out[4..8].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[8..12].copy_from_slice(&self.pb_seq.to_le_bytes());
+        out[12..16].copy_from_slice(&self.code.to_le_bytes());
+        out[16..24].copy_from_slice(&self.at_ns.to_le_bytes());
+        out
+    }
+
+    fn parse(slot: u8, b: &[u8]) -> Result<Roster, SectionError> {
+        let length = |need| SectionError::Length { kind: ROSTER, len: b.len(), need };
+        if b.len() < ROSTER_LEN {
+            return Err(length(ROSTER_LEN));
+        }
+        let name_len = usize::from(b[2]);
+        if b.len() != ROSTER_LEN + name_len {
+            return Err(length(ROSTER_LEN + name_len));
+        }
+        process_slot(ROSTER, slot)?;
+        Ok(Roster {
+            slot,
+            state: RosterState::from_u8(b[0]).ok_or(SectionError::State { state: b[0] })?,
+            name: if name_len == 0 { None } else { Some(Name::new(&b[ROSTER_LEN..])?) },
+            incarnation: le32(b, 4),
+            pb_seq: le32(b, 8),
+            code: le32(b, 12) as i32,
+            at_ns: le64(b, 16),
+        })
+    }
+}
+
+/// A watcher's wish towards the subject's host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Monitor {
+    pub target_host: u16,
+    /// [`HOST_SLOT`] for the host itself.
+    pub target_slot: u8,
+    /// [`HOST_SLOT`] for an anonymous watcher.
+    pub watcher_slot: u8,
+    pub timeout_us: u32,
+    pub pbsize: u16,
+}
+
+impl Monitor {
+    pub fn emit(&self) -> [u8; MONITOR_LEN] {
+        let mut out = [0; MONITOR_LEN];
+        out[0..2].copy_from_slice(&self.target_host.to_le_bytes());
+        out[2] = self.watcher_slot;
+        out[4..8].copy_from_slice(&self.timeout_us.to_le_bytes());
+        out[8..10].copy_from_slice(&self.pbsize.to_le_bytes());
+        out
+    }
+
+    fn parse(slot: u8, b: &[u8]) -> Result<Monitor, SectionError> {
+        exact(MONITOR, b, MONITOR_LEN)?;
+        if slot != HOST_SLOT {
+            process_slot(MONITOR, slot)?;
+        }
+        if b[2] != HOST_SLOT {
+            process_slot(MONITOR, b[2])?;
+        }
+        Ok(Monitor {
+            target_host: host_id(le16(b, 0))?,
+            target_slot: slot,
+            watcher_slot: b[2],
+            timeout_us: le32(b, 4),
+            pbsize: le16(b, 8),
+        })
+    }
+}
+
+/// The incarnations that the sender holds dead, as they lie in the packet (already checked).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excluded<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Excluded<'a> {
+    fn parse(b: &'a [u8]) -> Result<Excluded<'a>, SectionError> {
+        if b.is_empty() || !b.len().is_multiple_of(EXCLUDED_LEN) {
+            let need = b.len().div_ceil(EXCLUDED_LEN).max(1) * EXCLUDED_LEN;
+            return Err(SectionError::Length { kind: EXCLUDED, len: b.len(), need });
+        }
+        for entry in b.chunks_exact(EXCLUDED_LEN) {
+            host_id(le16(entry, 0))?;
+        }
+        Ok(Excluded { bytes: b })
+    }
+
+    /// (host id, incarnation).
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> + Clone + 'a {
+        self.bytes.chunks_exact(EXCLUDED_LEN).map(|e| (le16(e, 0), le32(e, 4)))
+    }
+
+    /// One entry.
+    pub fn emit(host: u16, incarnation: u32) -> [u8; EXCLUDED_LEN] {
+        let mut out = [0; EXCLUDED_LEN];
+        out[0..2].copy_from_slice(&host.to_le_bytes());
+        out[4..8].copy_from_slice(&incarnation.to_le_bytes());
+        out
+    }
+}
+
+/// A section as it lies in a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section<'a> {
+    pub kind: u8,
+    pub slot: u8,
+    pub bytes: &'a [u8],
+}
+
+/// A section, understood.
+// Boxing the view would allocate; bodies are matched where they are made, never stored.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body<'a> {
+    Roster(Roster),
+    Piggyback {
+        slot: u8,
+        pb_seq: u32,
+        bytes: &'a [u8],
+    },
+    View(ViewRepr),
+    Promise {
+        timeout_us: u32,
+    },
+    Excluded(Excluded<'a>),
+    Goodbye,
+    Monitor(Monitor),
+    /// Of a later version of this format.
+    Unknown,
+}
+
+impl<'a> Section<'a> {
+    /// Understands the section.
+    pub fn body(&self) -> Result<Body<'a>, SectionError> {
+        let b = self.bytes;
+        if matches!(self.kind, VIEW | PROMISE | EXCLUDED | GOODBYE) && self.slot != 0 {
+            return Err(SectionError::Slot { kind: self.kind, slot: self.slot, must: "0" });
+        }
+        Ok(match self.kind {
+            ROSTER => Body::Roster(Roster::parse(self.slot, b)?),
+            PIGGYBACK => {
+                process_slot(PIGGYBACK, self.slot)?;
+                if b.len() < 4 {
+                    return Err(SectionError::Length { kind: PIGGYBACK, len: b.len(), need: 4 });
+                }
+                let pb_seq = le32(b, 0);
+                if pb_seq == 0 {
+                    return Err(SectionError::PiggybackSeq);
+                }
+                Body::Piggyback { slot: self.slot, pb_seq, bytes: &b[4..] }
+            }
+            VIEW => {
+                if b.len() < VIEW_STEADY_LEN {
+                    return Err(SectionError::Length { kind: VIEW, len: b.len(), need: VIEW_STEADY_LEN });
+                }
+                Body::View(ViewRepr::parse(b)?)
+            }
+            PROMISE => {
+                exact(PROMISE, b, 4)?;
+                Body::Promise { timeout_us: le32(b, 0) }
+            }
+            EXCLUDED => Body::Excluded(Excluded::parse(b)?),
+            GOODBYE => {
+                exact(GOODBYE, b, 0)?;
+                Body::Goodbye
+            }
+            MONITOR => Body::Monitor(Monitor::parse(self.slot, b)?),
+            _ => Body::Unknown,
+        })
+    }
+}
+
+fn process_slot(kind: u8, slot: u8) -> Result<(), SectionError> {
+    if usize::from(slot) < MAX_PROCESSES {
+        Ok(())
+    } else {
+        Err(SectionError::Slot { kind, slot, must: "0..=63 (0xff where the host itself can be meant)" })
+    }
+}
+
+fn host_id(host: u16) -> Result<u16, SectionError> {
+    if (1..=MAX_HOSTS as u16).contains(&host) { Ok(host) } else { Err(SectionError::Host { host }) }
+}
+
+fn exact(kind: u8, b: &[u8], need: usize) -> Result<(), SectionError> {
+    if b.len() == need { Ok(()) } else { Err(SectionError::Length { kind, len: b.len(), need }) }
+}
+
+pub(crate) fn le16(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
+}
+
+pub(crate) fn le32(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+pub(crate) fn le64(b: &[u8], at: usize) -> u64 {
+    u64::from(le32(b, at)) | u64::from(le32(b, at + 4)) << 32
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The VIEW section: who is a member, and the agreement on who is one next.
+//!
+//! ```text
+//!  0 u32 generation   the view the sender holds; both zero: none
+//!  4 u32 number
+//!    ends here (8 bytes) when nothing is being agreed
+//!  8 u8  parts        bit 0 MEMBERS, 1 ACCEPTOR, 2 ACCEPTED, 3 PROPOSER; others 0
+//!  9 u8  phase        of PROPOSER: 1 or 2; 0 without it
+//! 10 u16 0
+//! 12 the parts that are there, in this order:
+//!    MEMBERS   {membership}                   of the view the sender holds, for those who lag
+//!    ACCEPTOR  {u32 promised, u64 suspects}   promised ballot (0 none); hosts the sender is ready to drop
+//!    ACCEPTED  {u32 ballot, membership}       last accepted
+//!    PROPOSER  {u32 ballot} + phase 2: {membership}
+//! membership = {u64 hosts (bit id-1), u32 incarnation for each, ascending id}
+//! ```
+//!
+//! ballot = round << 8 | host id of the proposer. ACCEPTOR, ACCEPTED and PROPOSER speak of the view after
+//! the one in bytes 0..8.
+
+use crate::section::{SectionError, le32, le64};
+use crate::{MAX_HOSTS, VIEW_STEADY_LEN};
+
+const MEMBERS: u8 = 1;
+const ACCEPTOR: u8 = 2;
+const ACCEPTED: u8 = 4;
+const PROPOSER: u8 = 8;
+
+/// Bytes of the longest VIEW section, its header not counted.
+pub const VIEW_MAX_LEN: usize = 12 + 3 * (8 + 4 * MAX_HOSTS) + 12 + 4 + 4;
+
+/// Which view; ordered, `(0, 0)` is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ViewId {
+    /// Highest incarnation among the founding members.
+    pub generation: u32,
+    /// 1 when founded, +1 with every agreed change.
+    pub number: u32,
+}
+
+impl ViewId {
+    pub const NONE: ViewId = ViewId { generation: 0, number: 0 };
+
+    pub fn is_none(self) -> bool {
+        self == ViewId::NONE
+    }
+}
+
+/// A set of (host, incarnation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership {
+    /// Bit id-1.
+    pub hosts: u64,
+    /// By id-1; 0 for a host that is not a member.
+    pub incarnations: [u32; MAX_HOSTS],
+}
+
+impl Membership {
+    pub const EMPTY: Membership = Membership { hosts: 0, incarnations: [0; MAX_HOSTS] };
+
+    pub fn len(&self) -> usize {
+        self.hosts.count_ones() as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.hosts == 0
+    }
+
+    /// The member's incarnation; `None` when `id` (1..=[`MAX_HOSTS`]) is not a member.
+    pub fn incarnation(&self, id: u16) -> Option<u32> {
+        let at = usize::from(id).checked_sub(1).filter(|at| *at < MAX_HOSTS)?;
+        (self.hosts >> at & 1 == 1).then(|| self.incarnations[at])
+    }
+
+    pub fn contains(&self, id: u16, incarnation: u32) -> bool {
+        self.incarnation(id) == Some(incarnation)
+    }
+
+    /// Adds or replaces a member. Panics unless `id` is in 1..=[`MAX_HOSTS`].
+    pub fn insert(&mut self, id: u16, incarnation: u32) {
+        let at = usize::from(id) - 1;
+        self.hosts |= 1 << at;
+        self.incarnations[at] = incarnation;
+    }
+
+    /// Removes a member. Panics unless `id` is in 1..=[`MAX_HOSTS`].
+    pub fn remove(&mut self, id: u16) {
+        let at = usize::from(id) - 1;
+        self.hosts &= !(1 << at);
+        self.incarnations[at] = 0;
+    }
+
+    /// (id, incarnation), ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        (0..MAX_HOSTS).filter(|at| self.hosts >> at & 1 == 1).map(|at| (at as u16 + 1, self.incarnations[at]))
+    }
+
+    fn wire_len(&self) -> usize {
+        8 + 4 * self.len()
+    }
+
+    fn emit(&self, out: &mut [u8]) -> usize {
+        out[..8].copy_from_slice(&self.hosts.to_le_bytes());
+        let mut at = 8;
+        for (_, incarnation) in self.iter() {
+            out[at..at + 4].copy_from_slice(&incarnation.to_le_bytes());
+            at += 4;
+        }
+        at
+    }
+
+    fn parse(b: &mut &[u8]) -> Result<Membership, SectionError> {
+        let hosts = le64(take(b, 8)?, 0);
+        let mut members = Membership { hosts, incarnations: [0; MAX_HOSTS] };
+        for at in (0..MAX_HOSTS).filter(|at| hosts >> at & 1 == 1) {
+            members.incarnations[at] = le32(take(b, 4)?, 0);
+        }
+        Ok(members)
+    }
+}
+
+/// The sender's part as a proposer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proposal {
+    pub ballot: u32,
+    /// `None` in phase 1, the proposed membership in phase 2.
+    pub value: Option<Membership>,
+}
+
+/// A VIEW section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewRepr {
+    pub id: ViewId,
+    pub members: Option<Membership>,
+    /// (promised ballot, hosts the sender is ready to drop).
+    pub acceptor: Option<(u32, u64)>,
+    pub accepted: Option<(u32, Membership)>,
+    pub proposal: Option<Proposal>,
+}
+
+impl ViewRepr {
+    /// Nothing is being agreed.
+    pub const fn steady(id: ViewId) -> ViewRepr {
+        ViewRepr { id, members: None, acceptor: None, accepted: None, proposal: None }
+    }
+
+    /// Bytes of the section, its header not counted.
+    pub fn wire_len(&self) -> usize {
+        let parts = self.members.map_or(0, |m| m.wire_len())
+            + self.acceptor.map_or(0, |_| 12)
+            + self.accepted.map_or(0, |(_, m)| 4 + m.wire_len())
+            + self.proposal.map_or(0, |p| 4 + p.value.map_or(0, |m| m.wire_len()));
+        if parts == 0 { VIEW_STEADY_LEN } else { VIEW_STEADY_LEN + 4 + parts }
+    }
+
+    /// Writes the section's bytes; panics if `out` is shorter than [`ViewRepr::wire_len`]. Returns their number.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        out[0..4].copy_from_slice(&self.id.generation.to_le_bytes());
+        out[4..8].copy_from_slice(&self.id.number.to_le_bytes());
+        if self.wire_len() == VIEW_STEADY_LEN {
+            return VIEW_STEADY_LEN;
+        }
+        let bit = |there: bool, bit: u8| if there { bit } else { 0 };
+        out[8] = bit(self.members.is_some(), MEMBERS)
+            | bit(self.acceptor.is_some(), ACCEPTOR)
+            | bit(self.accepted.is_some(), ACCEPTED)
+            | bit(self.proposal.is_some(), PROPOSER);
+        out[9] = self.proposal.map_or(0, |p| if p.value.is_some() { 2 } else { 1 });
+        out[10..12].fill(0);
+        let mut at = 12;
+        if let Some(members) = &self.members {
+            at += members.emit(&mut out[at..]);
+        }
+        if let Some((promised, suspects)) = self.acceptor {
+            out[at..at + 4].copy_from_slice(&promised.to_le_bytes());
+            out[at + 4..at + 12].copy_from_slice(&suspects.to_le_bytes());
+            at += 12;
+        }
+        if let Some((ballot, members)) = &self.accepted {
+            out[at..at + 4].copy_from_slice(&ballot.to_le_bytes());
+            at += 4 + members.emit(&mut out[at + 4..]);
+        }
+        if let Some(proposal) = &self.proposal {
+            out[at..at + 4].copy_from_slice(&proposal.ballot.to_le_bytes());
+            at += 4;
+            if let Some(members) = &proposal.value {
+                at += members.emit(&mut out[at..]);
+            }
+        }
+        at
+    }
+
+    pub(crate) fn parse(mut b: &[u8]) -> Result<ViewRepr, SectionError> {
+        let head = take(&mut b, 8)?;
+        let mut view = ViewRepr::steady(ViewId { generation: le32(head, 0), number: le32(head, 4) });
+        if b.is_empty() {
+            return Ok(view);
+        }
+        let head = take(&mut b, 4)?;
+        let (parts, phase) = (head[0], head[1]);
+        if parts == 0 || parts & !(MEMBERS | ACCEPTOR | ACCEPTED | PROPOSER) != 0 || head[2] != 0 || head[3] != 0 {
+            return Err(SectionError::View { what: "unknown parts; bits 0 to 3 are known and one must be set" });
+        }
+        if (parts & PROPOSER != 0) != matches!(phase, 1 | 2) {
+            return Err(SectionError::View { what: "the phase must be 1 or 2 with a proposer part, 0 without" });
+        }
+        if parts & MEMBERS != 0 {
+            view.members = Some(Membership::parse(&mut b)?);
+        }
+        if parts & ACCEPTOR != 0 {
+            let part = take(&mut b, 12)?;
+            view.acceptor = Some((le32(part, 0), le64(part, 4)));
+        }
+        if parts & ACCEPTED != 0 {
+            let ballot = le32(take(&mut b, 4)?, 0);
+            view.accepted = Some((ballot, Membership::parse(&mut b)?));
+        }
+        if parts & PROPOSER != 0 {
+            let ballot = le32(take(&mut b, 4)?, 0);
+            let value = if phase == 2 { Some(Membership::parse(&mut b)?) } else { None };
+            view.proposal = Some(Proposal { ballot, value });
+        }
+        if !b.is_empty() {
+            return Err(SectionError::View { what: "bytes are left after the last part" });
+        }
+        Ok(view)
+    }
+}
+
+fn take<'a>(b: &mut &'a [u8], len: usize) -> Result<&'a [u8], SectionError> {
+    let (head, rest) = b.split_at_checked(len).ok_or(SectionError::View { what: "a part is cut short" })?;
+    *b = rest;
+    Ok(head)
+}
