@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The event record: what an agent, or the kernel's receive program, tells a client. 48 bytes and optional data, native
+//! endianness (it never leaves the host).
+
+use crate::{HOST_SLOT, PIGGYBACK_MAX};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of the header.
+pub const EVENT_HEADER: usize = 48;
+/// Longest event: header and the largest piggyback, rounded up to 8.
+pub const EVENT_MAX: usize = (EVENT_HEADER + PIGGYBACK_MAX).next_multiple_of(8);
+/// Flag: told directly by the kernel's receive program, without the agent.
+pub const FLAG_DIRECT: u8 = 1;
+
+/// Values of [`EventRecord::kind`].
+pub mod kind {
+    /// A watched subject is alive in this incarnation; comes before any verdict of it. Data: "name@host".
+    pub const UP: u32 = 1;
+    /// The subject is dead (or left, or stalled, or recovered): see `reason`.
+    pub const VERDICT: u32 = 2;
+    /// A piggybacked message; `seq` is its number, data its bytes.
+    pub const PIGGYBACK: u32 = 3;
+    /// The granted timeout of `watch` is now `code` microseconds.
+    pub const TIMEOUT_CHANGED: u32 = 4;
+    /// Somebody monitors the own process in `slot`; `code` is the piggyback size it asks for.
+    pub const MONITOR_REQ: u32 = 5;
+    /// The own piggyback size is now `code` bytes.
+    pub const PBSIZE_CHANGED: u32 = 6;
+    /// The own host must not act.
+    pub const FENCED: u32 = 7;
+    /// It may again.
+    pub const UNFENCED: u32 = 8;
+    /// One plane to a host is silent: a network fault, not a death.
+    pub const PATH_LOST: u32 = 9;
+    /// That plane is back.
+    pub const PATH_RESTORED: u32 = 10;
+    /// The own host was excluded and came back with a new incarnation.
+    pub const REJOINED: u32 = 11;
+    /// The observer itself did not run on time; its suspicion was withheld.
+    pub const OBSERVER_STALLED: u32 = 12;
+}
+
+/// Values of [`EventRecord::reason`].
+pub mod reason {
+    /// Exited by itself; `code` is the exit code. Certain.
+    pub const EXITED: u8 = 1;
+    /// Killed; `code` is the signal. Certain.
+    pub const KILLED: u8 = 2;
+    /// Said goodbye.
+    pub const LEFT: u8 = 3;
+    /// No heartbeat of its host on any plane within the timeout.
+    pub const HOST_SILENT: u8 = 4;
+    /// Fenced itself.
+    pub const FENCED: u8 = 5;
+    /// Its beats stopped (not final: `RECOVERED` may follow).
+    pub const STALLED: u8 = 6;
+    /// Its beats came back.
+    pub const RECOVERED: u8 = 7;
+}
+
+/// The header, as it lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EventRecord {
+    /// One of [`kind`].
+    pub kind: u32,
+    /// Host id of the subject.
+    pub host: u16,
+    /// Its slot; [`HOST_SLOT`] for the host itself.
+    pub slot: u8,
+    /// One of [`reason`] for verdicts, else 0.
+    pub reason: u8,
+    /// Incarnation of the subject.
+    pub incarnation: u32,
+    /// Exit code, signal, timeout in microseconds or size in bytes, by kind.
+    pub code: i32,
+    /// Last heartbeat's sequence number, or the piggyback's.
+    pub seq: u64,
+    /// Observer's CLOCK_MONOTONIC when the packet was seen, or the verdict decided.
+    pub rx_ns: u64,
+    /// The subject's own clock at its exit; 0 unknown.
+    pub at_ns: u64,
+    /// Watch id if the agent set it; 0 when told directly.
+    pub watch: u32,
+    /// Bytes of data that follow.
+    pub data_len: u16,
+    /// Plane it came on.
+    pub plane: u8,
+    /// [`FLAG_DIRECT`].
+    pub flags: u8,
+}
+
+const _: () = {
+    assert!(size_of::<EventRecord>() == EVENT_HEADER);
+    assert!(std::mem::offset_of!(EventRecord, incarnation) == 8);
+    assert!(std::mem::offset_of!(EventRecord, seq) == 16);
+    assert!(std::mem::offset_of!(EventRecord, rx_ns) == 24);
+    assert!(std::mem::offset_of!(EventRecord, watch) == 40);
+    assert!(std::mem::offset_of!(EventRecord, flags) == 47);
+};
+
+/// Why bytes are not an event, or data does not fit in one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// Shorter than its header, or than the data it announces.
+    #[error("event of {len} bytes, needs {needed}")]
+    Short {
+        /// Bytes there.
+        len: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// A kind this version does not know.
+    #[error("event kind {0} is unknown")]
+    Kind(u32),
+    /// A verdict whose reason this version does not know.
+    #[error("verdict reason {0} is unknown")]
+    Reason(u8),
+    /// Data that does not fit.
+    #[error("event data of {0} bytes, at most {PIGGYBACK_MAX} fit")]
+    DataTooLong(usize),
+}
+
+/// Why a subject is held dead (or stalled, or recovered).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Exited by itself with this code. Certain.
+    Exited(i32),
+    /// Killed by this signal. Certain.
+    Killed(i32),
+    /// Said goodbye; not a failure.
+    Left,
+    /// Its host was not heard on any plane within the timeout.
+    HostSilent,
+    /// It stopped itself because it could not prove to be heard.
+    Fenced,
+    /// Its beats stopped. Not final.
+    Stalled,
+    /// Its beats came back after `Stalled`.
+    Recovered,
+}
+
+impl Reason {
+    /// Whether the incarnation is over for good.
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Stalled | Self::Recovered)
+    }
+
+    /// Whether it is a failure (everything final but a goodbye).
+    pub fn is_failure(self) -> bool {
+        self.is_final() && self != Self::Left
+    }
+}
+
+/// An event, checked. The record's common fields (host, slot, incarnation, times) are in the [`EventRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// See [`kind::UP`].
+    Up {
+        /// "name@host".
+        name: &'a [u8],
+    },
+    /// See [`kind::VERDICT`].
+    Verdict(Reason),
+    /// See [`kind::PIGGYBACK`].
+    Piggyback(&'a [u8]),
+    /// See [`kind::TIMEOUT_CHANGED`].
+    TimeoutChanged {
+        /// The timeout now granted.
+        timeout_us: u32,
+    },
+    /// See [`kind::MONITOR_REQ`].
+    MonitorReq {
+        /// Piggyback size asked for.
+        pbsize: u32,
+    },
+    /// See [`kind::PBSIZE_CHANGED`].
+    PbsizeChanged {
+        /// Piggyback size now granted.
+        pbsize: u32,
+    },
+    /// See [`kind::FENCED`].
+    Fenced,
+    /// See [`kind::UNFENCED`].
+    Unfenced,
+    /// See [`kind::PATH_LOST`].
+    PathLost,
+    /// See [`kind::PATH_RESTORED`].
+    PathRestored,
+    /// See [`kind::REJOINED`].
+    Rejoined,
+    /// See [`kind::OBSERVER_STALLED`].
+    ObserverStalled,
+}
+
+impl EventRecord {
+    /// Splits bytes (of an inbox or ring buffer record) into the header and its data; trailing padding is ignored.
+    ///
+    /// # Errors
+    /// [`EventError::Short`].
+    pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), EventError> {
+        let (record, rest) =
+            Self::read_from_prefix(bytes).map_err(|_| EventError::Short { len: bytes.len(), needed: EVENT_HEADER })?;
+        let needed = EVENT_HEADER + usize::from(record.data_len);
+        let data = rest.get(..usize::from(record.data_len)).ok_or(EventError::Short { len: bytes.len(), needed })?;
+        Ok((record, data))
+    }
+
+    /// What it says, with the data that [`EventRecord::split`] gave.
+    ///
+    /// # Errors
+    /// [`EventError::Kind`], [`EventError::Reason`].
+    pub fn decode<'a>(&self, data: &'a [u8]) -> Result<Event<'a>, EventError> {
+        let unsigned = self.code.max(0) as u32;
+        Ok(match self.kind {
+            kind::UP => Event::Up { name: data },
+            kind::VERDICT => Event::Verdict(match self.reason {
+                reason::EXITED => Reason::Exited(self.code),
+                reason::KILLED => Reason::Killed(self.code),
+                reason::LEFT => Reason::Left,
+                reason::HOST_SILENT => Reason::HostSilent,
+                reason::FENCED => Reason::Fenced,
+                reason::STALLED => Reason::Stalled,
+                reason::RECOVERED => Reason::Recovered,
+                other => return Err(EventError::Reason(other)),
+            }),
+            kind::PIGGYBACK => Event::Piggyback(data),
+            kind::TIMEOUT_CHANGED => Event::TimeoutChanged { timeout_us: unsigned },
+            kind::MONITOR_REQ => Event::MonitorReq { pbsize: unsigned },
+            kind::PBSIZE_CHANGED => Event::PbsizeChanged { pbsize: unsigned },
+            kind::FENCED => Event::Fenced,
+            kind::UNFENCED => Event::Unfenced,
+            kind::PATH_LOST => Event::PathLost,
+            kind::PATH_RESTORED => Event::PathRestored,
+            kind::REJOINED => Event::Rejoined,
+            kind::OBSERVER_STALLED => Event::ObserverStalled,
+            other => return Err(EventError::Kind(other)),
+        })
+    }
+
+    /// A record of this kind about the host itself; set the other fields as needed.
+    pub fn of_host(kind: u32, host: u16) -> Self {
+        Self { kind, host, slot: HOST_SLOT, ..Self::default() }
+    }
+
+    /// Sets `reason` and `code`.
+    pub fn with_reason(mut self, why: Reason) -> Self {
+        (self.reason, self.code) = match why {
+            Reason::Exited(code) => (reason::EXITED, code),
+            Reason::Killed(signal) => (reason::KILLED, signal),
+            Reason::Left => (reason::LEFT, 0),
+            Reason::HostSilent => (reason::HOST_SILENT, 0),
+            Reason::Fenced => (reason::FENCED, 0),
+            Reason::Stalled => (reason::STALLED, 0),
+            Reason::Recovered => (reason::RECOVERED, 0),
+        };
+        self
+    }
+
+    /// Writes header and data (setting `data_len`) to the front of `out`; the bytes to push.
+    ///
+    /// # Errors
+    /// [`EventError::DataTooLong`].
+    pub fn encode<'o>(mut self, data: &[u8], out: &'o mut [u8; EVENT_MAX]) -> Result<&'o [u8], EventError> {
+        if data.len() > PIGGYBACK_MAX {
+            return Err(EventError::DataTooLong(data.len()));
+        }
+        self.data_len = data.len() as u16;
+        out[..EVENT_HEADER].copy_from_slice(self.as_bytes());
+        out[EVENT_HEADER..EVENT_HEADER + data.len()].copy_from_slice(data);
+        Ok(&out[..EVENT_HEADER + data.len()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_are_those_of_the_layout() {
+        let record = EventRecord {
+            kind: kind::VERDICT,
+            host: 0x0102,
+            slot: 3,
+            incarnation: 5,
+            seq: 7,
+            rx_ns: 8,
+            at_ns: 9,
+            watch: 10,
+            plane: 1,
+            flags: FLAG_DIRECT,
+            ..Default::default()
+        }
+        .with_reason(Reason::Killed(9));
+        let mut out = [0; EVENT_MAX];
+        let bytes = record.encode(b"", &mut out).unwrap();
+        assert_eq!(bytes[..16], [2, 0, 0, 0, 2, 1, 3, 2, 5, 0, 0, 0, 9, 0, 0, 0]);
+        assert_eq!(bytes[40..48], [10, 0, 0, 0, 0, 0, 1, 1]);
+        let (back, data) = EventRecord::split(bytes).unwrap();
+        assert_eq!((back, back.decode(data)), (record, Ok(Event::Verdict(Reason::Killed(9)))));
+    }
+
+    #[test]
+    fn short_and_unknown_records_are_named() {
+        assert_eq!(EventRecord::split(&[0; 47]), Err(EventError::Short { len: 47, needed: 48 }));
+        let record = EventRecord { data_len: 9, ..Default::default() };
+        assert_eq!(EventRecord::split(record.as_bytes()), Err(EventError::Short { len: 48, needed: 57 }));
+        assert_eq!(record.decode(b""), Err(EventError::Kind(0)));
+        assert_eq!(EventRecord::of_host(kind::VERDICT, 1).decode(b""), Err(EventError::Reason(0)));
+        let mut out = [0; EVENT_MAX];
+        let too_long = record.encode(&[0; PIGGYBACK_MAX + 1], &mut out);
+        assert_eq!(too_long, Err(EventError::DataTooLong(PIGGYBACK_MAX + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((record, data)) = EventRecord::split(&bytes) {
+                prop_assert_eq!(data.len(), usize::from(record.data_len));
+                let _ = record.decode(data);
+            }
+        }
+
+        #[test]
+        fn what_is_encoded_comes_back(data in prop::collection::vec(any::<u8>(), 0..=PIGGYBACK_MAX), seq: u64) {
+            let mut out = [0; EVENT_MAX];
+            let record = EventRecord { kind: kind::PIGGYBACK, seq, ..Default::default() };
+            let (back, got) = EventRecord::split(record.encode(&data, &mut out).unwrap()).unwrap();
+            prop_assert_eq!(back.seq, seq);
+            prop_assert_eq!(back.decode(got), Ok(Event::Piggyback(&data[..])));
+        }
+    }
+}

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The alive table: what one agent knows, in memory that its clients read without a system call.
+//!
+//! One writer (the agent), any number of readers. The lease lies in it as a point in time, so that the clients of an
+//! agent that was killed are fenced when it passes, with nobody's help.
+
+use crate::{
+    HOST_SLOT, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES,
+    region::{ReadRegion, Region, RegionError, Shared},
+    seqlock::SeqLock,
+};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First word of an alive table ("FiDeTAB1").
+pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"FiDeTAB1");
+/// Version of its layout.
+pub const TABLE_VERSION: u32 = 1;
+/// A lease that never runs out (`trust = "network"`).
+pub const LEASE_FOREVER_NS: u64 = u64::MAX;
+
+const RECORD_WORDS: usize = 15;
+
+/// States of a host or process in the table, as bytes.
+pub mod state {
+    /// Never heard of (all zero).
+    pub const UNKNOWN: u8 = 0;
+    /// Alive.
+    pub const ALIVE: u8 = 1;
+    /// Process: exited by itself (`code` is the exit code).
+    pub const EXITED: u8 = 2;
+    /// Process: killed by a signal (`code` is the signal).
+    pub const KILLED: u8 = 3;
+    /// Said goodbye; not a failure.
+    pub const LEFT: u8 = 4;
+    /// Process: alive for the kernel, but its beats stopped.
+    pub const STALLED: u8 = 5;
+    /// The host fell silent (on the host and on each of its processes).
+    pub const HOST_SILENT: u8 = 6;
+    /// Fenced itself.
+    pub const FENCED: u8 = 7;
+}
+
+/// A name in the table: UTF-8, padded with zeros.
+pub type NameBytes = [u8; MAX_NAME + 1];
+
+/// `name` as it lies in records; what does not fit in [`MAX_NAME`] bytes is cut off.
+pub fn name_bytes(name: &str) -> NameBytes {
+    let mut bytes = [0; MAX_NAME + 1];
+    let len = name.floor_char_boundary(MAX_NAME);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    bytes
+}
+
+/// The text of a name, up to the first zero; empty if it is not UTF-8.
+pub fn name_str(bytes: &NameBytes) -> &str {
+    let len = bytes.iter().position(|b| *b == 0).unwrap_or(MAX_NAME).min(MAX_NAME);
+    std::str::from_utf8(&bytes[..len]).unwrap_or("")
+}
+
+/// What the agent knows of a host. Times are this host's CLOCK_MONOTONIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HostRecord {
+    /// One of [`state`].
+    pub state: u8,
+    /// Bit p set: plane p was heard within the timeout.
+    pub planes_up: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+    /// Incarnation of its agent; 0 before the first heartbeat.
+    pub incarnation: u32,
+    /// When the last heartbeat came, on any plane.
+    pub last_rx_ns: u64,
+    /// Its sequence number.
+    pub last_seq: u64,
+    /// Silence after which it is suspected.
+    pub timeout_ns: u64,
+    /// When the last heartbeat came on each plane.
+    pub plane_rx_ns: [u64; MAX_PLANES],
+    /// When `state` last changed.
+    pub changed_ns: u64,
+    /// Host name.
+    pub name: NameBytes,
+    /// Zero.
+    pub reserved2: [u64; 4],
+}
+
+/// What the agent knows of a process. Times are this host's CLOCK_MONOTONIC unless said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ProcessRecord {
+    /// One of [`state`].
+    pub state: u8,
+    /// Why it is dead: a reason of [`crate::event::reason`], 0 if it is not.
+    pub reason: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+    /// Incarnation of the process.
+    pub incarnation: u32,
+    /// Exit code or signal, by state.
+    pub code: i32,
+    /// Last piggyback sequence number delivered or assigned; 0 none.
+    pub pb_seq: u32,
+    /// When it was last mentioned in a heartbeat.
+    pub last_rx_ns: u64,
+    /// Own host only: when its beat counter last moved; 0 if it does not beat.
+    pub last_beat_ns: u64,
+    /// When `state` last changed.
+    pub changed_ns: u64,
+    /// The subject's own clock at its exit; 0 unknown.
+    pub at_ns: u64,
+    /// Process name.
+    pub name: NameBytes,
+    /// Zero.
+    pub reserved2: [u64; 5],
+}
+
+impl HostRecord {
+    /// The name as text.
+    pub fn name(&self) -> &str {
+        name_str(&self.name)
+    }
+}
+
+impl ProcessRecord {
+    /// The name as text.
+    pub fn name(&self) -> &str {
+        name_str(&self.name)
+    }
+}
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    size: AtomicU32,
+    /// Host id in the low 16 bits, number of hosts in the high ones.
+    identity: AtomicU32,
+    incarnation: AtomicU32,
+    fenced: AtomicU32,
+    reserved: AtomicU32,
+    lease_until_ns: AtomicU64,
+    agent_tick_ns: AtomicU64,
+    generation: AtomicU64,
+    started_ns: AtomicU64,
+    name: [AtomicU64; (MAX_NAME + 1) / 8],
+}
+
+/// The memory itself. Users go through [`AliveTable`] and [`TableReader`].
+#[repr(C, align(64))]
+struct Layout {
+    header: Header,
+    hosts: [SeqLock<RECORD_WORDS>; MAX_HOSTS],
+    processes: [[SeqLock<RECORD_WORDS>; MAX_PROCESSES]; MAX_HOSTS],
+}
+
+// SAFETY: atomics and arrays of atomics only; alignment 64.
+unsafe impl Shared for Layout {}
+
+const _: () = {
+    assert!(size_of::<Header>() == 128);
+    assert!(size_of::<SeqLock<RECORD_WORDS>>() == 128);
+    assert!(size_of::<HostRecord>() == RECORD_WORDS * 8);
+    assert!(size_of::<ProcessRecord>() == RECORD_WORDS * 8);
+    assert!(std::mem::offset_of!(Layout, hosts) == 128);
+    assert!(std::mem::offset_of!(Layout, processes) == 128 + MAX_HOSTS * 128);
+    assert!(size_of::<Layout>() == 128 + MAX_HOSTS * 128 + MAX_HOSTS * MAX_PROCESSES * 128);
+};
+
+impl Layout {
+    fn host(&self, host: u16) -> Option<&SeqLock<RECORD_WORDS>> {
+        self.hosts.get(usize::from(host).checked_sub(1)?)
+    }
+
+    fn process(&self, host: u16, slot: u8) -> Option<&SeqLock<RECORD_WORDS>> {
+        self.processes.get(usize::from(host).checked_sub(1)?)?.get(usize::from(slot))
+    }
+
+    fn validate(&self) -> Result<(), RegionError> {
+        let magic = self.header.magic.load(Ordering::Acquire);
+        if magic != TABLE_MAGIC {
+            return Err(RegionError::Magic { what: "an alive table", actual: magic, expected: TABLE_MAGIC });
+        }
+        let version = self.header.version.load(Ordering::Relaxed);
+        if version != TABLE_VERSION {
+            return Err(RegionError::Version { what: "alive table", actual: version, expected: TABLE_VERSION });
+        }
+        Ok(())
+    }
+
+    fn read_host(&self, host: u16) -> Option<HostRecord> {
+        Some(zerocopy::transmute!(self.host(host)?.read()?))
+    }
+
+    fn read_process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+        Some(zerocopy::transmute!(self.process(host, slot)?.read()?))
+    }
+}
+
+/// The agent's end: the only writer.
+#[derive(Debug)]
+pub struct AliveTable {
+    region: Region<Layout>,
+}
+
+impl AliveTable {
+    /// A new table of the agent `host_id` (of `hosts`), with a lease that has run out already: fenced until proven heard.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn create(host_id: u16, hosts: u16, incarnation: u32, name: &str, now_ns: u64) -> Result<Self, RegionError> {
+        let table = Self { region: Region::create("fide-alive-table")? };
+        let header = &table.region.get().header;
+        header.version.store(TABLE_VERSION, Ordering::Relaxed);
+        header.size.store(size_of::<Layout>() as u32, Ordering::Relaxed);
+        header.identity.store(u32::from(host_id) | u32::from(hosts) << 16, Ordering::Relaxed);
+        header.incarnation.store(incarnation, Ordering::Relaxed);
+        header.started_ns.store(now_ns, Ordering::Relaxed);
+        let words: [u64; 4] = zerocopy::transmute!(name_bytes(name));
+        for (slot, word) in header.name.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        header.magic.store(TABLE_MAGIC, Ordering::Release);
+        Ok(table)
+    }
+
+    /// Continues the table of the agent before this one, from its writable descriptor. The old agent must have stopped
+    /// writing.
+    ///
+    /// # Errors
+    /// As [`TableReader::map`].
+    pub fn take_over(fd: OwnedFd) -> Result<Self, RegionError> {
+        let table = Self { region: Region::map(fd)? };
+        table.region.get().validate()?;
+        Ok(table)
+    }
+
+    /// A descriptor for clients, which cannot be mapped for writing.
+    ///
+    /// # Errors
+    /// As [`Region::read_only_fd`].
+    pub fn read_only_fd(&self) -> Result<OwnedFd, RegionError> {
+        self.region.read_only_fd()
+    }
+
+    /// The agent has a new incarnation (it found itself excluded and came back).
+    pub fn set_incarnation(&self, incarnation: u32) {
+        self.region.get().header.incarnation.store(incarnation, Ordering::Release);
+        self.changed();
+    }
+
+    /// The own host may act until `until_ns` ([`LEASE_FOREVER_NS`]: no limit). One store; for every turn of the loop.
+    pub fn set_lease_until(&self, until_ns: u64) {
+        self.region.get().header.lease_until_ns.store(until_ns, Ordering::Release);
+    }
+
+    /// The agent knows itself fenced (or not), whatever the lease says.
+    pub fn set_fenced(&self, fenced: bool) {
+        self.region.get().header.fenced.store(fenced.into(), Ordering::Release);
+        self.changed();
+    }
+
+    /// The agent's loop ran at `now_ns`.
+    pub fn tick(&self, now_ns: u64) {
+        self.region.get().header.agent_tick_ns.store(now_ns, Ordering::Release);
+    }
+
+    /// Replaces a host's record; `false` if `host` is not 1..=[`MAX_HOSTS`]. Does not move the generation: most
+    /// writes are of arrival times (see [`AliveTable::changed`]).
+    pub fn write_host(&self, host: u16, record: &HostRecord) -> bool {
+        let Some(lock) = self.region.get().host(host) else { return false };
+        lock.write(&zerocopy::transmute!(*record));
+        true
+    }
+
+    /// Replaces a process's record; `false` if there is no such host or slot.
+    pub fn write_process(&self, host: u16, slot: u8, record: &ProcessRecord) -> bool {
+        let Some(lock) = self.region.get().process(host, slot) else { return false };
+        lock.write(&zerocopy::transmute!(*record));
+        true
+    }
+
+    /// Tells pollers of [`TableReader::generation`] that a state changed.
+    pub fn changed(&self) {
+        let generation = &self.region.get().header.generation;
+        generation.store(generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// A record as it is (`None`: no such host, or a write was cut short by a crash).
+    pub fn host(&self, host: u16) -> Option<HostRecord> {
+        self.region.get().read_host(host)
+    }
+
+    /// As [`AliveTable::host`], for a process.
+    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+        self.region.get().read_process(host, slot)
+    }
+}
+
+impl AsFd for AliveTable {
+    /// The writable descriptor, to be handed to the next agent and nobody else.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.region.as_fd()
+    }
+}
+
+/// A client's end. Every call is a few loads from memory, without a lock or system call.
+#[derive(Debug)]
+pub struct TableReader {
+    region: ReadRegion<Layout>,
+}
+
+impl TableReader {
+    /// Maps the table read-only.
+    ///
+    /// # Errors
+    /// [`RegionError`] telling what it is instead of an alive table of this version.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
+        let reader = Self { region: ReadRegion::map(fd)? };
+        reader.region.get().validate()?;
+        Ok(reader)
+    }
+
+    fn header(&self) -> &Header {
+        &self.region.get().header
+    }
+
+    /// Id of the own host.
+    pub fn host_id(&self) -> u16 {
+        (self.header().identity.load(Ordering::Relaxed) & 0xffff) as u16
+    }
+
+    /// Number of hosts of the cluster; their ids are 1..=hosts.
+    pub fn hosts(&self) -> u16 {
+        (self.header().identity.load(Ordering::Relaxed) >> 16) as u16
+    }
+
+    /// Incarnation of the own agent.
+    pub fn incarnation(&self) -> u32 {
+        self.header().incarnation.load(Ordering::Acquire)
+    }
+
+    /// Name of the own host.
+    pub fn host_name(&self) -> String {
+        let words: [u64; 4] = std::array::from_fn(|i| self.header().name[i].load(Ordering::Relaxed));
+        let bytes: NameBytes = zerocopy::transmute!(words);
+        name_str(&bytes).to_owned()
+    }
+
+    /// CLOCK_MONOTONIC until which this host may act; [`LEASE_FOREVER_NS`] without a limit.
+    pub fn lease_until_ns(&self) -> u64 {
+        self.header().lease_until_ns.load(Ordering::Acquire)
+    }
+
+    /// Whether the own host must not act at `now_ns` (CLOCK_MONOTONIC): told so by the agent, or the lease has passed.
+    pub fn fenced(&self, now_ns: u64) -> bool {
+        now_ns > self.lease_until_ns() || self.header().fenced.load(Ordering::Acquire) != 0
+    }
+
+    /// When the agent's loop last ran.
+    pub fn agent_tick_ns(&self) -> u64 {
+        self.header().agent_tick_ns.load(Ordering::Acquire)
+    }
+
+    /// Moves whenever a state changed: "anything new?" in one load.
+    pub fn generation(&self) -> u64 {
+        self.header().generation.load(Ordering::Acquire)
+    }
+
+    /// A host's record; `None` if there is no such host, or the agent died in the middle of writing it.
+    pub fn host(&self, host: u16) -> Option<HostRecord> {
+        self.region.get().read_host(host)
+    }
+
+    /// A process's record; `None` as in [`TableReader::host`].
+    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+        self.region.get().read_process(host, slot)
+    }
+
+    /// The state of a process, or of the host itself with [`HOST_SLOT`]; a process of a silent host is silent.
+    pub fn state(&self, host: u16, slot: u8) -> Option<u8> {
+        let of_host = self.host(host)?.state;
+        if slot == HOST_SLOT {
+            return Some(of_host);
+        }
+        let of_process = self.process(host, slot)?.state;
+        let host_gone = matches!(of_host, state::HOST_SILENT | state::FENCED);
+        Some(if host_gone && matches!(of_process, state::ALIVE | state::STALLED) { of_host } else { of_process })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_agent_writes_is_what_clients_read() {
+        let table = AliveTable::create(2, 3, 77, "beta", 5).unwrap();
+        let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
+        assert_eq!((reader.host_id(), reader.hosts(), reader.incarnation()), (2, 3, 77));
+        assert_eq!(reader.host_name(), "beta");
+        let host = HostRecord { state: state::ALIVE, last_seq: 9, name: name_bytes("gamma"), ..Default::default() };
+        let process = ProcessRecord { state: state::ALIVE, code: -1, name: name_bytes("db"), ..Default::default() };
+        assert!(table.write_host(3, &host) && table.write_process(3, 63, &process));
+        assert_eq!(reader.host(3), Some(host));
+        assert_eq!(reader.process(3, 63).unwrap().name(), "db");
+        assert_eq!(reader.state(3, 63), Some(state::ALIVE));
+        table.write_host(3, &HostRecord { state: state::HOST_SILENT, ..host });
+        assert_eq!(reader.state(3, 63), Some(state::HOST_SILENT));
+        assert_eq!(reader.state(3, HOST_SLOT), Some(state::HOST_SILENT));
+        let generation = reader.generation();
+        table.changed();
+        assert_ne!(reader.generation(), generation);
+    }
+
+    #[test]
+    fn out_of_range_is_none_not_a_panic() {
+        let table = AliveTable::create(1, 1, 1, "a", 0).unwrap();
+        assert!(!table.write_host(0, &HostRecord::default()) && !table.write_host(65, &HostRecord::default()));
+        assert!(!table.write_process(1, 64, &ProcessRecord::default()));
+        assert_eq!(table.host(0), None);
+        assert_eq!(table.process(65, 0), None);
+    }
+
+    #[test]
+    fn a_new_table_is_fenced_and_a_lease_that_passes_fences_again() {
+        let table = AliveTable::create(1, 1, 1, "a", 0).unwrap();
+        let reader = TableReader::map(table.as_fd()).unwrap();
+        assert!(reader.fenced(1));
+        table.set_lease_until(100);
+        assert!(!reader.fenced(100) && reader.fenced(101));
+        table.set_lease_until(LEASE_FOREVER_NS);
+        assert!(!reader.fenced(u64::MAX));
+        table.set_fenced(true);
+        assert!(reader.fenced(1));
+    }
+
+    #[test]
+    fn a_take_over_continues_and_foreign_memory_is_refused() {
+        let table = AliveTable::create(1, 2, 1, "a", 0).unwrap();
+        table.set_lease_until(5);
+        let next = AliveTable::take_over(table.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        next.set_lease_until(6);
+        let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
+        assert_eq!(reader.lease_until_ns(), 6);
+        table.region.get().header.version.store(9, Ordering::Relaxed);
+        let error = TableReader::map(table.as_fd()).unwrap_err().to_string();
+        assert!(error.contains("layout version 9") && error.contains("knows 1"), "{error}");
+        table.region.get().header.magic.store(9, Ordering::Relaxed);
+        assert!(matches!(TableReader::map(table.as_fd()), Err(RegionError::Magic { actual: 9, .. })));
+    }
+
+    #[test]
+    fn names_are_cut_at_a_character() {
+        let name = "ä".repeat(20);
+        assert_eq!(name_str(&name_bytes(&name)), "ä".repeat(15));
+        assert_eq!(name_str(&name_bytes("x")), "x");
+        assert_eq!(name_str(&[0xff; 32]), "");
+    }
+}
