@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What keeps other work away from the loop (FiDe §3.2 and §5, X-Lane §4.3).
+//!
+//! Nothing here is persistent: all of it ends with the thread or the process.
+
+use std::{fs::File, io, io::Write};
+
+/// One measure and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// In force; the text says how far.
+    Held(String),
+    /// Not to be had here; the text says why.
+    Missing(String),
+}
+
+impl Measure {
+    /// Whether it is in force.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
+    /// The text of either.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Held(text) | Self::Missing(text) => text,
+        }
+    }
+
+    fn of(result: io::Result<()>, held: String, hint: &str) -> Self {
+        match result {
+            Ok(()) => Self::Held(held),
+            Err(error) => Self::Missing(format!("{error}; {hint}")),
+        }
+    }
+}
+
+/// The measures in force for the calling thread. The C-state hold ends when this is dropped.
+#[derive(Debug)]
+pub struct Isolation {
+    /// Pinned to one core.
+    pub core: Measure,
+    /// SCHED_FIFO.
+    pub priority: Measure,
+    /// Pages locked in memory.
+    pub memory: Measure,
+    /// `/dev/cpu_dma_latency` held at 0: no deep sleep states.
+    pub c_states: Measure,
+    /// The core is kept free of other tasks at boot (`isolcpus`).
+    pub isolated: Measure,
+    _latency: Option<File>,
+}
+
+/// Real-time priority of the loop: above ordinary threads, below the kernel's own migration and
+/// watchdog threads.
+pub const LOOP_PRIORITY: i32 = 80;
+
+/// Takes every measure the host grants to the calling thread, which is to run on `core`.
+#[must_use]
+pub fn isolate(core: usize) -> Isolation {
+    let latency = hold_c_states();
+    Isolation {
+        core: Measure::of(pin(core), format!("core {core}"), "the loop runs wherever the scheduler puts it"),
+        priority: Measure::of(set_fifo(LOOP_PRIORITY), format!("SCHED_FIFO {LOOP_PRIORITY}"), "needs CAP_SYS_NICE"),
+        memory: lock_memory(),
+        c_states: match &latency {
+            Ok(_) => Measure::Held("cpu_dma_latency 0".to_owned()),
+            Err(error) => Measure::Missing(format!("/dev/cpu_dma_latency: {error}")),
+        },
+        isolated: isolated(core),
+        _latency: latency.ok(),
+    }
+}
+
+/// The highest numbered core this process may run on: interrupts and daemons prefer the low ones.
+#[must_use]
+pub fn default_core() -> usize {
+    // SAFETY: plain data, filled by the kernel.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable for its size.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
+        return 0;
+    }
+    // SAFETY: every index is below CPU_SETSIZE.
+    let is_set = |core: &usize| unsafe { libc::CPU_ISSET(*core, &set) };
+    (0..usize::try_from(libc::CPU_SETSIZE).expect("small")).rev().find(is_set).unwrap_or(0)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn pin(core: usize) -> io::Result<()> {
+    if core >= usize::try_from(libc::CPU_SETSIZE).expect("small") {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: plain data.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `core` is below CPU_SETSIZE; the set outlives the call.
+    check(unsafe {
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    })
+}
+
+/// Gives the calling thread a real-time priority; 0 takes it back.
+///
+/// # Errors
+/// The kernel's, without CAP_SYS_NICE.
+pub fn set_fifo(priority: i32) -> io::Result<()> {
+    let policy = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameter outlives the call. Children start as ordinary threads again.
+    check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameter) })
+}
+
+/// Locks what is mapped and what will be. Where the limit does not allow all of it, pages are
+/// locked as they are touched.
+fn lock_memory() -> Measure {
+    let hint = "needs CAP_IPC_LOCK or a higher `ulimit -l`";
+    for (flags, text) in
+        [(libc::MCL_CURRENT | libc::MCL_FUTURE, "all pages"), (libc::MCL_CURRENT | libc::MCL_ONFAULT, "pages in use")]
+    {
+        // SAFETY: no memory is handed over.
+        match check(unsafe { libc::mlockall(flags) }) {
+            Ok(()) => return Measure::Held(text.to_owned()),
+            Err(error) if flags & libc::MCL_ONFAULT != 0 => return Measure::Missing(format!("{error}; {hint}")),
+            Err(_) => {}
+        }
+    }
+    Measure::Missing(hint.to_owned())
+}
+
+fn hold_c_states() -> io::Result<File> {
+    let mut file = File::options().write(true).open("/dev/cpu_dma_latency")?;
+    file.write_all(&0i32.to_ne_bytes())?;
+    Ok(file)
+}
+
+fn isolated(core: usize) -> Measure {
+    let path = "/sys/devices/system/cpu/isolated";
+    match std::fs::read_to_string(path) {
+        Ok(list) if list_holds(list.trim(), core) => Measure::Held(format!("core {core} is in isolcpus")),
+        Ok(_) => Measure::Missing(format!("core {core} is shared with other tasks; boot with isolcpus={core}")),
+        Err(error) => Measure::Missing(format!("{path}: {error}")),
+    }
+}
+
+/// Whether a kernel CPU list such as `2-3,7` holds `core`.
+fn list_holds(list: &str, core: usize) -> bool {
+    list.split(',').filter(|part| !part.is_empty()).any(|part| {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        matches!((low.parse::<usize>(), high.parse::<usize>()), (Ok(low), Ok(high)) if (low..=high).contains(&core))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_are_read_as_the_kernel_writes_them() {
+        for (list, core, holds) in
+            [("", 0, false), ("1", 1, true), ("2-3,7", 3, true), ("2-3,7", 7, true), ("2-3,7", 4, false)]
+        {
+            assert_eq!(list_holds(list, core), holds, "{list:?} {core}");
+        }
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_a_missing_measure() {
+        std::thread::spawn(|| assert!(!isolate(1_000_000).core.held())).join().expect("no panic");
+    }
+}

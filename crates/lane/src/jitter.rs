@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From measurements to the bound a timeout stands on.
+//!
+//! FiDe §3.3: `TO = HB + lambda_min + 2 delta_max`. Clocks of two hosts are not comparable to a
+//! microsecond, but the *variation* of the delay is: heartbeat n was due at `n * HB` of its sender,
+//! so `rx(n) - n * HB` is the delay plus a constant, and its spread is the jitter of sender,
+//! network and receiver together.
+
+/// What calibration cannot see in a few seconds, the floor accounts for: the longest gap measured
+/// over days on hosts of that kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostKind {
+    /// Core kept free at boot and real-time priority.
+    Isolated,
+    /// Real-time priority on a core shared with others, or any virtual machine.
+    Shared,
+    /// Ordinary thread.
+    Ordinary,
+}
+
+impl HostKind {
+    /// Smallest jitter to count with, in nanoseconds.
+    #[must_use]
+    pub fn jitter_floor_ns(self) -> u64 {
+        match self {
+            Self::Isolated => 20_000,
+            Self::Shared => 2_000_000,
+            Self::Ordinary => 20_000_000,
+        }
+    }
+}
+
+/// Observed maxima are multiplied by this: seconds of calibration stand for months of service.
+pub const SAFETY_FACTOR: u64 = 2;
+
+/// Delay variation of one peer's heartbeats as seen here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spread {
+    base_ns: i128,
+    low_ns: i64,
+    high_ns: i64,
+    samples: u64,
+    window_low_ns: i64,
+    window_samples: u32,
+}
+
+/// Samples after which the lowest delay is taken anew, so that clock drift between two hosts (at
+/// 200 ppm, 0.2 us per heartbeat of 1 ms) does not count as jitter for ever.
+const WINDOW: u32 = 1000;
+
+impl Spread {
+    /// Takes one heartbeat: number `seq`, sent every `heartbeat_ns`, received at `rx_ns`. Returns
+    /// the delay above the lowest of late, in nanoseconds.
+    pub fn record(&mut self, seq: u64, heartbeat_ns: u64, rx_ns: u64) -> u64 {
+        let offset = i128::from(rx_ns) - i128::from(seq) * i128::from(heartbeat_ns);
+        if self.samples == 0 {
+            self.base_ns = offset;
+            self.window_low_ns = i64::MAX;
+        }
+        let delay = i64::try_from(offset - self.base_ns).unwrap_or(i64::MAX);
+        self.window_low_ns = self.window_low_ns.min(delay);
+        self.window_samples += 1;
+        if self.samples == 0 || delay < self.low_ns {
+            self.low_ns = delay;
+        }
+        if self.window_samples == WINDOW {
+            self.low_ns = self.window_low_ns;
+            self.window_low_ns = i64::MAX;
+            self.window_samples = 0;
+        }
+        self.samples += 1;
+        let above = delay.saturating_sub(self.low_ns);
+        self.high_ns = self.high_ns.max(above);
+        above.unsigned_abs()
+    }
+
+    /// Largest delay above the lowest so far, in nanoseconds.
+    #[must_use]
+    pub fn jitter_max_ns(&self) -> u64 {
+        self.high_ns.unsigned_abs()
+    }
+
+    /// Heartbeats recorded.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Forgets all of it: the peer began a new incarnation.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The jitter to count with on a host of this kind that showed `observed_max_ns`.
+#[must_use]
+pub fn bound_ns(kind: HostKind, observed_max_ns: u64) -> u64 {
+    (observed_max_ns * SAFETY_FACTOR).max(kind.jitter_floor_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_steady_sender_has_no_jitter() {
+        let mut spread = Spread::default();
+        for seq in 0..5000 {
+            spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_000_000);
+        }
+        assert_eq!(spread.jitter_max_ns(), 0);
+    }
+
+    #[test]
+    fn a_skipped_heartbeat_is_not_late() {
+        let mut spread = Spread::default();
+        for seq in (0..100).filter(|seq| seq % 7 != 3) {
+            spread.record(seq, 1_000_000, 5 + seq * 1_000_000);
+        }
+        assert_eq!(spread.jitter_max_ns(), 0);
+    }
+
+    #[test]
+    fn drift_is_not_jitter() {
+        let mut spread = Spread::default();
+        for seq in 0..1_000_000u64 {
+            spread.record(seq, 1_000_000, 9_000 + seq * 1_000_200);
+        }
+        assert!(spread.jitter_max_ns() <= 2 * u64::from(WINDOW) * 200, "{}", spread.jitter_max_ns());
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_is_never_more_than_the_spread_put_in(delays in prop::collection::vec(0u64..1_000_000, 2..500)) {
+            let mut spread = Spread::default();
+            for (seq, delay) in delays.iter().enumerate() {
+                spread.record(seq as u64, 1_000_000, 1_000 + seq as u64 * 1_000_000 + delay);
+            }
+            let span = delays.iter().max().unwrap() - delays.iter().min().unwrap();
+            prop_assert!(spread.jitter_max_ns() <= span);
+        }
+    }
+}
