@@ -1,2 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
-fn main() {}
+//! `cargo xtask <verb>`: what `make <verb>` does.
+//!
+//! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
+#![forbid(unsafe_code)]
+
+mod headers;
+mod run;
+mod setup;
+mod summary;
+
+use run::{Step, root_dir, target_dir};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <verb> [arguments]
+
+  setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
+  test             format, lints, headers, unit tests, end-to-end tests: all that CI runs
+  headers          only the check of licence headers and file lengths
+  demo [...]       `fide demo`, with its arguments; over loopback without root
+  bench-detect     detection times and their baselines -> target/bench/detect.json
+  bench            all benches
+  clean            cargo clean, and network namespaces of dead runs";
+
+/// Crates that need clang and libelf to build, because the kernel programs are built with them.
+const NEED_BPF: [&str; 4] = ["fide-bpf", "fide-agent", "fide", "fide-bench"];
+
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (verb, rest) = match args.split_first() {
+        Some((verb, rest)) => (verb.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    let outcome = match verb {
+        "setup" => setup::setup(rest.iter().any(|a| a == "--bench")),
+        "test" => test(),
+        "headers" => headers::check(&root_dir()),
+        "demo" => demo(rest),
+        "bench-detect" => bench(&["bench-detect"], rest),
+        "bench" => bench(&["bench-detect"], rest),
+        "clean" => clean(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {verb}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that CI runs. Cheap checks first; the first failure ends it.
+fn test() -> Outcome {
+    let started = std::time::Instant::now();
+    let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
+    let mut scope = vec!["--workspace"];
+    if !builds_bpf {
+        for name in NEED_BPF {
+            scope.extend(["--exclude", name]);
+        }
+    }
+    if !setup::is_root() {
+        println!(
+            "not root: tests that need namespaces or BPF (root_*) skip themselves; loopback UDP and pidfd are tested"
+        );
+    }
+
+    headers::check(&root_dir())?;
+    println!("headers: ok");
+    Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
+    Step::cargo(&["clippy"]).args(&scope).args(&["--all-targets", "--", "-D", "warnings"]).run("lints")?;
+    // The programs that end-to-end tests start have to be there whichever test binary runs first.
+    Step::cargo(&["build", "--bins"]).args(&scope).run("build")?;
+
+    let mut total = summary::Total::default();
+    Step::cargo(&["test"])
+        .args(&scope)
+        .args(&["--no-fail-fast", "--", "--skip", "root_"])
+        .run_tests("unit tests", &mut total)?;
+    // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
+    Step::cargo(&["test"])
+        .args(&scope)
+        .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
+        .args(&["--", "root_", "--test-threads=1"])
+        .run_tests("end-to-end tests (root_*)", &mut total)?;
+    println!("\n{}", total.line(started.elapsed()));
+    if total.failed > 0 {
+        return Err(format!("{} tests failed", total.failed));
+    }
+    Ok(())
+}
+
+fn need_bpf(verb: &str) -> Outcome {
+    if setup::prepare(setup::BUILD, "the kernel programs cannot be built") {
+        return Ok(());
+    }
+    Err(format!("{verb} needs the packages named above"))
+}
+
+fn demo(args: &[String]) -> Outcome {
+    need_bpf("the demo")?;
+    let mut step = Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if !setup::is_root() && !args.contains(&"--loopback") {
+        println!("not root: no namespaces and no BPF, so the demo runs over loopback with pidfds");
+        step = step.args(&["--loopback"]);
+    }
+    step.args(&args).run("demo")
+}
+
+fn bench(names: &[&str], args: &[String]) -> Outcome {
+    need_bpf("a bench")?;
+    // Baselines that are missing are figures that say why, not a failure.
+    setup::prepare(setup::BENCH, "some baselines will be missing");
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
+    build_memberlist();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    for name in names {
+        let program = target_dir().join("release").join(name);
+        Step::new(&program.to_string_lossy())
+            .args(&args)
+            .env("FIDE_BENCH_DIR", &root_dir().join("target/bench").to_string_lossy())
+            .run(name)?;
+    }
+    Ok(())
+}
+
+/// The memberlist baseline, a Go program, goes beside our own.
+fn build_memberlist() {
+    if !setup::has_program("go") {
+        println!("no go: the memberlist baseline is left out");
+        return;
+    }
+    let out = target_dir().join("release/memberlist-node");
+    let built = Step::new("go")
+        .args(&["build", "-trimpath", "-o", &out.to_string_lossy(), "."])
+        .dir(&root_dir().join("bench/memberlist"))
+        .run("memberlist baseline");
+    if let Err(why) = built {
+        println!("{why}: the memberlist baseline is left out");
+    }
+}
+
+fn clean() -> Outcome {
+    let sweeper = target_dir().join("debug/fide-sweep");
+    if setup::is_root() && sweeper.exists() {
+        Step::new(&sweeper.to_string_lossy()).run("sweep")?;
+    }
+    Step::cargo(&["clean"]).run("clean")
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The Debian packages that are needed: look, list what is missing, install when root.
+
+use crate::run::Step;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A package, and the program that does as well wherever it came from.
+pub(crate) struct Package {
+    name: &'static str,
+    program: Option<&'static str>,
+}
+
+const fn package(name: &'static str, program: Option<&'static str>) -> Package {
+    Package { name, program }
+}
+
+/// To build and test.
+pub(crate) const BUILD: &[Package] = &[
+    package("clang", Some("clang")),
+    package("libelf-dev", None),
+    package("zlib1g-dev", None),
+    package("pkg-config", Some("pkg-config")),
+    package("iproute2", Some("ip")),
+    package("make", Some("make")),
+    package("gcc", Some("gcc")),
+    package("libc6-dev", None),
+];
+
+/// For the baselines of the benches.
+pub(crate) const BENCH: &[Package] = &[package("golang-go", Some("go")), package("frr", Some("/usr/lib/frr/bfdd"))];
+
+/// While it says 101, Debian's packages start no service.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
+    let mut all_there = prepare(BUILD, "the kernel programs cannot be built");
+    if with_bench {
+        all_there &= prepare(BENCH, "some baselines will be missing");
+    }
+    if all_there {
+        println!("setup: everything is there");
+        return Ok(());
+    }
+    Err("packages are missing, see above".into())
+}
+
+/// True if all of `packages` are there in the end. Says what is missing before it installs anything; without root or
+/// apt-get says in one line what to run, and what `consequence` it has not to.
+pub(crate) fn prepare(packages: &[Package], consequence: &str) -> bool {
+    let missing = missing(packages);
+    if missing.is_empty() {
+        return true;
+    }
+    let list = missing.join(" ");
+    if !has_program("apt-get") {
+        println!("missing: {list} (named as in Debian): install them, {consequence} without");
+        return false;
+    }
+    if !is_root() {
+        println!("missing: {list}: run `apt-get install {list}` as root, {consequence} without");
+        return false;
+    }
+    println!("missing, to be installed: {list}");
+    if let Err(why) = install(&missing) {
+        println!("{why}: {consequence}");
+        return false;
+    }
+    true
+}
+
+fn missing(packages: &[Package]) -> Vec<&'static str> {
+    packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect()
+}
+
+fn is_there(package: &Package) -> bool {
+    if package.program.is_some_and(has_program) {
+        return true;
+    }
+    if has_program("dpkg-query") {
+        return Command::new("dpkg-query")
+            .args(["-W", "-f", "${db:Status-Status}", package.name])
+            .stderr(Stdio::null())
+            .output()
+            .is_ok_and(|o| o.stdout == b"installed");
+    }
+    // Not Debian: libraries are looked for where their headers are.
+    match package.name {
+        "libelf-dev" => Path::new("/usr/include/libelf.h").exists(),
+        "zlib1g-dev" => Path::new("/usr/include/zlib.h").exists(),
+        "libc6-dev" => Path::new("/usr/include/stdio.h").exists(),
+        _ => false,
+    }
+}
+
+fn install(names: &[&str]) -> Result<(), String> {
+    let _no_services = NoServices::new();
+    let apt = |args: &[&str]| Step::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(args);
+    apt(&["update", "-q"]).run("package lists")?;
+    apt(&["install", "-y", "-q", "--no-install-recommends"]).args(names).run("packages")
+}
+
+/// Keeps packages (frr) from starting their services, for as long as it lives.
+struct NoServices {
+    made: bool,
+}
+
+impl NoServices {
+    fn new() -> Self {
+        // Somebody else's policy stays in force.
+        let made = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(POLICY)
+            .and_then(|mut f| f.write_all(b"#!/bin/sh\nexit 101\n"))
+            .is_ok();
+        NoServices { made }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}
+
+pub(crate) fn has_program(name: &str) -> bool {
+    if name.starts_with('/') {
+        return Path::new(name).exists();
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    // Where root's programs are, for users whose PATH leaves them out.
+    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(name).is_file())
+}
+
+/// Effective user 0.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_missing() {
+        let packages = [package("no-such-package-of-anybody", Some("no-such-program")), package("shell", Some("sh"))];
+        assert_eq!(missing(&packages), ["no-such-package-of-anybody"]);
+    }
+}
