@@ -17,16 +17,22 @@
 //! **Invariant: never touches an interface, process or file outside the namespaces and the scratch directory that it
 //! made itself.** Every load has a bound in time and count.
 
+mod agents;
+pub mod baseline;
 mod error;
+pub mod figures;
 mod load;
 mod names;
 mod net;
 mod reaper;
 pub mod sys;
 mod tools;
+mod victim;
 
+pub use agents::{AgentSpec, Agents, AgentsSpec};
 pub use error::{Error, Result};
 pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PACKETS};
 pub use names::{Swept, sweep};
 pub use net::{BULK_PORT, FIRST_HOST, Host, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree, supported};
 pub use tools::{find_binary, retry_until};
+pub use victim::{Victim, VictimSpec, run as victim_main};

@@ -127,6 +127,18 @@ pub struct Host {
 }
 
 impl Host {
+    /// A host without a namespace, for what only needs names and addresses.
+    #[cfg(test)]
+    pub(crate) fn nowhere(index: usize, planes: usize) -> Self {
+        Host {
+            index,
+            name: format!("h{index}"),
+            namespace: String::new(),
+            planes,
+            ns: Arc::new(File::open("/dev/null").unwrap()),
+        }
+    }
+
     /// Number, from 1.
     pub fn index(&self) -> usize {
         self.index

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a bench found: `target/bench/NAME.json` and a table.
+//!
+//! A figure that could not be measured is there all the same, with `"met": null` and why.
+
+use crate::{Error, Result};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+/// Longest time that a sample may be, ns; a longer one counts as this.
+pub const MAX_SAMPLE_NS: u64 = 600_000_000_000;
+/// Significant digits that percentiles keep.
+const DIGITS: u8 = 3;
+
+/// Times of one kind, in ns.
+#[derive(Debug, Clone)]
+pub struct Samples(Histogram<u64>);
+
+impl Default for Samples {
+    fn default() -> Self {
+        // Constant bounds that the histogram accepts.
+        let h = Histogram::new_with_max(MAX_SAMPLE_NS, DIGITS);
+        Samples(h.unwrap_or_else(|e| unreachable!("{e}")))
+    }
+}
+
+impl Samples {
+    /// Adds one.
+    pub fn add(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// How many.
+    pub fn n(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Value that a share `p` (0 to 1) of them does not exceed, ns; 0 without samples.
+    pub fn quantile(&self, p: f64) -> u64 {
+        self.0.value_at_quantile(p)
+    }
+
+    /// Shortest, ns.
+    pub fn min(&self) -> u64 {
+        self.0.min()
+    }
+
+    /// Longest, ns.
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+}
+
+/// Which number of the samples a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistic {
+    /// Median.
+    P50,
+    /// 99th percentile.
+    P99,
+    /// Longest.
+    Max,
+}
+
+impl Statistic {
+    fn of(self, samples: &Samples) -> u64 {
+        match self {
+            Statistic::P50 => samples.quantile(0.5),
+            Statistic::P99 => samples.quantile(0.99),
+            Statistic::Max => samples.max(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Statistic::P50 => "p50",
+            Statistic::P99 => "p99",
+            Statistic::Max => "max",
+        }
+    }
+}
+
+/// What a figure should be: its ratio to the baseline if it has one, else its value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// At most.
+    AtMost(f64),
+    /// At least.
+    AtLeast(f64),
+}
+
+impl Goal {
+    fn met(self, x: f64) -> bool {
+        match self {
+            Goal::AtMost(limit) => x <= limit,
+            Goal::AtLeast(limit) => x >= limit,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Goal::AtMost(x) => write!(f, "<= {x}"),
+            Goal::AtLeast(x) => write!(f, ">= {x}"),
+        }
+    }
+}
+
+/// One line of the result. Times are in the figure's unit.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Figure {
+    /// Its name, which it keeps.
+    pub figure: String,
+    /// The number itself; null if it was not measured.
+    pub value: Option<f64>,
+    /// `us`, `count`, ...
+    pub unit: String,
+    /// `p50`, ...
+    pub statistic: String,
+    /// What it is compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<String>,
+    /// The baseline's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline_value: Option<f64>,
+    /// value / baseline_value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// What it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<String>,
+    /// Whether it is; null if unmeasured or without a goal.
+    pub met: Option<bool>,
+    /// Why it was not measured, or a remark on how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Samples.
+    pub n: u64,
+    /// Shortest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// Median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99: Option<f64>,
+    /// Longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+impl Figure {
+    /// A time, in microseconds. Without samples it is unmeasured.
+    pub fn time(name: &str, statistic: Statistic, samples: &Samples) -> Self {
+        if samples.n() == 0 {
+            return Figure::unmeasured(name, "us", "no sample was taken");
+        }
+        Figure {
+            figure: name.into(),
+            value: Some(us(statistic.of(samples))),
+            unit: "us".into(),
+            statistic: statistic.name().into(),
+            n: samples.n(),
+            min: Some(us(samples.min())),
+            p50: Some(us(samples.quantile(0.5))),
+            p99: Some(us(samples.quantile(0.99))),
+            max: Some(us(samples.max())),
+            ..Figure::default()
+        }
+    }
+
+    /// A number of something, found in `n` tries.
+    pub fn count(name: &str, value: u64, n: u64) -> Self {
+        Figure {
+            figure: name.into(),
+            value: Some(value as f64),
+            unit: "count".into(),
+            statistic: "total".into(),
+            n,
+            ..Figure::default()
+        }
+    }
+
+    /// A figure that could not be measured.
+    pub fn unmeasured(name: &str, unit: &str, why: impl Into<String>) -> Self {
+        Figure { figure: name.into(), unit: unit.into(), why: Some(why.into()), ..Figure::default() }
+    }
+
+    /// Compares with the same statistic of a baseline measured in the same run. A baseline without samples leaves the
+    /// figure without a ratio, and says so.
+    pub fn against(mut self, baseline: &str, statistic: Statistic, samples: &Samples) -> Self {
+        self.baseline = Some(baseline.into());
+        if samples.n() == 0 {
+            self.why.get_or_insert(format!("the baseline {baseline} was not measured"));
+            return self;
+        }
+        let base = us(statistic.of(samples));
+        self.baseline_value = Some(base);
+        self.ratio = self.value.filter(|_| base > 0.0).map(|v| v / base);
+        self
+    }
+
+    /// Sets the goal, of the ratio if there is (to be) a baseline, else of the value.
+    pub fn goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal.to_string());
+        let x = if self.baseline.is_some() { self.ratio } else { self.value };
+        self.met = x.map(|x| goal.met(x));
+        self
+    }
+
+    /// Adds a remark.
+    pub fn remark(mut self, why: impl Into<String>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+}
+
+/// The machine that a result is from.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// Processor model.
+    pub cpu: String,
+    /// Cores that the process may use.
+    pub cores: usize,
+    /// MiB.
+    pub memory_mib: u64,
+    /// Of /etc/os-release.
+    pub os: String,
+    /// True if the processor says that it is a virtual one.
+    pub hypervisor: bool,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let release_of_kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let kib = value_of(&meminfo, "MemTotal", ':').and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
+        let flags = value_of(&cpuinfo, "flags", ':').unwrap_or_default();
+        Machine {
+            kernel: release_of_kernel.trim().into(),
+            cpu: value_of(&cpuinfo, "model name", ':').unwrap_or("unknown").into(),
+            cores: crate::sys::usable_cores().len(),
+            memory_mib: kib.unwrap_or(0) / 1024,
+            os: value_of(&release, "PRETTY_NAME", '=').unwrap_or("unknown").trim_matches('"').into(),
+            hypervisor: flags.split(' ').any(|f| f == "hypervisor"),
+        }
+    }
+}
+
+fn value_of<'a>(text: &'a str, key: &str, separator: char) -> Option<&'a str> {
+    text.lines().find_map(|l| {
+        let (k, v) = l.split_once(separator)?;
+        (k.trim() == key).then(|| v.trim())
+    })
+}
+
+/// A bench's result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    #[serde(skip)]
+    name: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What it found.
+    pub figures: Vec<Figure>,
+}
+
+impl Report {
+    /// An empty one for this machine, to be written to `NAME.json`.
+    pub fn new(name: &str) -> Self {
+        Report { name: name.into(), machine: Machine::here(), figures: Vec::new() }
+    }
+
+    /// Adds a figure.
+    pub fn add(&mut self, figure: Figure) {
+        self.figures.push(figure);
+    }
+
+    /// Writes `$FIDE_BENCH_DIR/NAME.json` (default `target/bench` under the working directory), all or nothing.
+    pub fn write(&self) -> Result<PathBuf> {
+        let dir = std::env::var_os("FIDE_BENCH_DIR").map_or_else(|| PathBuf::from("target/bench"), PathBuf::from);
+        let path = dir.join(format!("{}.json", self.name));
+        let fresh = dir.join(format!("{}.json.new", self.name));
+        let text = serde_json::to_string_pretty(self).map_err(|e| Error::io("writing JSON", e))?;
+        fs::create_dir_all(&dir)
+            .and_then(|()| fs::write(&fresh, text + "\n"))
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
+        Ok(path)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = &self.machine;
+        let virt = if m.hypervisor { ", virtual" } else { "" };
+        writeln!(
+            f,
+            "{} on {} ({} cores{virt}, {} MiB), Linux {}, {}",
+            self.name, m.cpu, m.cores, m.memory_mib, m.kernel, m.os
+        )?;
+        let head = ["figure", "value", "stat", "n", "min", "p99", "max", "baseline", "ratio", "goal", "met"];
+        let rows: Vec<[String; 11]> = self.figures.iter().map(row).collect();
+        let mut width = head.map(str::len);
+        for row in &rows {
+            for (w, cell) in width.iter_mut().zip(row) {
+                *w = (*w).max(cell.len());
+            }
+        }
+        let line = |f: &mut fmt::Formatter<'_>, cells: [&str; 11]| {
+            for (i, (cell, w)) in cells.iter().zip(width).enumerate() {
+                // Names to the left, numbers to the right.
+                match i {
+                    0 => write!(f, "{cell:<w$}")?,
+                    _ => write!(f, "  {cell:>w$}")?,
+                }
+            }
+            writeln!(f)
+        };
+        line(f, head)?;
+        for row in &rows {
+            line(f, row.each_ref().map(String::as_str))?;
+        }
+        for figure in &self.figures {
+            if let Some(why) = &figure.why {
+                writeln!(f, "{}: {why}", figure.figure)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row(figure: &Figure) -> [String; 11] {
+    let number = |x: Option<f64>| x.map_or("-".into(), short);
+    let baseline = match (&figure.baseline, figure.baseline_value) {
+        (Some(name), Some(v)) => format!("{name} {}", short(v)),
+        (Some(name), None) => name.clone(),
+        _ => "-".into(),
+    };
+    [
+        figure.figure.clone(),
+        format!("{} {}", number(figure.value), figure.unit),
+        figure.statistic.clone(),
+        figure.n.to_string(),
+        number(figure.min),
+        number(figure.p99),
+        number(figure.max),
+        baseline,
+        figure.ratio.map_or("-".into(), |r| format!("{r:.3}")),
+        figure.goal.clone().unwrap_or("-".into()),
+        figure.met.map_or("-", |m| if m { "yes" } else { "NO" }).into(),
+    ]
+}
+
+/// Three digits or so: enough on a noisy machine.
+fn short(x: f64) -> String {
+    match x.abs() {
+        a if a >= 100.0 => format!("{x:.0}"),
+        a if a >= 10.0 => format!("{x:.1}"),
+        _ => format!("{x:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+use serde_json::json;
+
+fn samples(ns: &[u64]) -> Samples {
+    let mut s = Samples::default();
+    ns.iter().for_each(|n| s.add(*n));
+    s
+}
+
+#[test]
+fn a_figure_has_its_baseline_ratio_and_goal() {
+    let (fide, tcp) = (samples(&[60_000, 70_000, 80_000]), samples(&[100_000; 3]));
+    let figure = Figure::time("sigkill_small_vs_tcp_fin", Statistic::P50, &fide)
+        .against("tcp_fin", Statistic::P50, &tcp)
+        .goal(Goal::AtMost(0.7));
+    let v = serde_json::to_value(&figure).unwrap();
+    assert_eq!((&v["unit"], &v["statistic"], &v["n"]), (&json!("us"), &json!("p50"), &json!(3)));
+    assert_eq!((&v["goal"], &v["met"], &v["baseline"]), (&json!("<= 0.7"), &json!(true), &json!("tcp_fin")));
+    let ratio = v["ratio"].as_f64().unwrap();
+    assert!((ratio - 0.7).abs() < 0.001, "{ratio}");
+    assert_eq!(figure.goal(Goal::AtMost(0.5)).met, Some(false));
+}
+
+#[test]
+fn what_was_not_measured_is_null_and_says_why() {
+    let v = serde_json::to_value(Figure::unmeasured("x", "us", "no bfdd").goal(Goal::AtMost(1.0))).unwrap();
+    assert_eq!((&v["met"], &v["value"], &v["why"]), (&json!(null), &json!(null), &json!("no bfdd")));
+    assert!(v.get("ratio").is_none() && v.get("baseline").is_none());
+    // Neither is a comparison with nothing a ratio, nor a goal of it met.
+    let figure = Figure::time("y", Statistic::P99, &samples(&[5]))
+        .against("bfd", Statistic::P99, &Samples::default())
+        .goal(Goal::AtMost(1.0));
+    assert_eq!((figure.ratio, figure.met), (None, None));
+    assert!(figure.why.unwrap().contains("bfd was not measured"));
+    assert_eq!(Figure::time("z", Statistic::P50, &Samples::default()).value, None);
+}
+
+#[test]
+fn a_sample_beyond_the_longest_counts_as_the_longest() {
+    let s = samples(&[u64::MAX]);
+    assert_eq!(s.n(), 1);
+    // Within the histogram's three digits.
+    assert!(s.max() >= MAX_SAMPLE_NS && s.max() <= MAX_SAMPLE_NS / 100 * 101);
+}
+
+#[test]
+fn the_table_holds_every_figure_and_reason() {
+    let mut report = Report::new("detect");
+    report.add(Figure::count("false_deaths", 0, 100).goal(Goal::AtMost(0.0)));
+    report.add(Figure::unmeasured("bfd", "us", "no bfdd here"));
+    let table = report.to_string();
+    assert!(table.contains("false_deaths") && table.contains("yes") && table.contains("bfd: no bfdd here"), "{table}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json["machine"]["cores"].as_u64().unwrap() > 0);
+    assert_eq!(json["figures"].as_array().unwrap().len(), 2);
+}

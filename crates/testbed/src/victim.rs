@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A process made to die: `fide-victim`, and the handle to one.
+
+use crate::net::Host;
+use crate::sys::now_ns;
+use crate::{Error, Result, find_binary};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+mod program;
+pub use program::run;
+
+/// What a victim is to be.
+#[derive(Debug, Clone, Default)]
+pub struct VictimSpec {
+    /// Program and leading arguments; empty: the `fide-victim` binary. (A program that links [`run`] may name itself.)
+    pub program: Vec<PathBuf>,
+    /// Memory to hold, touched page by page, MiB.
+    pub resident_mib: usize,
+    /// Threads beside the main one.
+    pub threads: usize,
+    /// TCP connection to hold open.
+    pub tcp: Option<SocketAddr>,
+    /// Exit code on SIGUSR2.
+    pub exit_code: u8,
+}
+
+/// A running victim; killed when dropped. SIGUSR1 makes it commit a SIGSEGV, SIGUSR2 exit with its exit code.
+#[derive(Debug)]
+pub struct Victim {
+    child: Child,
+}
+
+impl Victim {
+    /// Starts one on a host, or outside of any, and waits until it holds what it should.
+    pub fn spawn(host: Option<&Host>, spec: &VictimSpec) -> Result<Self> {
+        let program = match spec.program.first() {
+            Some(p) => p.clone(),
+            None => find_binary("fide-victim")?,
+        };
+        let mut command = match host {
+            Some(host) => host.command(&program),
+            None => Command::new(&program),
+        };
+        command
+            .args(spec.program.iter().skip(1))
+            .args(["--resident-mib", &spec.resident_mib.to_string()])
+            .args(["--threads", &spec.threads.to_string()])
+            .args(["--exit-code", &spec.exit_code.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(to) = spec.tcp {
+            command.args(["--tcp", &to.to_string()]);
+        }
+        let mut child = command.spawn().map_err(|e| Error::io(format!("starting {}", program.display()), e))?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            // Its end without a line is as good an answer as an error.
+            let _ = BufReader::new(out).read_line(&mut line);
+        }
+        if line.trim() != "ready" {
+            let _ = child.kill();
+            let status = child.wait();
+            return Err(Error::NotReady {
+                what: "a victim".into(),
+                after_ms: 0,
+                why: format!("it said {line:?} and ended with {status:?}"),
+            });
+        }
+        Ok(Victim { child })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal; gives CLOCK_MONOTONIC in ns just before.
+    pub fn signal(&self, signal: Signal) -> Result<u64> {
+        let pid = Pid::from_child(&self.child);
+        let at = now_ns();
+        kill_process(pid, signal).map_err(|e| Error::io(format!("sending {signal:?} to a victim"), e))?;
+        Ok(at)
+    }
+
+    /// SIGKILL; gives CLOCK_MONOTONIC in ns just before.
+    pub fn kill(&self) -> Result<u64> {
+        self.signal(Signal::KILL)
+    }
+
+    /// Waits for its end. Until then its pid belongs to nobody else.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        self.child.wait().map_err(|e| Error::io("waiting for a victim", e))
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the `fide-victim` program does.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: fide-victim [--resident-mib N] [--threads N] [--tcp ADDR:PORT] [--exit-code N]
+
+Holds N MiB of touched memory and a TCP connection, prints `ready`, and lives until something kills it or its standard
+input ends. SIGUSR1: it commits a SIGSEGV. SIGUSR2: it exits with the code (default 0).";
+const MAX_RESIDENT_MIB: usize = 16 * 1024;
+const MAX_THREADS: usize = 256;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    resident_mib: usize,
+    threads: usize,
+    tcp: Option<SocketAddr>,
+    exit_code: u8,
+}
+
+fn parse(args: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{flag} wants a value"))?;
+        let bad = |wanted: &str| format!("{flag} wants {wanted}, not `{value}`");
+        match flag.as_str() {
+            "--resident-mib" => {
+                options.resident_mib = value
+                    .parse()
+                    .ok()
+                    .filter(|n| *n <= MAX_RESIDENT_MIB)
+                    .ok_or_else(|| bad(&format!("0 to {MAX_RESIDENT_MIB} MiB")))?;
+            }
+            "--threads" => {
+                options.threads = value
+                    .parse()
+                    .ok()
+                    .filter(|n| *n <= MAX_THREADS)
+                    .ok_or_else(|| bad(&format!("0 to {MAX_THREADS} threads")))?;
+            }
+            "--tcp" => options.tcp = Some(value.parse().map_err(|_| bad("an ADDR:PORT"))?),
+            "--exit-code" => options.exit_code = value.parse().map_err(|_| bad("0 to 255"))?,
+            _ => return Err(format!("there is no {flag}")),
+        }
+    }
+    Ok(options)
+}
+
+/// The whole program: `args` without its name.
+pub fn run(args: &[String]) -> ExitCode {
+    let options = match parse(args) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("fide-victim: {why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match live(&options) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("fide-victim: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn live(options: &Options) -> std::io::Result<ExitCode> {
+    // A core dump would delay the death that is to be measured.
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, none)?;
+    let signals = blocked_signals();
+    touch_memory(options.resident_mib)?;
+    let _connection = options.tcp.map(TcpStream::connect).transpose()?;
+    for _ in 0..options.threads {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+    // Whoever started it is gone when its pipe is.
+    std::thread::spawn(|| {
+        let mut rest = [0; 64];
+        while matches!(std::io::stdin().read(&mut rest), Ok(n) if n > 0) {}
+        std::process::exit(0);
+    });
+    println!("ready");
+    std::io::stdout().flush()?;
+    loop {
+        match await_signal(&signals) {
+            libc::SIGUSR1 => commit_segv(),
+            libc::SIGUSR2 => return Ok(ExitCode::from(options.exit_code)),
+            _ => {}
+        }
+    }
+}
+
+/// Blocks SIGUSR1 and SIGUSR2, for all threads to come as well.
+fn blocked_signals() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain memory that sigemptyset fills before anything reads it; the calls only touch the set
+    // and this thread's mask.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::sigaddset(&mut set, libc::SIGUSR2);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+fn await_signal(set: &libc::sigset_t) -> i32 {
+    let mut signal = 0;
+    // SAFETY: both pointers are to live locals.
+    unsafe { libc::sigwait(set, &mut signal) };
+    signal
+}
+
+fn commit_segv() {
+    // SAFETY: raise has no preconditions; SIGSEGV's default action ends the process, as a bad access would.
+    unsafe {
+        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        libc::raise(libc::SIGSEGV);
+    }
+}
+
+fn touch_memory(mib: usize) -> std::io::Result<()> {
+    if mib == 0 {
+        return Ok(());
+    }
+    // SAFETY: a fresh private mapping at an address of the kernel's choice, populated by the kernel and never unmapped;
+    // nothing reads or writes it.
+    unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            mib << 20,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::POPULATE,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        let args: Vec<String> = line.split_whitespace().map(String::from).collect();
+        parse(&args)
+    }
+
+    #[test]
+    fn options_are_read() {
+        let all = parsed("--resident-mib 64 --threads 2 --tcp 10.70.1.1:90 --exit-code 7").unwrap();
+        assert_eq!((all.resident_mib, all.threads, all.exit_code), (64, 2, 7));
+        assert_eq!(all.tcp, Some("10.70.1.1:90".parse().unwrap()));
+        assert_eq!(parsed(""), Ok(Options::default()));
+    }
+
+    #[test]
+    fn bad_options_say_what_would_be_right() {
+        assert!(parsed("--resident-mib 99999").unwrap_err().contains("16384"));
+        assert!(parsed("--tcp here").unwrap_err().contains("ADDR:PORT"));
+        assert!(parsed("--exit-code").unwrap_err().contains("wants a value"));
+        assert!(parsed("--size 1").unwrap_err().contains("no --size"));
+    }
+}
