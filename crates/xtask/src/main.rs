@@ -23,7 +23,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
-const NEED_BPF: [&str; 4] = ["fide-bpf", "fide-agent", "fide", "fide-bench"];
+const NEED_BPF: [&str; 3] = ["fide-bpf", "fide-agent", "fide"];
 
 type Outcome = Result<(), String>;
 

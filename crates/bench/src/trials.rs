@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Trials of several subjects, interleaved so that a noisy minute is everybody's.
+
+use fide_testbed::figures::Samples;
+use std::time::{Duration, Instant};
+
+/// How often a long run says where it is.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// A subject that fails this often in a row is given up.
+const MAX_FAILURES: u32 = 3;
+
+/// Something whose detection time is measured.
+pub(crate) trait Subject {
+    /// Its name in figures.
+    fn name(&self) -> String;
+    /// One death; gives the time from it to its notice, ns.
+    fn trial(&mut self) -> anyhow::Result<u64>;
+}
+
+/// What one subject gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) samples: Samples,
+    /// Failed trials, and the last reason.
+    pub(crate) failures: u32,
+    pub(crate) why: Option<String>,
+    in_a_row: u32,
+}
+
+/// Runs `n` trials of each subject, spread evenly over the run; outcomes are in the subjects' order.
+pub(crate) fn interleave(what: &str, subjects: &mut [(Box<dyn Subject + '_>, u32)]) -> Vec<Outcome> {
+    let rounds = subjects.iter().map(|(_, n)| *n).max().unwrap_or(0);
+    let mut outcomes: Vec<Outcome> = subjects.iter().map(|_| Outcome::default()).collect();
+    let mut said = Instant::now();
+    for round in 0..rounds {
+        for ((subject, n), outcome) in subjects.iter_mut().zip(&mut outcomes) {
+            if !takes_part(round, rounds, *n) || outcome.in_a_row >= MAX_FAILURES {
+                continue;
+            }
+            match subject.trial() {
+                Ok(ns) => {
+                    outcome.samples.add(ns);
+                    outcome.in_a_row = 0;
+                }
+                Err(e) => {
+                    eprintln!("{what}, {}: {e:#}", subject.name());
+                    outcome.failures += 1;
+                    outcome.in_a_row += 1;
+                    outcome.why = Some(format!("{e:#}"));
+                }
+            }
+        }
+        if said.elapsed() >= PROGRESS {
+            said = Instant::now();
+            eprintln!("{what}: {} of {rounds} rounds", round + 1);
+        }
+    }
+    outcomes
+}
+
+/// Whether a subject with `n` trials has one in this round.
+fn takes_part(round: u32, rounds: u32, n: u32) -> bool {
+    let before = |r: u32| u64::from(r) * u64::from(n) / u64::from(rounds);
+    before(round + 1) > before(round)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count(u64, bool);
+    impl Subject for Count {
+        fn name(&self) -> String {
+            "count".into()
+        }
+        fn trial(&mut self) -> anyhow::Result<u64> {
+            self.0 += 1;
+            anyhow::ensure!(!self.1, "always fails");
+            Ok(self.0)
+        }
+    }
+
+    #[test]
+    fn every_subject_gets_its_trials() {
+        for (rounds, n) in [(300, 300), (300, 7), (30, 1), (5, 0)] {
+            let taken = (0..rounds).filter(|r| takes_part(*r, rounds, n)).count();
+            assert_eq!(taken as u32, n, "{n} of {rounds}");
+        }
+        let outcomes = interleave("test", &mut [(Box::new(Count(0, false)), 20), (Box::new(Count(0, false)), 3)]);
+        assert_eq!(outcomes.iter().map(|o| o.samples.n()).collect::<Vec<_>>(), [20, 3]);
+    }
+
+    #[test]
+    fn a_subject_that_keeps_failing_is_given_up_and_says_why() {
+        let outcomes = interleave("test", &mut [(Box::new(Count(0, true)), 20)]);
+        assert_eq!((outcomes[0].failures, outcomes[0].samples.n()), (MAX_FAILURES, 0));
+        assert_eq!(outcomes[0].why.as_deref(), Some("always fails"));
+    }
+}
