@@ -1,2 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
+//! What a program links to learn of deaths: the Rust API, and the C ABI of `fide.h` ([`capi`]).
+//!
+//! ```no_run
+//! use fide_client::{Client, ConnectOptions, Event, Wanted};
+//!
+//! let mut fide = Client::connect(ConnectOptions::default())?;
+//! fide.join("replica-1")?;
+//! let peer = fide.monitor("replica-2@beta", Wanted::default())?;
+//! println!("told within {:?} of silence", peer.timeout);
+//! while let Some(event) = fide.wait_event(None)? {
+//!     if let Event::Verdict(verdict) = event {
+//!         println!("{} is dead: {:?}", verdict.target, verdict.reason);
+//!     }
+//! }
+//! # Ok::<(), fide_client::Error>(())
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`protocol`] | the messages to the agent (the agent uses them too) |
+//! | `client` | [`Client`]: calls, the event loop's part |
+//! | `reattach` | what happens when the agent goes away and comes back |
+//! | `registry` | which watch is whose, which verdict was told already |
+//! | `memory`, `link` | mapped memory and the socket |
+//! | [`capi`] | the C ABI |
+//!
+//! **The way of an event**: the agent, or the kernel's receive program itself, puts a record into this client's ring;
+//! the ring's descriptor wakes `epoll_wait` in [`Client::wait_event`]; the record is decoded on the caller's thread.
+//! There are no helper threads.
+//!
+//! **Invariant: no privileges.** A client needs its rights on the agent's socket and nothing else.
+
+mod client;
+mod error;
+mod event;
+mod link;
+mod memory;
+mod reattach;
+mod registry;
+
+pub mod capi;
 pub mod protocol;
+
+pub use client::{Client, ConnectOptions, Counters, Joined, Monitor, Wanted};
+pub use error::{Declined, Error};
+pub use event::{Event, Evidence, MonitorId, ProcessId, Verdict};
+pub use fide_shm::{
+    HOST_SLOT, PIGGYBACK_MAX,
+    event::Reason,
+    table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state},
+};
+pub use memory::{Live, now_ns};

@@ -22,9 +22,10 @@ pub mod kind {
     pub const PIGGYBACK: u32 = 3;
     /// The granted timeout of `watch` is now `code` microseconds.
     pub const TIMEOUT_CHANGED: u32 = 4;
-    /// Somebody monitors the own process in `slot`; `code` is the piggyback size it asks for.
+    /// Somebody on `host` monitors the own process in `slot`; `code` is the piggyback size it asks for. Data:
+    /// "name@host" of the watcher as far as known.
     pub const MONITOR_REQ: u32 = 5;
-    /// The own piggyback size is now `code` bytes.
+    /// The piggyback size of the own process in `slot` is now `code` bytes.
     pub const PBSIZE_CHANGED: u32 = 6;
     /// The own host must not act.
     pub const FENCED: u32 = 7;
@@ -173,6 +174,8 @@ pub enum Event<'a> {
     MonitorReq {
         /// Piggyback size asked for.
         pbsize: u32,
+        /// "name@host" of the watcher; may be empty.
+        watcher: &'a [u8],
     },
     /// See [`kind::PBSIZE_CHANGED`].
     PbsizeChanged {
@@ -226,7 +229,7 @@ impl EventRecord {
             }),
             kind::PIGGYBACK => Event::Piggyback(data),
             kind::TIMEOUT_CHANGED => Event::TimeoutChanged { timeout_us: unsigned },
-            kind::MONITOR_REQ => Event::MonitorReq { pbsize: unsigned },
+            kind::MONITOR_REQ => Event::MonitorReq { pbsize: unsigned, watcher: data },
             kind::PBSIZE_CHANGED => Event::PbsizeChanged { pbsize: unsigned },
             kind::FENCED => Event::Fenced,
             kind::UNFENCED => Event::Unfenced,

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generated from crates/client/src/capi.rs; do not edit.
+ *
+ * Fide tells that a process or a host has died. Link with -lfide_client.
+ *
+ * All functions that return int give a negative errno on failure; fide_last_error() then says what was wrong and what
+ * would be right. A handle may be used from several threads. Upcalls run on the thread that dispatches.
+ */
+
+#ifndef FIDE_H
+#define FIDE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Why a verdict was given.
+typedef enum fide_reason {
+  // No verdict (in on_up).
+  FIDE_REASON_NONE = 0,
+  // Exited by itself; `code` is the exit code. Certain.
+  FIDE_REASON_EXITED = 1,
+  // Killed; `code` is the signal. Certain.
+  FIDE_REASON_KILLED = 2,
+  // Said goodbye; no failure.
+  FIDE_REASON_LEFT = 3,
+  // No heartbeat of its host within the timeout.
+  FIDE_REASON_HOST_SILENT = 4,
+  // It stopped itself because it could not prove to be heard.
+  FIDE_REASON_FENCED = 5,
+  // Its beats stopped; not final, no failure yet.
+  FIDE_REASON_STALLED = 6,
+  // Its beats came back.
+  FIDE_REASON_RECOVERED = 7,
+} fide_reason;
+
+// What else happens.
+typedef enum fide_notice_kind {
+  // This host must not act.
+  FIDE_NOTICE_KIND_FENCED = 1,
+  // It may again.
+  FIDE_NOTICE_KIND_UNFENCED = 2,
+  // One plane (`value`) to `host_id` is silent; nobody's death.
+  FIDE_NOTICE_KIND_PATH_LOST = 3,
+  // That plane is back.
+  FIDE_NOTICE_KIND_PATH_RESTORED = 4,
+  // This host had been excluded and is back as incarnation `value`.
+  FIDE_NOTICE_KIND_REJOINED = 5,
+  // This observer did not run on time; its suspicion of `host_id` was withheld.
+  FIDE_NOTICE_KIND_OBSERVER_STALLED = 6,
+  // The agent went away; `text` says how. It is being looked for.
+  FIDE_NOTICE_KIND_DETACHED = 7,
+  // An agent is back; `value` 1: with the old session, 0: everything was registered again.
+  FIDE_NOTICE_KIND_REATTACHED = 8,
+  // A new agent refused to register `text` again.
+  FIDE_NOTICE_KIND_DROPPED = 9,
+  // `value` events were lost in a full ring: ask fide_peer_state.
+  FIDE_NOTICE_KIND_LOST = 10,
+} fide_notice_kind;
+
+// What is known of a peer.
+typedef enum fide_state {
+  // Not seen yet.
+  FIDE_STATE_UNKNOWN = 0,
+  // Alive.
+  FIDE_STATE_ALIVE = 1,
+  // Dead, or gone.
+  FIDE_STATE_DEAD = 2,
+} fide_state;
+
+// A connection to the agent of this host.
+typedef struct fide_t fide_t;
+
+// How to connect. Set `size` to sizeof(fide_options) and everything else to 0 for the usual.
+typedef struct fide_options {
+  // sizeof(fide_options).
+  size_t size;
+  // The agent's socket; NULL: $FIDE_SOCKET, else /run/fide/agent.sock.
+  const char *socket;
+  // Name of the program, for people; NULL: that of the executable.
+  const char *program;
+  // Spin for this long before sleeping in fide_dispatch; 0 never.
+  uint64_t spin_ns;
+  // How long a call waits for the agent's answer; 0: 5000.
+  uint32_t call_timeout_ms;
+} fide_options;
+
+// What a monitor asks for, or was granted (FiDe, Listing 1: resources).
+typedef struct fide_resources {
+  // Timeout in microseconds; wanted: 0 for the best there is.
+  uint32_t timeout_us;
+  // Piggyback bytes per heartbeat.
+  uint32_t pbsize;
+} fide_resources;
+
+// Who it is about, why, and how it is known. Valid during the upcall.
+typedef struct fide_verdict {
+  // Monitor id.
+  int monitor;
+  // Why.
+  enum fide_reason reason;
+  // "name@host" or "@host".
+  const char *target;
+  // Exit code or signal.
+  int32_t code;
+  // Incarnation of the subject.
+  uint32_t incarnation;
+  // Host id of the subject.
+  uint16_t host_id;
+  // Its slot; 255 for the host itself.
+  uint8_t slot;
+  // Plane it came on.
+  uint8_t plane;
+  // 1 if told by the kernel's receive program itself.
+  uint8_t direct;
+  // Sequence number of the last heartbeat of its host.
+  uint64_t seq;
+  // CLOCK_MONOTONIC here when the packet was seen, or the verdict decided.
+  uint64_t rx_ns;
+  // CLOCK_MONOTONIC of the subject's host at its exit; 0 unknown.
+  uint64_t at_ns;
+} fide_verdict;
+
+// A piggybacked message. Valid during the upcall.
+typedef struct fide_message {
+  // Monitor id.
+  int monitor;
+  // Incarnation of the sender.
+  uint32_t incarnation;
+  // "name@host" of the sender.
+  const char *target;
+  // The bytes.
+  const void *data;
+  // How many.
+  size_t len;
+  // Number of the message, from 1 on in each incarnation.
+  uint64_t pb_seq;
+  // CLOCK_MONOTONIC here when it came.
+  uint64_t rx_ns;
+} fide_message;
+
+// Something else that happened. Valid during the upcall.
+typedef struct fide_notice {
+  // What.
+  enum fide_notice_kind kind;
+  // Which host, if any.
+  uint16_t host_id;
+  // By kind.
+  uint64_t value;
+  // By kind; may be empty, never NULL.
+  const char *text;
+} fide_notice;
+
+// The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for what is not wanted.
+// The first argument of each is what fide_set_upcalls was given.
+typedef struct fide_upcalls {
+  // sizeof(fide_upcalls).
+  size_t size;
+  // A target failed: exited, killed, host silent or fenced. Once per monitor and incarnation, never taken back.
+  void (*on_failure)(void *user, const struct fide_verdict *verdict);
+  // A message from a target.
+  void (*on_piggyback_rcv)(void *user, const struct fide_message *message);
+  // The timeout granted to a monitor changed.
+  void (*on_timeout_changed)(void *user, int monitor, uint32_t timeout_us);
+  // Somebody (`watcher`: "name@host" as far as known, on the host `watcher_host_id`) monitors this process.
+  void (*on_monitor_req)(void *user, int process, const char *watcher, uint16_t watcher_host_id, uint32_t pbsize);
+  // The piggyback size granted to this process changed.
+  void (*on_pbsize_changed)(void *user, int process, uint32_t pbsize);
+  // A target is alive in this incarnation; comes before any verdict on it. `reason` is none.
+  void (*on_up)(void *user, const struct fide_verdict *verdict);
+  // A target left, stalled or recovered: no failure.
+  void (*on_change)(void *user, const struct fide_verdict *verdict);
+  // Anything else.
+  void (*on_notice)(void *user, const struct fide_notice *notice);
+} fide_upcalls;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Version of this library, such as "0.1.0".
+const char *fide_version(void);
+
+// What the last failed call of this thread had to say. Valid until the next failing call of this thread; never NULL.
+const char *fide_last_error(void);
+
+// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle.
+// Returns 0, or a negative errno: -ENOENT or -ECONNREFUSED without an agent, -EPROTONOSUPPORT for one of another version.
+int fide_open(const struct fide_options *options,
+              struct fide_t **out);
+
+// Closes a handle, and stops its dispatcher thread. Processes that did not quit stay joined until they exit. NULL is
+// fine. Not from within an upcall.
+void fide_close(struct fide_t *fide);
+
+// Registers this process under `name` to be watched by others (FiDe, Listing 1: join). With `beat_timeout_us` above 0
+// it is held stalled when fide_beat was not called for that long. Returns a process id (> 0) or a negative errno:
+// -EEXIST if the name is taken, -EINVAL for a name that cannot be one.
+int fide_join(struct fide_t *fide, const char *name, uint32_t beat_timeout_us);
+
+// As fide_join, for the process `pid` (0: this one). -EPERM for a process of another user.
+int fide_join_pid(struct fide_t *fide, const char *name, uint32_t pid, uint32_t beat_timeout_us);
+
+// Ends a registration: others are told that it left, which is no failure (FiDe, Listing 1: quit).
+int fide_quit(struct fide_t *fide, int process);
+
+// Watches "name@host", or "@host" for the host itself (FiDe, Listing 1: monitor). `wanted` may be NULL (the best
+// timeout, no piggybacks), `granted` too. Returns a monitor id (> 0) or a negative errno: -EHOSTUNREACH for an unknown
+// host, -ERANGE for a timeout that this host cannot hold.
+int fide_monitor(struct fide_t *fide,
+                 const char *target,
+                 const struct fide_resources *wanted,
+                 struct fide_resources *granted);
+
+// Stops watching (FiDe, Listing 1: unmonitor).
+int fide_unmonitor(struct fide_t *fide, int monitor);
+
+// Sends bytes with the heartbeats, as the process that joined first (FiDe, Listing 1: piggyback). Returns 0; -EMSGSIZE
+// above the granted size (will never do), -EAGAIN while the outbox is full (try later), -ENOENT without a join.
+int fide_piggyback(struct fide_t *fide, const void *data, size_t len);
+
+// "I make progress": one atomic addition, from any thread, without a lock.
+int fide_beat(const struct fide_t *fide);
+
+// 1 if this host must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call.
+int fide_is_fenced(const struct fide_t *fide);
+
+// For how many nanoseconds this host may still act if it is not heard again: 0 when fenced, INT64_MAX without limit.
+// No lock, no system call.
+int64_t fide_lease_remaining_ns(const struct fide_t *fide);
+
+// What is known of a monitor's target: a fide_state, or a negative errno.
+int fide_peer_state(struct fide_t *fide, int monitor);
+
+// What the alive table says of a host (1..): a fide_state, or a negative errno. No lock, no system call.
+int fide_host_state(const struct fide_t *fide, uint16_t host_id);
+
+// Id of this host in the cluster (1..), or a negative errno.
+int fide_host_id(const struct fide_t *fide);
+
+// Sets the functions to call, and what to pass them first. They run on the thread that dispatches. NULL takes them away.
+int fide_set_upcalls(struct fide_t *fide,
+                     const struct fide_upcalls *upcalls,
+                     void *user);
+
+// A descriptor that is readable when fide_dispatch has something to do; for select, poll, epoll or an event library.
+// It belongs to the handle.
+int fide_fd(const struct fide_t *fide);
+
+// Calls the upcalls of what has happened; waits for something first, at most `timeout_ms` (0: not at all, negative:
+// for ever). Returns how many events there were (0 when the time is over), -EINTR after a signal, or a negative errno.
+int fide_dispatch(struct fide_t *fide, int timeout_ms);
+
+// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one.
+int fide_start(struct fide_t *fide);
+
+// Stops that thread and waits for its end; fine without one. -EDEADLK from within an upcall that it runs.
+int fide_stop(struct fide_t *fide);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FIDE_H */

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The types of the C ABI. Those that may grow begin with their size, set by the caller.
+
+use libc::{c_char, c_int, c_void};
+
+/// How to connect. Set `size` to sizeof(fide_options) and everything else to 0 for the usual.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideOptions {
+    /// sizeof(fide_options).
+    pub size: usize,
+    /// The agent's socket; NULL: $FIDE_SOCKET, else /run/fide/agent.sock.
+    pub socket: *const c_char,
+    /// Name of the program, for people; NULL: that of the executable.
+    pub program: *const c_char,
+    /// Spin for this long before sleeping in fide_dispatch; 0 never.
+    pub spin_ns: u64,
+    /// How long a call waits for the agent's answer; 0: 5000.
+    pub call_timeout_ms: u32,
+}
+
+/// What a monitor asks for, or was granted (FiDe, Listing 1: resources).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FideResources {
+    /// Timeout in microseconds; wanted: 0 for the best there is.
+    pub timeout_us: u32,
+    /// Piggyback bytes per heartbeat.
+    pub pbsize: u32,
+}
+
+/// What is known of a peer.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FideState {
+    /// Not seen yet.
+    Unknown = 0,
+    /// Alive.
+    Alive = 1,
+    /// Dead, or gone.
+    Dead = 2,
+}
+
+/// Why a verdict was given.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FideReason {
+    /// No verdict (in on_up).
+    None = 0,
+    /// Exited by itself; `code` is the exit code. Certain.
+    Exited = 1,
+    /// Killed; `code` is the signal. Certain.
+    Killed = 2,
+    /// Said goodbye; no failure.
+    Left = 3,
+    /// No heartbeat of its host within the timeout.
+    HostSilent = 4,
+    /// It stopped itself because it could not prove to be heard.
+    Fenced = 5,
+    /// Its beats stopped; not final, no failure yet.
+    Stalled = 6,
+    /// Its beats came back.
+    Recovered = 7,
+}
+
+/// Who it is about, why, and how it is known. Valid during the upcall.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideVerdict {
+    /// Monitor id.
+    pub monitor: c_int,
+    /// Why.
+    pub reason: FideReason,
+    /// "name@host" or "@host".
+    pub target: *const c_char,
+    /// Exit code or signal.
+    pub code: i32,
+    /// Incarnation of the subject.
+    pub incarnation: u32,
+    /// Host id of the subject.
+    pub host_id: u16,
+    /// Its slot; 255 for the host itself.
+    pub slot: u8,
+    /// Plane it came on.
+    pub plane: u8,
+    /// 1 if told by the kernel's receive program itself.
+    pub direct: u8,
+    /// Sequence number of the last heartbeat of its host.
+    pub seq: u64,
+    /// CLOCK_MONOTONIC here when the packet was seen, or the verdict decided.
+    pub rx_ns: u64,
+    /// CLOCK_MONOTONIC of the subject's host at its exit; 0 unknown.
+    pub at_ns: u64,
+}
+
+/// A piggybacked message. Valid during the upcall.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideMessage {
+    /// Monitor id.
+    pub monitor: c_int,
+    /// Incarnation of the sender.
+    pub incarnation: u32,
+    /// "name@host" of the sender.
+    pub target: *const c_char,
+    /// The bytes.
+    pub data: *const c_void,
+    /// How many.
+    pub len: usize,
+    /// Number of the message, from 1 on in each incarnation.
+    pub pb_seq: u64,
+    /// CLOCK_MONOTONIC here when it came.
+    pub rx_ns: u64,
+}
+
+/// What else happens.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FideNoticeKind {
+    /// This host must not act.
+    Fenced = 1,
+    /// It may again.
+    Unfenced = 2,
+    /// One plane (`value`) to `host_id` is silent; nobody's death.
+    PathLost = 3,
+    /// That plane is back.
+    PathRestored = 4,
+    /// This host had been excluded and is back as incarnation `value`.
+    Rejoined = 5,
+    /// This observer did not run on time; its suspicion of `host_id` was withheld.
+    ObserverStalled = 6,
+    /// The agent went away; `text` says how. It is being looked for.
+    Detached = 7,
+    /// An agent is back; `value` 1: with the old session, 0: everything was registered again.
+    Reattached = 8,
+    /// A new agent refused to register `text` again.
+    Dropped = 9,
+    /// `value` events were lost in a full ring: ask fide_peer_state.
+    Lost = 10,
+}
+
+/// Something else that happened. Valid during the upcall.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideNotice {
+    /// What.
+    pub kind: FideNoticeKind,
+    /// Which host, if any.
+    pub host_id: u16,
+    /// By kind.
+    pub value: u64,
+    /// By kind; may be empty, never NULL.
+    pub text: *const c_char,
+}
+
+/// The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for what is not wanted.
+/// The first argument of each is what fide_set_upcalls was given.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideUpcalls {
+    /// sizeof(fide_upcalls).
+    pub size: usize,
+    /// A target failed: exited, killed, host silent or fenced. Once per monitor and incarnation, never taken back.
+    pub on_failure: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
+    /// A message from a target.
+    pub on_piggyback_rcv: Option<unsafe extern "C" fn(user: *mut c_void, message: *const FideMessage)>,
+    /// The timeout granted to a monitor changed.
+    pub on_timeout_changed: Option<unsafe extern "C" fn(user: *mut c_void, monitor: c_int, timeout_us: u32)>,
+    /// Somebody (`watcher`: "name@host" as far as known, on the host `watcher_host_id`) monitors this process.
+    pub on_monitor_req: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            process: c_int,
+            watcher: *const c_char,
+            watcher_host_id: u16,
+            pbsize: u32,
+        ),
+    >,
+    /// The piggyback size granted to this process changed.
+    pub on_pbsize_changed: Option<unsafe extern "C" fn(user: *mut c_void, process: c_int, pbsize: u32)>,
+    /// A target is alive in this incarnation; comes before any verdict on it. `reason` is none.
+    pub on_up: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
+    /// A target left, stalled or recovered: no failure.
+    pub on_change: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
+    /// Anything else.
+    pub on_notice: Option<unsafe extern "C" fn(user: *mut c_void, notice: *const FideNotice)>,
+}
+
+impl Default for FideUpcalls {
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            on_failure: None,
+            on_piggyback_rcv: None,
+            on_timeout_changed: None,
+            on_monitor_req: None,
+            on_pbsize_changed: None,
+            on_up: None,
+            on_change: None,
+            on_notice: None,
+        }
+    }
+}

@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: Apache-2.0
+//! [`Client`]: the calls to the agent, and the waiting for events.
+
+use crate::{
+    error::{Declined, Error},
+    event::{Event, MonitorId, ProcessId},
+    link::{Link, Received},
+    memory::{Live, Memory, now_ns},
+    protocol::{
+        DEFAULT_SOCKET, Empty, ErrorCode, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
+        Reply, Request, SOCKET_ENV, check_name, parse_target,
+    },
+    reattach::{Item, State},
+    registry::{MONITORS_MAX, PROCESSES_MAX, Registry},
+};
+use fide_shm::{
+    HOST_SLOT,
+    event::EventRecord,
+    spsc::PushError,
+    table::{TableReader, state},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, epoll},
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    io::Errno,
+    time::{TimerfdClockId, TimerfdFlags},
+};
+use std::{collections::VecDeque, path::PathBuf, time::Duration};
+
+/// Records taken from the ring in one go.
+const DRAIN_MAX: usize = 64;
+/// Goes in a row when none of them was news: as many records as the largest inbox holds.
+const DRAIN_ROUNDS_MAX: usize = 64;
+const TOKEN_EVENTS: u64 = 0;
+pub(crate) const TOKEN_SOCKET: u64 = 1;
+const TOKEN_TIMER: u64 = 2;
+
+/// How to connect. `ConnectOptions::default()` is right for most.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// The agent's socket; `None`: `$FIDE_SOCKET`, else `/run/fide/agent.sock`.
+    pub path: Option<PathBuf>,
+    /// Name of the program, for people who look at the agent; empty: that of the executable.
+    pub program: String,
+    /// Spin on the ring for this long before sleeping in [`Client::wait_event`]; 0 never. Costs that much of a core.
+    pub spin_ns: u64,
+    /// How long a call waits for the agent's answer.
+    pub call_timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self { path: None, program: String::new(), spin_ns: 0, call_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// What a monitor asks for (FiDe §3.1, `resources`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// Timeout; `None` for the best there is. The agent refuses what its host cannot hold.
+    pub timeout: Option<Duration>,
+    /// Piggyback bytes per heartbeat.
+    pub pbsize: u16,
+}
+
+/// What a monitor was granted, and what is known of its target now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Monitor {
+    /// Its id in events.
+    pub id: MonitorId,
+    /// Host id of the target.
+    pub host_id: u16,
+    /// Timeout granted; at least the wanted one.
+    pub timeout: Duration,
+    /// Piggyback bytes per heartbeat granted.
+    pub pbsize: u16,
+    /// What is known now.
+    pub state: PeerState,
+    /// The target's slot (0xff: the host itself) and incarnation; meaningless while `state` is unknown.
+    pub slot: u8,
+    /// See `slot`.
+    pub incarnation: u32,
+}
+
+/// A joined process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// Its id in events.
+    pub id: ProcessId,
+    /// Slot on this host.
+    pub slot: u8,
+    /// Incarnation.
+    pub incarnation: u32,
+    /// Largest piggyback it may send, in bytes.
+    pub pbsize: u16,
+}
+
+/// What a client counted since it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Records about nothing that this client watches; ignored.
+    pub unknown: u64,
+    /// Records that said what was told already; dropped.
+    pub duplicates: u64,
+    /// Records that could not be decoded; skipped.
+    pub undecodable: u64,
+    /// Times the agent went away.
+    pub detached: u64,
+}
+
+/// A connection to the agent of this host. Looks for the agent by itself when it goes away. One thread at a time;
+/// [`Client::live`] gives the part that any thread may use.
+#[derive(Debug)]
+pub struct Client {
+    pub(crate) path: PathBuf,
+    pub(crate) program: String,
+    spin_ns: u64,
+    call_timeout: Duration,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) timer: OwnedFd,
+    pub(crate) state: State,
+    pub(crate) attempt: u32,
+    /// What a new agent has still to be told; the one being told now is last.
+    pub(crate) todo: Vec<Item>,
+    pub(crate) hello: HelloOk,
+    pub(crate) memory: Memory,
+    live: Live,
+    pub(crate) registry: Registry,
+    pub(crate) pending: VecDeque<Event>,
+    next_id: u64,
+    pub(crate) lost_seen: u64,
+    pub(crate) counters: Counters,
+    pub(crate) buffer: Box<[u8; MESSAGE_MAX]>,
+}
+
+/// How an exchange with the agent failed.
+enum Failed {
+    Gone(String),
+    Late,
+}
+
+/// Sends one request and waits for its reply; others' replies (to calls given up) are skipped.
+fn exchange(
+    link: &Link,
+    request: &Request,
+    buffer: &mut [u8; MESSAGE_MAX],
+    timeout: Duration,
+) -> Result<(Reply, Vec<OwnedFd>), Failed> {
+    let deadline_ns = now_ns().saturating_add(timeout.as_nanos() as u64);
+    match link.send(&request.to_bytes()) {
+        Ok(()) => (),
+        Err(Errno::AGAIN) => return Err(Failed::Late),
+        Err(errno) => return Err(Failed::Gone(errno.to_string())),
+    }
+    loop {
+        match link.receive(buffer) {
+            Received::Message(len, fds) => match Reply::parse(&buffer[..len]) {
+                Ok(reply) if reply.id == request.id => return Ok((reply, fds)),
+                Ok(_) => continue,
+                Err(error) => return Err(Failed::Gone(format!("the agent sent what is no reply: {error}"))),
+            },
+            Received::Gone(why) => return Err(Failed::Gone(why)),
+            Received::Nothing => (),
+        }
+        let remaining = deadline_ns.saturating_sub(now_ns());
+        if remaining == 0 {
+            return Err(Failed::Late);
+        }
+        poll_readable(&[link.as_fd()], Duration::from_nanos(remaining));
+    }
+}
+
+/// Waits until one of the descriptors is readable, a signal comes or the time is over; the caller looks again anyway.
+fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let _ = rustix::event::poll(&mut polled, Some(&timespec(timeout)));
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().min(i32::MAX as u64) as i64, tv_nsec: duration.subsec_nanos().into() }
+}
+
+impl Client {
+    /// Connects to the agent of this host.
+    ///
+    /// # Errors
+    /// [`Error::NoAgent`] if none answers, [`Error::Refused`] with code `version` if it speaks another protocol, and
+    /// the errors of a broken agent.
+    pub fn connect(options: ConnectOptions) -> Result<Self, Error> {
+        let from_env = || std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = options.path.or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let program = if options.program.is_empty() { executable() } else { options.program };
+        let link = Link::connect(&path).map_err(|errno| Error::NoAgent { path: path.clone(), errno })?;
+        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: program.clone(), session: None };
+        let mut buffer = Box::new([0; MESSAGE_MAX]);
+        let (reply, fds) = exchange(&link, &Request { id: 1, op }, &mut buffer, options.call_timeout).map_err(
+            |failed| match failed {
+                Failed::Gone(why) => Error::HungUp { op: "hello", why },
+                Failed::Late => late("hello", options.call_timeout),
+            },
+        )?;
+        let hello = checked_hello(reply)?;
+        let memory = Memory::map(&hello, fds)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
+        let timer =
+            rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+                .map_err(Error::system("timerfd_create"))?;
+        let mut client = Self {
+            path,
+            program,
+            spin_ns: options.spin_ns,
+            call_timeout: options.call_timeout,
+            epoll,
+            timer,
+            live: Live::new(memory.live()),
+            lost_seen: memory.session.lost(),
+            state: State::Away,
+            attempt: 0,
+            todo: Vec::new(),
+            hello,
+            memory,
+            registry: Registry::default(),
+            pending: VecDeque::with_capacity(DRAIN_MAX),
+            next_id: 1,
+            counters: Counters::default(),
+            buffer,
+        };
+        client.watch_fd(client.timer.as_fd(), TOKEN_TIMER)?;
+        client.watch_fd(link.as_fd(), TOKEN_SOCKET)?;
+        client.watch_events()?;
+        client.state = State::Attached(link);
+        Ok(client)
+    }
+
+    pub(crate) fn watch_fd(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Error> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    pub(crate) fn watch_events(&self) -> Result<(), Error> {
+        self.watch_fd(self.memory.events_fd(), TOKEN_EVENTS)
+    }
+
+    /// Puts new memory in the place of the old one, whose events were drained.
+    pub(crate) fn install(&mut self, memory: Memory) {
+        // It may not be in the set (while registering): then there is nothing to take out.
+        let _ = epoll::delete(&self.epoll, self.memory.events_fd());
+        self.live.0.replace(memory.live());
+        self.memory = memory;
+    }
+
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn call<T: serde::de::DeserializeOwned>(&mut self, name: &'static str, op: Op) -> Result<T, Error> {
+        self.await_attached()?;
+        let request = Request { id: self.new_id(), op };
+        let State::Attached(link) = &self.state else {
+            return Err(Error::Detached("no agent answers".into()));
+        };
+        match exchange(link, &request, &mut self.buffer, self.call_timeout) {
+            Ok((reply, _)) => Ok(reply.result()?),
+            Err(Failed::Late) => Err(late(name, self.call_timeout)),
+            Err(Failed::Gone(why)) => {
+                self.detach(&why);
+                Err(Error::HungUp { op: name, why })
+            }
+        }
+    }
+
+    /// While the agent is away, looks for it for as long as a call may take.
+    fn await_attached(&mut self) -> Result<(), Error> {
+        let deadline_ns = now_ns().saturating_add(self.call_timeout.as_nanos() as u64);
+        while !self.is_attached() {
+            let remaining = deadline_ns.saturating_sub(now_ns());
+            if remaining == 0 {
+                return Err(Error::Detached(format!("no agent answers at {}", self.path.display())));
+            }
+            let mut fds = vec![self.timer.as_fd()];
+            fds.extend(self.state.link().map(AsFd::as_fd));
+            poll_readable(&fds, Duration::from_nanos(remaining));
+            self.on_socket();
+            self.on_timer();
+        }
+        Ok(())
+    }
+
+    /// Registers this process to be watched by others (FiDe §3.1 `join`), without beats.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `name_taken`, `full`; [`Error::Name`] for a name that cannot be one.
+    pub fn join(&mut self, name: &str) -> Result<Joined, Error> {
+        self.join_pid(name, 0, Duration::ZERO)
+    }
+
+    /// Registers the process `pid` (0: this one). With a `beat_timeout` it is held stalled when [`Live::beat`] was not
+    /// called for that long; zero: never.
+    ///
+    /// # Errors
+    /// As [`Client::join`], and `not_permitted` for a process of another user, `not_found` for none at all.
+    pub fn join_pid(&mut self, name: &str, pid: u32, beat_timeout: Duration) -> Result<Joined, Error> {
+        check_name(name)?;
+        if self.registry.processes.len() >= PROCESSES_MAX {
+            return Err(Error::TooMany { what: "processes", limit: PROCESSES_MAX });
+        }
+        let beat_timeout_us = micros(beat_timeout);
+        let granted: JoinOk = self.call("join", Op::Join { name: name.to_owned(), pid, beat_timeout_us })?;
+        let (slot, incarnation, pbsize) = (granted.slot, granted.incarnation, granted.pbsize);
+        let id = self.registry.add_process(name, pid, beat_timeout_us, granted);
+        Ok(Joined { id, slot, incarnation, pbsize })
+    }
+
+    /// Ends a registration: others are told `left`, which is no failure (FiDe §3.1 `quit`).
+    ///
+    /// # Errors
+    /// [`Error::Unregistered`], or those of the connection.
+    pub fn quit(&mut self, process: ProcessId) -> Result<(), Error> {
+        self.await_attached()?;
+        let joined = self.registry.processes.remove(&process.0).ok_or(Error::Unregistered("that process"))?;
+        forgiving(self.call("quit", Op::Quit { slot: joined.granted.slot }))
+    }
+
+    /// Watches `name@host`, or `@host` for the host itself (FiDe §3.1 `monitor`). The target need not be there yet.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `unknown_host`, `timeout_too_short` (with the shortest one), `full`; [`Error::Name`].
+    pub fn monitor(&mut self, target: &str, wanted: Wanted) -> Result<Monitor, Error> {
+        parse_target(target)?;
+        if self.registry.monitors.len() >= MONITORS_MAX {
+            return Err(Error::TooMany { what: "monitors", limit: MONITORS_MAX });
+        }
+        let granted: MonitorOk = self.call("monitor", wanted.op(target))?;
+        if granted.watch == 0 {
+            return Err(Error::Protocol { op: "monitor", problem: "watch id 0".into() });
+        }
+        let id = self.registry.add_monitor(target, wanted, granted.clone());
+        Ok(Monitor {
+            id,
+            host_id: granted.host_id,
+            timeout: Duration::from_micros(granted.timeout_us.into()),
+            pbsize: granted.pbsize,
+            state: granted.state,
+            slot: granted.slot,
+            incarnation: granted.incarnation,
+        })
+    }
+
+    /// Stops watching (FiDe §3.1 `unmonitor`). Nothing is told of it any more.
+    ///
+    /// # Errors
+    /// [`Error::Unregistered`], or those of the connection.
+    pub fn unmonitor(&mut self, monitor: MonitorId) -> Result<(), Error> {
+        self.await_attached()?;
+        let monitored = self.registry.monitors.remove(&monitor.0).ok_or(Error::Unregistered("that monitor"))?;
+        forgiving(self.call("unmonitor", Op::Unmonitor { watch: monitored.watch }))
+    }
+
+    /// Sends `bytes` with the heartbeats, as the process that joined first (FiDe §3.1 `piggyback`). No system call.
+    ///
+    /// # Errors
+    /// [`Declined`].
+    pub fn piggyback(&mut self, bytes: &[u8]) -> Result<(), Declined> {
+        let first = self.registry.processes.keys().next().ok_or(Declined::NotJoined)?;
+        self.piggyback_as(ProcessId(*first), bytes)
+    }
+
+    /// As [`Client::piggyback`], as the given one of this client's processes.
+    ///
+    /// # Errors
+    /// [`Declined`].
+    pub fn piggyback_as(&mut self, process: ProcessId, bytes: &[u8]) -> Result<(), Declined> {
+        let granted = &self.registry.processes.get(&process.0).ok_or(Declined::NotJoined)?.granted;
+        let too_large = Declined::TooLarge { len: bytes.len(), pbsize: granted.pbsize };
+        if bytes.len() > granted.pbsize.into() {
+            return Err(too_large);
+        }
+        self.memory.session.push_outbox(granted.slot, bytes).map_err(|error| match error {
+            PushError::Full => Declined::Full,
+            PushError::TooLong { .. } => too_large,
+            PushError::Broken(_) => Declined::Broken,
+        })
+    }
+
+    /// "I make progress"; see [`Live::beat`].
+    pub fn beat(&self) {
+        self.live.beat();
+    }
+
+    /// Whether this host must not act now; see [`Live::fenced`].
+    pub fn fenced(&self) -> bool {
+        self.live.fenced()
+    }
+
+    /// The lock-free part, for other threads.
+    pub fn live(&self) -> Live {
+        self.live.clone()
+    }
+
+    /// The alive table.
+    pub fn table(&self) -> &TableReader {
+        &self.memory.table
+    }
+
+    /// What the agent said of itself.
+    pub fn agent(&self) -> &HelloOk {
+        &self.hello
+    }
+
+    /// Whether an agent is there now.
+    pub fn is_attached(&self) -> bool {
+        matches!(self.state, State::Attached(_))
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        Counters { unknown: self.registry.unknown, duplicates: self.registry.duplicates, ..self.counters }
+    }
+
+    /// What is known of a monitor's target now: what this client was told, else what the alive table says.
+    pub fn peer_state(&self, monitor: MonitorId) -> PeerState {
+        let Some((host, slot, incarnation, over)) = self.registry.newest(monitor) else { return PeerState::Unknown };
+        let table = self.table();
+        let in_table = if slot == HOST_SLOT {
+            table.host(host).map(|record| record.incarnation)
+        } else {
+            table.process(host, slot).map(|record| record.incarnation)
+        };
+        match (in_table, table.state(host, slot)) {
+            _ if over => PeerState::Dead,
+            (Some(found), Some(state::ALIVE | state::STALLED)) if found == incarnation => PeerState::Alive,
+            (None, _) | (_, None | Some(state::UNKNOWN)) => PeerState::Unknown,
+            _ => PeerState::Dead,
+        }
+    }
+
+    /// A descriptor that is readable when [`Client::poll_event`] may have something; fit for any event loop (level
+    /// triggered). After it was readable, call `poll_event` until it gives `None`.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The next event if there is one; never waits.
+    ///
+    /// # Errors
+    /// A damaged event ring.
+    pub fn poll_event(&mut self) -> Result<Option<Event>, Error> {
+        if let Some(event) = self.take()? {
+            return Ok(Some(event));
+        }
+        self.turn(Some(Duration::ZERO))?;
+        Ok(self.pending.pop_front())
+    }
+
+    /// The next event; waits for one, at most `timeout` (`None`: for ever). `None` when the time is over or a signal
+    /// was handled.
+    ///
+    /// # Errors
+    /// A damaged event ring.
+    pub fn wait_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
+        let deadline_ns = timeout.map(|timeout| now_ns().saturating_add(timeout.as_nanos() as u64));
+        loop {
+            if let Some(event) = self.take()? {
+                return Ok(Some(event));
+            }
+            if self.spin_ns > 0 {
+                let until_ns = now_ns().saturating_add(self.spin_ns).min(deadline_ns.unwrap_or(u64::MAX));
+                while self.memory.is_empty() && now_ns() < until_ns {
+                    std::hint::spin_loop();
+                }
+                if let Some(event) = self.take()? {
+                    return Ok(Some(event));
+                }
+            }
+            let remaining = deadline_ns.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns())));
+            if !self.turn(remaining)? {
+                return Ok(self.pending.pop_front());
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Event>, Error> {
+        if self.pending.is_empty() && !self.state.is_registering() {
+            self.drain()?;
+        }
+        Ok(self.pending.pop_front())
+    }
+
+    /// One look at the descriptors; whether there was anything.
+    fn turn(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
+        let timeout = timeout.map(timespec);
+        let count = match epoll::wait(&self.epoll, &mut ready, timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(Error::System { call: "epoll_wait", errno }),
+        };
+        for event in &ready[..count] {
+            match event.data.u64() {
+                TOKEN_EVENTS => {
+                    self.memory.acknowledge();
+                    self.drain()?;
+                }
+                TOKEN_SOCKET => self.on_socket(),
+                _ => self.on_timer(),
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// Takes records until there is news or the ring is empty. Bounded; what is left then wakes again.
+    fn drain(&mut self) -> Result<(), Error> {
+        for _ in 0..DRAIN_ROUNDS_MAX {
+            let records = self.drain_some()?;
+            if records < DRAIN_MAX {
+                return Ok(());
+            }
+            if !self.pending.is_empty() {
+                break;
+            }
+        }
+        self.memory.wake_again();
+        Ok(())
+    }
+
+    /// Takes everything: for a ring that is about to be left, whose agent is gone.
+    pub(crate) fn drain_all(&mut self) {
+        while matches!(self.drain_some(), Ok(DRAIN_MAX)) {}
+    }
+
+    fn drain_some(&mut self) -> Result<usize, Error> {
+        let Self { memory, registry, pending, counters, .. } = self;
+        let records = memory.drain(DRAIN_MAX, |bytes| {
+            let fed = EventRecord::split(bytes).and_then(|(record, data)| {
+                registry.feed(&record, record.decode(data)?, |event| pending.push_back(event));
+                Ok(())
+            });
+            counters.undecodable += u64::from(fed.is_err());
+        })?;
+        let lost = memory.session.lost();
+        if lost != self.lost_seen {
+            pending.push_back(Event::Lost { count: lost.wrapping_sub(self.lost_seen) });
+            self.lost_seen = lost;
+        }
+        Ok(records)
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Wanted {
+    pub(crate) fn op(self, target: &str) -> Op {
+        let timeout_us = self.timeout.map_or(0, micros);
+        Op::Monitor { target: target.to_owned(), timeout_us, pbsize: self.pbsize }
+    }
+}
+
+/// Whole microseconds, rounded up so that a wish is never shortened to "none".
+fn micros(duration: Duration) -> u32 {
+    duration.as_nanos().div_ceil(1_000).min(u32::MAX.into()) as u32
+}
+
+/// The agent does not know what is to be ended: it is ended.
+fn forgiving(outcome: Result<Empty, Error>) -> Result<(), Error> {
+    match outcome {
+        Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// The agent's answer to `hello`, if it is of this version.
+pub(crate) fn checked_hello(reply: Reply) -> Result<HelloOk, Error> {
+    let hello: HelloOk = reply.result()?;
+    if hello.protocol != PROTOCOL_VERSION {
+        let problem = format!("protocol {} where this library speaks {PROTOCOL_VERSION}", hello.protocol);
+        return Err(Error::Protocol { op: "hello", problem });
+    }
+    Ok(hello)
+}
+
+fn late(op: &'static str, timeout: Duration) -> Error {
+    Error::Timeout { op, timeout_ns: timeout.as_nanos() as u64 }
+}
+
+fn executable() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

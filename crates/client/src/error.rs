@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong, said so that the reader knows what to do.
+
+use crate::protocol::{NameError, Refusal};
+use fide_shm::{bpf_ring::BpfRingError, region::RegionError, spsc::Broken};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Why a call to the client library failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No agent answers at the socket.
+    #[error("no Fide agent at {}: {errno}; {}", path.display(), hint(*errno))]
+    NoAgent {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The agent refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A name or target that cannot be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The agent answered what no agent of this version answers.
+    #[error("the agent's answer to {op} makes no sense: {problem}; agent and client are of different versions")]
+    Protocol {
+        /// What was asked.
+        op: &'static str,
+        /// What was wrong with the answer.
+        problem: String,
+    },
+    /// The shared memory that the agent handed over is not usable.
+    #[error("shared memory of the agent: {0}")]
+    Memory(#[from] RegionError),
+    /// The event ring that the agent handed over is not usable.
+    #[error("event ring of the agent: {0}")]
+    BpfRing(#[from] BpfRingError),
+    /// The event ring contradicts itself.
+    #[error("event inbox: {0}")]
+    Inbox(#[from] Broken),
+    /// The agent did not answer in time.
+    #[error("the agent did not answer {op} within {timeout_ns} ns")]
+    Timeout {
+        /// What was asked.
+        op: &'static str,
+        /// How long it was waited for.
+        timeout_ns: u64,
+    },
+    /// The agent closed the connection instead of answering.
+    #[error("the agent hung up during {op}: {why}")]
+    HungUp {
+        /// What was asked.
+        op: &'static str,
+        /// What was seen.
+        why: String,
+    },
+    /// The agent is away; the client looks for it by itself.
+    #[error("detached from the agent: {0}; it is being looked for, try again")]
+    Detached(String),
+    /// No such monitor or process in this client.
+    #[error("{0} is not registered with this client")]
+    Unregistered(&'static str),
+    /// A bound of this library is reached.
+    #[error("at most {limit} {what} per client")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// A system call failed.
+    #[error("{call}: {errno}")]
+    System {
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::System { call, errno }
+    }
+}
+
+fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT | Errno::CONNREFUSED => "start one with `fide agent`, or name its socket in FIDE_SOCKET",
+        Errno::ACCESS | Errno::PERM => "this user may not use the agent's socket",
+        Errno::PROTOTYPE => "that socket belongs to something else (not SOCK_SEQPACKET)",
+        Errno::NAMETOOLONG => "a socket path has at most 107 bytes",
+        _ => "is FIDE_SOCKET right?",
+    }
+}
+
+/// Why a piggyback was declined (FiDe §3.1: a call that would exceed `pbsize` is declined).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Declined {
+    /// Longer than what is granted; sending it again will not help.
+    #[error("piggyback of {len} bytes, {pbsize} are granted")]
+    TooLarge {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes granted per heartbeat.
+        pbsize: u16,
+    },
+    /// The outbox is full; heartbeats will drain it.
+    #[error("outbox full; the agent sends one piggyback per heartbeat")]
+    Full,
+    /// Only a joined process can send.
+    #[error("not joined; join before piggybacking")]
+    NotJoined,
+    /// The outbox is damaged; it is replaced at the next re-attachment.
+    #[error("outbox damaged")]
+    Broken,
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a client is told.
+
+use crate::protocol::Refusal;
+use fide_shm::event::Reason;
+use std::{sync::Arc, time::Duration};
+
+/// One `monitor` of this client. Stays the same when the agent is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MonitorId(pub u32);
+
+/// One `join` of this client. Stays the same when the agent is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId(pub u32);
+
+/// Who it is about and how it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// Host id of the subject.
+    pub host_id: u16,
+    /// Its slot there; [`crate::HOST_SLOT`] for the host itself.
+    pub slot: u8,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Sequence number of the last heartbeat of its host, or of the piggyback.
+    pub seq: u64,
+    /// This host's CLOCK_MONOTONIC when the packet was seen, or the verdict decided.
+    pub rx_ns: u64,
+    /// The subject's host's CLOCK_MONOTONIC at its exit, if known.
+    pub at_ns: Option<u64>,
+    /// Plane it came on.
+    pub plane: u8,
+    /// Told by the kernel's receive program itself, without the agent.
+    pub direct: bool,
+}
+
+/// A verdict on one incarnation. A final one is told exactly once per monitor and incarnation, and never taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Of which monitor.
+    pub monitor: MonitorId,
+    /// Its target, "name@host" or "@host".
+    pub target: Arc<str>,
+    /// Why.
+    pub reason: Reason,
+    /// Who and how.
+    pub evidence: Evidence,
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A target is alive in this incarnation. Told once per monitor and incarnation, before any verdict on it. A new
+    /// incarnation means that the one before is over.
+    Up {
+        /// Of which monitor.
+        monitor: MonitorId,
+        /// Its target.
+        target: Arc<str>,
+        /// Who and how.
+        evidence: Evidence,
+    },
+    /// A target died, left, stalled or recovered (FiDe §3.1 `on_failure`).
+    Verdict(Verdict),
+    /// A message from a target (FiDe §3.1 `on_piggyback_rcv`); `evidence.seq` is its number.
+    Piggyback {
+        /// Of which monitor.
+        monitor: MonitorId,
+        /// Its target.
+        target: Arc<str>,
+        /// Who and how.
+        evidence: Evidence,
+        /// The message.
+        bytes: Box<[u8]>,
+    },
+    /// The timeout granted to a monitor changed (FiDe §3.1 `on_timeout_changed`).
+    TimeoutChanged {
+        /// Of which monitor.
+        monitor: MonitorId,
+        /// Now granted.
+        timeout: Duration,
+    },
+    /// Somebody monitors one of this client's processes (FiDe §3.1 `on_monitor_req`).
+    MonitorRequest {
+        /// Which process.
+        process: ProcessId,
+        /// Host id of the watcher.
+        watcher_host_id: u16,
+        /// "name@host" of the watcher as far as known; may be empty.
+        watcher: Box<str>,
+        /// Piggyback bytes per heartbeat that it asks for.
+        pbsize: u16,
+    },
+    /// The piggyback size granted to one of this client's processes changed (FiDe §3.1 `on_pbsize_changed`).
+    PbsizeChanged {
+        /// Which process.
+        process: ProcessId,
+        /// Now granted, in bytes.
+        pbsize: u16,
+    },
+    /// The own host must not act (it cannot prove to be heard). [`crate::Live::fenced`] knows it earlier.
+    Fenced,
+    /// It may again.
+    Unfenced,
+    /// One plane to a host is silent: a network fault, nobody's death.
+    PathLost {
+        /// The host.
+        host_id: u16,
+        /// The plane.
+        plane: u8,
+    },
+    /// That plane is back.
+    PathRestored {
+        /// The host.
+        host_id: u16,
+        /// The plane.
+        plane: u8,
+    },
+    /// The own host had been excluded and is back as a new incarnation.
+    Rejoined {
+        /// The new incarnation.
+        incarnation: u32,
+    },
+    /// The own observer did not run on time; its suspicion of this host was withheld.
+    ObserverStalled {
+        /// The host that was not suspected.
+        host_id: u16,
+    },
+    /// The agent went away. Nothing is lost yet; if it stays away, the lease runs out and this host is fenced.
+    Detached {
+        /// What was seen.
+        why: Box<str>,
+    },
+    /// An agent is back.
+    Reattached {
+        /// Whether it continued the old session, or is a new one where everything was registered again.
+        resumed: bool,
+    },
+    /// A new agent refused to register a process or monitor again; it is no longer registered.
+    Dropped {
+        /// What: "name" of a process or "name@host" of a monitor.
+        what: Arc<str>,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Events were lost because the ring was full: look at the table ([`crate::Client::peer_state`]).
+    Lost {
+        /// How many since the last such event.
+        count: u64,
+    },
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The memory shared with the agent: alive table, session, event ring.
+
+use crate::{
+    error::Error,
+    protocol::{EventsVia, HELLO_FDS, HelloOk},
+};
+use fide_shm::{
+    bpf_ring::BpfRing,
+    event::EVENT_MAX,
+    session::{Beat, ClientSession},
+    swap::Swap,
+    table::{LEASE_FOREVER_NS, TableReader},
+};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{sync::Arc, time::Duration};
+
+/// CLOCK_MONOTONIC in nanoseconds; no system call (vDSO).
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What an agent handed over with its reply to `hello`.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) table: Arc<TableReader>,
+    pub(crate) session: ClientSession,
+    ring: Option<BpfRing>,
+    events: OwnedFd,
+}
+
+impl Memory {
+    /// Maps and checks the descriptors.
+    pub(crate) fn map(hello: &HelloOk, fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let [table, session, events]: [OwnedFd; HELLO_FDS] = fds.try_into().map_err(|fds: Vec<OwnedFd>| {
+            Error::Protocol { op: "hello", problem: format!("{} descriptors, not {HELLO_FDS}", fds.len()) }
+        })?;
+        let ring = match hello.events {
+            EventsVia::Bpf => Some(BpfRing::open(events.as_fd())?),
+            EventsVia::Shm => None,
+        };
+        Ok(Self {
+            table: Arc::new(TableReader::map(table.as_fd())?),
+            session: ClientSession::map(session)?,
+            ring,
+            events,
+        })
+    }
+
+    /// What to wait on for events.
+    pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Whether no event waits: one load, for spinning.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.as_ref().is_none_or(BpfRing::is_empty) && self.session.inbox_is_empty()
+    }
+
+    /// Takes back the wake-up of an eventfd before draining, so that none between the two is missed.
+    pub(crate) fn acknowledge(&self) {
+        if self.ring.is_none() {
+            // An eventfd gives all of its count in one read. A blocking one was reported readable.
+            let _ = rustix::io::read(&self.events, &mut [0; 8]);
+        }
+    }
+
+    /// Wakes the own epoll once more, after a bounded drain left something behind.
+    pub(crate) fn wake_again(&self) {
+        if self.ring.is_none() {
+            // A full counter (`EAGAIN`) wakes as well.
+            let _ = rustix::io::write(&self.events, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Hands at most `limit` records to `each`; how many there were.
+    pub(crate) fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> Result<usize, Error> {
+        let mut records = match &mut self.ring {
+            Some(ring) => ring.drain(limit, &mut each)?,
+            None => 0,
+        };
+        let mut buffer = [0; EVENT_MAX];
+        while records < limit
+            && let Some(bytes) = self.session.pop_inbox(&mut buffer)?
+        {
+            records += 1;
+            each(bytes);
+        }
+        Ok(records)
+    }
+
+    pub(crate) fn live(&self) -> Maps {
+        Maps { table: Arc::clone(&self.table), beat: self.session.beat() }
+    }
+}
+
+/// The part of the memory that any thread may use.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    pub(crate) table: Arc<TableReader>,
+    pub(crate) beat: Beat,
+}
+
+/// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
+/// progress". Follows the client from agent to agent. No call makes a system call.
+#[derive(Clone)]
+pub struct Live(pub(crate) Arc<Swap<Maps>>);
+
+impl Live {
+    pub(crate) fn new(maps: Maps) -> Self {
+        Self(Arc::new(Swap::new(maps)))
+    }
+
+    /// Whether this host must not act now: its agent says so, or the lease has passed (also when the agent was killed).
+    pub fn fenced(&self) -> bool {
+        self.0.with(|maps| maps.table.fenced(now_ns()))
+    }
+
+    /// For how long this host may still act if it is not heard again: `None` without limit (trust = "network"), zero
+    /// when fenced.
+    pub fn lease_remaining(&self) -> Option<Duration> {
+        self.0.with(|maps| {
+            let (until, now) = (maps.table.lease_until_ns(), now_ns());
+            if maps.table.fenced(now) {
+                return Some(Duration::ZERO);
+            }
+            (until != LEASE_FOREVER_NS).then(|| Duration::from_nanos(until.saturating_sub(now)))
+        })
+    }
+
+    /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more often.
+    pub fn beat(&self) {
+        self.0.with(|maps| maps.beat.beat());
+    }
+
+    /// Looks at the alive table.
+    pub fn with_table<R>(&self, look: impl FnOnce(&TableReader) -> R) -> R {
+        self.0.with(|maps| look(&maps.table))
+    }
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("fenced", &self.fenced()).finish()
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens when the agent goes away and comes back.
+//!
+//! ```text
+//! Attached ── connection lost ──► Away ── timer ──► Greeting ── same token ──────────────────► Attached
+//!                                  ▲                  │  └──── other token ──► Registering ────────┘
+//!                                  └── refused, late ─┴──────────────────────────┘
+//! ```
+//!
+//! All of it happens inside `poll_event`, `wait_event` and the calls, on the caller's thread, without waiting: a timer
+//! in the client's epoll set says when to try again. Meanwhile the old alive table stays mapped: its lease runs out and
+//! the client is fenced, whatever became of the agent. The old ring is read on, too.
+
+use crate::{
+    client::{Client, TOKEN_SOCKET, checked_hello},
+    event::Event,
+    link::{Link, Received},
+    memory::Memory,
+    protocol::{JoinOk, MonitorOk, Op, PROTOCOL_VERSION, Refusal, Reply, Request},
+};
+use rustix::{
+    event::epoll,
+    fd::{AsFd, OwnedFd},
+    time::{Itimerspec, TimerfdTimerFlags, Timespec},
+};
+use std::sync::Arc;
+
+/// First pause before looking for an agent again; doubled each time.
+const BACKOFF_MIN_NS: u64 = 5_000_000;
+/// Longest pause.
+const BACKOFF_MAX_NS: u64 = 1_000_000_000;
+/// How long an agent may take for each answer while re-attaching.
+const ANSWER_NS: u64 = 2_000_000_000;
+
+/// Where the client stands with its agent.
+#[derive(Debug)]
+pub(crate) enum State {
+    Attached(Link),
+    Away,
+    Greeting { link: Link, id: u64 },
+    Registering { link: Link, id: u64 },
+}
+
+/// Something to register with a new agent: an id of the registry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Item {
+    Process(u32),
+    Monitor(u32),
+}
+
+impl State {
+    pub(crate) fn link(&self) -> Option<&Link> {
+        match self {
+            Self::Attached(link) | Self::Greeting { link, .. } | Self::Registering { link, .. } => Some(link),
+            Self::Away => None,
+        }
+    }
+
+    pub(crate) fn is_registering(&self) -> bool {
+        matches!(self, Self::Registering { .. })
+    }
+}
+
+impl Client {
+    /// The connection is lost: tells the user once, and looks for an agent soon.
+    pub(crate) fn detach(&mut self, why: &str) {
+        if self.is_attached() {
+            self.pending.push_back(Event::Detached { why: why.into() });
+            self.counters.detached += 1;
+            self.attempt = 0;
+        }
+        if let Some(link) = self.state.link() {
+            let _ = epoll::delete(&self.epoll, link.as_fd());
+        }
+        self.state = State::Away;
+        let pause = BACKOFF_MIN_NS.saturating_mul(1 << self.attempt.min(20)).min(BACKOFF_MAX_NS);
+        self.attempt = self.attempt.saturating_add(1);
+        self.arm(pause);
+    }
+
+    /// Sets the timer; 0 stops it.
+    fn arm(&self, after_ns: u64) {
+        let after = Timespec { tv_sec: (after_ns / 1_000_000_000) as i64, tv_nsec: (after_ns % 1_000_000_000) as i64 };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: after };
+        // Cannot fail: the descriptor is a timer and the time is a valid one.
+        let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+    }
+
+    /// The timer may have run out.
+    pub(crate) fn on_timer(&mut self) {
+        if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
+            return;
+        }
+        match self.state {
+            State::Attached(_) => (),
+            State::Away => self.greet(),
+            State::Greeting { .. } | State::Registering { .. } => self.detach("the agent does not answer"),
+        }
+    }
+
+    fn greet(&mut self) {
+        let link = match Link::connect(&self.path) {
+            Ok(link) => link,
+            Err(errno) => return self.detach(&errno.to_string()),
+        };
+        let id = self.new_id();
+        let session = Some(self.hello.session.clone());
+        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: self.program.clone(), session };
+        let sent =
+            link.send(&Request { id, op }.to_bytes()).is_ok() && self.watch_fd(link.as_fd(), TOKEN_SOCKET).is_ok();
+        self.state = State::Greeting { link, id };
+        if sent {
+            self.arm(ANSWER_NS);
+        } else {
+            self.detach("the agent hung up");
+        }
+    }
+
+    /// The socket may have something.
+    pub(crate) fn on_socket(&mut self) {
+        let Some(link) = self.state.link() else { return };
+        let (len, fds) = match link.receive(&mut self.buffer) {
+            Received::Nothing => return,
+            Received::Gone(why) => return self.detach(&why),
+            Received::Message(len, fds) => (len, fds),
+        };
+        let Ok(reply) = Reply::parse(&self.buffer[..len]) else {
+            return self.detach("the agent sent what is no reply");
+        };
+        match &self.state {
+            State::Greeting { id, .. } if *id == reply.id => self.greeted(reply, fds),
+            State::Registering { id, .. } if *id == reply.id => {
+                if let Some(item) = self.todo.pop() {
+                    self.registered(item, reply);
+                }
+                self.register_next();
+            }
+            // A late reply to a call that was given up.
+            _ => (),
+        }
+    }
+
+    fn greeted(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
+        // The last words of the old ring, before the new one (it may be the same) is read from where this one stops.
+        self.drain_all();
+        let (hello, memory) = match checked_hello(reply).and_then(|hello| Ok((Memory::map(&hello, fds)?, hello))) {
+            Ok((memory, hello)) => (hello, memory),
+            Err(error) => return self.detach(&error.to_string()),
+        };
+        let State::Greeting { link, id } = std::mem::replace(&mut self.state, State::Away) else { return };
+        let resumed = hello.session == self.hello.session;
+        self.install(memory);
+        self.hello = hello;
+        if resumed && self.todo.is_empty() {
+            return self.attach(link, true);
+        }
+        if !resumed {
+            self.lost_seen = self.memory.session.lost();
+            for monitored in self.registry.monitors.values_mut() {
+                monitored.watch = 0;
+            }
+            // Taken from the end: processes first, then monitors, each in the order of the first time.
+            let monitors = self.registry.monitors.keys().rev().map(|id| Item::Monitor(*id));
+            let processes = self.registry.processes.keys().rev().map(|id| Item::Process(*id));
+            self.todo = monitors.chain(processes).collect();
+        }
+        self.state = State::Registering { link, id };
+        self.register_next();
+    }
+
+    fn attach(&mut self, link: Link, resumed: bool) {
+        self.state = State::Attached(link);
+        self.arm(0);
+        if self.watch_events().is_err() {
+            return self.detach("the event descriptor cannot be waited for");
+        }
+        self.attempt = 0;
+        self.pending.push_back(Event::Reattached { resumed });
+    }
+
+    /// Asks for the next registration, or is done.
+    fn register_next(&mut self) {
+        let State::Registering { link, .. } = std::mem::replace(&mut self.state, State::Away) else { return };
+        let Some(item) = self.todo.last() else { return self.attach(link, false) };
+        let op = match item {
+            Item::Process(id) => self.registry.processes.get(id).map(|joined| Op::Join {
+                name: joined.name.to_string(),
+                pid: joined.pid,
+                beat_timeout_us: joined.beat_timeout_us,
+            }),
+            Item::Monitor(id) => self.registry.monitors.get(id).map(|m| m.wanted.op(&m.target)),
+        };
+        let id = self.new_id();
+        let sent = op.is_some_and(|op| link.send(&Request { id, op }.to_bytes()).is_ok());
+        self.state = State::Registering { link, id };
+        if sent {
+            self.arm(ANSWER_NS);
+        } else {
+            self.detach("the agent hung up");
+        }
+    }
+
+    fn registered(&mut self, item: Item, reply: Reply) {
+        let refused: Option<(Arc<str>, Refusal)> = match item {
+            Item::Process(id) => match (self.registry.processes.get_mut(&id), reply.result::<JoinOk>()) {
+                (Some(joined), Ok(granted)) => {
+                    joined.granted = granted;
+                    None
+                }
+                (_, Ok(_)) => None,
+                (_, Err(refusal)) => self.registry.processes.remove(&id).map(|joined| (joined.name, refusal)),
+            },
+            Item::Monitor(id) => match (self.registry.monitors.get_mut(&id), reply.result::<MonitorOk>()) {
+                (Some(monitored), Ok(granted)) => {
+                    monitored.register(granted);
+                    None
+                }
+                (_, Ok(_)) => None,
+                (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
+            },
+        };
+        if let Some((what, refusal)) = refused {
+            self.pending.push_back(Event::Dropped { what, refusal });
+        }
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this client registered, and what it was told already: pure bookkeeping, no memory or sockets.
+//!
+//! A record is about an exact (host, slot, incarnation). One with a watch id is for that monitor; one without (told by
+//! the kernel's receive program) is for every monitor that has seen that incarnation up.
+
+use crate::{
+    client::Wanted,
+    event::{Event, Evidence, MonitorId, ProcessId, Verdict},
+    protocol::{JoinOk, MonitorOk, PeerState},
+};
+use fide_shm::event::{Event as Told, EventRecord, FLAG_DIRECT, Reason};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Most monitors of one client.
+pub(crate) const MONITORS_MAX: usize = 4096;
+/// Most processes of one client: the slots of a host.
+pub(crate) const PROCESSES_MAX: usize = fide_shm::MAX_PROCESSES;
+/// Incarnations that each monitor remembers; late records of older ones are ignored.
+const SUBJECTS_MAX: usize = 4;
+
+/// One incarnation of a monitor's target.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    host: u16,
+    slot: u8,
+    incarnation: u32,
+    up_told: bool,
+    over: bool,
+    stalled: bool,
+    seen: Window,
+}
+
+/// Which of the last 64 piggyback numbers were told.
+#[derive(Debug, Clone, Copy, Default)]
+struct Window {
+    highest: u64,
+    bits: u64,
+}
+
+impl Window {
+    /// Notes `seq`; `false` if it was told already or is too old to know.
+    fn accept(&mut self, seq: u64) -> bool {
+        if seq > self.highest {
+            let shift = seq - self.highest;
+            self.bits = if shift >= 64 { 0 } else { self.bits << shift };
+            self.bits |= 1;
+            self.highest = seq;
+            return true;
+        }
+        let age = self.highest - seq;
+        if age >= 64 || self.bits >> age & 1 == 1 {
+            return false;
+        }
+        self.bits |= 1 << age;
+        true
+    }
+}
+
+/// A monitor as asked for and as granted.
+#[derive(Debug)]
+pub(crate) struct Monitored {
+    pub(crate) target: Arc<str>,
+    pub(crate) wanted: Wanted,
+    /// The agent's id; 0 while the agent does not know of it.
+    pub(crate) watch: u32,
+    pub(crate) granted: MonitorOk,
+    /// Newest last, at most [`SUBJECTS_MAX`].
+    subjects: Vec<Subject>,
+}
+
+/// A process as asked for and as granted.
+#[derive(Debug)]
+pub(crate) struct JoinedProcess {
+    pub(crate) name: Arc<str>,
+    pub(crate) pid: u32,
+    pub(crate) beat_timeout_us: u32,
+    pub(crate) granted: JoinOk,
+}
+
+/// Everything registered.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) monitors: BTreeMap<u32, Monitored>,
+    pub(crate) processes: BTreeMap<u32, JoinedProcess>,
+    next_id: u32,
+    /// Records of nobody's watch.
+    pub(crate) unknown: u64,
+    /// Records that said what was told already.
+    pub(crate) duplicates: u64,
+}
+
+impl Registry {
+    fn new_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(crate) fn add_monitor(&mut self, target: &str, wanted: Wanted, granted: MonitorOk) -> MonitorId {
+        let id = self.new_id();
+        let mut monitored =
+            Monitored { target: target.into(), wanted, watch: 0, granted: granted.clone(), subjects: Vec::new() };
+        monitored.register(granted);
+        self.monitors.insert(id, monitored);
+        MonitorId(id)
+    }
+
+    pub(crate) fn add_process(&mut self, name: &str, pid: u32, beat_timeout_us: u32, granted: JoinOk) -> ProcessId {
+        let id = self.new_id();
+        self.processes.insert(id, JoinedProcess { name: name.into(), pid, beat_timeout_us, granted });
+        ProcessId(id)
+    }
+
+    /// The incarnation of a monitor's target that is the newest known: (host, slot, incarnation, told dead).
+    pub(crate) fn newest(&self, monitor: MonitorId) -> Option<(u16, u8, u32, bool)> {
+        let subject = self.monitors.get(&monitor.0)?.subjects.last()?;
+        Some((subject.host, subject.slot, subject.incarnation, subject.over))
+    }
+
+    /// Takes one record in; what the user is to be told of it goes to `tell`.
+    pub(crate) fn feed(&mut self, record: &EventRecord, told: Told<'_>, mut tell: impl FnMut(Event)) {
+        let evidence = Evidence {
+            host_id: record.host,
+            slot: record.slot,
+            incarnation: record.incarnation,
+            seq: record.seq,
+            rx_ns: record.rx_ns,
+            at_ns: (record.at_ns != 0).then_some(record.at_ns),
+            plane: record.plane,
+            direct: record.flags & FLAG_DIRECT != 0,
+        };
+        match told {
+            Told::Up { .. } => {
+                let Some((id, monitored)) = by_watch(&mut self.monitors, record.watch) else {
+                    self.unknown += 1;
+                    return;
+                };
+                let subject = monitored.subject_or_new(record);
+                if std::mem::replace(&mut subject.up_told, true) {
+                    self.duplicates += 1;
+                    return;
+                }
+                tell(Event::Up { monitor: id, target: Arc::clone(&monitored.target), evidence });
+            }
+            Told::Verdict(reason) => self.each_subject(record, |id, target, subject| {
+                if !subject.judge(reason) {
+                    return false;
+                }
+                tell(Event::Verdict(Verdict { monitor: id, target: Arc::clone(target), reason, evidence }));
+                true
+            }),
+            Told::Piggyback(bytes) => self.each_subject(record, |id, target, subject| {
+                if subject.over || !subject.seen.accept(record.seq) {
+                    return false;
+                }
+                tell(Event::Piggyback { monitor: id, target: Arc::clone(target), evidence, bytes: bytes.into() });
+                true
+            }),
+            Told::TimeoutChanged { timeout_us } => match by_watch(&mut self.monitors, record.watch) {
+                Some((monitor, monitored)) => {
+                    monitored.granted.timeout_us = timeout_us;
+                    tell(Event::TimeoutChanged { monitor, timeout: Duration::from_micros(timeout_us.into()) });
+                }
+                None => self.unknown += 1,
+            },
+            Told::MonitorReq { pbsize, watcher } => match self.process_in(record.slot) {
+                Some((process, _)) => tell(Event::MonitorRequest {
+                    process,
+                    watcher_host_id: record.host,
+                    watcher: String::from_utf8_lossy(watcher).into(),
+                    pbsize: pbsize.min(u16::MAX.into()) as u16,
+                }),
+                None => self.unknown += 1,
+            },
+            Told::PbsizeChanged { pbsize } => match self.process_in(record.slot) {
+                Some((process, joined)) => {
+                    joined.granted.pbsize = pbsize.min(u16::MAX.into()) as u16;
+                    tell(Event::PbsizeChanged { process, pbsize: joined.granted.pbsize });
+                }
+                None => self.unknown += 1,
+            },
+            Told::Fenced => tell(Event::Fenced),
+            Told::Unfenced => tell(Event::Unfenced),
+            Told::PathLost => tell(Event::PathLost { host_id: record.host, plane: record.plane }),
+            Told::PathRestored => tell(Event::PathRestored { host_id: record.host, plane: record.plane }),
+            Told::Rejoined => tell(Event::Rejoined { incarnation: record.incarnation }),
+            Told::ObserverStalled => tell(Event::ObserverStalled { host_id: record.host }),
+        }
+    }
+
+    fn process_in(&mut self, slot: u8) -> Option<(ProcessId, &mut JoinedProcess)> {
+        let found = self.processes.iter_mut().find(|(_, joined)| joined.granted.slot == slot)?;
+        Some((ProcessId(*found.0), found.1))
+    }
+
+    /// Calls `told` for each monitor that the record is for; `told` says whether it was news.
+    fn each_subject(&mut self, record: &EventRecord, mut told: impl FnMut(MonitorId, &Arc<str>, &mut Subject) -> bool) {
+        let mut known = false;
+        let mut count = |news: bool, duplicates: &mut u64| {
+            known = true;
+            *duplicates += u64::from(!news);
+        };
+        if let Some((id, monitored)) = by_watch(&mut self.monitors, record.watch) {
+            // The agent says whose it is: believed even if the `up` was lost in a full ring.
+            let target = Arc::clone(&monitored.target);
+            count(told(id, &target, monitored.subject_or_new(record)), &mut self.duplicates);
+        } else if record.watch == 0 {
+            for (id, monitored) in &mut self.monitors {
+                if let Some(subject) = monitored.subjects.iter_mut().find(|s| s.is(record)) {
+                    count(told(MonitorId(*id), &monitored.target, subject), &mut self.duplicates);
+                }
+            }
+        }
+        self.unknown += u64::from(!known);
+    }
+}
+
+fn by_watch(monitors: &mut BTreeMap<u32, Monitored>, watch: u32) -> Option<(MonitorId, &mut Monitored)> {
+    if watch == 0 {
+        return None;
+    }
+    let found = monitors.iter_mut().find(|(_, monitored)| monitored.watch == watch)?;
+    Some((MonitorId(*found.0), found.1))
+}
+
+impl Monitored {
+    /// The agent (or a new one) registered it.
+    pub(crate) fn register(&mut self, granted: MonitorOk) {
+        self.watch = granted.watch;
+        if granted.state != PeerState::Unknown && granted.incarnation != 0 {
+            let record = EventRecord {
+                host: granted.host_id,
+                slot: granted.slot,
+                incarnation: granted.incarnation,
+                ..Default::default()
+            };
+            self.subject_or_new(&record);
+        }
+        self.granted = granted;
+    }
+
+    fn subject_or_new(&mut self, record: &EventRecord) -> &mut Subject {
+        let at = self.subjects.iter().position(|s| s.is(record)).unwrap_or_else(|| {
+            if self.subjects.len() == SUBJECTS_MAX {
+                self.subjects.remove(0);
+            }
+            self.subjects.push(Subject {
+                host: record.host,
+                slot: record.slot,
+                incarnation: record.incarnation,
+                up_told: false,
+                over: false,
+                stalled: false,
+                seen: Window::default(),
+            });
+            self.subjects.len() - 1
+        });
+        &mut self.subjects[at]
+    }
+}
+
+impl Subject {
+    fn is(&self, record: &EventRecord) -> bool {
+        (self.host, self.slot, self.incarnation) == (record.host, record.slot, record.incarnation)
+    }
+
+    /// Notes a verdict; `false` if it is no news.
+    fn judge(&mut self, reason: Reason) -> bool {
+        if self.over {
+            return false;
+        }
+        match reason {
+            Reason::Stalled => !std::mem::replace(&mut self.stalled, true),
+            Reason::Recovered => std::mem::replace(&mut self.stalled, false),
+            _ => {
+                self.over = true;
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
