@@ -3,6 +3,7 @@
  * Tells when a process or a host dies: monitor NAME@HOST (or @HOST).
  *   gcc examples/monitor.c -Icrates/client/include -Ltarget/release -lfide_client -o monitor
  */
+#include <errno.h>
 #include <fide.h>
 #include <stdio.h>
 
@@ -42,7 +43,7 @@ int main(int argc, char **argv)
     if (fide_monitor(fide, argv[1], NULL, &granted) < 0)
         return failed(argv[1]);
     printf("watching %s: told within %u us of silence\n", argv[1], granted.timeout_us);
-    while (fide_dispatch(fide, -1) >= 0)
-        ;
+    for (int n = 0; n >= 0 || n == -EINTR;)
+        n = fide_dispatch(fide, -1);
     return failed("dispatching");
 }

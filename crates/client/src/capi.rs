@@ -46,6 +46,11 @@ struct Upcalls {
 // on any thread that dispatches.
 unsafe impl Send for Upcalls {}
 
+const _: fn() = || {
+    fn sync<T: Sync>() {}
+    sync::<Fide>();
+};
+
 /// A failure on its way to C: a negative errno, and the message for `fide_last_error`.
 struct Failure(c_int, String);
 

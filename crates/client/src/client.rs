@@ -403,6 +403,11 @@ impl Client {
         &self.memory.table
     }
 
+    /// The agent's socket in use.
+    pub fn socket_path(&self) -> &std::path::Path {
+        &self.path
+    }
+
     /// What the agent said of itself.
     pub fn agent(&self) -> &HelloOk {
         &self.hello

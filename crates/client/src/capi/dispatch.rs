@@ -56,8 +56,8 @@ pub(super) fn dispatch(fide: &Fide, timeout_ms: c_int, stop: Option<BorrowedFd<'
     }
     let timeout = (timeout_ms > 0)
         .then(|| Timespec { tv_sec: i64::from(timeout_ms / 1000), tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000 });
-    let mut fds = vec![PollFd::from_borrowed_fd(fide.epoll.as_fd(), PollFlags::IN)];
-    fds.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
+    let also = stop.unwrap_or(fide.epoll.as_fd());
+    let mut fds = [fide.epoll.as_fd(), also].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     rustix::event::poll(&mut fds, timeout.as_ref()).map_err(|errno| failed("poll", errno))?;
     count += dispatch_ready(fide, stop.is_some())?;
     Ok(count)

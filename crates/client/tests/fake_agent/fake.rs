@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An agent made of a socket and memory, played by the test itself.
+
+use fide_client::{
+    Client, ConnectOptions, Reason,
+    protocol::{EventsVia, HelloOk, JoinOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request},
+};
+use fide_shm::{
+    event::{EVENT_MAX, EventRecord, kind},
+    session::AgentSession,
+    table::AliveTable,
+};
+use rustix::{
+    event::EventfdFlags,
+    fd::{AsFd, OwnedFd},
+    net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType},
+};
+use std::{io::IoSlice, mem::MaybeUninit, path::PathBuf};
+
+pub(crate) struct FakeAgent {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) table: AliveTable,
+    pub(crate) session: AgentSession,
+    pub(crate) eventfd: OwnedFd,
+}
+
+impl FakeAgent {
+    pub(crate) fn new() -> Self {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut agent = Self {
+            dir: tempfile::tempdir().unwrap(),
+            listener: None,
+            table: AliveTable::create(1, 2, 5, "alpha", 0).unwrap(),
+            session: AgentSession::create().unwrap(),
+            eventfd,
+        };
+        agent.listen();
+        agent
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    pub(crate) fn listen(&mut self) {
+        let _ = std::fs::remove_file(self.path());
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(self.path()).unwrap()).unwrap();
+        rustix::net::listen(&socket, 4).unwrap();
+        self.listener = Some(socket);
+    }
+
+    pub(crate) fn options(&self) -> ConnectOptions {
+        ConnectOptions { path: Some(self.path()), program: "test".into(), ..Default::default() }
+    }
+
+    pub(crate) fn accept(&self) -> Peer {
+        Peer(rustix::net::accept(self.listener.as_ref().unwrap()).unwrap())
+    }
+
+    pub(crate) fn hello(&self, token: &str) -> HelloOk {
+        HelloOk {
+            protocol: PROTOCOL_VERSION,
+            agent_version: "fake".into(),
+            host: "alpha".into(),
+            host_id: 1,
+            incarnation: 5,
+            session: token.into(),
+            events: EventsVia::Shm,
+            heartbeat_us: 300,
+            trust: "lease".into(),
+        }
+    }
+
+    /// Accepts a client and greets it with this session token; what it asked to continue.
+    pub(crate) fn greet(&self, token: &str) -> (Peer, Option<String>) {
+        let peer = self.accept();
+        let request = peer.request();
+        let Op::Hello { protocol: PROTOCOL_VERSION, session, .. } = request.op else { panic!("{request:?}") };
+        self.answer_hello(&peer, request.id, token);
+        (peer, session)
+    }
+
+    pub(crate) fn answer_hello(&self, peer: &Peer, id: u64, token: &str) {
+        let table = self.table.read_only_fd().unwrap();
+        let fds = [table.as_fd(), self.session.as_fd(), self.eventfd.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        assert!(rights.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = Reply::ok(id, &self.hello(token)).to_bytes();
+        rustix::net::sendmsg(&peer.0, &[IoSlice::new(&bytes)], &mut rights, SendFlags::empty()).unwrap();
+    }
+
+    pub(crate) fn tell(&mut self, record: EventRecord, data: &[u8]) {
+        let mut out = [0; EVENT_MAX];
+        self.session.push_inbox(record.encode(data, &mut out).unwrap()).unwrap();
+        rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+pub(crate) struct Peer(pub(crate) OwnedFd);
+
+impl Peer {
+    pub(crate) fn request(&self) -> Request {
+        let mut buffer = vec![0; 65_536];
+        let (len, _) = rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::empty()).unwrap();
+        Request::parse(&buffer[..len]).unwrap()
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    pub(crate) fn ok(&self, id: u64, result: &impl serde::Serialize) {
+        self.send(&Reply::ok(id, result).to_bytes());
+    }
+
+    pub(crate) fn joins(&self, slot: u8) {
+        let request = self.request();
+        assert!(matches!(request.op, Op::Join { .. }), "{request:?}");
+        self.ok(request.id, &JoinOk { slot, incarnation: 3, pbsize: 100 });
+    }
+
+    pub(crate) fn monitors(&self, watch: u32) {
+        let request = self.request();
+        assert!(matches!(request.op, Op::Monitor { .. }), "{request:?}");
+        let state = PeerState::Unknown;
+        self.ok(
+            request.id,
+            &MonitorOk { watch, host_id: 2, timeout_us: 900, pbsize: 0, state, slot: 0, incarnation: 0 },
+        );
+    }
+}
+
+/// Runs the agent's part on a thread beside the client's.
+pub(crate) fn beside<A: Send, C>(agent: impl FnOnce() -> A + Send, client: impl FnOnce() -> C) -> (A, C) {
+    std::thread::scope(|scope| {
+        let agent = scope.spawn(agent);
+        let done = client();
+        (agent.join().unwrap(), done)
+    })
+}
+
+pub(crate) fn connected(agent: &FakeAgent) -> (Peer, Client) {
+    let ((peer, asked), client) = beside(|| agent.greet("one"), || Client::connect(agent.options()).unwrap());
+    assert_eq!(asked, None);
+    (peer, client)
+}
+
+pub(crate) fn up(watch: u32, incarnation: u32) -> EventRecord {
+    EventRecord { kind: kind::UP, watch, host: 2, slot: 4, incarnation, ..Default::default() }
+}
+
+pub(crate) fn killed(watch: u32, incarnation: u32) -> EventRecord {
+    EventRecord { kind: kind::VERDICT, ..up(watch, incarnation) }.with_reason(Reason::Killed(9))
+}
