@@ -1,1 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+//! The failure detector as a state machine.
+//!
+//! Feed it what arrived and what time it is, then ask what to send, when to come back, and what to tell:
+//!
+//! ```text
+//! handle_beat / handle_packet / handle_sections / process_changed ─► Detector ─► poll_transmit, poll_timeout, poll_event
+//!                                                        tick(now) ─►
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`config`] | what a cluster is, and which configurations are refused |
+//! | [`types`] | events, verdicts, evidence, counters |
+//! | [`peer`] | what is heard of one host: planes, timeout, acknowledgements (FiDe §3.3, §3.4) |
+//! | [`lease`] | for how long this node may act, and why that is safe |
+//! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
+//! | [`roster`] | local processes and those that peers told of |
+//! | [`piggyback`] | application messages on heartbeats: queues, order, the pool that lends their bytes |
+//! | [`detector`] | the verbs; `inbox` reads sections, `outbox` writes heartbeats, `judge` gives verdicts |
+//!
+//! Times are nanoseconds of this host's CLOCK_MONOTONIC, given by the caller.
+//!
+//! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after [`Detector::new`].
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod detector;
+mod inbox;
+mod judge;
+pub mod lease;
+mod outbox;
+pub mod peer;
+pub mod piggyback;
+pub mod roster;
+pub mod types;
+pub mod view;
+
+pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
+pub use detector::{Detector, Transmit, TransmitKind};
+pub use types::*;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a cluster is, and which configurations are refused.
+
+use crate::types::HostSet;
+use fide_wire::{
+    ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX, PIGGYBACK_MAX, SECTION_HEADER_LEN, VIEW_STEADY_LEN,
+};
+
+/// Does a member count in views?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Voter,
+    /// Watches and is watched, never counts.
+    Observer,
+}
+
+/// One host of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// 1..=n, dense, in the order of [`Config::members`].
+    pub id: u16,
+    pub name: Name,
+    pub role: Role,
+    /// The hosts whose silence this one judges.
+    pub monitors: HostSet,
+}
+
+/// What makes a silence believable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// The network and the scheduler keep their bounds: silence is a crash (FiDe §2.1, §3.4).
+    Network,
+    /// A node stops acting before its silence can be acted upon ([`crate::lease`]).
+    Lease,
+}
+
+/// Who goes on after a silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// Everyone who is left; each judges alone (FiDe §3.4).
+    Network,
+    /// A majority of the last agreed view ([`crate::view`]).
+    Majority,
+}
+
+/// Everything a [`crate::Detector`] has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub me: u16,
+    /// Of this agent. Must be higher than any earlier one of this host, and should be higher than those that other
+    /// hosts started with earlier (seconds since 1970 are both).
+    pub incarnation: u32,
+    pub members: Vec<Member>,
+    /// 1 or 2.
+    pub planes: u8,
+    pub heartbeat_ns: u64,
+    pub trust: Trust,
+    pub policy: Policy,
+    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`].
+    pub timeout_ns: u64,
+    /// A gap between two ticks above `heartbeat_ns + stall_slack_ns` is a stall of this observer.
+    pub stall_slack_ns: u64,
+    /// Bound on how much faster one host's clock runs than another's, parts per million (lease margin).
+    pub drift_ppm: u32,
+    /// Upper limit of the piggyback grant, bytes.
+    pub piggyback_max: usize,
+}
+
+/// Default of [`Config::drift_ppm`].
+pub const DRIFT_PPM: u32 = 200;
+
+/// Why a configuration was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the cluster has {count} members; 1 to {MAX_HOSTS} are possible")]
+    Members { count: usize },
+    #[error("member number {at} has id {id}; ids must be 1, 2, 3, ... in order")]
+    Id { at: usize, id: u16 },
+    #[error("two members are called {name}; names must differ")]
+    DuplicateName { name: Name },
+    #[error("this host's id {me} is not among the members")]
+    UnknownMe { me: u16 },
+    #[error("incarnation 0 means \"none\"; the lowest is 1")]
+    Incarnation,
+    #[error("member {id} monitors a host that is not a member, or itself")]
+    Monitors { id: u16 },
+    #[error("{planes} planes; 1 or {MAX_PLANES} are possible")]
+    Planes { planes: u8 },
+    #[error("heartbeat_ns is 0; it must be positive")]
+    Heartbeat,
+    #[error("timeout_ns {timeout_ns} must exceed heartbeat_ns {heartbeat_ns}")]
+    TimeoutTooShort { timeout_ns: u64, heartbeat_ns: u64 },
+    #[error(
+        "timeout_ns {timeout_ns} is too short for trust = lease: less the drift margin it must exceed two heartbeats \
+         ({heartbeat_ns} ns each) so that an acknowledgement can come back; use at least {need_ns}, plus a round trip"
+    )]
+    LeaseTimeout { timeout_ns: u64, heartbeat_ns: u64, need_ns: u64 },
+    #[error("timeout_ns {timeout_ns} is above an hour; use less")]
+    TimeoutTooLong { timeout_ns: u64 },
+    #[error("drift_ppm {drift_ppm} must be below 100000")]
+    Drift { drift_ppm: u32 },
+    #[error("policy = majority: voter {id} must monitor every other voter, it does not monitor {missing}")]
+    MajorityMonitors { id: u16, missing: u16 },
+    #[error("policy = majority needs at least one voter")]
+    NoVoter,
+}
+
+/// FiDe §3.3: TO = HB + latency_min (lambda) + 2 jitter_max (delta), all in nanoseconds.
+pub fn timeout_ns(heartbeat_ns: u64, latency_min_ns: u64, jitter_max_ns: u64) -> u64 {
+    heartbeat_ns.saturating_add(latency_min_ns).saturating_add(jitter_max_ns.saturating_mul(2))
+}
+
+impl Config {
+    /// Says what is wrong first.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let count = self.members.len();
+        if count == 0 || count > MAX_HOSTS {
+            return Err(ConfigError::Members { count });
+        }
+        let all = HostSet::first(count);
+        for (at, member) in self.members.iter().enumerate() {
+            if usize::from(member.id) != at + 1 {
+                return Err(ConfigError::Id { at: at + 1, id: member.id });
+            }
+            if self.members[..at].iter().any(|m| m.name == member.name) {
+                return Err(ConfigError::DuplicateName { name: member.name });
+            }
+            if !member.monitors.minus(all).is_empty() || member.monitors.contains(member.id) {
+                return Err(ConfigError::Monitors { id: member.id });
+            }
+        }
+        if !all.contains(self.me) {
+            return Err(ConfigError::UnknownMe { me: self.me });
+        }
+        if self.incarnation == 0 {
+            return Err(ConfigError::Incarnation);
+        }
+        if self.planes == 0 || usize::from(self.planes) > MAX_PLANES {
+            return Err(ConfigError::Planes { planes: self.planes });
+        }
+        if self.heartbeat_ns == 0 {
+            return Err(ConfigError::Heartbeat);
+        }
+        let (timeout_ns, heartbeat_ns) = (self.timeout_ns, self.heartbeat_ns);
+        if timeout_ns <= heartbeat_ns {
+            return Err(ConfigError::TimeoutTooShort { timeout_ns, heartbeat_ns });
+        }
+        if timeout_ns > 3_600_000_000_000 {
+            return Err(ConfigError::TimeoutTooLong { timeout_ns });
+        }
+        if self.drift_ppm >= 100_000 {
+            return Err(ConfigError::Drift { drift_ppm: self.drift_ppm });
+        }
+        if self.trust == Trust::Lease && self.lease_of(timeout_ns / 1000 * 1000) <= 2 * heartbeat_ns {
+            let need_ns = 2 * heartbeat_ns + 2 * heartbeat_ns * u64::from(self.drift_ppm) / 900_000 + 2000;
+            return Err(ConfigError::LeaseTimeout { timeout_ns, heartbeat_ns, need_ns });
+        }
+        if self.policy == Policy::Majority {
+            let voters = self.voters();
+            if voters.is_empty() {
+                return Err(ConfigError::NoVoter);
+            }
+            for id in voters.iter() {
+                let mut missing = voters.minus(self.members[usize::from(id) - 1].monitors);
+                missing.remove(id);
+                if let Some(missing) = missing.iter().next() {
+                    return Err(ConfigError::MajorityMonitors { id, missing });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The members that count in views.
+    pub fn voters(&self) -> HostSet {
+        self.members.iter().filter(|m| m.role == Role::Voter).map(|m| m.id).collect()
+    }
+
+    /// A promise less the margin for drift: how long after sending one may act on it.
+    pub fn lease_of(&self, promise_ns: u64) -> u64 {
+        // Rounded up, so that the margin is never too small.
+        promise_ns - (promise_ns.saturating_mul(u64::from(self.drift_ppm))).div_ceil(1_000_000).min(promise_ns)
+    }
+
+    /// The largest message that always fits beside the fixed parts of a heartbeat, bytes.
+    ///
+    /// Roster entries, wishes and a running view change come first, so they may delay a message of this size by
+    /// heartbeats, never refuse it.
+    pub fn piggyback_grant(&self) -> usize {
+        let view = if self.policy == Policy::Majority { SECTION_HEADER_LEN + VIEW_STEADY_LEN } else { 0 };
+        let promise = if self.trust == Trust::Lease { SECTION_HEADER_LEN + 4 } else { 0 };
+        let fixed = HEADER_LEN + ACK_LEN * (self.members.len() - 1) + view + promise + SECTION_HEADER_LEN + 4;
+        (PAYLOAD_MAX - fixed).min(PIGGYBACK_MAX).min(self.piggyback_max)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The verbs.
+
+use crate::config::{Config, ConfigError, Policy, Role, Trust};
+use crate::lease::{self, Sent};
+use crate::peer::Peer;
+use crate::piggyback::{Pool, Queues};
+use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
+use crate::types::*;
+use crate::view::Agreement;
+use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name};
+use std::collections::VecDeque;
+
+/// Events that wait to be polled. The last [`EVENTS_RESERVE`] places are for what must not be lost.
+pub const EVENTS_MAX: usize = 2048 + EVENTS_RESERVE;
+/// One verdict for each process of each host, one for each host, and some.
+pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
+/// Heartbeats in which a zombie is told that it is one, after each sign of it.
+pub const EXCLUDE_HEARTBEATS: u32 = 64;
+
+/// What [`Detector::poll_transmit`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransmitKind {
+    Heartbeat,
+    Notice,
+}
+
+/// One packet, to be sealed per plane and sent on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    pub kind: TransmitKind,
+    pub len: usize,
+    pub seq: u64,
+}
+
+/// The failure detector of one host.
+#[derive(Debug)]
+pub struct Detector {
+    pub(crate) config: Config,
+    pub(crate) grant: usize,
+    pub(crate) voters: HostSet,
+    /// By id-1; the own entry is unused.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) locals: Slots<Local>,
+    /// By (id-1) * 64 + slot.
+    pub(crate) remotes: Slots<Remote>,
+    pub(crate) wishes: Vec<Wish>,
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) queues: Queues,
+    pub(crate) pool: Pool,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) lent: Option<u16>,
+    pub(crate) agreement: Agreement,
+    pub(crate) sent: Sent,
+    pub(crate) counters: Counters,
+    pub(crate) seq: u64,
+    pub(crate) next_heartbeat_ns: u64,
+    pub(crate) last_tick_ns: u64,
+    pub(crate) lease_ns: u64,
+    pub(crate) fenced: bool,
+    pub(crate) excluded: bool,
+    pub(crate) leaving: bool,
+    pub(crate) had_lease: bool,
+    pub(crate) joins: u32,
+    pub(crate) verdict_id: u64,
+    pub(crate) notices: usize,
+    /// Something may need a roster entry in the next heartbeat.
+    pub(crate) carrying: bool,
+}
+
+impl Detector {
+    /// Allocates everything there will ever be. The first heartbeat is due at `now_ns`.
+    pub fn new(config: Config, now_ns: u64) -> Result<Detector, ConfigError> {
+        config.validate()?;
+        let voters = config.voters();
+        let me = &config.members[usize::from(config.me) - 1];
+        let mut peers: Vec<Peer> =
+            config.members.iter().map(|m| Peer::new(m.id, m.role == Role::Voter, config.timeout_ns)).collect();
+        for (peer, member) in peers.iter_mut().zip(&config.members) {
+            peer.monitored = me.monitors.contains(peer.id);
+            peer.monitors_me = member.monitors.contains(config.me);
+        }
+        let count = peers.len();
+        let mut detector = Detector {
+            grant: config.piggyback_grant(),
+            voters,
+            locals: roster::slots(1),
+            remotes: roster::slots(count),
+            wishes: Vec::with_capacity(WISHES_MAX),
+            requests: VecDeque::with_capacity(REQUESTS_MAX),
+            queues: Queues::new(),
+            pool: Pool::new(),
+            events: VecDeque::with_capacity(EVENTS_MAX),
+            lent: None,
+            agreement: Agreement::new(config.me, config.incarnation, voters, now_ns),
+            sent: Sent::new(),
+            counters: Counters::default(),
+            seq: 0,
+            next_heartbeat_ns: now_ns,
+            last_tick_ns: now_ns,
+            lease_ns: 0,
+            fenced: config.trust == Trust::Lease,
+            excluded: false,
+            leaving: false,
+            had_lease: false,
+            joins: 0,
+            verdict_id: 0,
+            notices: 0,
+            carrying: false,
+            peers,
+            config,
+        };
+        detector.renew_lease(now_ns);
+        Ok(detector)
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A hint that `peer` may be silent (a kernel timer fired). Causes an evaluation, never a verdict by itself.
+    pub fn timer_fired(&mut self, now_ns: u64, peer: u16) {
+        let _ = peer;
+        self.counters.timer_hints += 1;
+        self.tick(now_ns);
+    }
+
+    /// Call at every turn of the loop, after feeding what was received. Finds own stalls, does what is due.
+    pub fn tick(&mut self, now_ns: u64) {
+        let now_ns = now_ns.max(self.last_tick_ns);
+        self.notice_stall(now_ns);
+        self.last_tick_ns = now_ns;
+        self.judge(now_ns);
+        self.renew_lease(now_ns);
+    }
+
+    fn notice_stall(&mut self, now_ns: u64) {
+        let gap_ns = now_ns - self.last_tick_ns;
+        if gap_ns <= self.config.heartbeat_ns.saturating_add(self.config.stall_slack_ns) {
+            return;
+        }
+        self.counters.stalls += 1;
+        self.counters.stalled_ns += gap_ns;
+        let mut withheld = 0;
+        for peer in &mut self.peers {
+            let followed = peer.monitored && peer.incarnation != 0;
+            if followed && peer.state == PeerState::Up && peer.silent(now_ns) {
+                peer.withheld += 1;
+                withheld += 1;
+            }
+            peer.floor_ns = now_ns;
+        }
+        self.counters.suspicions_withheld += u64::from(withheld);
+        self.tell(Event::ObserverStalled { gap_ns, withheld });
+    }
+
+    /// A process of this host. Its incarnation is higher than that of any earlier one in the same slot, also across
+    /// restarts of the agent with a higher incarnation.
+    pub fn join(&mut self, now_ns: u64, name: Name) -> Result<Joined, JoinError> {
+        if self.leaving {
+            return Err(JoinError::Leaving);
+        }
+        let alive = |l: &Local| !l.state.is_final();
+        if let Some(slot) = self.locals.iter().position(|l| l.as_ref().is_some_and(|l| alive(l) && l.name == name)) {
+            return Err(JoinError::NameTaken { name, slot: slot as u8 });
+        }
+        let never = self.locals.iter().position(|l| l.is_none());
+        let settled = |l: &Local| l.state.is_final() && l.carry == Carry::Settled && !l.notice;
+        let slot = never
+            .or_else(|| self.locals.iter().position(|l| l.as_ref().is_some_and(settled)))
+            .ok_or(JoinError::Full)?;
+        let incarnation = self.next_process_incarnation();
+        self.queues.clear(slot);
+        self.locals[slot] = Some(Local {
+            name,
+            incarnation,
+            state: ProcessState::Alive,
+            at_ns: now_ns,
+            pb_assigned: 0,
+            pb_sent: 0,
+            pb_base: 0,
+            carry: Carry::Pending,
+            notice: false,
+        });
+        self.carrying = true;
+        self.tell(Event::Up { host: self.config.me, slot: slot as u8, incarnation, name });
+        Ok(Joined { slot: slot as u8, incarnation })
+    }
+
+    fn next_process_incarnation(&mut self) -> u32 {
+        self.joins = self.joins.wrapping_add(1);
+        (self.config.incarnation << 12).wrapping_add(self.joins).max(1)
+    }
+
+    /// What the local kernel (or the process's own beat) says. A notice is due at once; every heartbeat repeats it.
+    pub fn process_changed(
+        &mut self,
+        now_ns: u64,
+        slot: u8,
+        state: ProcessState,
+        at_ns: u64,
+    ) -> Result<(), ProcessError> {
+        if state == ProcessState::HostSilent {
+            return Err(ProcessError::NotForLocal);
+        }
+        let local = self.locals.get_mut(usize::from(slot)).and_then(|l| l.as_mut());
+        let local = local.ok_or(ProcessError::NotJoined { slot })?;
+        if local.state.is_final() {
+            return Err(ProcessError::Ended { slot });
+        }
+        if local.state == state {
+            return Ok(());
+        }
+        let kind = match state {
+            ProcessState::Alive => VerdictKind::Recovered,
+            ProcessState::Exited { code } => VerdictKind::Exited { code },
+            ProcessState::Killed { signal } => VerdictKind::Killed { signal },
+            ProcessState::Stalled => VerdictKind::Stalled,
+            ProcessState::Left | ProcessState::HostSilent => VerdictKind::Left,
+        };
+        local.state = state;
+        local.at_ns = at_ns;
+        local.pb_base = local.pb_sent;
+        local.carry = Carry::Pending;
+        if !local.notice {
+            local.notice = true;
+            self.notices += 1;
+        }
+        let incarnation = local.incarnation;
+        self.carrying = true;
+        let evidence = self.own_evidence(now_ns, at_ns);
+        self.verdict(self.config.me, slot, incarnation, kind, evidence);
+        Ok(())
+    }
+
+    /// Queues a message for the next heartbeat with room. Returns its number, from 1 in each process incarnation.
+    pub fn piggyback(&mut self, slot: u8, bytes: &[u8]) -> Result<u32, PiggybackError> {
+        let granted = self.grant;
+        let local = self.locals.get_mut(usize::from(slot)).and_then(|l| l.as_mut()).filter(|l| !l.state.is_final());
+        let refused = match local {
+            None => PiggybackError::NotJoined { slot },
+            Some(_) if bytes.len() > granted => PiggybackError::TooLarge { size: bytes.len(), granted },
+            Some(local) => {
+                if self.queues.push(usize::from(slot), bytes) {
+                    local.pb_assigned += 1;
+                    return Ok(local.pb_assigned);
+                }
+                PiggybackError::Full { queued: self.queues.len(usize::from(slot)) }
+            }
+        };
+        self.counters.piggybacks_declined += 1;
+        Err(refused)
+    }
+
+    /// Messages that `slot` can queue now.
+    pub fn piggyback_capacity(&self, slot: u8) -> usize {
+        match self.locals.get(usize::from(slot)) {
+            Some(Some(_)) => crate::piggyback::QUEUE_MAX - self.queues.len(usize::from(slot)),
+            _ => 0,
+        }
+    }
+
+    /// Largest message, bytes.
+    pub fn piggyback_grant(&self) -> usize {
+        self.grant
+    }
+
+    /// Notes a watch and tells the subject's host of it. The same watch twice counts twice.
+    pub fn monitor(
+        &mut self,
+        _now_ns: u64,
+        target: Target,
+        wanted: Wanted,
+        watcher_slot: u8,
+    ) -> Result<Granted, MonitorError> {
+        let host = target.host;
+        let local = host == self.config.me;
+        let peer = self.peers.get(usize::from(host).wrapping_sub(1)).ok_or(MonitorError::UnknownHost { host })?;
+        if !local && !peer.monitored {
+            return Err(MonitorError::NotMonitored { host });
+        }
+        let timeout_ns = if local { 0 } else { peer.timeout_ns };
+        if wanted.timeout_ns != 0 && wanted.timeout_ns < timeout_ns {
+            return Err(MonitorError::TimeoutTooShort { wanted_ns: wanted.timeout_ns, granted_ns: timeout_ns });
+        }
+        let granted = Granted { timeout_ns, pbsize: (self.grant as u16).min(wanted.pbsize) };
+        let same = |w: &&mut Wish| w.host == host && w.process == target.process && w.watcher_slot == watcher_slot;
+        if let Some(wish) = self.wishes.iter_mut().find(same) {
+            wish.watchers += 1;
+            if granted.pbsize > wish.pbsize {
+                wish.pbsize = granted.pbsize;
+                wish.carry = Carry::Pending;
+            }
+        } else if self.wishes.len() == WISHES_MAX {
+            return Err(MonitorError::Full { bound: WISHES_MAX });
+        } else {
+            self.wishes.push(Wish {
+                host,
+                process: target.process,
+                watcher_slot,
+                timeout_us: u32::try_from(timeout_ns / 1000).unwrap_or(u32::MAX),
+                pbsize: granted.pbsize,
+                carry: if local { Carry::Settled } else { Carry::Pending },
+                watchers: 1,
+            });
+        }
+        self.carrying = true;
+        Ok(granted)
+    }
+
+    /// Takes one watch back. The subject's host is not told; nothing depends on it.
+    pub fn unmonitor(&mut self, target: Target, watcher_slot: u8) -> Result<(), MonitorError> {
+        let same = |w: &Wish| w.host == target.host && w.process == target.process && w.watcher_slot == watcher_slot;
+        let at = self.wishes.iter().position(same).ok_or(MonitorError::NotFound)?;
+        self.wishes[at].watchers -= 1;
+        if self.wishes[at].watchers == 0 {
+            self.wishes.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    /// Raises the timeout of a pair. A promise made stays kept, so it is never lowered while running.
+    pub fn set_timeout(&mut self, peer: u16, timeout_ns: u64) -> Result<(), TimeoutError> {
+        let me = self.config.me;
+        let entry = self.peers.get_mut(usize::from(peer).wrapping_sub(1)).filter(|p| p.id != me);
+        let entry = entry.ok_or(TimeoutError::UnknownHost { host: peer })?;
+        if timeout_ns < entry.timeout_ns {
+            return Err(TimeoutError::Lower { asked_ns: timeout_ns, present_ns: entry.timeout_ns });
+        }
+        if timeout_ns > entry.timeout_ns {
+            entry.timeout_ns = timeout_ns;
+            self.tell(Event::TimeoutChanged { host: peer, timeout_ns });
+        }
+        Ok(())
+    }
+
+    /// Says goodbye in every further heartbeat, and acts no more.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.leaving = true;
+        self.renew_lease(now_ns);
+    }
+
+    /// Every live, listening peer has acknowledged the goodbye's heartbeats up to now (or there is none).
+    pub fn left(&self, since_seq: u64) -> bool {
+        self.leaving && self.listeners().all(|p| p.acked_seq >= since_seq)
+    }
+
+    /// After [`Event::Excluded`]: goes on as a new incarnation, and so do the local processes that are alive.
+    ///
+    /// # Errors
+    /// [`ConfigError::Incarnation`] unless `incarnation` is higher than the present one.
+    pub fn restart(&mut self, now_ns: u64, incarnation: u32) -> Result<(), ConfigError> {
+        if incarnation <= self.config.incarnation {
+            return Err(ConfigError::Incarnation);
+        }
+        self.config.incarnation = incarnation;
+        self.joins = 0;
+        self.excluded = false;
+        self.had_lease = false;
+        self.sent.forget();
+        self.agreement.restart(incarnation, now_ns);
+        for peer in &mut self.peers {
+            peer.limit_ns = 0;
+            peer.acked_seq = 0;
+            peer.floor_ns = now_ns;
+        }
+        for slot in 0..MAX_PROCESSES {
+            let Some(mut local) = self.locals[slot] else { continue };
+            if local.notice {
+                self.notices -= 1;
+            }
+            self.queues.clear(slot);
+            if local.state.is_final() {
+                self.locals[slot] = None;
+                continue;
+            }
+            let fresh = self.next_process_incarnation();
+            local = Local {
+                incarnation: fresh,
+                pb_assigned: 0,
+                pb_sent: 0,
+                pb_base: 0,
+                carry: Carry::Pending,
+                notice: false,
+                ..local
+            };
+            self.locals[slot] = Some(local);
+            self.tell(Event::Up { host: self.config.me, slot: slot as u8, incarnation: fresh, name: local.name });
+        }
+        for wish in &mut self.wishes {
+            wish.carry = Carry::Pending;
+        }
+        self.carrying = true;
+        self.renew_lease(now_ns);
+        Ok(())
+    }
+
+    /// When to come back: the next heartbeat, the next silence, the end of the lease.
+    pub fn poll_timeout(&self) -> u64 {
+        if self.notices > 0 && !self.excluded {
+            return self.last_tick_ns;
+        }
+        let mut at = if self.excluded { u64::MAX } else { self.next_heartbeat_ns };
+        for peer in self.peers.iter().filter(|p| p.state == PeerState::Up) {
+            if peer.monitored && !peer.suspected {
+                at = at.min(peer.deadline_ns());
+            }
+            if peer.open > 0 {
+                at = at.min(self.last_tick_ns.saturating_add(self.config.heartbeat_ns));
+            }
+        }
+        for peer in &self.peers {
+            if let Some(old) = peer.superseded.filter(|o| o.until_ns > self.last_tick_ns) {
+                at = at.min(old.until_ns);
+            }
+        }
+        if self.fenced { at } else { at.min(self.lease_ns) }
+    }
+
+    /// The next thing to tell. Bytes lent for the one before are taken back.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(buffer) = self.lent.take() {
+            self.pool.release(buffer);
+        }
+        let event = self.events.pop_front()?;
+        if let Event::Piggyback { buffer, .. } = event {
+            self.lent = Some(buffer);
+        }
+        Some(event)
+    }
+
+    /// The message of the [`Event::Piggyback`] polled last; empty for any other event.
+    pub fn piggyback_bytes(&self, event: &Event) -> &[u8] {
+        match *event {
+            Event::Piggyback { buffer, len, .. } if self.lent == Some(buffer) => self.pool.get(buffer, len),
+            _ => &[],
+        }
+    }
+
+    /// Until when this node may act (own clock); `u64::MAX` under trust = network, 0 when excluded or leaving.
+    pub fn lease_until_ns(&self) -> u64 {
+        self.lease_ns
+    }
+
+    pub fn is_fenced(&self, now_ns: u64) -> bool {
+        now_ns >= self.lease_ns
+    }
+
+    pub fn is_excluded(&self) -> bool {
+        self.excluded
+    }
+
+    /// `None` for this host and for ids that are not members.
+    pub fn peer(&self, id: u16) -> Option<PeerView> {
+        self.peers.get(usize::from(id).wrapping_sub(1)).filter(|p| p.id != self.config.me).map(Peer::look)
+    }
+
+    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessView> {
+        let slot = usize::from(slot);
+        if slot >= MAX_PROCESSES {
+            return None;
+        }
+        if host == self.config.me {
+            return self.locals[slot].as_ref().map(Local::look);
+        }
+        let at = usize::from(host).checked_sub(1)? * MAX_PROCESSES + slot;
+        self.remotes.get(at)?.as_ref()?.look()
+    }
+
+    /// The slot of the live process of that name; the latest ended one otherwise.
+    pub fn find(&self, host: u16, name: &Name) -> Option<u8> {
+        let named = |slot: &u8| self.process(host, *slot).is_some_and(|p| p.name == *name);
+        let slots = 0..MAX_PROCESSES as u8;
+        slots
+            .clone()
+            .filter(named)
+            .find(|s| self.process(host, *s).is_some_and(|p| !p.state.is_final()))
+            .or_else(|| slots.filter(named).max_by_key(|s| self.process(host, *s).map_or(0, |p| p.at_ns)))
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// `ViewId::NONE` under policy network.
+    pub fn view(&self) -> ViewInfo {
+        ViewInfo { id: self.agreement.id, members: HostSet(self.agreement.members.hosts) }
+    }
+
+    /// Number of the last heartbeat sent.
+    pub fn last_seq(&self) -> u64 {
+        self.seq
+    }
+
+    pub(crate) fn majority(&self) -> bool {
+        self.config.policy == Policy::Majority
+    }
+
+    /// Is `peer` judged by agreed views rather than by this host's own timeout?
+    pub(crate) fn by_view(&self, peer: u16) -> bool {
+        self.majority() && self.voters.contains(peer)
+    }
+
+    /// Is what `peer` says of its processes taken, and acknowledged?
+    pub(crate) fn listens(&self, peer: &Peer) -> bool {
+        peer.state == PeerState::Up && (!self.by_view(peer.id) || self.agreement.holds(peer.id, peer.incarnation))
+    }
+
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|p| p.monitors_me && p.state == PeerState::Up)
+    }
+
+    /// The least of the pair timeouts, as told to others.
+    pub(crate) fn promise_us(&self) -> u32 {
+        let least = self.peers.iter().filter(|p| p.id != self.config.me).map(|p| p.timeout_ns).min();
+        u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        let spare =
+            matches!(event, Event::Piggyback { .. } | Event::MonitorRequest { .. } | Event::TimeoutChanged { .. });
+        let bound = if spare { EVENTS_MAX - EVENTS_RESERVE } else { EVENTS_MAX };
+        if self.events.len() < bound {
+            self.events.push_back(event);
+        } else {
+            self.counters.events_lost += 1;
+            if let Event::Piggyback { buffer, .. } = event {
+                self.pool.release(buffer);
+            }
+        }
+    }
+
+    /// Computes the lease anew and tells when it begins or ends.
+    pub(crate) fn renew_lease(&mut self, now_ns: u64) {
+        self.lease_ns = self.compute_lease();
+        let fenced = now_ns >= self.lease_ns;
+        if fenced != self.fenced {
+            self.fenced = fenced;
+            let lease_until_ns = self.lease_ns;
+            self.tell(if fenced { Event::Fenced { lease_until_ns } } else { Event::Unfenced { lease_until_ns } });
+        }
+        self.had_lease |= !fenced;
+    }
+
+    fn compute_lease(&self) -> u64 {
+        if self.excluded || self.leaving {
+            return 0;
+        }
+        if self.config.trust == Trust::Network || self.peers.len() == 1 {
+            return u64::MAX;
+        }
+        let me = self.config.me;
+        if self.by_view(me) {
+            let agreement = &self.agreement;
+            if agreement.id.is_none() || !agreement.holds(me, self.config.incarnation) {
+                return 0;
+            }
+            let limits = self.peers.iter().filter(|p| p.id != me && agreement.holds(p.id, p.incarnation));
+            return lease::majority(agreement.members.len(), limits.map(|p| p.limit_ns));
+        }
+        let live = self.peers.iter().filter(|p| p.monitors_me && p.state == PeerState::Up);
+        match lease::least(live.map(|p| p.limit_ns)) {
+            Some(limit) => limit,
+            None if self.had_lease || !self.peers.iter().any(|p| p.monitors_me) => u64::MAX,
+            None => 0,
+        }
+    }
+}
+
+/// The host itself as a subject.
+pub(crate) const HOST: u8 = HOST_SLOT;

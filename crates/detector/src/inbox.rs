@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What arrives: heartbeats, notices, and the sections in them.
+
+use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
+use crate::lease;
+use crate::peer::Superseded;
+use crate::piggyback::{REORDER_MAX, Waiting};
+use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
+use crate::types::*;
+use crate::view::Outcome;
+use crate::{Policy, Trust};
+use fide_wire::{Ack, Body, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId};
+
+/// Where a section came from.
+#[derive(Clone, Copy)]
+struct From {
+    host: u16,
+    seq: u64,
+    rx_ns: u64,
+    via: Via,
+}
+
+impl Detector {
+    /// The newest state of one (peer, plane) from the kernel's receive program: authenticated and de-duplicated there.
+    /// Skipped and repeated sequence numbers are fine. Feed the sections received (`handle_sections`) before the beats
+    /// of the same turn of the loop: a beat says that what was sent before it has arrived or is lost.
+    pub fn handle_beat(&mut self, now_ns: u64, beat: &Beat) -> Result<(), Refusal> {
+        let Beat { peer, plane, incarnation, seq, rx_ns, .. } = *beat;
+        if plane >= self.config.planes {
+            self.counters.refused_wrong_plane += 1;
+            return Err(Refusal::WrongPlane { sent: plane, arrived: plane });
+        }
+        self.admit(now_ns, peer, incarnation, true)?;
+        let entry = &mut self.peers[usize::from(peer) - 1];
+        entry.received[usize::from(plane)] = entry.received[usize::from(plane)].max(beat.received);
+        if let Some(view) = beat.view
+            && seq >= entry.view_seq
+        {
+            entry.view = view;
+            entry.view_seq = seq;
+        }
+        if seq == 0 || !self.heard(now_ns, peer, plane, seq, rx_ns) {
+            return Ok(());
+        }
+        let knows_view = beat.view.is_some() || !self.by_view(self.config.me);
+        let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
+        self.acknowledged(peer, ack, if knows_view { beat.promise_us } else { 0 });
+        self.renew_lease(now_ns);
+        Ok(())
+    }
+
+    /// An authenticated packet that arrived on `plane`. Checks incarnation and replay, counts it as a sign of life,
+    /// reads its sections.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; nothing but its counter changed (and, for a dead incarnation, that it will be told so).
+    pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
+        let packet = self.check(plane, payload)?;
+        let (host, seq) = (packet.sender(), packet.seq());
+        self.admit(now_ns, host, packet.incarnation(), packet.kind() == Kind::Heartbeat)?;
+        if packet.kind() == Kind::Notice {
+            self.read(now_ns, rx_ns, &packet);
+            self.counters.notices_accepted += 1;
+            return Ok(Accepted::Notice);
+        }
+        let peer = &mut self.peers[usize::from(host) - 1];
+        let known = peer.window.check(seq);
+        let new_on_plane = seq > peer.plane_seq[usize::from(plane)];
+        if known == Seen::Old || known == Seen::Duplicate && !new_on_plane {
+            self.counters.refused_replayed += 1;
+            return Err(Refusal::Replayed { host, seq });
+        }
+        let first = peer.mark(seq) == Seen::Fresh;
+        peer.received[usize::from(plane)] += 1;
+        self.heard(now_ns, host, plane, seq, rx_ns);
+        if !first {
+            self.counters.copies_accepted += 1;
+            return Ok(Accepted::Copy);
+        }
+        self.counters.heartbeats_accepted += 1;
+        self.read(now_ns, rx_ns, &packet);
+        Ok(Accepted::Heartbeat)
+    }
+
+    /// As [`Detector::handle_packet`], for a packet whose sign of life the kernel's receive program has taken already:
+    /// only its contents are read. The same packet twice does nothing the second time.
+    pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
+        let packet = self.check(plane, payload)?;
+        self.admit(now_ns, packet.sender(), packet.incarnation(), packet.kind() == Kind::Heartbeat)?;
+        if packet.kind() == Kind::Heartbeat {
+            self.heard(now_ns, packet.sender(), plane, packet.seq(), rx_ns);
+        }
+        self.read(now_ns, rx_ns, &packet);
+        Ok(match packet.kind() {
+            Kind::Heartbeat => Accepted::Heartbeat,
+            Kind::Notice => Accepted::Notice,
+        })
+    }
+
+    fn check<'a>(&mut self, plane: u8, payload: &'a [u8]) -> Result<Packet<&'a [u8]>, Refusal> {
+        let packet = Packet::new(payload).inspect_err(|_| self.counters.refused_malformed += 1)?;
+        if packet.plane() != plane || plane >= self.config.planes {
+            self.counters.refused_wrong_plane += 1;
+            return Err(Refusal::WrongPlane { sent: packet.plane(), arrived: plane });
+        }
+        let (got, want) = (packet.ack_count(), self.peers.len() - 1);
+        if packet.kind() == Kind::Heartbeat && got != want {
+            self.counters.refused_malformed += 1;
+            return Err(Refusal::Members { got, want });
+        }
+        Ok(packet)
+    }
+
+    /// Checks who speaks. A newer incarnation replaces the one known, if `heartbeat`.
+    fn admit(&mut self, now_ns: u64, host: u16, incarnation: u32, heartbeat: bool) -> Result<(), Refusal> {
+        if host == self.config.me {
+            self.counters.refused_not_a_member += 1;
+            return Err(Refusal::OwnId { host });
+        }
+        let Some(peer) = self.peers.get_mut(usize::from(host).wrapping_sub(1)) else {
+            self.counters.refused_not_a_member += 1;
+            return Err(Refusal::NotAMember { host });
+        };
+        if incarnation == peer.incarnation && incarnation > peer.dead_incarnation {
+            return Ok(());
+        }
+        if incarnation <= peer.dead_incarnation {
+            peer.exclude_incarnation = incarnation;
+            peer.exclude_left = EXCLUDE_HEARTBEATS;
+            self.counters.refused_dead_incarnation += 1;
+            return Err(Refusal::DeadIncarnation { host, incarnation });
+        }
+        let current = peer.incarnation;
+        if incarnation < current || !heartbeat {
+            self.counters.refused_stale_incarnation += 1;
+            return Err(Refusal::StaleIncarnation { host, incarnation, current });
+        }
+        let told = peer.state == PeerState::Up && peer.superseded.is_none();
+        if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
+            let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
+            let peer = &mut self.peers[usize::from(host) - 1];
+            let until_ns = if promise_ns == 0 { now_ns } else { peer.acked_rx_ns.saturating_add(promise_ns) };
+            peer.superseded = Some(Superseded {
+                incarnation: current,
+                until_ns,
+                last_seq: peer.last_seq,
+                last_rx_ns: peer.plane_rx_ns,
+            });
+        }
+        self.peers[usize::from(host) - 1].follow(incarnation);
+        Ok(())
+    }
+
+    /// A sign of life. Returns whether it is the newest of that peer.
+    fn heard(&mut self, now_ns: u64, host: u16, plane: u8, seq: u64, rx_ns: u64) -> bool {
+        let planes = self.config.planes;
+        let heard = self.peers[usize::from(host) - 1].beat(planes, plane, seq, rx_ns.min(now_ns));
+        if heard.restored {
+            self.tell(Event::PathRestored { host, plane });
+        }
+        if let Some(plane) = heard.lost {
+            self.tell(Event::PathLost { host, plane });
+        }
+        self.settle_peer(now_ns, host);
+        if heard.on_plane && self.peers[usize::from(host) - 1].open > 0 {
+            self.close_gaps(now_ns, host);
+        }
+        heard.newest
+    }
+
+    /// An acknowledgement for this host, with the promise that comes with it (0 for none).
+    fn acknowledged(&mut self, host: u16, ack: Ack, promise_us: u32) {
+        if ack.incarnation != self.config.incarnation {
+            return;
+        }
+        let Some(seq) = self.sent.expand(ack.seq_low) else { return };
+        let counts = if self.by_view(self.config.me) {
+            self.agreement.takes_acks() && self.peers[usize::from(host) - 1].view == self.agreement.id
+        } else {
+            true
+        };
+        let peer = &mut self.peers[usize::from(host) - 1];
+        peer.acked_seq = peer.acked_seq.max(seq);
+        if counts
+            && self.config.trust == Trust::Lease
+            && let Some(sent_ns) = self.sent.time_of(seq)
+        {
+            peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
+        }
+    }
+
+    fn read(&mut self, now_ns: u64, rx_ns: u64, packet: &Packet<&[u8]>) {
+        let host = packet.sender();
+        let notice = packet.kind() == Kind::Notice;
+        let from = From { host, seq: packet.seq(), rx_ns, via: if notice { Via::Notice } else { Via::Roster } };
+        let mut promise_us = 0;
+        for body in packet.bodies() {
+            match body {
+                Body::View(view) if self.majority() => {
+                    let peer = &mut self.peers[usize::from(host) - 1];
+                    if from.seq >= peer.view_seq {
+                        peer.view = view.id;
+                        peer.view_seq = from.seq;
+                    }
+                    if self.voters.contains(host) && !self.excluded {
+                        let outcome = self.agreement.receive(host, packet.incarnation(), from.seq, &view);
+                        self.outcome(now_ns, outcome, host);
+                    }
+                }
+                Body::Promise { timeout_us } => promise_us = timeout_us,
+                _ => {}
+            }
+        }
+        if let Some(ack) = packet.ack(self.config.me) {
+            self.acknowledged(host, ack, promise_us);
+        }
+        for body in packet.bodies() {
+            // Asked anew each time: a section before may have changed it.
+            let listens = self.listens(&self.peers[usize::from(host) - 1]);
+            match body {
+                Body::Roster(roster) if listens => self.roster(now_ns, from, &roster),
+                Body::Piggyback { slot, pb_seq, bytes } if listens => self.message(now_ns, from, slot, pb_seq, bytes),
+                Body::Monitor(monitor) if listens => self.request(host, packet.incarnation(), &monitor),
+                Body::Excluded(excluded) => {
+                    let me = (self.config.me, self.config.incarnation);
+                    if excluded.iter().any(|e| e == me) && self.counts_as_judge(host) {
+                        self.outcome(now_ns, Outcome::Excluded, host);
+                    }
+                }
+                Body::Goodbye if self.peers[usize::from(host) - 1].state == PeerState::Up => {
+                    self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
+                }
+                _ => {}
+            }
+        }
+        self.renew_lease(now_ns);
+    }
+
+    /// May `host` say that this incarnation is dead?
+    fn counts_as_judge(&self, host: u16) -> bool {
+        match self.config.policy {
+            Policy::Majority if self.voters.contains(self.config.me) => {
+                self.voters.contains(host) && self.peers[usize::from(host) - 1].view > ViewId::NONE
+            }
+            _ => self.peers[usize::from(host) - 1].monitors_me,
+        }
+    }
+
+    fn remote_at(host: u16, slot: u8) -> usize {
+        (usize::from(host) - 1) * MAX_PROCESSES + usize::from(slot)
+    }
+
+    fn roster(&mut self, now_ns: u64, from: From, entry: &Roster) {
+        let at = Self::remote_at(from.host, entry.slot);
+        let state = ProcessState::from_wire(entry.state, entry.code);
+        let known = self.remotes[at];
+        if let Some(remote) = known {
+            if roster::newer(remote.incarnation, entry.incarnation) {
+                return;
+            }
+            if remote.incarnation != entry.incarnation {
+                self.replaced(now_ns, from.host, entry.slot, entry.incarnation);
+            }
+        }
+        if known.is_none_or(|r| r.incarnation != entry.incarnation) {
+            if state.is_final() && entry.name.is_none() {
+                // Never heard of alive: nobody can be waiting for it. A heartbeat will bring its name.
+                return;
+            }
+            self.remotes[at] = Some(Remote {
+                name: entry.name,
+                incarnation: entry.incarnation,
+                state: ProcessState::Alive,
+                at_ns: entry.at_ns,
+                delivered: entry.pb_seq,
+                lost: 0,
+                held: None,
+                since_seq: from.seq,
+                gap: false,
+            });
+            if let Some(name) = entry.name {
+                self.tell(Event::Up { host: from.host, slot: entry.slot, incarnation: entry.incarnation, name });
+                self.resolve_wishes(from.host, &name);
+            }
+        }
+        let Some(mut remote) = self.remotes[at] else { return };
+        if remote.state.is_final() || remote.held.is_some_and(|h| from.via == Via::Notice || h.seq != 0) {
+            return;
+        }
+        if state.is_final() {
+            let timeout_ns = self.peers[usize::from(from.host) - 1].timeout_ns;
+            let seq = if from.via == Via::Roster { from.seq } else { 0 };
+            if remote.held.is_none() {
+                self.peers[usize::from(from.host) - 1].open += 1;
+            }
+            let via = remote.held.map_or(from.via, |h| h.via);
+            remote.held = Some(Held {
+                state,
+                at_ns: entry.at_ns,
+                via,
+                pb_seq: entry.pb_seq,
+                seq,
+                deadline_ns: now_ns.saturating_add(timeout_ns),
+            });
+            self.remotes[at] = Some(remote);
+            self.close_gaps(now_ns, from.host);
+            return;
+        }
+        // Stalled and alive again come and go; an older heartbeat must not undo what a newer one (or a notice) said.
+        if state != remote.state && entry.at_ns > remote.at_ns {
+            let kind = if state == ProcessState::Stalled { VerdictKind::Stalled } else { VerdictKind::Recovered };
+            remote.state = state;
+            remote.at_ns = entry.at_ns;
+            self.remotes[at] = Some(remote);
+            let evidence = self.evidence(now_ns, from.host, from.via, HostSet::EMPTY, entry.at_ns);
+            self.verdict(from.host, entry.slot, entry.incarnation, kind, evidence);
+        }
+    }
+
+    fn message(&mut self, now_ns: u64, from: From, slot: u8, pb_seq: u32, bytes: &[u8]) {
+        let at = Self::remote_at(from.host, slot);
+        let Some(remote) = self.remotes[at] else { return };
+        let stale = from.seq < remote.since_seq || remote.state.is_final();
+        if stale || !roster::newer(pb_seq, remote.delivered) || self.pool.is_waiting(from.host, slot, pb_seq) {
+            return;
+        }
+        let Some(buffer) = self.pool.put(bytes) else {
+            self.counters.piggybacks_no_buffer += 1;
+            return;
+        };
+        let waiting =
+            Waiting { host: from.host, slot, pb_seq, seq: from.seq, rx_ns: from.rx_ns, len: bytes.len() as u16 };
+        self.pool.wait(buffer, waiting);
+        self.deliver(from.host, slot, false);
+        while let Some((_, _, count)) = self.pool.lowest(from.host, slot)
+            && count > REORDER_MAX
+        {
+            self.deliver(from.host, slot, true);
+        }
+        self.note_gap(from.host, slot);
+        if self.peers[usize::from(from.host) - 1].open > 0 {
+            self.close_gaps(now_ns, from.host);
+        }
+    }
+
+    /// Delivers what is next in order; with `skip`, gives the first gap up before.
+    pub(crate) fn deliver(&mut self, host: u16, slot: u8, mut skip: bool) {
+        let at = Self::remote_at(host, slot);
+        let timeout_ns = self.peers[usize::from(host) - 1].timeout_ns;
+        while let Some((buffer, waiting, _)) = self.pool.lowest(host, slot) {
+            let Some(remote) = &mut self.remotes[at] else { return };
+            let missing = waiting.pb_seq.wrapping_sub(remote.delivered).wrapping_sub(1);
+            if missing > 0 && !skip {
+                return;
+            }
+            skip = false;
+            remote.lost = remote.lost.saturating_add(missing);
+            remote.delivered = waiting.pb_seq;
+            if let Some(held) = &mut remote.held {
+                // More may be on the way: its end waits on from here.
+                held.deadline_ns = held.deadline_ns.max(waiting.rx_ns.saturating_add(timeout_ns));
+            }
+            let incarnation = remote.incarnation;
+            self.counters.piggybacks_lost += u64::from(missing);
+            self.counters.piggybacks_delivered += 1;
+            self.pool.unwait(buffer);
+            let Waiting { pb_seq, seq, rx_ns, len, .. } = waiting;
+            self.tell(Event::Piggyback { host, slot, incarnation, pb_seq, seq, rx_ns, len, buffer });
+        }
+    }
+
+    /// Keeps the peer's count of undecided processes right after the messages that wait changed.
+    pub(crate) fn note_gap(&mut self, host: u16, slot: u8) {
+        let gap = self.pool.lowest(host, slot).is_some();
+        let Some(remote) = &mut self.remotes[Self::remote_at(host, slot)] else { return };
+        let open = &mut self.peers[usize::from(host) - 1].open;
+        match (remote.gap, gap) {
+            (false, true) => *open += 1,
+            (true, false) => *open -= 1,
+            _ => {}
+        }
+        remote.gap = gap;
+    }
+
+    /// Gives up what every working plane has passed, and releases the ends that waited for it.
+    pub(crate) fn close_gaps(&mut self, now_ns: u64, host: u16) {
+        let planes = self.config.planes;
+        for slot in 0..MAX_PROCESSES as u8 {
+            let at = Self::remote_at(host, slot);
+            let Some(remote) = self.remotes[at] else { continue };
+            if remote.gap {
+                let peer = &self.peers[usize::from(host) - 1];
+                let timeout_ns = peer.timeout_ns;
+                if let Some((_, low, _)) = self.pool.lowest(host, slot)
+                    && (peer.passed(planes, low.seq) || now_ns >= low.rx_ns.saturating_add(timeout_ns))
+                {
+                    self.deliver(host, slot, true);
+                    self.note_gap(host, slot);
+                }
+            }
+            let Some(remote) = self.remotes[at] else { continue };
+            let Some(held) = remote.held else { continue };
+            let missing = if roster::newer(held.pb_seq, remote.delivered) {
+                held.pb_seq.wrapping_sub(remote.delivered)
+            } else {
+                0
+            };
+            let peer = &self.peers[usize::from(host) - 1];
+            let passed = held.seq != 0 && peer.passed(planes, held.seq);
+            if missing == 0 || passed || now_ns >= held.deadline_ns {
+                self.release_held(now_ns, host, slot);
+            }
+        }
+    }
+
+    fn request(&mut self, host: u16, incarnation: u32, monitor: &Monitor) {
+        if monitor.target_host != self.config.me {
+            return;
+        }
+        let Monitor { target_slot: slot, watcher_slot, timeout_us, pbsize, .. } = *monitor;
+        let request = Request { host, incarnation, watcher_slot, slot, timeout_us, pbsize };
+        let same = |r: &&mut Request| (r.host, r.watcher_slot, r.slot) == (host, watcher_slot, slot);
+        match self.requests.iter_mut().find(same) {
+            Some(known) if *known == request => return,
+            Some(known) => *known = request,
+            None => {
+                if self.requests.len() == REQUESTS_MAX {
+                    self.requests.pop_front();
+                    self.counters.wishes_lost += 1;
+                }
+                self.requests.push_back(request);
+            }
+        }
+        self.tell(Event::MonitorRequest { host, watcher_slot, slot, timeout_us, pbsize });
+    }
+
+    /// A process of that name is there now: its host can be told who watches it.
+    fn resolve_wishes(&mut self, host: u16, name: &fide_wire::Name) {
+        for wish in self.wishes.iter_mut().filter(|w| w.host == host && w.process.as_ref() == Some(name)) {
+            wish.carry = Carry::Pending;
+            self.carrying = true;
+        }
+    }
+
+    /// The host's own name, as an event needs it.
+    pub(crate) fn tell_host_up(&mut self, host: u16) {
+        let incarnation = self.peers[usize::from(host) - 1].incarnation;
+        let name = self.config.members[usize::from(host) - 1].name;
+        self.tell(Event::Up { host, slot: HOST, incarnation, name });
+    }
+}

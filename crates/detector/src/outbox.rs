@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is sent: notices at once, heartbeats on an absolute schedule.
+
+use crate::Trust;
+use crate::detector::{Detector, Transmit, TransmitKind};
+use crate::roster::Carry;
+use crate::types::*;
+use fide_wire::{
+    ACK_LEN, Ack, Builder, HEADER_LEN, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN,
+};
+
+impl Detector {
+    /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per plane
+    /// ([`fide_wire::seal`]).
+    ///
+    /// Heartbeats are due at start + n * heartbeat_ns. When late, one goes out at once and the slots missed are skipped
+    /// and counted; never a burst.
+    pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
+        if self.excluded {
+            return None;
+        }
+        if self.notices > 0
+            && let Some(transmit) = self.write_notice(buf)
+        {
+            return Some(transmit);
+        }
+        if now_ns < self.next_heartbeat_ns {
+            return None;
+        }
+        let skipped = (now_ns - self.next_heartbeat_ns) / self.config.heartbeat_ns;
+        self.counters.heartbeats_skipped += skipped;
+        self.next_heartbeat_ns =
+            self.next_heartbeat_ns.saturating_add(self.config.heartbeat_ns.saturating_mul(skipped + 1));
+        self.write_heartbeat(now_ns, buf)
+    }
+
+    fn write_notice(&mut self, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
+        let slot = self.locals.iter().position(|l| l.as_ref().is_some_and(|l| l.notice))?;
+        let local = self.locals[slot].as_mut()?;
+        local.notice = false;
+        self.notices -= 1;
+        let roster = local.wire(slot);
+        let len = Builder::notice(buf, self.config.me, self.config.incarnation, self.seq, &roster).ok()?;
+        self.counters.notices_sent += 1;
+        Some(Transmit { kind: TransmitKind::Notice, len, seq: self.seq })
+    }
+
+    fn write_heartbeat(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
+        let seq = self.seq + 1;
+        let me = self.config.me;
+        let mute = if self.by_view(me) { self.agreement.mute() } else { HostSet::EMPTY };
+        let mut b = Builder::heartbeat(buf, me, self.config.incarnation, seq).ok()?;
+        let mut behind = false;
+        for at in 0..self.peers.len() {
+            let peer = &self.peers[at];
+            if peer.id == me {
+                continue;
+            }
+            let muted = mute.contains(peer.id) && peer.voter;
+            let acks = self.listens(peer) && peer.heard() && !muted;
+            behind |= peer.heard() && peer.view < self.agreement.id && !peer.silent(now_ns);
+            let peer = &mut self.peers[at];
+            let ack = if acks {
+                peer.acked_rx_ns = peer.acked_rx_ns.max(peer.last_rx_ns);
+                Ack { incarnation: peer.incarnation, seq_low: peer.last_seq as u32 }
+            } else {
+                Ack::default()
+            };
+            b.push_ack(ack).ok()?;
+        }
+        if self.majority() {
+            b.view(&self.agreement.repr(behind)).ok()?;
+        }
+        if self.config.trust == Trust::Lease {
+            b.promise(self.promise_us()).ok()?;
+        }
+        if self.leaving {
+            b.goodbye().ok()?;
+        }
+        if self.carrying {
+            self.carry(&mut b, seq);
+        }
+        self.exclude(&mut b, seq);
+        self.send_piggybacks(&mut b);
+        let len = b.finish();
+        self.seq = seq;
+        self.sent.record(seq, now_ns);
+        self.counters.heartbeats_sent += 1;
+        Some(Transmit { kind: TransmitKind::Heartbeat, len, seq })
+    }
+
+    /// Room for what must be in every heartbeat until acknowledged: what the longest view section leaves.
+    fn carry_budget(&self) -> usize {
+        let view = if self.majority() { SECTION_HEADER_LEN + 28 + 3 * (8 + 4 * self.voters.len()) } else { 0 };
+        PAYLOAD_MAX - HEADER_LEN - ACK_LEN * (self.peers.len() - 1) - view - 2 * (SECTION_HEADER_LEN + 4)
+    }
+
+    fn carry(&mut self, b: &mut Builder<'_>, seq: u64) {
+        let acked = self.listeners().map(|p| p.acked_seq).min().unwrap_or(u64::MAX);
+        // Nobody listens yet: whoever comes is told everything again.
+        let mut room = self.carry_budget();
+        let mut left = false;
+        for local in self.locals.iter_mut().flatten() {
+            if matches!(local.carry, Carry::Since(first) if acked >= first) {
+                local.carry = Carry::Settled;
+            }
+        }
+        for at in 0..self.wishes.len() {
+            let wish = &self.wishes[at];
+            let gone = self.peers[usize::from(wish.host) - 1].state != PeerState::Up;
+            let acked = self.peers[usize::from(wish.host) - 1].acked_seq;
+            if matches!(wish.carry, Carry::Since(first) if gone || acked >= first) {
+                self.wishes[at].carry = Carry::Settled;
+            }
+        }
+        // In flight first (they always fit again), then ends, then what is alive, then wishes.
+        for pass in 0..3 {
+            for slot in 0..MAX_PROCESSES {
+                let queued = self.queues.len(slot);
+                let Some(local) = &mut self.locals[slot] else { continue };
+                let ended = local.state.is_final();
+                let wanted = match local.carry {
+                    Carry::Settled => false,
+                    Carry::Since(_) => pass == 0,
+                    Carry::Pending => pass == if ended { 1 } else { 2 },
+                };
+                if !wanted {
+                    left |= local.carry == Carry::Pending;
+                    continue;
+                }
+                // The end of a process is in a heartbeat only after all its messages were.
+                let fits = local.wire_len() <= room && !(ended && queued > 0);
+                if fits && local.carry == Carry::Pending && !ended {
+                    local.pb_base = local.pb_sent;
+                }
+                if fits && b.roster(&local.wire(slot)).is_ok() {
+                    room -= local.wire_len();
+                    if local.carry == Carry::Pending {
+                        local.carry = Carry::Since(seq);
+                    }
+                }
+                left = true;
+            }
+            if pass == 0 {
+                left |= self.carry_wishes(b, seq, &mut room, true);
+            }
+        }
+        left |= self.carry_wishes(b, seq, &mut room, false);
+        self.carrying = left;
+    }
+
+    fn carry_wishes(&mut self, b: &mut Builder<'_>, seq: u64, room: &mut usize, in_flight: bool) -> bool {
+        let mut left = false;
+        for at in 0..self.wishes.len() {
+            let wish = self.wishes[at];
+            if wish.carry == Carry::Settled || in_flight != matches!(wish.carry, Carry::Since(_)) {
+                continue;
+            }
+            // Not there yet: told when it is (its host up, its name known).
+            if self.peers[usize::from(wish.host) - 1].state != PeerState::Up {
+                continue;
+            }
+            let slot = match &wish.process {
+                None => Some(HOST_SLOT),
+                Some(name) => self.find(wish.host, name),
+            };
+            let Some(target_slot) = slot else { continue };
+            left = true;
+            let section = Monitor {
+                target_host: wish.host,
+                target_slot,
+                watcher_slot: wish.watcher_slot,
+                timeout_us: wish.timeout_us,
+                pbsize: wish.pbsize,
+            };
+            if SECTION_HEADER_LEN + MONITOR_LEN <= *room && b.monitor(&section).is_ok() {
+                *room -= SECTION_HEADER_LEN + MONITOR_LEN;
+                if !in_flight {
+                    self.wishes[at].carry = Carry::Since(seq);
+                }
+            }
+        }
+        left
+    }
+
+    /// Tells zombies that they are. What does not fit has its turn in a later heartbeat.
+    fn exclude(&mut self, b: &mut Builder<'_>, seq: u64) {
+        if self.peers.iter().all(|p| p.exclude_left == 0) {
+            return;
+        }
+        let (start, count) = (seq as usize, self.peers.len());
+        let peers = &self.peers;
+        let entries = (0..count)
+            .map(move |i| &peers[(start + i) % count])
+            .filter(|p| p.exclude_left > 0)
+            .map(|p| (p.id, p.exclude_incarnation));
+        if let Ok(done) = b.excluded(entries) {
+            let told = (0..count).map(|i| (start + i) % count);
+            let mut done = done;
+            for at in told {
+                if done > 0 && self.peers[at].exclude_left > 0 {
+                    self.peers[at].exclude_left -= 1;
+                    done -= 1;
+                }
+            }
+        }
+    }
+
+    fn send_piggybacks(&mut self, b: &mut Builder<'_>) {
+        if self.queues.is_empty() {
+            return;
+        }
+        // Those of ended processes go first: their verdict waits for them.
+        for ended in [true, false] {
+            for slot in self.queues.turns() {
+                let Some(local) = &mut self.locals[slot] else { continue };
+                // A listener must know of the process before it hears its messages.
+                if local.state.is_final() != ended || !ended && local.carry == Carry::Pending {
+                    continue;
+                }
+                while let Some(bytes) = self.queues.front(slot) {
+                    if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_err() {
+                        break;
+                    }
+                    local.pb_sent += 1;
+                    self.counters.piggybacks_sent += 1;
+                    self.queues.pop(slot);
+                    self.queues.served(slot);
+                    if !ended {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

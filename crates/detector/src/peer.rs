@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is heard of one host (FiDe §3.3 redundancy, §3.4 passive detection).
+//!
+//! ```text
+//!            heard (policy majority: in the agreed view)
+//!  Unknown ────────────────────────────────────────────► Up ──► Dead   silent for the timeout / view without it / superseded
+//!     ▲                                                   └───► Left   goodbye
+//!     └────────────────── a newer incarnation is heard ◄────────┘
+//! ```
+//!
+//! A peer is silent when nothing new came on any plane for the pair's timeout, counted from the reception of its newest
+//! heartbeat or, if later, from the end of this observer's last stall: what was sent during the stall and dropped by a
+//! full queue is made good by the next heartbeat, which arrives within HB + latency_min + 2 jitter_max = TO of the stall's
+//! end. So the grace after a stall is the whole timeout.
+
+use crate::types::{PeerState, PeerView};
+use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
+
+/// An incarnation that a newer one has replaced, not yet declared dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Superseded {
+    pub incarnation: u32,
+    /// What was promised to it holds until then.
+    pub until_ns: u64,
+    pub last_seq: u64,
+    pub last_rx_ns: [u64; MAX_PLANES],
+}
+
+/// One host, as this one hears it.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    pub id: u16,
+    /// This host judges its silence.
+    pub monitored: bool,
+    /// It judges ours.
+    pub monitors_me: bool,
+    pub voter: bool,
+    pub state: PeerState,
+    /// The incarnation heard, 0 for none.
+    pub incarnation: u32,
+    /// This and all lower ones are dead.
+    pub dead_incarnation: u32,
+    pub superseded: Option<Superseded>,
+    pub window: ReplayWindow,
+    pub last_seq: u64,
+    /// Reception of the newest heartbeat on any plane.
+    pub last_rx_ns: u64,
+    pub plane_seq: [u64; MAX_PLANES],
+    pub plane_rx_ns: [u64; MAX_PLANES],
+    pub plane_first: [u64; MAX_PLANES],
+    pub received: [u64; MAX_PLANES],
+    pub path_lost: [bool; MAX_PLANES],
+    /// First reception of this incarnation.
+    pub since_ns: u64,
+    pub timeout_ns: u64,
+    /// Silence counts from here at the earliest (end of an own stall, installation of a view).
+    pub floor_ns: u64,
+    pub suspected: bool,
+    pub withheld: u64,
+    /// Reception of the newest heartbeat acknowledged to it: promises count from here.
+    pub acked_rx_ns: u64,
+    /// Highest own heartbeat that it acknowledged.
+    pub acked_seq: u64,
+    /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
+    pub limit_ns: u64,
+    pub view: ViewId,
+    pub view_seq: u64,
+    /// A dead incarnation of it still speaks: it is told so for that many heartbeats.
+    pub exclude_incarnation: u32,
+    pub exclude_left: u32,
+    /// Processes of it with something undecided (held verdict, gap in the piggybacks).
+    pub open: u16,
+}
+
+/// What one heartbeat changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// Newest of the peer on any plane.
+    pub newest: bool,
+    /// New on its plane.
+    pub on_plane: bool,
+    pub restored: bool,
+    /// This other plane is silent.
+    pub lost: Option<u8>,
+}
+
+impl Peer {
+    pub fn new(id: u16, voter: bool, timeout_ns: u64) -> Peer {
+        Peer {
+            id,
+            monitored: false,
+            monitors_me: false,
+            voter,
+            state: PeerState::Unknown,
+            incarnation: 0,
+            dead_incarnation: 0,
+            superseded: None,
+            window: ReplayWindow::new(),
+            last_seq: 0,
+            last_rx_ns: 0,
+            plane_seq: [0; MAX_PLANES],
+            plane_rx_ns: [0; MAX_PLANES],
+            plane_first: [0; MAX_PLANES],
+            received: [0; MAX_PLANES],
+            path_lost: [false; MAX_PLANES],
+            since_ns: 0,
+            timeout_ns,
+            floor_ns: 0,
+            suspected: false,
+            withheld: 0,
+            acked_rx_ns: 0,
+            acked_seq: 0,
+            limit_ns: 0,
+            view: ViewId::NONE,
+            view_seq: 0,
+            exclude_incarnation: 0,
+            exclude_left: 0,
+            open: 0,
+        }
+    }
+
+    /// Starts to follow `incarnation`; what was known of another one is forgotten.
+    pub fn follow(&mut self, incarnation: u32) {
+        let fresh = Peer::new(self.id, self.voter, self.timeout_ns);
+        *self = Peer {
+            monitored: self.monitored,
+            monitors_me: self.monitors_me,
+            incarnation,
+            dead_incarnation: self.dead_incarnation,
+            superseded: self.superseded,
+            withheld: self.withheld,
+            exclude_incarnation: self.exclude_incarnation,
+            exclude_left: self.exclude_left,
+            open: self.open,
+            ..fresh
+        };
+    }
+
+    /// Anything received of the incarnation followed?
+    pub fn heard(&self) -> bool {
+        self.last_seq != 0
+    }
+
+    /// One heartbeat, newer than all before it on its plane or not.
+    pub fn beat(&mut self, planes: u8, plane: u8, seq: u64, rx_ns: u64) -> Heard {
+        let mut heard = Heard::default();
+        let p = usize::from(plane);
+        if self.last_seq == 0 {
+            self.since_ns = rx_ns;
+        }
+        if seq > self.last_seq {
+            self.last_seq = seq;
+            self.last_rx_ns = self.last_rx_ns.max(rx_ns);
+            self.suspected = false;
+            heard.newest = true;
+        }
+        if seq > self.plane_seq[p] {
+            if self.plane_seq[p] == 0 {
+                self.plane_first[p] = seq;
+            }
+            self.plane_seq[p] = seq;
+            self.plane_rx_ns[p] = self.plane_rx_ns[p].max(rx_ns);
+            heard.on_plane = true;
+            heard.restored = core::mem::take(&mut self.path_lost[p]);
+            let other = 1 - p;
+            if planes == 2 && !self.path_lost[other] {
+                let quiet_since = self.plane_rx_ns[other].max(self.floor_ns).max(self.since_ns);
+                if rx_ns >= quiet_since.saturating_add(self.timeout_ns) {
+                    self.path_lost[other] = true;
+                    heard.lost = Some(other as u8);
+                }
+            }
+        }
+        heard
+    }
+
+    /// Marks `seq` in the window over both planes.
+    pub fn mark(&mut self, seq: u64) -> Seen {
+        self.window.accept(seq)
+    }
+
+    /// From then on its silence means something.
+    pub fn deadline_ns(&self) -> u64 {
+        self.last_rx_ns.max(self.floor_ns).saturating_add(self.timeout_ns)
+    }
+
+    pub fn silent(&self, now_ns: u64) -> bool {
+        now_ns >= self.deadline_ns()
+    }
+
+    /// Each plane that works has delivered something sent after heartbeat `seq`.
+    pub fn passed(&self, planes: u8, seq: u64) -> bool {
+        (0..usize::from(planes)).all(|p| self.path_lost[p] || self.plane_seq[p] > seq)
+    }
+
+    pub fn look(&self) -> PeerView {
+        let lost = |p: usize| {
+            let sent = if self.plane_seq[p] == 0 { 0 } else { self.plane_seq[p] - self.plane_first[p] + 1 };
+            sent.saturating_sub(self.received[p])
+        };
+        PeerView {
+            state: self.state,
+            incarnation: self.incarnation,
+            last_seq: self.last_seq,
+            last_rx_ns: self.plane_rx_ns,
+            timeout_ns: self.timeout_ns,
+            path_lost: self.path_lost,
+            received: self.received,
+            lost: [lost(0), lost(1)],
+            suspected: self.suspected,
+            view: self.view,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_plane_is_a_lost_path_once() {
+        let mut p = Peer::new(2, true, 100);
+        p.beat(2, 0, 1, 1000);
+        assert_eq!(p.beat(2, 0, 2, 1099).lost, None);
+        assert_eq!(p.beat(2, 0, 3, 1100).lost, Some(1));
+        assert_eq!(p.beat(2, 0, 4, 1200).lost, None);
+        assert!(p.beat(2, 1, 4, 1201).restored);
+        assert_eq!(p.beat(1, 0, 5, 9999).lost, None);
+    }
+
+    #[test]
+    fn silence_counts_from_the_newest_and_from_the_floor() {
+        let mut p = Peer::new(2, true, 100);
+        p.beat(2, 0, 5, 1000);
+        p.beat(2, 1, 5, 1050);
+        assert_eq!(p.deadline_ns(), 1100);
+        p.beat(2, 1, 4, 1090);
+        assert_eq!(p.deadline_ns(), 1100);
+        p.floor_ns = 1500;
+        assert_eq!(p.deadline_ns(), 1600);
+    }
+
+    #[test]
+    fn passed_needs_each_working_plane() {
+        let mut p = Peer::new(2, true, 100);
+        p.beat(2, 0, 7, 1000);
+        assert!(!p.passed(2, 6));
+        p.beat(2, 1, 7, 1000);
+        assert!(p.passed(2, 6) && !p.passed(2, 7));
+        p.path_lost[1] = true;
+        p.beat(2, 0, 8, 1001);
+        assert!(p.passed(2, 7));
+    }
+}

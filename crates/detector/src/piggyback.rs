@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Application messages that ride on heartbeats (FiDe §4.1, FCURB's fail-consistency).
+//!
+//! Sending: each process has a queue of [`QUEUE_MAX`]; each message goes out in exactly one heartbeat, over every plane.
+//! Receiving: first in, first out per process. A message that overtook another waits in the pool for the other, until every
+//! working plane has passed it; then the missing ones are counted as lost. At [`REORDER_MAX`] waiting messages of one
+//! process the oldest gap is given up at once.
+
+use fide_wire::{MAX_PROCESSES, PIGGYBACK_MAX};
+
+/// Messages of one local process that may wait for a heartbeat.
+pub const QUEUE_MAX: usize = 16;
+/// Messages of one remote process that may wait for an earlier one.
+pub const REORDER_MAX: usize = 8;
+/// Messages received and not yet polled, of all processes.
+pub const POOL_MAX: usize = 512;
+
+/// The local queues, one per slot.
+#[derive(Debug)]
+pub struct Queues {
+    bytes: Box<[u8]>,
+    lens: Box<[u16]>,
+    heads: [u8; MAX_PROCESSES],
+    counts: [u8; MAX_PROCESSES],
+    turn: usize,
+    total: usize,
+}
+
+impl Default for Queues {
+    fn default() -> Queues {
+        Queues::new()
+    }
+}
+
+impl Queues {
+    pub fn new() -> Queues {
+        Queues {
+            bytes: vec![0; MAX_PROCESSES * QUEUE_MAX * PIGGYBACK_MAX].into_boxed_slice(),
+            lens: vec![0; MAX_PROCESSES * QUEUE_MAX].into_boxed_slice(),
+            heads: [0; MAX_PROCESSES],
+            counts: [0; MAX_PROCESSES],
+            turn: 0,
+            total: 0,
+        }
+    }
+
+    pub fn len(&self, slot: usize) -> usize {
+        usize::from(self.counts[slot])
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    /// False at the bound.
+    pub fn push(&mut self, slot: usize, bytes: &[u8]) -> bool {
+        if self.len(slot) == QUEUE_MAX || bytes.len() > PIGGYBACK_MAX {
+            return false;
+        }
+        let at = slot * QUEUE_MAX + (usize::from(self.heads[slot]) + self.len(slot)) % QUEUE_MAX;
+        self.lens[at] = bytes.len() as u16;
+        self.bytes[at * PIGGYBACK_MAX..at * PIGGYBACK_MAX + bytes.len()].copy_from_slice(bytes);
+        self.counts[slot] += 1;
+        self.total += 1;
+        true
+    }
+
+    /// The oldest message of `slot`.
+    pub fn front(&self, slot: usize) -> Option<&[u8]> {
+        if self.counts[slot] == 0 {
+            return None;
+        }
+        let at = slot * QUEUE_MAX + usize::from(self.heads[slot]);
+        Some(&self.bytes[at * PIGGYBACK_MAX..at * PIGGYBACK_MAX + usize::from(self.lens[at])])
+    }
+
+    pub fn pop(&mut self, slot: usize) {
+        if self.counts[slot] > 0 {
+            self.heads[slot] = (self.heads[slot] + 1) % QUEUE_MAX as u8;
+            self.counts[slot] -= 1;
+            self.total -= 1;
+        }
+    }
+
+    pub fn clear(&mut self, slot: usize) {
+        self.total -= self.len(slot);
+        self.counts[slot] = 0;
+    }
+
+    /// Whose turn it is, at most one round: slots with something queued, after the one served last.
+    pub fn turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let (turn, counts) = (self.turn, self.counts);
+        (0..MAX_PROCESSES).map(move |i| (turn + i) % MAX_PROCESSES).filter(move |slot| counts[*slot] > 0)
+    }
+
+    pub fn served(&mut self, slot: usize) {
+        self.turn = (slot + 1) % MAX_PROCESSES;
+    }
+}
+
+/// A message in the pool that waits for an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waiting {
+    pub host: u16,
+    pub slot: u8,
+    pub pb_seq: u32,
+    pub seq: u64,
+    pub rx_ns: u64,
+    pub len: u16,
+}
+
+/// Buffers for what was received.
+#[derive(Debug)]
+pub struct Pool {
+    bytes: Box<[u8]>,
+    /// `Some`: waits for an earlier message.
+    waiting: Box<[Option<Waiting>]>,
+    free: Vec<u16>,
+    waits: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool::new()
+    }
+}
+
+impl Pool {
+    pub fn new() -> Pool {
+        Pool {
+            bytes: vec![0; POOL_MAX * PIGGYBACK_MAX].into_boxed_slice(),
+            waiting: vec![None; POOL_MAX].into_boxed_slice(),
+            free: (0..POOL_MAX as u16).rev().collect(),
+            waits: 0,
+        }
+    }
+
+    /// A buffer with a copy of `bytes`; `None` at the bound.
+    pub fn put(&mut self, bytes: &[u8]) -> Option<u16> {
+        if bytes.len() > PIGGYBACK_MAX {
+            return None;
+        }
+        let buffer = self.free.pop()?;
+        let at = usize::from(buffer) * PIGGYBACK_MAX;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        Some(buffer)
+    }
+
+    pub fn get(&self, buffer: u16, len: u16) -> &[u8] {
+        let at = usize::from(buffer) * PIGGYBACK_MAX;
+        &self.bytes[at..at + usize::from(len)]
+    }
+
+    pub fn release(&mut self, buffer: u16) {
+        self.free.push(buffer);
+    }
+
+    pub fn wait(&mut self, buffer: u16, waiting: Waiting) {
+        self.waiting[usize::from(buffer)] = Some(waiting);
+        self.waits += 1;
+    }
+
+    /// The waiting message of (host, slot) with the lowest number, and how many wait.
+    pub fn lowest(&self, host: u16, slot: u8) -> Option<(u16, Waiting, usize)> {
+        if self.waits == 0 {
+            return None;
+        }
+        let mut found: Option<(u16, Waiting, usize)> = None;
+        for (buffer, waiting) in self.waiting.iter().enumerate() {
+            let Some(w) = waiting.filter(|w| w.host == host && w.slot == slot) else { continue };
+            found = Some(match found {
+                Some((b, low, count)) if low.pb_seq <= w.pb_seq => (b, low, count + 1),
+                Some((_, _, count)) => (buffer as u16, w, count + 1),
+                None => (buffer as u16, w, 1),
+            });
+        }
+        found
+    }
+
+    pub fn is_waiting(&self, host: u16, slot: u8, pb_seq: u32) -> bool {
+        self.waits > 0 && self.waiting.iter().flatten().any(|w| w.host == host && w.slot == slot && w.pb_seq == pb_seq)
+    }
+
+    /// It waits no longer; the buffer stays taken.
+    pub fn unwait(&mut self, buffer: u16) {
+        if self.waiting[usize::from(buffer)].take().is_some() {
+            self.waits -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_keep_order_bound_and_turns() {
+        let mut q = Queues::new();
+        for i in 0..QUEUE_MAX {
+            assert!(q.push(3, &[i as u8]));
+        }
+        assert!(!q.push(3, &[99]), "at the bound it is declined");
+        assert!(q.push(5, b"x"));
+        assert_eq!(q.turns().collect::<Vec<_>>(), vec![3, 5]);
+        assert_eq!(q.front(3), Some(&[0u8][..]));
+        q.pop(3);
+        q.served(3);
+        assert_eq!(q.turns().collect::<Vec<_>>(), vec![5, 3]);
+        assert!(q.push(3, &[16]));
+        for i in 1..=QUEUE_MAX {
+            assert_eq!(q.front(3), Some(&[i as u8][..]));
+            q.pop(3);
+        }
+        q.clear(5);
+        assert!(q.is_empty());
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_reused() {
+        let mut pool = Pool::new();
+        let buffers: Vec<u16> = (0..POOL_MAX).map(|i| pool.put(&[i as u8; 3]).unwrap()).collect();
+        assert_eq!(pool.put(b"y"), None);
+        assert_eq!(pool.get(buffers[7], 3), &[7; 3]);
+        pool.wait(buffers[0], Waiting { host: 2, slot: 1, pb_seq: 9, ..Waiting::default() });
+        pool.wait(buffers[1], Waiting { host: 2, slot: 1, pb_seq: 4, ..Waiting::default() });
+        let (low, w, count) = pool.lowest(2, 1).unwrap();
+        assert_eq!((low, w.pb_seq, count), (buffers[1], 4, 2));
+        pool.unwait(low);
+        pool.release(low);
+        assert!(pool.is_waiting(2, 1, 9) && !pool.is_waiting(2, 1, 4));
+        assert_eq!(pool.put(b"y"), Some(low));
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random faults, many seeds. A failure prints its seed and how to run it again.
+
+use super::world::{Rng, World};
+use crate::config::tests::cluster;
+use crate::*;
+
+const MS: u64 = 1_000_000;
+
+struct Plan {
+    hosts: u64,
+    trust: Trust,
+    policy: Policy,
+    /// All planes between two hosts may be cut.
+    partitions: bool,
+}
+
+fn build(seed: u64, plan: &Plan) -> World {
+    let mut rng = Rng(seed);
+    let n = plan.hosts as u16;
+    let configs = (1..=n)
+        .map(|me| {
+            let mut c = cluster(n);
+            c.me = me;
+            c.trust = plan.trust;
+            c.policy = plan.policy;
+            c.timeout_ns = 8 * MS;
+            c
+        })
+        .collect();
+    let mut world = World::new(configs, rng.next());
+    world.step_ns = 250_000;
+    world.latency_ns = 20_000 + rng.below(200_000);
+    world.jitter_ns = rng.below(800_000);
+    world.loss = rng.below(60);
+    world.duplicate = rng.below(100);
+    world.lazy = rng.below(100);
+    for node in &mut world.nodes {
+        node.drift_ppm = rng.below(181) as i64 - 90;
+        node.offset_ns = rng.below(1 << 40);
+    }
+    world
+}
+
+fn scenario(seed: u64, plan: &Plan) {
+    let mut world = build(seed, plan);
+    let mut rng = Rng(seed ^ 0x5eed);
+    for node in 0..world.nodes.len() {
+        world.start(node);
+        world.run(rng.below(4) * MS);
+    }
+    let faults = 4 + rng.below(10);
+    for _ in 0..faults {
+        fault(&mut world, &mut rng, plan);
+        for _ in 0..rng.below(4) {
+            work(&mut world, &mut rng);
+            world.run(rng.below(10) * MS);
+        }
+    }
+    heal(&mut world, plan);
+}
+
+fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
+    let node = rng.below(plan.hosts) as usize;
+    let other = rng.below(plan.hosts) as usize;
+    let down = world.nodes[node].detector.is_none();
+    match rng.below(10) {
+        0 | 1 if !down => world.crash(node),
+        0..=3 if down => world.start(node),
+        2 if !down => {
+            // Back at once: its earlier incarnation's promises still hold.
+            world.crash(node);
+            world.run(rng.below(3) * MS);
+            world.start(node);
+        }
+        3 | 4 => world.nodes[node].paused_until_ns = world.now_ns + rng.below(60) * MS,
+        5 => world.isolate(node, rng.below(2) as u8, true),
+        6 if plan.partitions => {
+            world.isolate(node, 0, true);
+            world.isolate(node, 1, true);
+        }
+        7 if plan.partitions && node != other => {
+            // Two sides, or one direction of one pair.
+            let oneway = rng.chance(500);
+            let side = rng.next();
+            for a in 0..world.nodes.len() {
+                for b in 0..world.nodes.len() {
+                    let crosses = side >> a & 1 != side >> b & 1;
+                    if a != b && (if oneway { (a, b) == (node, other) } else { crosses }) {
+                        world.cuts.extend([(a, b, 0), (a, b, 1)]);
+                    }
+                }
+            }
+        }
+        _ => world.cuts.clear(),
+    }
+    if !plan.partitions {
+        // At most one plane at a time, so that two hosts are never wholly apart.
+        let plane = rng.below(2) as u8;
+        world.cuts.retain(|cut| cut.2 == plane);
+    }
+}
+
+fn work(world: &mut World, rng: &mut Rng) {
+    let node = rng.below(world.nodes.len() as u64) as usize;
+    let now = world.local_ns(node);
+    let Some(d) = &mut world.nodes[node].detector else { return };
+    let slot = rng.below(3) as u8;
+    match rng.below(6) {
+        0 | 1 => {
+            let _ = d.join(now, format!("p{slot}").parse().unwrap());
+        }
+        2 => {
+            let state = match rng.below(5) {
+                0 => ProcessState::Stalled,
+                1 => ProcessState::Alive,
+                2 => ProcessState::Exited { code: 3 },
+                3 => ProcessState::Left,
+                _ => ProcessState::Killed { signal: 9 },
+            };
+            let _ = d.process_changed(now, slot, state, now);
+        }
+        _ => {
+            for _ in 0..rng.below(20) {
+                let size = if rng.chance(200) { 1300 } else { rng.below(300) as usize };
+                let _ = world.piggyback(node, slot, size);
+            }
+        }
+    }
+}
+
+/// Once all is well again, everybody acts together again.
+fn heal(world: &mut World, plan: &Plan) {
+    world.cuts.clear();
+    world.loss = world.loss.min(20);
+    for node in 0..world.nodes.len() {
+        world.nodes[node].paused_until_ns = 0;
+        if world.nodes[node].detector.is_none() {
+            world.start(node);
+        }
+    }
+    let together = |w: &World| {
+        let first = w.nodes[0].detector.as_ref().map(|d| d.view());
+        w.nodes.iter().enumerate().all(|(n, node)| {
+            let Some(d) = &node.detector else { return false };
+            let peers_up = (1..=plan.hosts as u16).filter_map(|id| Some((id, d.peer(id)?))).all(|(id, p)| {
+                p.state == PeerState::Up && p.incarnation == w.nodes[usize::from(id) - 1].config.incarnation
+            });
+            let view = d.view();
+            let whole = plan.policy == Policy::Network || view.members.len() as u64 == plan.hosts;
+            !d.is_fenced(w.local_ns(n)) && peers_up && whole && Some(view) == first
+        })
+    };
+    for _ in 0..100 {
+        world.run(10 * MS);
+        if together(world) {
+            return;
+        }
+    }
+    let state: Vec<_> =
+        world.nodes.iter().flat_map(|n| &n.detector).map(|d| (d.view(), d.is_excluded(), d.lease_ns)).collect();
+    panic!("not together again a second after all was healed: {state:#?}");
+}
+
+fn run(name: &str, plan: &Plan, default: u64) {
+    let seeds: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
+    let only: Option<u64> = std::env::var("FIDE_SEED").ok().and_then(|s| s.parse().ok());
+    for seed in only.map_or(0..seeds, |s| s..s + 1) {
+        let run = std::panic::catch_unwind(|| scenario(seed, plan));
+        assert!(
+            run.is_ok(),
+            "seed {seed} failed; run it again: FIDE_SEED={seed} cargo test -p fide-detector seeded::{name} -- --nocapture"
+        );
+    }
+}
+
+const LEASE_MAJORITY: Plan = Plan { hosts: 3, trust: Trust::Lease, policy: Policy::Majority, partitions: true };
+
+#[test]
+fn three_lease_majority() {
+    run("three_lease_majority", &LEASE_MAJORITY, 100);
+}
+
+#[test]
+fn five_lease_majority() {
+    run("five_lease_majority", &Plan { hosts: 5, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn four_lease_majority() {
+    run("four_lease_majority", &Plan { hosts: 4, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn two_lease_majority() {
+    run("two_lease_majority", &Plan { hosts: 2, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn three_lease_network() {
+    let plan = Plan { policy: Policy::Network, partitions: false, ..LEASE_MAJORITY };
+    run("three_lease_network", &plan, 100);
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
+
+use crate::*;
+use fide_wire::{HOST_SLOT, Membership, PAYLOAD_MAX, ViewId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// splitmix64: enough to choose faults, and the same everywhere.
+#[derive(Clone)]
+pub(super) struct Rng(pub u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub(super) fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+}
+
+struct Flight {
+    at_ns: u64,
+    to: usize,
+    plane: u8,
+    bytes: Vec<u8>,
+}
+
+pub(super) struct Node {
+    pub config: Config,
+    pub detector: Option<Detector>,
+    pub drift_ppm: i64,
+    pub offset_ns: u64,
+    pub paused_until_ns: u64,
+    pub restart_at_ns: Option<u64>,
+    inbox: VecDeque<(u64, u8, Vec<u8>)>,
+    /// By (host, slot, incarnation): ended, last piggyback.
+    told: BTreeMap<(u16, u8, u32), (bool, u32)>,
+}
+
+pub(super) struct World {
+    pub now_ns: u64,
+    pub step_ns: u64,
+    pub nodes: Vec<Node>,
+    pub rng: Rng,
+    pub latency_ns: u64,
+    pub jitter_ns: u64,
+    pub loss: u64,
+    pub duplicate: u64,
+    /// Per mille of loop turns that are late by a step.
+    pub lazy: u64,
+    /// (from, to, plane).
+    pub cuts: BTreeSet<(usize, usize, u8)>,
+    /// No such judgement may be passed: lease trust, and no cut of all planes under policy network.
+    pub strict: bool,
+    pub trace: Vec<String>,
+    pub auto_restart: bool,
+    pub delivered: u64,
+    pub verdicts: u64,
+    pub views: BTreeMap<ViewId, Membership>,
+    incarnations: u32,
+    flights: Vec<Flight>,
+}
+
+impl World {
+    pub(super) fn new(configs: Vec<Config>, seed: u64) -> World {
+        let nodes = configs
+            .into_iter()
+            .map(|config| Node {
+                config,
+                detector: None,
+                drift_ppm: 0,
+                offset_ns: 0,
+                paused_until_ns: 0,
+                restart_at_ns: None,
+                inbox: VecDeque::new(),
+                told: BTreeMap::new(),
+            })
+            .collect();
+        World {
+            now_ns: 1_000_000_000,
+            step_ns: 50_000,
+            nodes,
+            rng: Rng(seed),
+            latency_ns: 50_000,
+            jitter_ns: 0,
+            loss: 0,
+            duplicate: 0,
+            lazy: 0,
+            cuts: BTreeSet::new(),
+            strict: true,
+            trace: Vec::new(),
+            auto_restart: true,
+            delivered: 0,
+            verdicts: 0,
+            views: BTreeMap::new(),
+            incarnations: 0,
+            flights: Vec::new(),
+        }
+    }
+
+    pub(super) fn local_ns(&self, node: usize) -> u64 {
+        let n = &self.nodes[node];
+        let drift = i128::from(self.now_ns) * i128::from(n.drift_ppm) / 1_000_000;
+        (i128::from(self.now_ns) + drift) as u64 + n.offset_ns
+    }
+
+    /// Starts the node, or starts it again as a new incarnation after a crash.
+    pub(super) fn start(&mut self, node: usize) {
+        self.incarnations += 1;
+        let now = self.local_ns(node);
+        let n = &mut self.nodes[node];
+        n.config.incarnation = self.incarnations;
+        n.detector = Some(Detector::new(n.config.clone(), now).unwrap());
+        n.told.clear();
+        n.inbox.clear();
+        n.paused_until_ns = 0;
+        n.restart_at_ns = None;
+    }
+
+    pub(super) fn crash(&mut self, node: usize) {
+        self.nodes[node].detector = None;
+        self.nodes[node].restart_at_ns = None;
+        self.nodes[node].inbox.clear();
+    }
+
+    pub(super) fn run(&mut self, span_ns: u64) {
+        let end = self.now_ns + span_ns;
+        while self.now_ns < end {
+            self.now_ns += self.step_ns;
+            self.arrive();
+            let first = self.rng.below(self.nodes.len() as u64) as usize;
+            for i in 0..self.nodes.len() {
+                let node = (first + i) % self.nodes.len();
+                let lazy = self.lazy > 0 && self.rng.chance(self.lazy);
+                if self.nodes[node].paused_until_ns <= self.now_ns && !lazy {
+                    self.turn(node);
+                }
+            }
+            self.check();
+        }
+    }
+
+    fn arrive(&mut self) {
+        let now = self.now_ns;
+        let mut at = 0;
+        while at < self.flights.len() {
+            if self.flights[at].at_ns <= now {
+                let flight = self.flights.remove(at);
+                let rx = self.local_ns(flight.to);
+                let node = &mut self.nodes[flight.to];
+                // A socket's queue has a bound.
+                if node.detector.is_some() && node.inbox.len() < 64 {
+                    node.inbox.push_back((rx, flight.plane, flight.bytes));
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn turn(&mut self, node: usize) {
+        let now = self.local_ns(node);
+        if self.nodes[node].restart_at_ns.is_some_and(|at| self.now_ns >= at) {
+            self.nodes[node].restart_at_ns = None;
+            self.incarnations += 1;
+            let incarnation = self.incarnations;
+            if let Some(d) = &mut self.nodes[node].detector {
+                d.restart(now, incarnation).unwrap();
+                self.nodes[node].config.incarnation = incarnation;
+            }
+        }
+        let Some(mut detector) = self.nodes[node].detector.take() else { return };
+        while let Some((rx, plane, bytes)) = self.nodes[node].inbox.pop_front() {
+            self.delivered += u64::from(detector.handle_packet(now, rx, plane, &bytes).is_ok());
+        }
+        detector.tick(now);
+        let mut buf = [0u8; PAYLOAD_MAX];
+        while let Some(transmit) = detector.poll_transmit(now, &mut buf) {
+            for plane in 0..self.nodes[node].config.planes {
+                fide_wire::set_plane(&mut buf, plane);
+                for to in (0..self.nodes.len()).filter(|to| *to != node) {
+                    self.send(node, to, plane, &buf[..transmit.len]);
+                }
+            }
+        }
+        while let Some(event) = detector.poll_event() {
+            let bytes = detector.piggyback_bytes(&event).to_vec();
+            self.told(node, &detector, event, &bytes);
+        }
+        self.nodes[node].detector = Some(detector);
+    }
+
+    fn send(&mut self, from: usize, to: usize, plane: u8, bytes: &[u8]) {
+        if self.cuts.contains(&(from, to, plane)) || self.rng.chance(self.loss) {
+            return;
+        }
+        for _ in 0..1 + u64::from(self.rng.chance(self.duplicate)) {
+            let delay = self.latency_ns + self.rng.below(self.jitter_ns);
+            self.flights.push(Flight { at_ns: self.now_ns + delay, to, plane, bytes: bytes.to_vec() });
+        }
+    }
+
+    fn told(&mut self, node: usize, detector: &Detector, event: Event, bytes: &[u8]) {
+        let line = describe(&event, detector);
+        self.trace.push(format!("{:>9.2}ms h{} {line}", (self.now_ns - 1_000_000_000) as f64 / 1e6, node + 1));
+        let told = &mut self.nodes[node].told;
+        match event {
+            Event::Up { host, slot, incarnation, .. } => {
+                let old = told.insert((host, slot, incarnation), (false, 0));
+                assert!(old.is_none(), "h{}: up twice: {line}", node + 1);
+            }
+            Event::Verdict(v) => {
+                self.verdicts += 1;
+                let Some(entry) = told.get_mut(&(v.host, v.slot, v.incarnation)) else {
+                    panic!("h{}: a verdict about something never up: {line}", node + 1)
+                };
+                assert!(!entry.0, "h{}: a verdict after a final one: {line}", node + 1);
+                entry.0 = v.kind.is_final();
+                if v.slot == HOST_SLOT && v.kind == VerdictKind::HostSilent {
+                    self.judged(node, &v);
+                }
+            }
+            Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
+                let Some(entry) = told.get_mut(&(host, slot, incarnation)) else {
+                    panic!("h{}: a message of nobody: {line}", node + 1)
+                };
+                assert!(!entry.0, "h{}: a message after the verdict: {line}", node + 1);
+                assert!(pb_seq > entry.1, "h{}: messages out of order: {line}", node + 1);
+                entry.1 = pb_seq;
+                let text = String::from_utf8_lossy(bytes);
+                assert!(text.starts_with(&format!("{host}/{incarnation}/{pb_seq} ")), "wrong bytes {text:?}: {line}");
+            }
+            Event::ViewChanged { id, .. } => {
+                let members = detector.agreement.members;
+                let known = *self.views.entry(id).or_insert(members);
+                assert_eq!(known, members, "h{}: two memberships of view {id:?}", node + 1);
+            }
+            Event::Excluded { .. } if self.auto_restart => {
+                self.nodes[node].restart_at_ns = Some(self.now_ns + 3 * self.step_ns);
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody is judged silent while it acts.
+    fn judged(&self, by: usize, verdict: &Verdict) {
+        let subject = usize::from(verdict.host) - 1;
+        let now = self.local_ns(subject);
+        if let Some(d) = &self.nodes[subject].detector
+            && self.strict
+        {
+            let acts = d.config().incarnation == verdict.incarnation && !d.is_fenced(now);
+            assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
+        }
+    }
+
+    /// Those who act are members of the newest view held by any who acts.
+    fn check(&self) {
+        if !self.strict || self.nodes[0].config.policy != Policy::Majority {
+            return;
+        }
+        let active: Vec<&Detector> = (0..self.nodes.len())
+            .filter_map(|n| Some((n, self.nodes[n].detector.as_ref()?)))
+            .filter(|(n, d)| !d.is_fenced(self.local_ns(*n)) && d.voters.contains(d.config().me))
+            .map(|(_, d)| d)
+            .collect();
+        let Some(newest) = active.iter().max_by_key(|d| d.view().id) else { return };
+        for d in &active {
+            assert_eq!(d.view().id.generation, newest.view().id.generation, "two lineages act at once");
+            let (me, incarnation) = (d.config().me, d.config().incarnation);
+            let inside = newest.agreement.members.contains(me, incarnation);
+            assert!(inside, "h{me} acts in {:?} outside of {:?}", d.view(), newest.view());
+        }
+    }
+
+    /// A message that says whose it is; false when declined.
+    pub(super) fn piggyback(&mut self, node: usize, slot: u8, size: usize) -> Result<u32, PiggybackError> {
+        let Some(d) = &mut self.nodes[node].detector else { return Err(PiggybackError::NotJoined { slot }) };
+        let process = d.process(node as u16 + 1, slot);
+        let (incarnation, next) = process.map_or((0, 0), |p| (p.incarnation, p.pb_seq + 1));
+        let mut bytes = format!("{}/{incarnation}/{next} ", node + 1).into_bytes();
+        bytes.resize(bytes.len().max(size), b'.');
+        d.piggyback(slot, &bytes)
+    }
+
+    pub(super) fn isolate(&mut self, node: usize, plane: u8, cut: bool) {
+        for other in (0..self.nodes.len()).filter(|o| *o != node) {
+            for pair in [(node, other, plane), (other, node, plane)] {
+                if cut {
+                    self.cuts.insert(pair);
+                } else {
+                    self.cuts.remove(&pair);
+                }
+            }
+        }
+    }
+}
+
+/// One line, without what depends on rounding.
+pub(super) fn describe(event: &Event, detector: &Detector) -> String {
+    let who = |host: u16, slot: u8, incarnation: u32| {
+        if slot == HOST_SLOT {
+            return format!("h{host}#{incarnation}");
+        }
+        let name = detector.process(host, slot).map_or("?".into(), |p| p.name.to_string());
+        format!("{name}@h{host}#{}", incarnation & 0xfff)
+    };
+    let set = |s: &HostSet| s.iter().map(|h| format!("h{h}")).collect::<Vec<_>>().join(",");
+    match event {
+        Event::Up { host, slot, incarnation, .. } => format!("up {}", who(*host, *slot, *incarnation)),
+        Event::Verdict(v) => {
+            let e = &v.evidence;
+            let mut line = format!("verdict {} {:?} via {:?}", who(v.host, v.slot, v.incarnation), v.kind, e.via);
+            if !e.votes.is_empty() {
+                line += &format!(" votes {}", set(&e.votes));
+            }
+            if e.superseded_by != 0 {
+                line += &format!(" superseded_by {}", e.superseded_by);
+            }
+            if e.piggybacks_lost != 0 {
+                line += &format!(" piggybacks_lost {}", e.piggybacks_lost);
+            }
+            if e.own_stalls != 0 {
+                line += &format!(" own_stalls {} withheld {}", e.own_stalls, e.withheld);
+            }
+            line
+        }
+        Event::Piggyback { host, slot, incarnation, pb_seq, len, .. } => {
+            format!("piggyback {} {pb_seq} of {len} bytes", who(*host, *slot, *incarnation))
+        }
+        Event::ObserverStalled { gap_ns, withheld } => {
+            format!("observer_stalled {:.1}ms withheld {withheld}", *gap_ns as f64 / 1e6)
+        }
+        Event::PathLost { host, plane } => format!("path_lost h{host} plane {plane}"),
+        Event::PathRestored { host, plane } => format!("path_restored h{host} plane {plane}"),
+        Event::Fenced { .. } => "fenced".into(),
+        Event::Unfenced { lease_until_ns } => {
+            if *lease_until_ns == u64::MAX {
+                "unfenced for good".into()
+            } else {
+                "unfenced".into()
+            }
+        }
+        Event::Excluded { by, incarnation } => format!("excluded #{incarnation} by h{by}"),
+        Event::ViewChanged { id, members } => format!("view {}.{} {}", id.generation, id.number, set(members)),
+        Event::MonitorRequest { host, slot, pbsize, .. } => format!("watched by h{host}: slot {slot} pbsize {pbsize}"),
+        Event::TimeoutChanged { host, timeout_ns } => format!("timeout h{host} {timeout_ns}ns"),
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var("FIDE_SEED").is_ok() {
+            eprintln!("{}", self.trace.join("\n"));
+        }
+    }
+}

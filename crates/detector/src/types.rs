@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What goes into and comes out of a [`crate::Detector`].
+
+use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PacketError, RosterState, ViewId};
+
+/// A set of host ids 1..=64, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct HostSet(pub u64);
+
+impl HostSet {
+    pub const EMPTY: HostSet = HostSet(0);
+
+    /// Hosts 1..=count.
+    pub fn first(count: usize) -> HostSet {
+        HostSet(if count >= MAX_HOSTS { u64::MAX } else { (1 << count) - 1 })
+    }
+
+    pub fn contains(self, id: u16) -> bool {
+        (1..=MAX_HOSTS as u16).contains(&id) && self.0 >> (id - 1) & 1 == 1
+    }
+
+    /// Panics unless `id` is in 1..=64.
+    pub fn insert(&mut self, id: u16) {
+        self.0 |= 1 << (id - 1);
+    }
+
+    /// Panics unless `id` is in 1..=64.
+    pub fn remove(&mut self, id: u16) {
+        self.0 &= !(1 << (id - 1));
+    }
+
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn minus(self, other: HostSet) -> HostSet {
+        HostSet(self.0 & !other.0)
+    }
+
+    pub fn and(self, other: HostSet) -> HostSet {
+        HostSet(self.0 & other.0)
+    }
+
+    /// Ascending.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        (1..=MAX_HOSTS as u16).filter(move |id| self.contains(*id))
+    }
+}
+
+impl FromIterator<u16> for HostSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(ids: I) -> HostSet {
+        let mut set = HostSet::EMPTY;
+        ids.into_iter().for_each(|id| set.insert(id));
+        set
+    }
+}
+
+/// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated, de-duplicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    pub peer: u16,
+    pub plane: u8,
+    pub incarnation: u32,
+    pub seq: u64,
+    /// This host's CLOCK_MONOTONIC when it was received.
+    pub rx_ns: u64,
+    /// Heartbeats of this incarnation received so far on this plane.
+    pub received: u64,
+    /// The acknowledgement it carries for this host.
+    pub ack_incarnation: u32,
+    pub ack_seq_low: u32,
+    /// The promise it carries, 0 for none.
+    pub promise_us: u32,
+    /// The view its sender holds, if known. Without it the acknowledgement does not prolong a majority lease
+    /// (the heartbeat's sections, handed to `handle_sections`, will).
+    pub view: Option<ViewId>,
+}
+
+/// What became of a packet that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// A heartbeat not seen before.
+    Heartbeat,
+    /// The copy of a heartbeat already read, first on this plane: says that the plane works.
+    Copy,
+    Notice,
+}
+
+/// Why a packet was not taken. Each is counted in [`Counters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("not a packet: {0}")]
+    Malformed(#[from] PacketError),
+    #[error("sent for plane {sent}, arrived on plane {arrived}; check the cabling of the planes")]
+    WrongPlane { sent: u8, arrived: u8 },
+    #[error("host {host} is not a member; add it to the configuration of this host")]
+    NotAMember { host: u16 },
+    #[error("it carries this host's own id {host}: another host uses it, or the network sends back what was sent")]
+    OwnId { host: u16 },
+    #[error("incarnation {incarnation} of host {host} is older than {current}, the one known")]
+    StaleIncarnation { host: u16, incarnation: u32, current: u32 },
+    #[error("incarnation {incarnation} of host {host} was declared dead")]
+    DeadIncarnation { host: u16, incarnation: u32 },
+    #[error("heartbeat {seq} of host {host} was seen before, or is too old to know")]
+    Replayed { host: u16, seq: u64 },
+    #[error("acknowledges {got} members, this cluster has {want} besides the sender; the configurations differ")]
+    Members { got: usize, want: usize },
+}
+
+/// What was refused, lost or bounded, since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub heartbeats_sent: u64,
+    pub notices_sent: u64,
+    /// Slots of the schedule that passed while the loop was late.
+    pub heartbeats_skipped: u64,
+    pub heartbeats_accepted: u64,
+    pub copies_accepted: u64,
+    pub notices_accepted: u64,
+    pub refused_malformed: u64,
+    pub refused_wrong_plane: u64,
+    pub refused_not_a_member: u64,
+    pub refused_stale_incarnation: u64,
+    pub refused_dead_incarnation: u64,
+    pub refused_replayed: u64,
+    pub stalls: u64,
+    pub stalled_ns: u64,
+    /// Suspicions that were due during a stall of this observer and were not raised.
+    pub suspicions_withheld: u64,
+    pub timer_hints: u64,
+    pub verdicts: u64,
+    pub piggybacks_sent: u64,
+    pub piggybacks_delivered: u64,
+    /// Missing for good: given up after both planes passed them, or their host died first.
+    pub piggybacks_lost: u64,
+    /// Declined to the local sender.
+    pub piggybacks_declined: u64,
+    /// No buffer was free when one arrived.
+    pub piggybacks_no_buffer: u64,
+    /// Told nobody because the event queue was at its bound.
+    pub events_lost: u64,
+    /// Wishes of peers not remembered because the table was at its bound.
+    pub wishes_lost: u64,
+}
+
+/// What is known of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PeerState {
+    /// Never heard, or heard but not (yet) a member of the view: no verdict will be given.
+    Unknown,
+    Up,
+    Dead,
+    Left,
+}
+
+/// A look at one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerView {
+    pub state: PeerState,
+    pub incarnation: u32,
+    pub last_seq: u64,
+    /// 0: never heard on that plane.
+    pub last_rx_ns: [u64; MAX_PLANES],
+    pub timeout_ns: u64,
+    /// Planes silent while the other is heard.
+    pub path_lost: [bool; MAX_PLANES],
+    /// Heartbeats received and missing, per plane.
+    pub received: [u64; MAX_PLANES],
+    pub lost: [u64; MAX_PLANES],
+    /// Silent beyond its timeout, not (yet) declared dead.
+    pub suspected: bool,
+    pub view: ViewId,
+}
+
+/// A look at one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessView {
+    pub name: Name,
+    pub incarnation: u32,
+    pub state: ProcessState,
+    pub at_ns: u64,
+    /// Last piggyback given out (local) or delivered (remote).
+    pub pb_seq: u32,
+}
+
+/// A look at the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewInfo {
+    pub id: ViewId,
+    pub members: HostSet,
+}
+
+/// What happens to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProcessState {
+    Alive,
+    Exited {
+        code: i32,
+    },
+    Killed {
+        signal: i32,
+    },
+    Left,
+    Stalled,
+    /// Its host is dead. Never given to `process_changed`.
+    HostSilent,
+}
+
+impl ProcessState {
+    pub fn is_final(self) -> bool {
+        !matches!(self, ProcessState::Alive | ProcessState::Stalled)
+    }
+
+    pub(crate) fn to_wire(self) -> (RosterState, i32) {
+        match self {
+            ProcessState::Alive => (RosterState::Alive, 0),
+            ProcessState::Exited { code } => (RosterState::Exited, code),
+            ProcessState::Killed { signal } => (RosterState::Killed, signal),
+            ProcessState::Left | ProcessState::HostSilent => (RosterState::Left, 0),
+            ProcessState::Stalled => (RosterState::Stalled, 0),
+        }
+    }
+
+    pub(crate) fn from_wire(state: RosterState, code: i32) -> ProcessState {
+        match state {
+            RosterState::Alive => ProcessState::Alive,
+            RosterState::Exited => ProcessState::Exited { code },
+            RosterState::Killed => ProcessState::Killed { signal: code },
+            RosterState::Left => ProcessState::Left,
+            RosterState::Stalled => ProcessState::Stalled,
+        }
+    }
+}
+
+/// What is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VerdictKind {
+    Exited {
+        code: i32,
+    },
+    Killed {
+        signal: i32,
+    },
+    Left,
+    HostSilent,
+    /// Its beat stopped. Not final.
+    Stalled,
+    /// Its beat is back. Not final.
+    Recovered,
+}
+
+impl VerdictKind {
+    /// Irreversible for the incarnation.
+    pub fn is_final(self) -> bool {
+        !matches!(self, VerdictKind::Stalled | VerdictKind::Recovered)
+    }
+}
+
+/// Where a verdict came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// The host said so in a notice.
+    Notice,
+    /// The host said so in a heartbeat.
+    Roster,
+    /// This observer's timeout.
+    Timeout,
+    /// A majority agreed on a view without it.
+    View,
+    /// The host said goodbye.
+    Goodbye,
+    /// A newer incarnation of it was heard.
+    Superseded,
+    /// It is a process of this very host.
+    Local,
+}
+
+/// Why a verdict is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    pub observer: u16,
+    pub via: Via,
+    pub decided_ns: u64,
+    /// Last heartbeat heard of the subject's host, and when, per plane.
+    pub last_seq: u64,
+    pub last_rx_ns: [u64; MAX_PLANES],
+    pub timeout_ns: u64,
+    /// The subject's own clock at its end; 0 unknown.
+    pub at_ns: u64,
+    /// Stalls of this observer so far, and suspicions of this host it withheld.
+    pub own_stalls: u64,
+    pub withheld: u64,
+    /// The hosts behind it: this one, or the members of the view that decided.
+    pub votes: HostSet,
+    /// The newer incarnation; 0 for none.
+    pub superseded_by: u32,
+    /// Piggybacks of the subject that never arrived.
+    pub piggybacks_lost: u32,
+}
+
+/// Who is dead (or stalled, or back).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// Counts from 1 at this observer.
+    pub id: u64,
+    pub host: u16,
+    /// [`fide_wire::HOST_SLOT`] for the host itself.
+    pub slot: u8,
+    /// Of the process, or of the host for the host itself.
+    pub incarnation: u32,
+    pub kind: VerdictKind,
+    pub evidence: Evidence,
+}
+
+/// What to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A host ([`fide_wire::HOST_SLOT`]) or process is there. Comes before anything else about that incarnation.
+    Up {
+        host: u16,
+        slot: u8,
+        incarnation: u32,
+        name: Name,
+    },
+    Verdict(Verdict),
+    /// The bytes are lent by `Detector::piggyback_bytes` until the next `poll_event`.
+    Piggyback {
+        host: u16,
+        slot: u8,
+        incarnation: u32,
+        pb_seq: u32,
+        seq: u64,
+        rx_ns: u64,
+        len: u16,
+        buffer: u16,
+    },
+    /// A plane is silent while the other is heard: a network fault, never a death.
+    PathLost {
+        host: u16,
+        plane: u8,
+    },
+    PathRestored {
+        host: u16,
+        plane: u8,
+    },
+    /// This observer did not run on time.
+    ObserverStalled {
+        gap_ns: u64,
+        withheld: u32,
+    },
+    /// This node may not act any more.
+    Fenced {
+        lease_until_ns: u64,
+    },
+    Unfenced {
+        lease_until_ns: u64,
+    },
+    /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself when it found
+    /// that its view can never have a majority again.
+    Excluded {
+        by: u16,
+        incarnation: u32,
+    },
+    ViewChanged {
+        id: ViewId,
+        members: HostSet,
+    },
+    /// A peer wishes to watch a local process (or this host, [`fide_wire::HOST_SLOT`]).
+    MonitorRequest {
+        host: u16,
+        watcher_slot: u8,
+        slot: u8,
+        timeout_us: u32,
+        pbsize: u16,
+    },
+    TimeoutChanged {
+        host: u16,
+        timeout_ns: u64,
+    },
+}
+
+/// What to watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    pub host: u16,
+    /// `None`: the host itself.
+    pub process: Option<Name>,
+}
+
+/// What a watcher would like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// 0: the best there is.
+    pub timeout_ns: u64,
+    pub pbsize: u16,
+}
+
+/// What it gets: the pair's timeout, and what fits into a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    pub timeout_ns: u64,
+    pub pbsize: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    pub slot: u8,
+    pub incarnation: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    #[error("{name} is already joined on this host, in slot {slot}; choose another name")]
+    NameTaken { name: Name, slot: u8 },
+    #[error(
+        "all {} process slots are in use, or their last end is not yet known to every peer",
+        fide_wire::MAX_PROCESSES
+    )]
+    Full,
+    #[error("this host is leaving; join again after it is back")]
+    Leaving,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ProcessError {
+    #[error("no process is joined in slot {slot}")]
+    NotJoined { slot: u8 },
+    #[error("the process in slot {slot} has ended; nothing can follow")]
+    Ended { slot: u8 },
+    #[error("host_silent is what observers conclude, not what a host says of its own process")]
+    NotForLocal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PiggybackError {
+    #[error("{size} bytes, {granted} are granted")]
+    TooLarge { size: usize, granted: usize },
+    #[error("{queued} messages wait for a heartbeat already; retry after the next one")]
+    Full { queued: usize },
+    #[error("no process is joined in slot {slot}")]
+    NotJoined { slot: u8 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MonitorError {
+    #[error("host {host} is not a member of the cluster")]
+    UnknownHost { host: u16 },
+    #[error("this host does not monitor host {host}; the configuration says who monitors whom")]
+    NotMonitored { host: u16 },
+    #[error(
+        "{wanted_ns} ns are wanted, the pair's timeout is {granted_ns} ns; ask for at least that, or 0 for the best"
+    )]
+    TimeoutTooShort { wanted_ns: u64, granted_ns: u64 },
+    #[error("{bound} watches exist already, the most there can be")]
+    Full { bound: usize },
+    #[error("no such watch")]
+    NotFound,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TimeoutError {
+    #[error("host {host} is not a peer of this host")]
+    UnknownHost { host: u16 },
+    #[error("{asked_ns} ns is below the present {present_ns} ns; a timeout is only ever raised while running")]
+    Lower { asked_ns: u64, present_ns: u64 },
+}

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agreement on who is a member (policy majority).
+//!
+//! A view is a numbered set of (voter, incarnation). The next one is decided by single-decree Paxos among the members of
+//! the present one, each of which repeats its state in the VIEW section of its heartbeats: loss, duplication and
+//! reordering cost time only. A member whose view is behind is told the members of the newer one.
+//!
+//! # Dropping a member
+//!
+//! A voter reports whom it finds silent. Once a majority of the view reports the same host, the lowest-numbered voter that
+//! is not silent (the others wait, in order, a few heartbeats each) proposes the view without it. A voter **accepts** a
+//! view only if it contains itself (unless it is leaving) and if for each member dropped its promise has run out and it has
+//! not acknowledged that member since. Where it still hears such a member, it stops acknowledging it (`condemned`), so
+//! that the promise does run out: a value that a crashed proposer left half accepted can always be finished.
+//!
+//! # Why the lease of [`crate::lease`] is right across views
+//!
+//! Let x be unfenced in view V by the majority Q of V (x included), and let V+1 be decided by the majority A. Some q is in
+//! both. If q is not x: q accepted only after its promise to x ran out or a view that contains x. If q is x: x accepts only
+//! views that contain x. So V+1 contains x. That is not enough, since V+2 could drop x while x, still in V, lives on
+//! acknowledgements of members that also know nothing of V+1. Three rules close this:
+//!
+//! 1. a voter that has accepted a next view acknowledges nobody until it is settled;
+//! 2. a voter that has accepted a next view takes no acknowledgement for its own lease until it is settled, and an
+//!    acknowledgement counts only from a member that holds the same view;
+//! 3. who installs a view counts every member as acknowledged at that moment, so drops none within a promise from then.
+//!
+//! Every acknowledgement of Q's q to x came before q accepted V+1 (rule 1, or 2 if q is x), so before anyone installed V+1,
+//! and expires within a promise of that; V+2 cannot drop x earlier than that (rule 3).
+//!
+//! # Founding, and what is not possible without a disk
+//!
+//! State is volatile. A restarted agent is a new incarnation that holds no view, and members add it. Views shrink down to
+//! two members, so a majority of the configured voters may hold no view while two others legitimately go on: a first view
+//! is founded by all configured voters but one, and at least a majority, all of them without a view. Any two unfenced
+//! holders of an older view then include a host that took part as a newer incarnation. It listened for a whole timeout
+//! first, in which what its earlier incarnation had promised ran out. A voter that accepted a first view joins no other
+//! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
+//! leaving. A member that has no majority left, but hears enough voters without a view to found a new one, gives its view
+//! up ([`Outcome::Lost`]): a restart is always safe.
+
+use crate::types::HostSet;
+use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
+
+/// Heartbeats that each further candidate waits before it proposes.
+pub const BACKOFF_HEARTBEATS: u64 = 6;
+/// Heartbeats after which a proposer tries again with a higher ballot (plus its id, so that two do not keep step).
+pub const RETRY_HEARTBEATS: u64 = 24;
+
+/// What the detector knows and the agreement needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Env<'a> {
+    pub now_ns: u64,
+    pub heartbeat_ns: u64,
+    pub timeout_ns: u64,
+    /// Voters whose present incarnation is heard and not silent.
+    pub heard: HostSet,
+    /// Members of the view (as that incarnation) that are silent, superseded or leaving.
+    pub silent: HostSet,
+    /// Members of the view superseded by a newer incarnation: they will not come back.
+    pub superseded: HostSet,
+    /// Members of the view to which the promise has run out since the last acknowledgement.
+    pub free: HostSet,
+    /// Members of the view that said goodbye.
+    pub left: HostSet,
+    /// By id-1: the incarnation heard.
+    pub incarnations: &'a [u32; MAX_HOSTS],
+    /// This host is leaving.
+    pub leaving: bool,
+    /// Hearing anyone that holds a view keeps a voter without one from founding.
+    pub others_hold_a_view: bool,
+}
+
+/// What came of something.
+// Matched where it is made, never stored; boxing would allocate.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Nothing,
+    /// A new view is held; `before` is the membership it replaces.
+    Installed {
+        before: Membership,
+    },
+    /// The others go on without this incarnation.
+    Excluded,
+    /// The view held can never have a majority again, and a new one could be founded without it.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    incarnation: u32,
+    seq: u64,
+    repr: ViewRepr,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Proposer {
+    ballot: u32,
+    value: Option<Membership>,
+    /// Who promised when phase 1 ended.
+    promisers: HostSet,
+    since_ns: u64,
+}
+
+/// One voter's (or, without a vote, one observer's) part.
+#[derive(Debug)]
+pub struct Agreement {
+    me: u16,
+    incarnation: u32,
+    voter: bool,
+    voters: HostSet,
+    started_ns: u64,
+    pub id: ViewId,
+    pub members: Membership,
+    promised: u32,
+    accepted: Option<(u32, Membership)>,
+    proposer: Option<Proposer>,
+    wanted_since_ns: Option<u64>,
+    wait_until_ns: u64,
+    suspects: HostSet,
+    condemned: HostSet,
+    lost_since_ns: Option<u64>,
+    /// Without a view, and listened long enough to take part in founding one.
+    ready: bool,
+    reports: Box<[Option<Report>]>,
+}
+
+impl Agreement {
+    pub fn new(me: u16, incarnation: u32, voters: HostSet, now_ns: u64) -> Agreement {
+        Agreement {
+            me,
+            incarnation,
+            voter: voters.contains(me),
+            voters,
+            started_ns: now_ns,
+            id: ViewId::NONE,
+            members: Membership::EMPTY,
+            promised: 0,
+            accepted: None,
+            proposer: None,
+            wanted_since_ns: None,
+            wait_until_ns: 0,
+            suspects: HostSet::EMPTY,
+            condemned: HostSet::EMPTY,
+            lost_since_ns: None,
+            ready: false,
+            reports: vec![None; MAX_HOSTS].into_boxed_slice(),
+        }
+    }
+
+    /// Starts again without a view, as a new incarnation.
+    pub fn restart(&mut self, incarnation: u32, now_ns: u64) {
+        self.incarnation = incarnation;
+        self.started_ns = now_ns;
+        self.id = ViewId::NONE;
+        self.members = Membership::EMPTY;
+        self.reports.fill(None);
+        self.settle();
+    }
+
+    /// Hosts that must not be acknowledged now: all, or those that a running proposal drops.
+    pub fn mute(&self) -> HostSet {
+        if self.accepted.is_some() { HostSet(u64::MAX) } else { self.condemned }
+    }
+
+    /// May acknowledgements prolong the lease?
+    pub fn takes_acks(&self) -> bool {
+        !self.id.is_none() && self.accepted.is_none()
+    }
+
+    pub fn holds(&self, id: u16, incarnation: u32) -> bool {
+        self.members.contains(id, incarnation)
+    }
+
+    fn quorum(&self) -> usize {
+        if self.id.is_none() {
+            let n = self.voters.len();
+            (n / 2 + 1).max(n.saturating_sub(1))
+        } else {
+            self.members.len() / 2 + 1
+        }
+    }
+
+    fn smallest(&self) -> usize {
+        if self.voters.len() >= 3 { 2 } else { 1 }
+    }
+
+    fn settle(&mut self) {
+        self.promised = 0;
+        self.accepted = None;
+        self.proposer = None;
+        self.wanted_since_ns = None;
+        self.wait_until_ns = 0;
+        self.suspects = HostSet::EMPTY;
+        self.condemned = HostSet::EMPTY;
+        self.lost_since_ns = None;
+        self.ready = false;
+    }
+
+    /// Takes the VIEW section of a heartbeat of `from`.
+    pub fn receive(&mut self, from: u16, incarnation: u32, seq: u64, repr: &ViewRepr) -> Outcome {
+        let slot = &mut self.reports[usize::from(from) - 1];
+        if slot.is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
+            *slot = Some(Report { incarnation, seq, repr: *repr });
+        }
+        if repr.id <= self.id {
+            return Outcome::Nothing;
+        }
+        let lineage = repr.id.generation == self.id.generation;
+        if self.voter && !self.id.is_none() && !lineage {
+            return Outcome::Excluded;
+        }
+        let Some(members) = &repr.members else { return Outcome::Nothing };
+        if !self.voter {
+            return self.install(repr.id, *members);
+        }
+        if !members.contains(self.me, self.incarnation) {
+            return if self.id.is_none() { Outcome::Nothing } else { Outcome::Excluded };
+        }
+        if self.id.is_none()
+            && let Some((_, value)) = &self.accepted
+        {
+            let founded = founding_id(value);
+            if repr.id.generation != founded.generation || (repr.id == founded && members != value) {
+                return Outcome::Excluded;
+            }
+        }
+        self.install(repr.id, *members)
+    }
+
+    fn install(&mut self, id: ViewId, members: Membership) -> Outcome {
+        let before = self.members;
+        self.id = id;
+        self.members = members;
+        self.settle();
+        Outcome::Installed { before }
+    }
+
+    /// Reports of those who hold the same view as this host and are (or may become) members.
+    fn electors(&self) -> impl Iterator<Item = (u16, &ViewRepr)> {
+        self.voters.iter().filter(|id| *id != self.me).filter_map(|id| {
+            let report = self.reports[usize::from(id) - 1].as_ref()?;
+            let same = report.repr.id == self.id;
+            let elector = self.id.is_none() || self.members.contains(id, report.incarnation);
+            (same && elector).then_some((id, &report.repr))
+        })
+    }
+
+    /// Does what is due. Cheap when nothing is.
+    pub fn step(&mut self, env: &Env<'_>) -> Outcome {
+        if !self.voter {
+            return Outcome::Nothing;
+        }
+        let founding = self.id.is_none();
+        if !founding && !self.members.contains(self.me, self.incarnation) {
+            return Outcome::Nothing;
+        }
+        if founding {
+            let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns);
+            self.ready = listened && !env.others_hold_a_view && !env.leaving;
+            if !self.ready {
+                return Outcome::Nothing;
+            }
+        }
+        let mut suspects = env.silent;
+        if env.leaving {
+            suspects.insert(self.me);
+        }
+        self.suspects = suspects;
+        self.forget_the_gone(env);
+        self.accept(env);
+        self.propose(env);
+        let outcome = self.count(env);
+        if outcome == Outcome::Nothing { self.check_lost(env) } else { outcome }
+    }
+
+    /// A voter without a view that restarted has no part in what its earlier incarnation said.
+    fn forget_the_gone(&mut self, env: &Env<'_>) {
+        for (at, report) in self.reports.iter_mut().enumerate() {
+            if report.is_some_and(|r| r.incarnation < env.incarnations[at]) && self.id.is_none() {
+                *report = None;
+            }
+        }
+    }
+
+    fn accept(&mut self, env: &Env<'_>) {
+        let own = self.proposer.map(|p| Proposal { ballot: p.ballot, value: p.value });
+        let best = self.electors().filter_map(|(_, r)| r.proposal).chain(own).max_by_key(|p| p.ballot);
+        self.condemned = HostSet::EMPTY;
+        let Some(best) = best.filter(|b| b.ballot >= self.promised) else { return };
+        self.promised = best.ballot;
+        let Some(value) = best.value else { return };
+        if self.accepted.is_some_and(|(ballot, _)| ballot == best.ballot) {
+            return;
+        }
+        if !value.contains(self.me, self.incarnation) && !env.leaving {
+            return;
+        }
+        let dropped: HostSet =
+            self.members.iter().filter(|(id, inc)| !value.contains(*id, *inc)).map(|(id, _)| id).collect();
+        let mut dropped = dropped;
+        dropped.remove(self.me);
+        // Not acknowledged from now on; the promise made to them runs out by itself.
+        self.condemned = dropped;
+        if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.smallest() {
+            self.accepted = Some((best.ballot, value));
+        }
+    }
+
+    /// Who should be in the next view, as this host sees it.
+    fn desired(&self, env: &Env<'_>) -> Membership {
+        let mut next = self.members;
+        if self.id.is_none() {
+            next.insert(self.me, self.incarnation);
+            for (id, _) in self.electors().filter(|(id, r)| env.heard.contains(*id) && r.acceptor.is_some()) {
+                next.insert(id, env.incarnations[usize::from(id) - 1]);
+            }
+            return next;
+        }
+        let majority = self.members.len() / 2 + 1;
+        for (id, _) in self.members.iter() {
+            let support = self
+                .electors()
+                .filter(|(other, r)| {
+                    (!env.silent.contains(*other) || env.left.contains(*other))
+                        && r.acceptor.is_some_and(|(_, s)| HostSet(s).contains(id))
+                })
+                .count()
+                + usize::from(self.suspects.contains(id));
+            if support >= majority {
+                next.remove(id);
+            }
+        }
+        for id in self.voters.iter().filter(|id| env.heard.contains(*id)) {
+            let incarnation = env.incarnations[usize::from(id) - 1];
+            let viewless =
+                self.reports[usize::from(id) - 1].is_some_and(|r| r.incarnation == incarnation && r.repr.id.is_none());
+            let present = next.incarnation(id);
+            if viewless && id != self.me && present.is_none() {
+                next.insert(id, incarnation);
+            }
+        }
+        if next.len() < self.smallest() { self.members } else { next }
+    }
+
+    fn propose(&mut self, env: &Env<'_>) {
+        let highest = self
+            .electors()
+            .flat_map(|(_, r)| [r.acceptor.map_or(0, |a| a.0), r.proposal.map_or(0, |p| p.ballot)])
+            .max()
+            .unwrap_or(0)
+            .max(self.promised);
+        let retry_ns = (RETRY_HEARTBEATS + 3 * u64::from(self.me)) * env.heartbeat_ns;
+        if let Some(proposer) = self.proposer
+            && (highest > proposer.ballot || env.now_ns >= proposer.since_ns.saturating_add(retry_ns))
+        {
+            self.proposer = None;
+            self.wait_until_ns = env.now_ns.saturating_add(if highest > proposer.ballot { retry_ns } else { 0 });
+        }
+        let desired = self.desired(env);
+        let wanted =
+            highest > 0 || if self.id.is_none() { desired.len() >= self.quorum() } else { desired != self.members };
+        if !wanted {
+            self.wanted_since_ns = None;
+            self.proposer = None;
+            return;
+        }
+        let since = *self.wanted_since_ns.get_or_insert(env.now_ns);
+        let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
+        let due = since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns).max(self.wait_until_ns);
+        if self.proposer.is_none() && env.now_ns >= due && !env.leaving {
+            let Some(round) = (highest >> 8).checked_add(1).filter(|r| *r < 1 << 24) else { return };
+            let ballot = round << 8 | u32::from(self.me);
+            self.proposer = Some(Proposer { ballot, value: None, promisers: HostSet::EMPTY, since_ns: env.now_ns });
+            self.promised = ballot;
+        }
+        let Some(mut proposer) = self.proposer else { return };
+        if proposer.value.is_none() {
+            let mut promisers: HostSet = self
+                .electors()
+                .filter(|(id, r)| {
+                    r.acceptor.is_some_and(|(p, _)| p == proposer.ballot)
+                        && (!self.id.is_none() || env.heard.contains(*id))
+                })
+                .map(|(id, _)| id)
+                .collect();
+            promisers.insert(self.me);
+            if promisers.len() >= self.quorum() {
+                let accepted = self
+                    .electors()
+                    .filter(|(id, _)| promisers.contains(*id))
+                    .filter_map(|(_, r)| r.accepted)
+                    .chain(self.accepted)
+                    .max_by_key(|(ballot, _)| *ballot);
+                proposer.value = Some(accepted.map_or(desired, |(_, value)| value));
+                proposer.promisers = promisers;
+                proposer.since_ns = env.now_ns;
+                self.proposer = Some(proposer);
+                self.accept(env);
+            }
+        }
+    }
+
+    /// Is the proposed view decided?
+    fn count(&mut self, env: &Env<'_>) -> Outcome {
+        let Some(Proposer { ballot, value: Some(value), promisers, .. }) = self.proposer else {
+            return Outcome::Nothing;
+        };
+        let votes = self.electors().filter(|(_, r)| r.accepted.is_some_and(|(b, _)| b == ballot)).count()
+            + usize::from(self.accepted.is_some_and(|(b, _)| b == ballot));
+        if votes < self.quorum() {
+            return Outcome::Nothing;
+        }
+        let id = if self.id.is_none() {
+            // A promiser that restarted since has forgotten its promise.
+            let mut others = promisers;
+            others.remove(self.me);
+            if !others.minus(env.heard).is_empty() {
+                return Outcome::Nothing;
+            }
+            founding_id(&value)
+        } else {
+            ViewId { generation: self.id.generation, number: self.id.number + 1 }
+        };
+        if !value.contains(self.me, self.incarnation) {
+            // It helped to decide its own leaving.
+            return Outcome::Nothing;
+        }
+        self.install(id, value)
+    }
+
+    /// No majority of the view is left, and there are enough voters without one to found another.
+    fn check_lost(&mut self, env: &Env<'_>) -> Outcome {
+        if self.id.is_none() {
+            return Outcome::Nothing;
+        }
+        let alive = 1 + self
+            .members
+            .iter()
+            .filter(|(id, inc)| {
+                *id != self.me && env.heard.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
+            })
+            .count();
+        let viewless = env
+            .heard
+            .iter()
+            .filter(|id| {
+                self.reports[usize::from(*id) - 1]
+                    .is_some_and(|r| r.incarnation == env.incarnations[usize::from(*id) - 1] && r.repr.id.is_none())
+            })
+            .count();
+        let n = self.voters.len();
+        let founding = (n / 2 + 1).max(n.saturating_sub(1));
+        if alive > self.members.len() / 2 || viewless + 1 < founding {
+            self.lost_since_ns = None;
+            return Outcome::Nothing;
+        }
+        let since = *self.lost_since_ns.get_or_insert(env.now_ns);
+        if env.now_ns >= since.saturating_add(2 * env.timeout_ns) { Outcome::Lost } else { Outcome::Nothing }
+    }
+
+    /// The VIEW section of the next heartbeat. `spread`: somebody heard is behind.
+    pub fn repr(&self, spread: bool) -> ViewRepr {
+        let mut repr = ViewRepr::steady(self.id);
+        if spread && !self.id.is_none() {
+            repr.members = Some(self.members);
+        }
+        if self.voter && (self.promised != 0 || !self.suspects.is_empty() || self.ready) {
+            repr.acceptor = Some((self.promised, self.suspects.0));
+        }
+        repr.accepted = self.accepted;
+        repr.proposal = self.proposer.map(|p| Proposal { ballot: p.ballot, value: p.value });
+        repr
+    }
+}
+
+/// A first view's number: 1, in the generation of its highest incarnation.
+fn founding_id(members: &Membership) -> ViewId {
+    ViewId { generation: members.iter().map(|(_, inc)| inc).max().unwrap_or(0), number: 1 }
+}
