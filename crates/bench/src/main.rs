@@ -29,8 +29,9 @@ struct Args {
     /// Trials of memberlist's LAN setting.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     lan_silences: u32,
-    /// Seconds under load for which a fast setting of memberlist has to stay right.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// Seconds under load for which a setting of memberlist has to stay right to be tried further; three times as long
+    /// to be taken.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=30))]
     stretch_s: u32,
     /// Leave memberlist out.
     #[arg(long)]

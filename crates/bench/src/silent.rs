@@ -149,7 +149,7 @@ fn add_search(report: &mut Report, found: &Fastest) {
     let seen: Vec<_> = found
         .tried
         .iter()
-        .map(|(ms, a)| format!("{ms} ms: {} suspicions, {} deaths", a.suspicions, a.deaths))
+        .map(|(ms, s, a)| format!("{ms} ms, {s} s: {} suspicions, {} deaths", a.suspicions, a.deaths))
         .collect();
     let n = found.tried.len() as u64;
     for (name, ms) in [(NO_SUSPICION, found.no_suspicion_ms), (NO_DEATH, found.no_death_ms)] {

@@ -14,17 +14,22 @@ use std::time::{Duration, Instant};
 /// How long a drop waits for the removal before it leaves the rest to the next sweep.
 const REAP_LIMIT: Duration = Duration::from_secs(20);
 
-// Each step has its own limit so that one stuck namespace does not keep the others. `rm` comes last: a process that is
+// Each step has its own limit so that one stuck namespace does not keep the others. Three passes, for what was being
+// forked during the one before. `rm` comes last: a process that is
 // still dying may write a log line.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP QUIT PIPE
 creator=$1; scratch=$2; shift 2
 keep=
 while read -r line; do keep=$line; done
-for n in "$@"; do
-    for p in $(timeout -s KILL 5 ip netns pids "$n" 2>/dev/null); do
-        [ "$p" = "$creator" ] || kill -KILL "$p"
+for pass in 1 2 3; do
+    found=
+    for n in "$@"; do
+        for p in $(timeout -s KILL 5 ip netns pids "$n" 2>/dev/null); do
+            [ "$p" = "$creator" ] || { kill -KILL "$p"; found=1; }
+        done
     done
+    [ "$found" ] || break
 done
 for n in "$@"; do
     timeout -s KILL 5 ip netns del "$n"

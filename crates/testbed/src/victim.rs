@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 mod program;
 pub use program::run;
@@ -32,6 +32,8 @@ pub struct VictimSpec {
 #[derive(Debug)]
 pub struct Victim {
     child: Child,
+    /// Apart from the child, whose `wait` would close it and so end the victim before its signal does.
+    _lifeline: Option<ChildStdin>,
 }
 
 impl Victim {
@@ -70,7 +72,8 @@ impl Victim {
                 why: format!("it said {line:?} and ended with {status:?}"),
             });
         }
-        Ok(Victim { child })
+        let lifeline = child.stdin.take();
+        Ok(Victim { child, _lifeline: lifeline })
     }
 
     /// Its process id.

@@ -21,6 +21,9 @@ const VERDICT_LIMIT: Duration = Duration::from_secs(60);
 /// Probe intervals of the search, ms, slowest first.
 const RUNGS_MS: [u32; 9] = [1000, 500, 200, 100, 50, 20, 10, 5, 2];
 
+/// How many times longer a setting is watched before it is taken for right.
+const CONFIRMATION: u32 = 3;
+
 /// memberlist's settings; those not set are its DefaultLANConfig's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knobs {
@@ -223,39 +226,55 @@ pub struct Fastest {
     pub no_suspicion_ms: Option<u32>,
     /// Shortest one without a false death, ms.
     pub no_death_ms: Option<u32>,
-    /// Probe interval and false alarms of each setting that was tried.
-    pub tried: Vec<(u32, Alarms)>,
+    /// Probe interval, seconds and false alarms of each setting that was tried, in that order.
+    pub tried: Vec<(u32, u64, Alarms)>,
 }
 
 /// Goes from slow to fast settings, each for `stretch` with a hog on every core, until one declares somebody dead who
-/// is not.
+/// is not; then back to slower ones, until one stays right for three times as long.
 pub fn find_fastest(bed: &Testbed, stretch: Duration, mut progress: impl FnMut(&str)) -> Result<Fastest> {
-    let mut found = Fastest { no_suspicion_ms: None, no_death_ms: None, tried: Vec::new() };
-    let mut suspected = false;
-    for ms in RUNGS_MS {
-        let list = Memberlist::start(bed, Knobs::at_probe_interval(ms))?;
-        // What joining itself caused does not count.
-        list.alarms(Duration::from_millis(500));
-        let hogs = CpuLoad::start(&usable_cores(), 1, stretch.as_nanos() as u64 + 1_000_000_000)?;
-        let alarms = list.alarms(stretch);
-        hogs.stop();
+    let mut tried = Vec::new();
+    let mut attempt = |ms: u32, stretch: Duration| -> Result<Alarms> {
+        let alarms = alarms_under_load(bed, ms, stretch)?;
         progress(&format!(
             "memberlist, probe every {ms} ms: {} suspicions, {} false deaths in {} s",
             alarms.suspicions,
             alarms.deaths,
             stretch.as_secs()
         ));
-        found.tried.push((ms, alarms));
-        suspected |= alarms.suspicions > 0;
-        if !suspected {
-            found.no_suspicion_ms = Some(ms);
-        }
-        if alarms.deaths > 0 {
+        tried.push((ms, stretch.as_secs(), alarms));
+        Ok(alarms)
+    };
+    let mut reached = 0;
+    for ms in RUNGS_MS {
+        if attempt(ms, stretch)?.deaths > 0 {
             break;
         }
-        found.no_death_ms = Some(ms);
+        reached += 1;
     }
-    Ok(found)
+    let (mut no_suspicion_ms, mut no_death_ms) = (None, None);
+    for ms in RUNGS_MS[..reached].iter().rev() {
+        let alarms = attempt(*ms, stretch * CONFIRMATION)?;
+        if alarms.deaths > 0 {
+            continue;
+        }
+        no_death_ms = no_death_ms.or(Some(*ms));
+        if alarms.suspicions == 0 {
+            no_suspicion_ms = Some(*ms);
+            break;
+        }
+    }
+    Ok(Fastest { no_suspicion_ms, no_death_ms, tried })
+}
+
+fn alarms_under_load(bed: &Testbed, probe_interval_ms: u32, stretch: Duration) -> Result<Alarms> {
+    let list = Memberlist::start(bed, Knobs::at_probe_interval(probe_interval_ms))?;
+    // What joining itself caused does not count.
+    list.alarms(Duration::from_millis(500));
+    let hogs = CpuLoad::start(&usable_cores(), 1, stretch.as_nanos() as u64 + 1_000_000_000)?;
+    let alarms = list.alarms(stretch);
+    hogs.stop();
+    Ok(alarms)
 }
 
 #[cfg(test)]
