@@ -218,6 +218,9 @@ int fide_unmonitor(struct fide_t *fide, int monitor);
 // above the granted size (will never do), -EAGAIN while the outbox is full (try later), -ENOENT without a join.
 int fide_piggyback(struct fide_t *fide, const void *data, size_t len);
 
+// As fide_piggyback, as the process that this id was given for.
+int fide_piggyback_as(struct fide_t *fide, int process, const void *data, size_t len);
+
 // "I make progress": one atomic addition, from any thread, without a lock.
 int fide_beat(const struct fide_t *fide);
 

@@ -149,6 +149,19 @@ unsafe fn needed<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Fail
     unsafe { text(pointer, what) }?.ok_or_else(|| invalid(&format!("{what} is NULL")))
 }
 
+/// # Safety
+/// `len` bytes at `data` are readable while the slice is in use.
+unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(invalid("data is NULL"));
+    }
+    // SAFETY: as the contract says.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
+}
+
 /// Copies a struct whose first field is the size that the caller was compiled with; what it did not know is zero.
 ///
 /// # Safety
@@ -358,13 +371,22 @@ pub unsafe extern "C" fn fide_unmonitor(fide: *mut Fide, monitor: c_int) -> c_in
 pub unsafe extern "C" fn fide_piggyback(fide: *mut Fide, data: *const c_void, len: usize) -> c_int {
     guard(|| {
         // SAFETY: by the contract.
-        let fide = unsafe { handle(fide) }?;
-        if data.is_null() && len > 0 {
-            return Err(invalid("data is NULL"));
-        }
-        // SAFETY: readable by the contract; an empty slice needs no memory.
-        let bytes = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) } };
+        let (fide, bytes) = unsafe { (handle(fide)?, bytes(data, len)?) };
         fide.client().piggyback(bytes)?;
+        Ok(0)
+    })
+}
+
+/// As fide_piggyback, as the process that this id was given for.
+///
+/// # Safety
+/// As fide_piggyback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_piggyback_as(fide: *mut Fide, process: c_int, data: *const c_void, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let (fide, bytes) = unsafe { (handle(fide)?, bytes(data, len)?) };
+        fide.client().piggyback_as(ProcessId(id_from(process, "process")?), bytes)?;
         Ok(0)
     })
 }

@@ -225,6 +225,8 @@ fn misuse_gives_codes_and_says_what_would_be_right() {
         assert_eq!(fide_piggyback(set.fide, [0u8; 101].as_ptr().cast(), 101), -libc::EMSGSIZE);
         assert_eq!(fide_piggyback(set.fide, null(), 1), -libc::EINVAL);
         assert_eq!(fide_piggyback(set.fide, null(), 0), 0);
+        assert_eq!(fide_piggyback_as(set.fide, 1, c"x".as_ptr().cast(), 1), 0);
+        assert_eq!(fide_piggyback_as(set.fide, 2, c"x".as_ptr().cast(), 1), -libc::ENOENT);
         let unsized_upcalls = FideUpcalls { size: 0, ..FideUpcalls::default() };
         assert_eq!(fide_set_upcalls(set.fide, &unsized_upcalls, null_mut()), -libc::EINVAL);
         assert!(last_error().contains("sizeof(fide_upcalls)"), "{}", last_error());
