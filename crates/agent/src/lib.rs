@@ -1,1 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
+//! The agent of one host: detector, lane and BPF programs joined, and the clients that use them.
+//!
+//! Two threads. The *loop* ([`engine`]) is pinned and does everything that must be on time; the
+//! *control thread* ([`control`]) serves the Unix socket, holds pidfds, keeps the [`journal`]. They
+//! meet in three bounded queues ([`command`]).
+//!
+//! **Invariant:** no protocol: what a packet means and who is dead is `fide-detector`'s alone.
+
+pub mod command;
+pub mod config;
+pub mod control;
+pub mod engine;
+pub mod incarnation;
+pub mod journal;
+pub mod key;
+pub mod metrics;
+mod notify;
+pub mod process;
+pub mod rungs;
+pub mod signals;
+pub mod snapshot;
+pub mod socket;
+mod start;
+pub mod status;
+pub mod timeout;
+
+pub use start::{Options, StartError, run};

@@ -19,7 +19,7 @@ mod map;
 mod receive;
 
 pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
-pub use receive::{Receive, ReceiveFds, Settings, Told, XdpMode};
+pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told, XdpMode};
 
 /// What can go wrong between here and the kernel.
 #[derive(Debug, thiserror::Error)]

@@ -219,6 +219,11 @@ impl Receive {
         Ok(())
     }
 
+    /// Detaches the program from every interface.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
     /// The ring that wakes the agent, [`crate::intf::WAKE_RING_BYTES`] long.
     #[must_use]
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
@@ -274,14 +279,15 @@ impl Receive {
         (usize::from(host) - 1) * MAX_PROCESSES + usize::from(slot)
     }
 
-    /// Begins the watch of one incarnation of a process; clients stay as they are.
-    pub fn watch_incarnation(&self, host: u16, slot: u8, incarnation: u32, piggyback_seq: u32) {
+    /// Begins the watch of one incarnation of a process by `clients` (bit c: client c).
+    pub fn begin_watch(&self, host: u16, slot: u8, incarnation: u32, clients: u64, piggyback_seq: u32) {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: fields of a mapped entry, aligned as the C struct is; `claim` goes last, so that
         // the program sees the new incarnation only with all that belongs to it.
         unsafe {
             (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq);
             self.watches.atomic(&raw mut (*watch).undelivered).store(0, Ordering::SeqCst);
+            self.watches.atomic(&raw mut (*watch).clients).store(clients, Ordering::SeqCst);
             self.watches.atomic(&raw mut (*watch).claim).store(u64::from(incarnation) << 32, Ordering::SeqCst);
         }
     }
@@ -321,26 +327,22 @@ impl Receive {
         unsafe { self.watches.atomic(&raw mut (*watch).undelivered).swap(0, Ordering::SeqCst) }
     }
 
-    /// Makes a ring for `client` and returns the descriptor that the client maps and polls.
+    /// Puts clients back that [`Receive::take_undelivered`] took and that could not be served.
+    pub fn mark_undelivered(&self, host: u16, slot: u8, clients: u64) {
+        let watch = self.watches.at(Self::watch_index(host, slot));
+        // SAFETY: aligned 64-bit field of a mapped entry.
+        unsafe { self.watches.atomic(&raw mut (*watch).undelivered).fetch_or(clients, Ordering::SeqCst) };
+    }
+
+    /// A handle with which another thread opens rings for clients.
     ///
     /// # Errors
-    /// [`BpfError::Map`] if the kernel has no memory for it.
-    pub fn open_client_ring(&self, client: u8) -> Result<OwnedFd, BpfError> {
-        assert!(usize::from(client) < MAX_CLIENTS);
-        let options = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
-            ..Default::default()
-        };
-        let fail = |what| move |error| BpfError::Map { what, source: io::Error::other(error) };
-        let ring = MapHandle::create(MapType::RingBuf, Some("fide_client"), 0, 0, CLIENT_RING_BYTES, &options)
-            .map_err(fail("a client's ring could not be made"))?;
-        let fd = ring.as_fd().as_raw_fd();
-        self.client_rings
-            .update(&u32::from(client).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-            .map_err(fail("a client's ring could not be installed"))?;
-        ring.as_fd()
-            .try_clone_to_owned()
-            .map_err(|source| BpfError::Map { what: "a client's ring could not be kept", source })
+    /// [`BpfError::Map`] without a descriptor left.
+    pub fn client_rings(&self) -> Result<ClientRings, BpfError> {
+        MapHandle::try_from(&self.client_rings).map(ClientRings).map_err(|error| BpfError::Map {
+            what: "the clients' rings could not be shared",
+            source: io::Error::other(error),
+        })
     }
 
     /// Installs a ring made earlier (after a takeover).
@@ -437,6 +439,33 @@ impl Receive {
         ];
         fds.extend(self.links.iter().map(AsFd::as_fd));
         fds
+    }
+}
+
+/// Opens rings for clients.
+pub struct ClientRings(MapHandle);
+
+impl ClientRings {
+    /// Makes a ring for `client` and returns the descriptor that the client maps and polls.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel has no memory for it.
+    pub fn open(&self, client: u8) -> Result<OwnedFd, BpfError> {
+        assert!(usize::from(client) < MAX_CLIENTS);
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+            ..Default::default()
+        };
+        let fail = |what| move |error| BpfError::Map { what, source: io::Error::other(error) };
+        let ring = MapHandle::create(MapType::RingBuf, Some("fide_client"), 0, 0, CLIENT_RING_BYTES, &options)
+            .map_err(fail("a client's ring could not be made"))?;
+        let fd = ring.as_fd().as_raw_fd();
+        self.0
+            .update(&u32::from(client).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .map_err(fail("a client's ring could not be installed"))?;
+        ring.as_fd()
+            .try_clone_to_owned()
+            .map_err(|source| BpfError::Map { what: "a client's ring could not be kept", source })
     }
 }
 

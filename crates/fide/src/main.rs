@@ -1,2 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-fn main() {}
+//! `fide`: the command line. Each subcommand is a file; none holds protocol logic.
+
+mod agent;
+mod ask;
+mod exit;
+mod run;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use exit::Failure;
+
+/// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
+///
+/// Exit codes: 0 ok, 1 unhealthy, 2 usage, 3 unsupported here, 4 not permitted.
+#[derive(Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run this host's agent
+    Agent(agent::Arguments),
+    /// Wait for what happens to a process or host, and print it
+    Watch(watch::Arguments),
+    /// Start a program under watch
+    Run(run::RunArguments),
+    /// Put a running program under watch
+    Guard(run::GuardArguments),
+    /// Show what this host's agent knows
+    Status(ask::StatusArguments),
+    /// Say why an event was told
+    Explain(ask::ExplainArguments),
+    /// Print the agent's metrics as Prometheus text
+    Metrics(ask::MetricsArguments),
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some(run::GATE) {
+        return run::gate(&words.collect::<Vec<_>>());
+    }
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Agent(arguments) => agent::run(&arguments),
+        Command::Watch(arguments) => watch::run(&arguments),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Guard(arguments) => run::guard(&arguments),
+        Command::Status(arguments) => ask::status(&arguments),
+        Command::Explain(arguments) => ask::explain(&arguments),
+        Command::Metrics(arguments) => ask::metrics(&arguments),
+    };
+    match done {
+        Ok(code) => code,
+        Err(Failure { code, error }) => {
+            eprintln!("fide: {error:#}");
+            ExitCode::from(code)
+        }
+    }
+}

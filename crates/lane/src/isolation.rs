@@ -37,9 +37,9 @@ impl Measure {
     }
 }
 
-/// The measures in force for the calling thread. The C-state hold ends when this is dropped.
-#[derive(Debug)]
-pub struct Isolation {
+/// What became of each measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measures {
     /// Pinned to one core.
     pub core: Measure,
     /// SCHED_FIFO.
@@ -50,7 +50,21 @@ pub struct Isolation {
     pub c_states: Measure,
     /// The core is kept free of other tasks at boot (`isolcpus`).
     pub isolated: Measure,
+}
+
+/// The measures in force for the calling thread. The C-state hold ends when this is dropped.
+#[derive(Debug)]
+pub struct Isolation {
+    measures: Measures,
     _latency: Option<File>,
+}
+
+impl Isolation {
+    /// What became of each measure.
+    #[must_use]
+    pub fn measures(&self) -> &Measures {
+        &self.measures
+    }
 }
 
 /// Real-time priority of the loop: above ordinary threads, below the kernel's own migration and
@@ -61,7 +75,7 @@ pub const LOOP_PRIORITY: i32 = 80;
 #[must_use]
 pub fn isolate(core: usize) -> Isolation {
     let latency = hold_c_states();
-    Isolation {
+    let measures = Measures {
         core: Measure::of(pin(core), format!("core {core}"), "the loop runs wherever the scheduler puts it"),
         priority: Measure::of(set_fifo(LOOP_PRIORITY), format!("SCHED_FIFO {LOOP_PRIORITY}"), "needs CAP_SYS_NICE"),
         memory: lock_memory(),
@@ -70,8 +84,8 @@ pub fn isolate(core: usize) -> Isolation {
             Err(error) => Measure::Missing(format!("/dev/cpu_dma_latency: {error}")),
         },
         isolated: isolated(core),
-        _latency: latency.ok(),
-    }
+    };
+    Isolation { measures, _latency: latency.ok() }
 }
 
 /// The highest numbered core this process may run on: interrupts and daemons prefer the low ones.
@@ -171,6 +185,6 @@ mod tests {
 
     #[test]
     fn a_core_that_does_not_exist_is_a_missing_measure() {
-        std::thread::spawn(|| assert!(!isolate(1_000_000).core.held())).join().expect("no panic");
+        std::thread::spawn(|| assert!(!isolate(1_000_000).measures().core.held())).join().expect("no panic");
     }
 }

@@ -461,13 +461,17 @@ int heartbeat_receive(struct xdp_md *ctx)
 		__u32 index = host * FIDE_MAX_PLANES + header->plane;
 		struct fide_slot *slot = bpf_map_lookup_elem(&slots, &index);
 
-		if (header->incarnation > admit->incarnation) {
-			scratch->wake.detail = FIDE_PACKET_UNADMITTED;
-			wake_agent(counters, scratch, sizeof(scratch->wake) + len, BPF_RB_FORCE_WAKEUP);
-		} else {
+		__u64 before = 0;
+
+		if (header->incarnation <= admit->incarnation) {
 			COUNT(stale);
 			if (slot)
-				__sync_fetch_and_add(&slot->stale, 1);
+				before = __sync_fetch_and_add(&slot->stale, 1);
+		}
+		/* Of what a dead incarnation says the agent sees a sample, to answer that it is dead. */
+		if (before % FIDE_STALE_SAMPLE == 0) {
+			scratch->wake.detail = FIDE_PACKET_UNADMITTED;
+			wake_agent(counters, scratch, sizeof(scratch->wake) + len, BPF_RB_FORCE_WAKEUP);
 		}
 		return XDP_DROP;
 	}

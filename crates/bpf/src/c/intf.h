@@ -18,6 +18,8 @@
 /* Bound of the ring that wakes the agent: about 640 packets of full size. */
 #define FIDE_WAKE_RING_BYTES (1024 * 1024)
 #define FIDE_CLIENT_RING_BYTES (64 * 1024)
+/* Every so many packets of a stale or dead incarnation one reaches the agent. */
+#define FIDE_STALE_SAMPLE 32
 
 /* ---- what the agent tells the programs ---- */
 

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the control thread and the loop say to each other.
+//!
+//! Three bounded queues without locks: commands to the loop, replies from it, and a record of what
+//! happened. The loop never waits for the control thread; at the bound of the record it drops and
+//! counts, and what it would free it hands back instead.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam_queue::ArrayQueue;
+use fide_detector as detector;
+use fide_shm::session::AgentSession;
+use fide_wire::{Keys, Name};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::{process::Exit, snapshot::Snapshot};
+
+/// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
+/// handful would do.
+const COMMANDS: usize = 16;
+/// Events waiting to be written to the journal: a second of the worst storm (64 hosts of 64
+/// processes dying together).
+const RECORDS: usize = 8192;
+/// The loop answers at its next turn; a loop that is silent for this long is dead.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How events reach one client.
+#[derive(Debug)]
+pub enum Channel {
+    /// Through its own BPF ring, which is installed already.
+    Ring,
+    /// Through the inbox of its session; the eventfd wakes it.
+    Inbox(OwnedFd),
+}
+
+/// One client's memory, handed to the loop when the session opens and back when it closes.
+#[derive(Debug)]
+pub struct Memory {
+    pub region: AgentSession,
+    pub channel: Channel,
+}
+
+/// What the control thread asks of the loop.
+#[derive(Debug)]
+pub enum Command {
+    OpenSession { client: u8, memory: Box<Memory> },
+    CloseSession { client: u8 },
+    Join { client: u8, name: Name, beat_timeout_ns: u64 },
+    Changed { slot: u8, cookie: u64, change: Change, at_ns: u64 },
+    Monitor { client: u8, host: u16, name: Option<Name>, wanted: detector::Wanted },
+    Unmonitor { client: u8, watch: u32 },
+    Snapshot(Box<Snapshot>),
+    SetKeys(Keys),
+    Restart { incarnation: u32 },
+    Leave,
+    Stop,
+}
+
+/// What became of a local process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Exited(Exit),
+    Left,
+}
+
+/// What the loop answers.
+#[derive(Debug)]
+pub enum Reply {
+    Done,
+    Closed(Option<Box<Memory>>),
+    Joined(Result<JoinedProcess, detector::JoinError>),
+    Monitored(Result<Monitored, MonitorRefusal>),
+    Unmonitored(bool),
+    Snapshot(Box<Snapshot>),
+}
+
+/// A local process that was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinedProcess {
+    pub slot: u8,
+    pub incarnation: u32,
+    /// Names this registration for good, also when the host begins a new incarnation.
+    pub cookie: u64,
+    pub pbsize: u16,
+}
+
+/// A watch that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Monitored {
+    pub watch: u32,
+    pub timeout_ns: u64,
+    pub pbsize: u16,
+    pub slot: u8,
+    pub incarnation: u32,
+    pub alive: Option<bool>,
+}
+
+/// Why a watch was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MonitorRefusal {
+    Detector(detector::MonitorError),
+    /// All [`crate::engine::WATCHES_MAX`] are in use.
+    Full,
+}
+
+/// Something that happened, for the journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub now_ns: u64,
+    pub event: detector::Event,
+}
+
+/// Both ends share this.
+#[derive(Debug)]
+pub struct Exchange {
+    commands: ArrayQueue<Command>,
+    replies: ArrayQueue<Reply>,
+    records: ArrayQueue<Record>,
+    /// Wakes the loop.
+    to_engine: OwnedFd,
+    /// Wakes the control thread.
+    to_control: OwnedFd,
+    records_lost: AtomicU64,
+}
+
+/// The loop did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the agent's loop does not answer")]
+pub struct EngineGone;
+
+impl Exchange {
+    /// Empty queues.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Arc::new(Self {
+            commands: ArrayQueue::new(COMMANDS),
+            replies: ArrayQueue::new(COMMANDS),
+            records: ArrayQueue::new(RECORDS),
+            to_engine: eventfd()?,
+            to_control: eventfd()?,
+            records_lost: AtomicU64::new(0),
+        }))
+    }
+
+    /// Asks the loop and waits for its answer.
+    ///
+    /// # Errors
+    /// [`EngineGone`].
+    pub fn call(&self, command: Command) -> Result<Reply, EngineGone> {
+        self.commands.push(command).map_err(|_| EngineGone)?;
+        ring(&self.to_engine);
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        loop {
+            if let Some(reply) = self.replies.pop() {
+                return Ok(reply);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(EngineGone);
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos().min(50_000_000)) };
+            // An interrupted wait is a short one.
+            let _ = rustix::event::poll(&mut [PollFd::new(&self.to_control, PollFlags::IN)], Some(&timeout));
+            self.quiet_control();
+        }
+    }
+
+    /// Next command, at the loop.
+    pub fn take_command(&self) -> Option<Command> {
+        self.commands.pop()
+    }
+
+    /// Answers a command. The queue cannot be full: each command is waited for.
+    pub fn answer(&self, reply: Reply) {
+        let _ = self.replies.push(reply);
+        ring(&self.to_control);
+    }
+
+    /// Notes an event for the journal; dropped and counted when the control thread is far behind.
+    pub fn note(&self, record: Record) {
+        if self.records.push(record).is_err() {
+            self.records_lost.fetch_add(1, Ordering::Relaxed);
+        }
+        ring(&self.to_control);
+    }
+
+    /// Next event for the journal.
+    pub fn take_record(&self) -> Option<Record> {
+        self.records.pop()
+    }
+
+    /// Events that the journal lacks.
+    pub fn records_lost(&self) -> u64 {
+        self.records_lost.load(Ordering::Relaxed)
+    }
+
+    /// Readable when the loop has something for the control thread.
+    pub fn control_fd(&self) -> BorrowedFd<'_> {
+        self.to_control.as_fd()
+    }
+
+    /// Readable when there is a command.
+    pub fn engine_fd(&self) -> BorrowedFd<'_> {
+        self.to_engine.as_fd()
+    }
+
+    /// Makes [`Exchange::control_fd`] quiet until the next event.
+    pub fn quiet_control(&self) {
+        quiet(&self.to_control);
+    }
+
+    /// Makes [`Exchange::engine_fd`] quiet until the next command.
+    pub fn quiet_engine(&self) {
+        quiet(&self.to_engine);
+    }
+}
+
+pub(crate) fn ring(fd: &OwnedFd) {
+    // A counter that is full is readable already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+pub(crate) fn quiet(fd: &OwnedFd) {
+    let _ = rustix::io::read(fd, &mut [0u8; 8]);
+}

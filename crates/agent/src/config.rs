@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one file every host of a cluster shares, and its drop-ins.
+//!
+//! `fide.toml` is read first, then every `*.toml` in `fide.toml.d/` beside it in the order of their
+//! names; a later file overrides single keys of `[cluster]` and `[agent]`, and may not name planes
+//! or members: these are the cluster's, not the host's.
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+
+use fide_wire::{MAX_HOSTS, MAX_PLANES, Name};
+use serde::Deserialize;
+
+mod file;
+
+use file::{AgentTable, ClusterTable, File};
+
+/// How much the network and the scheduler are trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// A timeout is a crash (FiDe §2.1).
+    Network,
+    /// A silence is acted on once the lease of the silent host has run out.
+    Lease,
+}
+
+/// Who may go on after a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// Everyone who is left.
+    Network,
+    /// A majority of the last agreed view.
+    Majority,
+}
+
+/// Whether a member takes part in views.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Monitored, and counted in majorities.
+    #[default]
+    Voter,
+    /// Monitors others and is monitored by nobody.
+    Observer,
+}
+
+/// How the loop waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Blocks between heartbeats.
+    #[default]
+    Sleep,
+    /// Spins, with short breaks.
+    Busy,
+}
+
+/// Which rung of the receive ladder to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReceiveRung {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// XDP in the driver.
+    Xdp,
+    /// XDP on the generic path.
+    XdpGeneric,
+    /// A UDP socket.
+    Udp,
+}
+
+/// Which rung of the exit ladder to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExitRung {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// The kernel's exit hook.
+    Bpf,
+    /// A pidfd for each process.
+    Pidfd,
+}
+
+/// One plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plane {
+    /// Multicast group; `None` sends to each member.
+    pub group: Option<Ipv4Addr>,
+}
+
+/// One host of the cluster. Its id is its position in the file, from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Unique name.
+    pub name: Name,
+    /// One address on each plane.
+    pub addresses: Vec<Ipv4Addr>,
+    /// Voter or observer.
+    pub role: Role,
+    /// Ids of those it monitors.
+    pub monitors: Vec<u16>,
+}
+
+/// Everything an agent is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Cluster name.
+    pub cluster: String,
+    /// Key file, absolute or relative to the working directory.
+    pub key_file: PathBuf,
+    /// See [`Trust`].
+    pub trust: Trust,
+    /// See [`Policy`].
+    pub policy: Policy,
+    /// Heartbeat interval.
+    pub heartbeat_ns: u64,
+    /// Timeout asked for; `None`: from measurement.
+    pub timeout_ns: Option<u64>,
+    /// UDP port of the cluster.
+    pub port: u16,
+    /// One or two.
+    pub planes: Vec<Plane>,
+    /// By id, from 1.
+    pub members: Vec<Member>,
+    /// How the loop waits.
+    pub mode: Mode,
+    /// Core of the loop; `None`: the highest.
+    pub core: Option<usize>,
+    /// Receive rung.
+    pub receive: ReceiveRung,
+    /// Exit rung.
+    pub exit_watch: ExitRung,
+    /// Length of the measurement at the start.
+    pub calibrate_ns: u64,
+    /// Directory of the socket.
+    pub runtime_dir: PathBuf,
+    /// Directory of what must survive a restart.
+    pub state_dir: PathBuf,
+}
+
+/// What is wrong with a configuration, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file could not be read.
+    #[error("{path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    /// Not TOML, or a key that does not exist, or a value of the wrong kind.
+    #[error("{path}: {source}")]
+    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    /// A drop-in says what only the shared file may say.
+    #[error("{path}: [[plane]] and [[member]] belong into the file that every host shares, not into a drop-in")]
+    DropIn { path: PathBuf },
+    /// A value that contradicts another or lies out of range.
+    #[error("{path}: {problem}")]
+    Invalid { path: PathBuf, problem: String },
+    /// This host is not in the file.
+    #[error("{0}")]
+    Identity(String),
+}
+
+/// Heartbeat intervals that make sense: below 20 us FiDe §6.2 found no stability.
+const HEARTBEAT_US: std::ops::RangeInclusive<u64> = 20..=1_000_000;
+
+impl Config {
+    /// Reads `path` and its drop-ins.
+    ///
+    /// # Errors
+    /// [`ConfigError`], for the first thing that is wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let mut file = read(path)?;
+        let mut drop_ins = path.as_os_str().to_owned();
+        drop_ins.push(".d");
+        let mut paths: Vec<PathBuf> = match fs::read_dir(&drop_ins) {
+            Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(ConfigError::Read { path: drop_ins.into(), source }),
+        };
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+        paths.sort();
+        for path in paths {
+            let over = read(&path)?;
+            if !over.plane.is_empty() || !over.member.is_empty() {
+                return Err(ConfigError::DropIn { path });
+            }
+            file.cluster.override_with(over.cluster);
+            file.agent.override_with(over.agent);
+        }
+        let base = path.parent().unwrap_or(Path::new("."));
+        build(file, base).map_err(|problem| ConfigError::Invalid { path: path.to_owned(), problem })
+    }
+
+    /// The id of the member called `name`, or, without a name, of the one whose first address this
+    /// host has.
+    ///
+    /// # Errors
+    /// [`ConfigError::Identity`] if there is none, or more than one.
+    pub fn identify(&self, name: Option<&str>, local: &[(String, Ipv4Addr)]) -> Result<u16, ConfigError> {
+        let names = || self.members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
+        let position = match name {
+            Some(name) => self.members.iter().position(|member| member.name.as_str() == name).ok_or_else(|| {
+                ConfigError::Identity(format!("no member is called {name}; the file has {}", names()))
+            })?,
+            None => {
+                let mut mine = self.members.iter().enumerate().filter(|(_, member)| {
+                    member.addresses.iter().all(|address| local.iter().any(|(_, have)| have == address))
+                });
+                match (mine.next(), mine.next()) {
+                    (Some((position, _)), None) => position,
+                    (Some((_, one)), Some((_, two))) => {
+                        return Err(ConfigError::Identity(format!(
+                            "this host has the addresses of {} and of {}; say which with --host",
+                            one.name.as_str(),
+                            two.name.as_str()
+                        )));
+                    }
+                    (None, _) => {
+                        return Err(ConfigError::Identity(format!(
+                            "no member's addresses are all on this host; say which one it is with --host ({})",
+                            names()
+                        )));
+                    }
+                }
+            }
+        };
+        Ok(u16::try_from(position + 1).expect("at most MAX_HOSTS"))
+    }
+
+    /// The member with this id.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn member(&self, id: u16) -> &Member {
+        &self.members[usize::from(id) - 1]
+    }
+}
+
+fn read(path: &Path) -> Result<File, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text)
+        .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+}
+
+fn build(file: File, base: &Path) -> Result<Config, String> {
+    let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port } = file.cluster;
+    let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir } = file.agent;
+    let key_file = key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
+    let heartbeat_us = heartbeat_us.unwrap_or(1000);
+    if !HEARTBEAT_US.contains(&heartbeat_us) {
+        return Err(format!(
+            "heartbeat_us = {heartbeat_us} is out of range; {} to {} are possible",
+            HEARTBEAT_US.start(),
+            HEARTBEAT_US.end()
+        ));
+    }
+    if let Some(timeout_us) = timeout_us
+        && timeout_us <= heartbeat_us
+    {
+        return Err(format!(
+            "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
+        ));
+    }
+    let port = port.unwrap_or(7411);
+    if port == 0 {
+        return Err("port = 0 is no port; 7411 is the usual one".to_owned());
+    }
+    let planes = file.plane.len();
+    if !(1..=MAX_PLANES).contains(&planes) {
+        return Err(format!("{planes} [[plane]] sections; one or two are possible, and two make a cut cable harmless"));
+    }
+    for (index, plane) in file.plane.iter().enumerate() {
+        if let Some(group) = plane.group.filter(|group| !group.is_multicast()) {
+            return Err(format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)"));
+        }
+    }
+    let policy = policy.unwrap_or(Policy::Majority);
+    let members = members(file.member, planes, policy)?;
+    Ok(Config {
+        cluster: name.unwrap_or_else(|| "fide".to_owned()),
+        key_file: base.join(key_file),
+        trust: trust.unwrap_or(Trust::Lease),
+        policy,
+        heartbeat_ns: heartbeat_us * 1000,
+        timeout_ns: timeout_us.map(|us| us * 1000),
+        port,
+        planes: file.plane.into_iter().map(|plane| Plane { group: plane.group }).collect(),
+        members,
+        mode: mode.unwrap_or_default(),
+        core,
+        receive: receive.unwrap_or_default(),
+        exit_watch: exit_watch.unwrap_or_default(),
+        calibrate_ns: calibrate_ms.unwrap_or(500) * 1_000_000,
+        runtime_dir: runtime_dir.unwrap_or_else(|| "/run/fide".into()),
+        state_dir: state_dir.unwrap_or_else(|| "/var/lib/fide".into()),
+    })
+}
+
+fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, String> {
+    if tables.is_empty() || tables.len() > MAX_HOSTS {
+        return Err(format!("{} [[member]] sections; 1 to {MAX_HOSTS} are possible", tables.len()));
+    }
+    let mut ids = HashMap::new();
+    let mut owners: HashMap<Ipv4Addr, &str> = HashMap::new();
+    for (index, table) in tables.iter().enumerate() {
+        let name = &table.name;
+        Name::new(name.as_bytes()).map_err(|error| format!("member {name:?}: {error}"))?;
+        if ids.insert(name.clone(), u16::try_from(index + 1).expect("checked")).is_some() {
+            return Err(format!("member name {name} is used twice; every host needs its own"));
+        }
+        if table.addresses.len() != planes {
+            return Err(format!(
+                "member {name} has {} addresses; it needs one on each of the {planes} planes",
+                table.addresses.len()
+            ));
+        }
+        for address in &table.addresses {
+            if let Some(owner) = owners.insert(*address, name) {
+                return Err(format!("address {address} is used twice, by {owner} and by {name}"));
+            }
+        }
+    }
+    let observer = |name: &String| tables[usize::from(ids[name]) - 1].role == Role::Observer;
+    tables
+        .iter()
+        .map(|table| {
+            let me = &table.name;
+            let others = || tables.iter().map(|other| &other.name).filter(|other| *other != me);
+            let monitored: Vec<&String> = match &table.monitors {
+                None => others().filter(|other| !observer(other)).collect(),
+                Some(names) => {
+                    for name in names {
+                        if !ids.contains_key(name) {
+                            return Err(format!("member {me} monitors {name}, which is no member"));
+                        }
+                        if name == me {
+                            return Err(format!("member {me} cannot monitor itself"));
+                        }
+                        if observer(name) {
+                            return Err(format!("member {me} monitors {name}, an observer: nobody monitors observers"));
+                        }
+                    }
+                    names.iter().collect()
+                }
+            };
+            if policy == Policy::Majority && table.role == Role::Voter {
+                if let Some(left_out) = others().find(|other| !observer(other) && !monitored.contains(other)) {
+                    return Err(format!(
+                        "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
+                         (make one of them an observer, or choose policy = \"network\")"
+                    ));
+                }
+            }
+            Ok(Member {
+                name: Name::new(me.as_bytes()).expect("checked"),
+                addresses: table.addresses.clone(),
+                role: table.role,
+                monitors: monitored.into_iter().map(|name| ids[name]).collect(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

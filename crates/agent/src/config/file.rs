@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file as it is written. A key that does not exist is an error: it is a misspelt one.
+
+use std::{net::Ipv4Addr, path::PathBuf};
+
+use serde::Deserialize;
+
+use super::{ExitRung, Mode, Policy, ReceiveRung, Role, Trust};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    pub(super) cluster: ClusterTable,
+    pub(super) plane: Vec<PlaneTable>,
+    pub(super) member: Vec<MemberTable>,
+    pub(super) agent: AgentTable,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PlaneTable {
+    pub(super) group: Option<Ipv4Addr>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MemberTable {
+    pub(super) name: String,
+    pub(super) addresses: Vec<Ipv4Addr>,
+    #[serde(default)]
+    pub(super) role: Role,
+    pub(super) monitors: Option<Vec<String>>,
+}
+
+macro_rules! table {
+    ($name:ident { $($field:ident: $type:ty,)* }) => {
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub(super) struct $name {
+            $(pub(super) $field: Option<$type>,)*
+        }
+
+        impl $name {
+            /// What `over` says counts.
+            pub(super) fn override_with(&mut self, over: Self) {
+                $(if over.$field.is_some() {
+                    self.$field = over.$field;
+                })*
+            }
+        }
+    };
+}
+
+table!(ClusterTable {
+    name: String,
+    key_file: PathBuf,
+    trust: Trust,
+    policy: Policy,
+    heartbeat_us: u64,
+    timeout_us: u64,
+    port: u16,
+});
+
+table!(AgentTable {
+    mode: Mode,
+    core: usize,
+    receive: ReceiveRung,
+    exit_watch: ExitRung,
+    calibrate_ms: u64,
+    runtime_dir: PathBuf,
+    state_dir: PathBuf,
+});

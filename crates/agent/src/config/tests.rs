@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+
+const GOOD: &str = r#"
+[cluster]
+name = "test"
+key_file = "cluster.key"
+
+[[plane]]
+group = "239.70.0.1"
+[[plane]]
+group = "239.70.0.2"
+
+[[member]]
+name = "h1"
+addresses = ["10.70.1.1", "10.70.2.1"]
+[[member]]
+name = "h2"
+addresses = ["10.70.1.2", "10.70.2.2"]
+[[member]]
+name = "eye"
+addresses = ["10.70.1.3", "10.70.2.3"]
+role = "observer"
+"#;
+
+fn load(text: &str) -> Result<Config, ConfigError> {
+    load_with(text, &[])
+}
+
+fn load_with(text: &str, drop_ins: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("fide.toml");
+    fs::write(&path, text).expect("written");
+    fs::create_dir(dir.path().join("fide.toml.d")).expect("made");
+    for (name, text) in drop_ins {
+        fs::write(dir.path().join("fide.toml.d").join(name), text).expect("written");
+    }
+    Config::load(&path)
+}
+
+#[test]
+fn defaults_are_the_safe_ones() {
+    let config = load(GOOD).expect("good");
+    assert_eq!((config.trust, config.policy), (Trust::Lease, Policy::Majority));
+    assert_eq!((config.heartbeat_ns, config.timeout_ns, config.port), (1_000_000, None, 7411));
+    assert_eq!(config.member(1).monitors, [2]);
+    assert_eq!(config.member(3).monitors, [1, 2]);
+    assert_eq!(config.member(3).role, Role::Observer);
+}
+
+#[test]
+fn drop_ins_override_in_order_of_their_names() {
+    let config = load_with(
+        GOOD,
+        &[
+            ("20-b.toml", "[agent]\ncore = 3\n"),
+            ("10-a.toml", "[agent]\ncore = 2\nmode = \"busy\"\n"),
+            ("not-read.txt", "nonsense"),
+        ],
+    )
+    .expect("good");
+    assert_eq!((config.core, config.mode), (Some(3), Mode::Busy));
+}
+
+#[test]
+fn a_drop_in_cannot_change_the_cluster() {
+    let error = load_with(GOOD, &[("x.toml", "[[plane]]\ngroup = \"239.1.1.1\"\n")]).expect_err("refused");
+    assert!(error.to_string().contains("not into a drop-in"), "{error}");
+}
+
+/// Every mistake, and the words that tell what would be right.
+#[test]
+fn mistakes_are_named() {
+    let without = |what: &str| GOOD.replace(what, "");
+    let with = |from: &str, to: &str| GOOD.replace(from, to);
+    for (text, wanted) in [
+        (without("key_file = \"cluster.key\""), "lacks key_file"),
+        (with("name = \"test\"", "heartbeat = 5"), "unknown field `heartbeat`"),
+        (with("name = \"test\"", "heartbeat_us = 5"), "20 to 1000000"),
+        (with("name = \"test\"", "timeout_us = 900"), "every heartbeat would be late"),
+        (with("name = \"test\"", "trust = \"faith\""), "`network` or `lease`"),
+        (with("name = \"test\"", "port = 0"), "no port"),
+        (with("\"h2\"", "\"h1\""), "h1 is used twice"),
+        (with("10.70.1.2", "10.70.1.1"), "10.70.1.1 is used twice, by h1 and by h2"),
+        (with("[\"10.70.1.2\", \"10.70.2.2\"]", "[\"10.70.1.2\"]"), "one on each of the 2 planes"),
+        (with("239.70.0.2", "10.0.0.1"), "no multicast address"),
+        (with("[[plane]]\ngroup = \"239.70.0.2\"", "[[plane]]\n[[plane]]"), "one or two"),
+        (with("role = \"observer\"", "monitors = [\"h9\"]"), "no member"),
+        (with("role = \"observer\"", "monitors = [\"eye\"]"), "cannot monitor itself"),
+        (with("role = \"observer\"", "monitors = [\"h1\"]"), "does not monitor"),
+        (with("\"h1\"\naddresses", "\"h 1\"\naddresses"), "member \"h 1\""),
+    ] {
+        let error = load(&text).expect_err(wanted).to_string();
+        assert!(error.contains(wanted), "{wanted:?} is not in {error:?}");
+        assert!(error.contains("fide.toml"), "names the file: {error}");
+    }
+}
+
+#[test]
+fn a_host_finds_itself_by_name_or_by_its_addresses() {
+    let config = load(GOOD).expect("good");
+    let local = |addresses: &[[u8; 4]]| {
+        addresses.iter().map(|a| ("p".to_owned(), Ipv4Addr::from(*a))).collect::<Vec<_>>()
+    };
+    let h2 = local(&[[127, 0, 0, 1], [10, 70, 1, 2], [10, 70, 2, 2]]);
+    assert_eq!(config.identify(None, &h2).expect("found"), 2);
+    assert_eq!(config.identify(Some("h1"), &h2).expect("told"), 1);
+    let error = config.identify(Some("h7"), &h2).expect_err("none").to_string();
+    assert!(error.contains("h1, h2, eye"), "{error}");
+    let error = config.identify(None, &local(&[[10, 70, 1, 2]])).expect_err("half").to_string();
+    assert!(error.contains("--host"), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/fide.toml")).expect_err("missing").to_string();
+    assert!(error.contains("/nonexistent/fide.toml"), "{error}");
+}

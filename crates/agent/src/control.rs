@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The control thread: clients' requests, processes under watch, the journal. Nothing here is
+//! urgent; whatever is goes from the loop straight to the clients.
+
+mod requests;
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fide_bpf::{ClientRings, ExitWatch};
+use fide_client::protocol::{MESSAGE_MAX, Reply as Answer, Request};
+use fide_lane::now_ns;
+use fide_wire::{Key, Keys, MAX_CLIENTS};
+use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
+};
+
+use crate::{
+    command::{Change, Command, EngineGone, Exchange, Reply},
+    config::Config,
+    incarnation,
+    journal::Journal,
+    key,
+    notify::Notify,
+    process::{Exit, Process},
+    rungs::Rungs,
+    signals::{Signal, Signals},
+    socket::{self, Credentials, Listener},
+    snapshot::Snapshot,
+};
+
+/// Connections at a time, sessions among them.
+const CONNECTIONS_MAX: usize = 256;
+/// Requests taken from one connection before the others have their turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// How long an old key is still accepted after a change.
+const KEY_OVERLAP: Duration = Duration::from_secs(30);
+/// How often files and timers are looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// How long a leaving agent goes on sending its goodbye.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+const TOKEN_LISTENER: u64 = 0;
+const TOKEN_EXCHANGE: u64 = 1;
+const TOKEN_SIGNALS: u64 = 2;
+const TOKEN_PROCESS: u64 = 1 << 32;
+const TOKEN_CONNECTION: u64 = 2 << 32;
+
+/// Why the control thread ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Told to leave by a signal; the peers know.
+    Left,
+    /// The loop is gone.
+    EngineGone,
+}
+
+/// What the control thread is made of.
+pub struct Parts {
+    pub config: Config,
+    pub me: u16,
+    pub listener: Listener,
+    pub exchange: Arc<Exchange>,
+    pub rings: Option<ClientRings>,
+    pub exit_watch: Option<ExitWatch>,
+    pub table: OwnedFd,
+    pub keys: Keys,
+    pub rungs: Rungs,
+    pub incarnation: u32,
+    pub timeout_ns: u64,
+    pub signals: Signals,
+}
+
+/// A connection and what it has claimed.
+struct Connection {
+    fd: OwnedFd,
+    who: Credentials,
+    client: Option<u8>,
+    generation: u64,
+}
+
+/// A local process under watch.
+struct Watched {
+    process: Process,
+    name: String,
+    cookie: u64,
+    incarnation: u32,
+    client: u8,
+    uid: u32,
+}
+
+/// A session, while its client is connected.
+struct Session {
+    token: String,
+    program: String,
+    who: Credentials,
+    watches: u32,
+}
+
+/// The control thread.
+pub struct Control {
+    parts: Parts,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    sessions: HashMap<u8, Session>,
+    processes: HashMap<u8, Watched>,
+    journal: Journal,
+    key_stamp: Option<(i64, i64, u64)>,
+    old_key: Option<(Key, Instant)>,
+    notify: Notify,
+    snapshot: Option<Box<Snapshot>>,
+}
+
+impl Control {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(parts: Parts, notify: Notify) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: BorrowedFd<'_>, token| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        };
+        add(parts.listener.as_fd(), TOKEN_LISTENER)?;
+        add(parts.exchange.control_fd(), TOKEN_EXCHANGE)?;
+        add(parts.signals.as_fd(), TOKEN_SIGNALS)?;
+        let journal = Journal::new(parts.config.member(parts.me).name.as_str());
+        Ok(Self {
+            key_stamp: key::stamp(&parts.config.key_file),
+            epoll,
+            connections: HashMap::new(),
+            next_connection: 0,
+            sessions: HashMap::new(),
+            processes: HashMap::new(),
+            journal,
+            old_key: None,
+            notify,
+            snapshot: Some(Snapshot::empty()),
+            parts,
+        })
+    }
+
+    /// Serves until a signal or the loop's end.
+    ///
+    /// # Errors
+    /// The kernel's, if waiting fails.
+    pub fn run(&mut self) -> io::Result<End> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        self.notify.ready();
+        loop {
+            events.clear();
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let token = event.data.u64();
+                match token {
+                    TOKEN_LISTENER => self.accept(),
+                    TOKEN_EXCHANGE => self.parts.exchange.quiet_control(),
+                    TOKEN_SIGNALS => match self.parts.signals.take() {
+                        Some(Signal::Stop) => return Ok(self.leave()),
+                        Some(Signal::Reload) => self.reload_key(),
+                        None => {}
+                    },
+                    token if token & TOKEN_CONNECTION != 0 => self.serve(token),
+                    token => self.process_left(u8::try_from(token & 0xff).expect("masked")),
+                }
+            }
+            if self.after_turn().is_err() {
+                tracing::error!("the loop has ended; this host is silent now");
+                return Ok(End::EngineGone);
+            }
+        }
+    }
+
+    /// Notes what the loop did and acts on what is the control thread's.
+    fn after_turn(&mut self) -> Result<(), EngineGone> {
+        while let Some(record) = self.parts.exchange.take_record() {
+            let entry = self.journal.add(record);
+            tracing::info!(event = %entry.id, "{}", entry.text(&self.parts.config));
+            if let fide_detector::Event::Excluded { .. } = record.event {
+                self.begin_again()?;
+            }
+        }
+        if key::stamp(&self.parts.config.key_file) != self.key_stamp {
+            self.reload_key();
+        }
+        if self.old_key.is_some_and(|(_, until)| Instant::now() >= until) {
+            self.old_key = None;
+            self.set_keys(Keys { current: self.parts.keys.current, previous: None })?;
+        }
+        self.notify.alive();
+        Ok(())
+    }
+
+    /// Peers go on without this incarnation; it comes back as the next.
+    fn begin_again(&mut self) -> Result<(), EngineGone> {
+        match incarnation::next(&self.parts.config.state_dir) {
+            Ok(next) => {
+                self.parts.incarnation = next;
+                self.parts.exchange.call(Command::Restart { incarnation: next })?;
+                tracing::warn!(incarnation = next, "excluded by the others; this host begins again");
+            }
+            Err(error) => tracing::error!("excluded by the others and fenced for good: {error}"),
+        }
+        Ok(())
+    }
+
+    fn set_keys(&mut self, keys: Keys) -> Result<(), EngineGone> {
+        self.parts.keys = keys;
+        self.parts.exchange.call(Command::SetKeys(keys)).map(drop)
+    }
+
+    /// Takes the key file anew. A bad one leaves the present key in force.
+    fn reload_key(&mut self) {
+        self.key_stamp = key::stamp(&self.parts.config.key_file);
+        let current = match key::load(&self.parts.config.key_file) {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::error!("the present key stays in force: {error}");
+                return;
+            }
+        };
+        if current == self.parts.keys.current {
+            return;
+        }
+        let previous = self.parts.keys.current;
+        self.old_key = Some((previous, Instant::now() + KEY_OVERLAP));
+        if self.set_keys(Keys { current, previous: Some(previous) }).is_ok() {
+            tracing::info!("new key in force; the old one is accepted for {} s", KEY_OVERLAP.as_secs());
+        }
+    }
+
+    /// Says goodbye for long enough that every peer hears it.
+    fn leave(&mut self) -> End {
+        self.notify.stopping();
+        let period = Duration::from_nanos(self.parts.config.heartbeat_ns);
+        if self.parts.exchange.call(Command::Leave).is_ok() {
+            std::thread::sleep(GOODBYE.max(period * 5));
+            // The loop stops without an answer if it is gone already.
+            let _ = self.parts.exchange.call(Command::Stop);
+        }
+        End::Left
+    }
+
+    fn accept(&mut self) {
+        while let Ok(Some((fd, who))) = self.parts.listener.accept() {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                // Closing it is all that can be said to it.
+                tracing::warn!(pid = who.pid, "connection refused: {CONNECTIONS_MAX} are open already");
+                continue;
+            }
+            self.next_connection += 1;
+            let token = TOKEN_CONNECTION | (self.next_connection & 0xffff_ffff);
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok() {
+                self.connections.insert(token, Connection { fd, who, client: None, generation: token });
+            }
+        }
+    }
+
+    fn serve(&mut self, token: u64) {
+        let mut buffer = vec![0; MESSAGE_MAX];
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some(connection) = self.connections.get(&token) else { return };
+            let len = match socket::receive(connection.fd.as_fd(), &mut buffer) {
+                Ok(Some((0, _))) => return self.close(token),
+                Ok(Some((len, _fds))) => len,
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    // Too long: answered like any other request that cannot be understood.
+                    buffer.truncate(0);
+                    0
+                }
+                Err(_) => return self.close(token),
+            };
+            let (answer, fds) = match Request::parse(&buffer[..len]) {
+                Ok(request) => self.request(token, request),
+                Err(answer) => (answer, Vec::new()),
+            };
+            if buffer.is_empty() {
+                buffer = vec![0; MESSAGE_MAX];
+            }
+            self.answer(token, &answer, &fds);
+        }
+    }
+
+    fn answer(&mut self, token: u64, answer: &Answer, fds: &[OwnedFd]) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        if socket::send(connection.fd.as_fd(), &answer.to_bytes(), &fds).is_err() {
+            // A client that does not take its answers is not served on.
+            self.close(token);
+        }
+    }
+
+    /// A client is gone: its watches go with it, its processes stay under watch.
+    fn close(&mut self, token: u64) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        debug_assert_eq!(connection.generation, token);
+        let Some(client) = connection.client else { return };
+        self.sessions.remove(&client);
+        if let Err(EngineGone) = self.parts.exchange.call(Command::CloseSession { client }) {
+            tracing::error!("a session could not be closed: {EngineGone}");
+        }
+    }
+
+    fn free_client(&self) -> Option<u8> {
+        (0..u8::try_from(MAX_CLIENTS).expect("64")).find(|client| !self.sessions.contains_key(client))
+    }
+
+    /// A pidfd became readable. Where the kernel's hook watches too, the loop knows already.
+    fn process_left(&mut self, slot: u8) {
+        let Some(watched) = self.processes.remove(&slot) else { return };
+        let _ = epoll::delete(&self.epoll, watched.process.as_fd());
+        if let Some(exit_watch) = &self.parts.exit_watch {
+            exit_watch.unwatch(watched.process.pid());
+        }
+        let exit = Exit::from_status(watched.process.exit_status());
+        let change = Change::Exited(exit);
+        let at_ns = now_ns();
+        if let Err(EngineGone) =
+            self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change, at_ns })
+        {
+            tracing::error!(name = watched.name, "its end could not be told: {EngineGone}");
+        }
+    }
+
+    /// A fresh look at the loop.
+    fn look(&mut self) -> Result<&Snapshot, EngineGone> {
+        let empty = self.snapshot.take().unwrap_or_else(Snapshot::empty);
+        match self.parts.exchange.call(Command::Snapshot(empty))? {
+            Reply::Snapshot(filled) => Ok(self.snapshot.insert(filled)),
+            _ => Err(EngineGone),
+        }
+    }
+}
+
+/// A token nobody can guess.
+fn token() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    io::Read::read_exact(&mut fs::File::open(PathBuf::from("/dev/urandom"))?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

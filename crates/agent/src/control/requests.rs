@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What clients ask for.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    process,
+};
+
+use fide_bpf::Registration;
+use fide_client::protocol::{
+    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
+    Refusal, Reply as Answer, Request, parse_target,
+};
+use fide_detector::{JoinError, MonitorError, Wanted};
+use fide_shm::session::AgentSession;
+use fide_wire::Name;
+use rustix::event::{EventfdFlags, epoll};
+
+use super::{Control, Session, TOKEN_PROCESS, Watched, token};
+use crate::{
+    command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply},
+    metrics,
+    process::Process,
+    status,
+};
+
+type Answered = Result<Answer, Refusal>;
+
+impl From<EngineGone> for Refusal {
+    fn from(gone: EngineGone) -> Self {
+        Self::new(ErrorCode::Gone, gone.to_string(), "restart the agent and look into its log")
+    }
+}
+
+impl Control {
+    /// Carries out one request.
+    pub(super) fn request(&mut self, connection: u64, request: Request) -> (Answer, Vec<OwnedFd>) {
+        let id = request.id;
+        let mut fds = Vec::new();
+        let answered = match request.op {
+            Op::Hello { protocol, program, session: _ } => self.hello(id, connection, protocol, program, &mut fds),
+            Op::Join { name, pid, beat_timeout_us } => self.join(id, connection, &name, pid, beat_timeout_us),
+            Op::Quit { slot } => self.quit(id, connection, slot),
+            Op::Monitor { target, timeout_us, pbsize } => self.monitor(id, connection, &target, timeout_us, pbsize),
+            Op::Unmonitor { watch } => self.unmonitor(id, connection, watch),
+            Op::Status {} => self.status(id),
+            Op::Explain { event } => self.explain(id, &event),
+            Op::Metrics {} => self.metrics(id),
+            Op::Events { since } => {
+                let events = self.journal.since(since).map(|entry| entry.to_json(&self.parts.config)).collect();
+                Ok(Answer::ok(id, &EventsOk { events }))
+            }
+        };
+        (answered.unwrap_or_else(|refusal| Answer::error(id, refusal)), fds)
+    }
+
+    fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
+        self.connections.get(&connection).and_then(|connection| connection.client).ok_or_else(|| {
+            Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first")
+        })
+    }
+
+    fn hello(&mut self, id: u64, connection: u64, protocol: u32, program: String, fds: &mut Vec<OwnedFd>) -> Answered {
+        if protocol != PROTOCOL_VERSION {
+            return Err(Refusal::new(
+                ErrorCode::Version,
+                format!("the client speaks protocol {protocol}, this agent {PROTOCOL_VERSION}"),
+                "link the client library that came with this agent",
+            ));
+        }
+        if self.client_of(connection).is_ok() {
+            return Err(Refusal::new(ErrorCode::BadRequest, "this connection has a session already", "say hello once"));
+        }
+        let client = self.free_client().ok_or_else(|| {
+            Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one")
+        })?;
+        let who = self.connections[&connection].who;
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Refusal::new(ErrorCode::NotSupported, format!("{what}: {error}"), "look into the agent's log")
+        };
+        let region = AgentSession::create().map_err(|error| failed("no memory for a session", &error))?;
+        let clone = |fd: std::os::fd::BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|error: io::Error| failed("no descriptor for a session", &error))
+        };
+        let (channel, events, events_fd) = match &self.parts.rings {
+            Some(rings) => {
+                let ring = rings.open(client).map_err(|error| failed("no event ring for a session", &error))?;
+                (Channel::Ring, EventsVia::Bpf, ring)
+            }
+            None => {
+                let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(|error| failed("no descriptor for a session", &error))?;
+                let theirs = clone(wake.as_fd())?;
+                (Channel::Inbox(wake), EventsVia::Shm, theirs)
+            }
+        };
+        let token = token().map_err(|error| failed("no random numbers", &error))?;
+        *fds = vec![clone(self.parts.table.as_fd())?, clone(region.as_fd())?, events_fd];
+        let memory = Box::new(Memory { region, channel });
+        self.parts.exchange.call(Command::OpenSession { client, memory })?;
+        self.sessions.insert(client, Session { token: token.clone(), program, who, watches: 0 });
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.client = Some(client);
+        }
+        Ok(Answer::ok(
+            id,
+            &HelloOk {
+                protocol: PROTOCOL_VERSION,
+                agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+                host: self.parts.config.member(self.parts.me).name.as_str().to_owned(),
+                host_id: self.parts.me,
+                incarnation: self.parts.incarnation,
+                session: token,
+                events,
+                heartbeat_us: u32::try_from(self.parts.config.heartbeat_ns / 1000).unwrap_or(u32::MAX),
+                trust: status::trust_name(self.parts.config.trust).to_owned(),
+            },
+        ))
+    }
+
+    fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {
+        let client = self.client_of(connection)?;
+        let who = self.connections[&connection].who;
+        let bad = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::BadRequest, error.to_string(), "");
+        let wire_name = Name::new(name.as_bytes()).map_err(|error| bad(&error))?;
+        let pid = if pid == 0 { who.pid } else { pid };
+        if pid == process::id() {
+            return Err(Refusal::new(
+                ErrorCode::BadRequest,
+                "an agent cannot watch itself",
+                "its silence is told by its peers; watch it as @host from another host",
+            ));
+        }
+        let process = Process::open(pid).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESRCH) => {
+                Refusal::new(ErrorCode::Gone, format!("there is no process {pid}, or no more"), "start it first")
+            }
+            _ => Refusal::new(ErrorCode::NotSupported, format!("process {pid} cannot be held: {error}"), ""),
+        })?;
+        if who.uid != 0 && who.uid != process.uid() {
+            return Err(Refusal::new(
+                ErrorCode::NotPermitted,
+                format!("process {pid} belongs to user {}, the caller is user {}", process.uid(), who.uid),
+                "ask as that user, or as root",
+            ));
+        }
+        if let Some((_, other)) = self.processes.iter().find(|(_, other)| other.process.pid() == pid) {
+            return Err(Refusal::new(
+                ErrorCode::NameTaken,
+                format!("process {pid} is under watch already, as {}", other.name),
+                "quit it there first",
+            ));
+        }
+        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
+        let joined = match self.parts.exchange.call(Command::Join { client, name: wire_name, beat_timeout_ns })? {
+            Reply::Joined(joined) => joined.map_err(|error| {
+                let code = match error {
+                    JoinError::NameTaken { .. } => ErrorCode::NameTaken,
+                    JoinError::Full => ErrorCode::Full,
+                    JoinError::Leaving => ErrorCode::Gone,
+                };
+                Refusal::new(code, error.to_string(), "")
+            })?,
+            _ => return Err(EngineGone.into()),
+        };
+        let slot = joined.slot;
+        if let Some(exit_watch) = &self.parts.exit_watch {
+            let registration = Registration {
+                pid,
+                start_ticks: process.start_ticks(),
+                slot: u32::from(slot),
+                cookie: joined.cookie,
+            };
+            // The pidfd below watches on; the kernel's hook is only faster.
+            if let Err(error) = exit_watch.watch(&registration) {
+                tracing::warn!(name, "falls back to a pidfd: {error}");
+            }
+        }
+        let data = epoll::EventData::new_u64(TOKEN_PROCESS | u64::from(slot));
+        epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN)
+            .map_err(|error| Refusal::new(ErrorCode::Full, format!("process {pid} cannot be watched: {error}"), ""))?;
+        let gone = process.has_exited();
+        self.processes.insert(
+            slot,
+            Watched {
+                name: name.to_owned(),
+                cookie: joined.cookie,
+                incarnation: joined.incarnation,
+                client,
+                uid: process.uid(),
+                process,
+            },
+        );
+        if gone {
+            // It went while it was being registered, perhaps before the hook knew of it.
+            self.process_left(slot);
+            return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
+        }
+        Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+    }
+
+    fn quit(&mut self, id: u64, connection: u64, slot: u8) -> Answered {
+        let who = self.connections[&connection].who;
+        let watched = self.processes.get(&slot).ok_or_else(|| {
+            Refusal::new(ErrorCode::NotFound, format!("no process is under watch in slot {slot}"), "")
+        })?;
+        if who.uid != 0 && who.uid != watched.uid {
+            return Err(Refusal::new(
+                ErrorCode::NotPermitted,
+                format!("{} belongs to user {}, the caller is user {}", watched.name, watched.uid, who.uid),
+                "ask as that user, or as root",
+            ));
+        }
+        let watched = self.processes.remove(&slot).expect("looked up above");
+        let _ = epoll::delete(&self.epoll, watched.process.as_fd());
+        if let Some(exit_watch) = &self.parts.exit_watch {
+            exit_watch.unwatch(watched.process.pid());
+        }
+        let at_ns = fide_lane::now_ns();
+        self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change: Change::Left, at_ns })?;
+        Ok(Answer::ok(id, &Empty {}))
+    }
+
+    fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
+        let client = self.client_of(connection)?;
+        let (name, host) = parse_target(target)
+            .map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
+        let members = &self.parts.config.members;
+        let position = members.iter().position(|member| member.name.as_str() == host).ok_or_else(|| {
+            let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+            Refusal::new(
+                ErrorCode::UnknownHost,
+                format!("no host of this cluster is called {host}"),
+                format!("there are {}", names.join(", ")),
+            )
+        })?;
+        let host_id = u16::try_from(position + 1).expect("at most 64 members");
+        let name = name.map(|name| Name::new(name.as_bytes()).expect("parse_target checked it"));
+        let wanted = Wanted { timeout_ns: u64::from(timeout_us) * 1000, pbsize };
+        let granted = match self.parts.exchange.call(Command::Monitor { client, host: host_id, name, wanted })? {
+            Reply::Monitored(Ok(granted)) => granted,
+            Reply::Monitored(Err(refusal)) => return Err(monitor_refusal(refusal)),
+            _ => return Err(EngineGone.into()),
+        };
+        if let Some(session) = self.sessions.get_mut(&client) {
+            session.watches += 1;
+        }
+        Ok(Answer::ok(
+            id,
+            &MonitorOk {
+                watch: granted.watch,
+                host_id,
+                timeout_us: u32::try_from(granted.timeout_ns / 1000).unwrap_or(u32::MAX),
+                pbsize: granted.pbsize,
+                state: match granted.alive {
+                    None => PeerState::Unknown,
+                    Some(true) => PeerState::Alive,
+                    Some(false) => PeerState::Dead,
+                },
+                slot: granted.slot,
+                incarnation: granted.incarnation,
+            },
+        ))
+    }
+
+    fn unmonitor(&mut self, id: u64, connection: u64, watch: u32) -> Answered {
+        let client = self.client_of(connection)?;
+        match self.parts.exchange.call(Command::Unmonitor { client, watch })? {
+            Reply::Unmonitored(true) => {
+                if let Some(session) = self.sessions.get_mut(&client) {
+                    session.watches -= 1;
+                }
+                Ok(Answer::ok(id, &Empty {}))
+            }
+            _ => Err(Refusal::new(ErrorCode::NotFound, format!("this session has no watch {watch}"), "")),
+        }
+    }
+
+    fn status(&mut self, id: u64) -> Answered {
+        self.look()?;
+        let snapshot = self.snapshot.as_deref().ok_or(EngineGone)?;
+        let local: Vec<_> = self
+            .processes
+            .iter()
+            .map(|(slot, watched)| status::Local {
+                slot: *slot,
+                name: &watched.name,
+                pid: watched.process.pid(),
+                uid: watched.uid,
+                incarnation: watched.incarnation,
+                session: self.sessions.get(&watched.client).map(|session| session.program.as_str()),
+            })
+            .collect();
+        let clients: Vec<_> = self
+            .sessions
+            .values()
+            .map(|session| status::Client {
+                program: &session.program,
+                pid: session.who.pid,
+                uid: session.who.uid,
+                watches: session.watches,
+            })
+            .collect();
+        let told = status::Told {
+            config: &self.parts.config,
+            me: self.parts.me,
+            rungs: &self.parts.rungs,
+            snapshot,
+            local,
+            clients,
+            records_lost: self.parts.exchange.records_lost(),
+            timeout_ns: self.parts.timeout_ns,
+        };
+        Ok(Answer::ok(id, &told.to_json()))
+    }
+
+    fn metrics(&mut self, id: u64) -> Answered {
+        self.look()?;
+        let snapshot = self.snapshot.as_deref().ok_or(EngineGone)?;
+        let text = metrics::text(&self.parts.config, self.parts.me, snapshot, &self.journal);
+        Ok(Answer::ok(id, &MetricsOk { text }))
+    }
+
+    fn explain(&self, id: u64, event: &str) -> Answered {
+        let entry = self.journal.find(event).ok_or_else(|| {
+            Refusal::new(
+                ErrorCode::NotFound,
+                format!("this agent remembers no event {event}"),
+                format!("it remembers {}; `fide status` lists the last ones", self.journal.range()),
+            )
+        })?;
+        Ok(Answer::ok(id, &entry.to_json(&self.parts.config)))
+    }
+}
+
+fn monitor_refusal(refusal: MonitorRefusal) -> Refusal {
+    match refusal {
+        MonitorRefusal::Full => Refusal::new(
+            ErrorCode::Full,
+            format!("{} watches exist on this host, the most there can be", crate::engine::WATCHES_MAX),
+            "unmonitor some",
+        ),
+        MonitorRefusal::Detector(error) => {
+            let code = match error {
+                MonitorError::UnknownHost { .. } => ErrorCode::UnknownHost,
+                MonitorError::NotMonitored { .. } => ErrorCode::NotSupported,
+                MonitorError::TimeoutTooShort { .. } => ErrorCode::TimeoutTooShort,
+                MonitorError::Full { .. } => ErrorCode::Full,
+                MonitorError::NotFound => ErrorCode::NotFound,
+            };
+            Refusal::new(code, error.to_string(), "")
+        }
+    }
+}

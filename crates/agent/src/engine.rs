@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loop: the hot path of an agent, on one pinned thread.
+//!
+//! A turn reads what arrived, lets the detector think, sends what is due and tells who waits:
+//!
+//! ```text
+//! slots, wake ring, UDP ─► detector ─► planes
+//!      commands, outboxes ─►     └──► clients' rings, alive table, journal
+//! ```
+//!
+//! It allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
+//! here; what is left at the bound waits for the next turn, which then begins at once.
+
+mod input;
+mod output;
+mod sessions;
+mod tell;
+mod watches;
+
+use std::{io, os::fd::AsFd, sync::Arc};
+
+use fide_bpf::Receive;
+use fide_detector::{Detector, HostSet};
+use fide_lane::{
+    isolation::{Isolation, isolate},
+    jitter::Spread,
+    link::{Sender, UdpReceiver},
+    now_ns,
+    pace::{Mode, Ready, Waiter},
+};
+use fide_shm::{bpf_ring::BpfRing, table::{AliveTable, NameBytes}};
+use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
+
+use crate::{command::Exchange, snapshot::EngineCounters, timeout::Timeouts};
+use sessions::{Owner, Session};
+pub use watches::WATCHES_MAX;
+use watches::Watches;
+
+/// Records taken from the wake ring in one turn.
+const RECORDS_PER_TURN: usize = 256;
+/// Datagrams taken from one UDP socket in one turn.
+const DATAGRAMS_PER_TURN: usize = 256;
+/// Commands carried out in one turn.
+const COMMANDS_PER_TURN: usize = 4;
+/// Events told in one turn.
+const EVENTS_PER_TURN: usize = 512;
+/// Piggybacks taken from one client's outbox before one heartbeat.
+const PIGGYBACKS_PER_TURN: usize = 16;
+/// Packets sent in one turn: a notice for each process, and a heartbeat.
+const TRANSMITS_PER_TURN: usize = 65;
+/// How long the loop watches the ring after a fatal signal was seen on its way to a watched
+/// process, so that the exit finds it awake.
+const HINT_SPIN_NS: u64 = 150_000;
+/// Longest wait between two turns, so that a lost wake-up costs no more than this.
+const IDLE_NS: u64 = 100_000_000;
+
+const TOKEN_COMMAND: u64 = 0;
+const TOKEN_RING: u64 = 1;
+const TOKEN_UDP: u64 = 2;
+
+/// What the loop is made of.
+pub struct Parts {
+    pub me: u16,
+    pub members: u16,
+    /// Hosts whose silence matters here.
+    pub monitors: HostSet,
+    pub heartbeat_ns: u64,
+    pub timeouts: Timeouts,
+    pub detector: Detector,
+    pub senders: Vec<Sender>,
+    /// Per plane; `None` where the receive program takes the packets.
+    pub receivers: Vec<Option<UdpReceiver>>,
+    pub kernel: Option<Kernel>,
+    pub table: AliveTable,
+    /// Host names by id, as records carry them.
+    pub names: Vec<NameBytes>,
+    pub keys: Keys,
+    pub exchange: Arc<Exchange>,
+    pub mode: Mode,
+    pub own_lateness_max_ns: u64,
+}
+
+/// The loop's side of the BPF programs.
+pub struct Kernel {
+    pub receive: Receive,
+    pub ring: BpfRing,
+    /// Whether heartbeats come through the receive program.
+    pub xdp: bool,
+}
+
+/// What the loop has seen of one peer's planes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    seq: [u64; MAX_PLANES],
+    incarnation: u32,
+    spread: Spread,
+}
+
+/// The loop.
+pub struct Engine {
+    parts: Parts,
+    waiter: Waiter,
+    sessions: Box<[Option<Session>; MAX_CLIENTS]>,
+    watches: Watches,
+    owners: Box<[Option<Owner>; MAX_PROCESSES]>,
+    next_cookie: u64,
+    seen: Box<[Seen; MAX_HOSTS]>,
+    payload: Box<[u8; PAYLOAD_MAX]>,
+    datagram: Box<[u8; PAYLOAD_MAX + 1]>,
+    counters: EngineCounters,
+    started_ns: u64,
+    hint_until_ns: u64,
+    ring_full_seen: u64,
+    timeout_min_ns: u64,
+    busy_turn: bool,
+    stopping: bool,
+}
+
+impl Engine {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// The kernel's, if it has no epoll descriptor left.
+    pub fn new(parts: Parts) -> io::Result<Self> {
+        let waiter = Waiter::new(parts.mode)?;
+        waiter.add(parts.exchange.engine_fd(), TOKEN_COMMAND)?;
+        if let Some(kernel) = &parts.kernel {
+            waiter.add(kernel.receive.wake_fd(), TOKEN_RING)?;
+        }
+        for receiver in parts.receivers.iter().flatten() {
+            waiter.add(receiver.as_fd(), TOKEN_UDP)?;
+        }
+        Ok(Self {
+            waiter,
+            sessions: Box::new([const { None }; MAX_CLIENTS]),
+            watches: Watches::new(),
+            owners: Box::new([None; MAX_PROCESSES]),
+            next_cookie: 0,
+            seen: Box::new([Seen::default(); MAX_HOSTS]),
+            payload: Box::new([0; PAYLOAD_MAX]),
+            datagram: Box::new([0; PAYLOAD_MAX + 1]),
+            counters: EngineCounters::default(),
+            started_ns: now_ns(),
+            hint_until_ns: 0,
+            ring_full_seen: 0,
+            timeout_min_ns: parts.detector.config().timeout_ns,
+            busy_turn: false,
+            stopping: false,
+            parts,
+        })
+    }
+
+    /// Isolates the calling thread and turns until told to stop. Returns the parts, from which a
+    /// new agent can go on.
+    ///
+    /// # Errors
+    /// The kernel's, if waiting fails.
+    pub fn run(mut self, core: usize, isolated: impl FnOnce(&Isolation)) -> io::Result<Parts> {
+        let isolation = isolate(core);
+        isolated(&isolation);
+        let mut ready = Ready::default();
+        while !self.stopping {
+            self.turn();
+            let now = now_ns();
+            let deadline = if self.busy_turn { now } else { self.parts.detector.poll_timeout().min(now + IDLE_NS) };
+            if now < self.hint_until_ns && self.spin_for_exit() {
+                continue;
+            }
+            self.waiter.wait(deadline, &mut ready)?;
+            if ready.tokens().any(|token| token == TOKEN_COMMAND) {
+                self.parts.exchange.quiet_engine();
+            }
+        }
+        Ok(self.parts)
+    }
+
+    /// One turn.
+    fn turn(&mut self) {
+        self.busy_turn = false;
+        self.counters.turns += 1;
+        // An exit goes out before anything else is looked at.
+        self.drain_ring();
+        self.read_slots();
+        self.drain_udp();
+        self.parts.detector.tick(now_ns());
+        self.commands();
+        self.watch_beats(now_ns());
+        self.drain_outboxes();
+        self.transmit();
+        self.tell_events();
+        self.retry_undelivered();
+        self.publish(now_ns());
+    }
+
+    /// Spins on the ring until an exit arrives or the hint has aged. Returns whether to turn.
+    fn spin_for_exit(&mut self) -> bool {
+        let Some(kernel) = &self.parts.kernel else { return false };
+        while now_ns() < self.hint_until_ns {
+            if !kernel.ring.is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What arrives: heartbeats in slots, records in the wake ring, datagrams.
+
+use fide_bpf::intf::{self, Wake};
+use fide_detector::{Beat, ProcessState};
+use fide_lane::now_ns;
+use fide_wire::{MAX_PLANES, PAYLOAD_MAX, Packet, ViewId, verify};
+use zerocopy::FromBytes;
+
+use super::{DATAGRAMS_PER_TURN, Engine, HINT_SPIN_NS, RECORDS_PER_TURN};
+use crate::process::Exit;
+
+impl Engine {
+    /// Newest heartbeats, as the receive program left them.
+    pub(super) fn read_slots(&mut self) {
+        let Some(kernel) = &self.parts.kernel else { return };
+        if !kernel.xdp {
+            return;
+        }
+        let mut late = None;
+        for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
+            let seen = &mut self.seen[usize::from(host) - 1];
+            for plane in 0..self.parts.senders.len().min(MAX_PLANES) {
+                let Some(slot) = kernel.receive.slot(host, plane) else {
+                    self.counters.slot_reads_failed += 1;
+                    continue;
+                };
+                if slot.seq == 0 || (slot.incarnation == seen.incarnation && slot.seq == seen.seq[plane]) {
+                    continue;
+                }
+                if slot.incarnation != seen.incarnation {
+                    seen.incarnation = slot.incarnation;
+                    seen.seq = [0; MAX_PLANES];
+                    seen.spread.reset();
+                }
+                seen.seq[plane] = slot.seq;
+                let beat = Beat {
+                    peer: host,
+                    plane: u8::try_from(plane).expect("two planes"),
+                    incarnation: slot.incarnation,
+                    seq: slot.seq,
+                    rx_ns: slot.rx_ns,
+                    received: slot.received,
+                    ack_incarnation: slot.ack_incarnation,
+                    ack_seq_low: slot.ack_seq_low,
+                    promise_us: slot.promise_us,
+                    view: Some(ViewId { generation: slot.view_generation, number: slot.view_number }),
+                };
+                // Refused: an incarnation that was declared dead since the slot was written.
+                let _ = self.parts.detector.handle_beat(now_ns(), &beat);
+                let before = seen.spread.jitter_max_ns();
+                seen.spread.record(slot.seq, self.parts.heartbeat_ns, slot.rx_ns);
+                if seen.spread.jitter_max_ns() > before {
+                    late = Some(host);
+                }
+            }
+        }
+        if let Some(host) = late {
+            self.raise_timeout(host);
+        }
+    }
+
+    /// A peer's heartbeats vary more than its timeout allows for: the timeout follows.
+    fn raise_timeout(&mut self, host: u16) {
+        if self.parts.timeouts.fixed {
+            return;
+        }
+        let observed = self.seen[usize::from(host) - 1].spread.jitter_max_ns();
+        let wanted = self.parts.timeouts.for_jitter(observed);
+        // A refusal means that the timeout is longer already.
+        let _ = self.parts.detector.set_timeout(host, wanted);
+    }
+
+    /// Records of the kernel's programs.
+    pub(super) fn drain_ring(&mut self) {
+        let Some(mut kernel) = self.parts.kernel.take() else { return };
+        let drained = kernel.ring.drain(RECORDS_PER_TURN, |bytes| self.record(bytes));
+        self.parts.kernel = Some(kernel);
+        match drained {
+            Ok(count) => self.busy_turn |= count == RECORDS_PER_TURN,
+            // Only this process' own memory can be at fault; the pidfds and timeouts remain.
+            Err(_) => self.counters.ring_broken += 1,
+        }
+    }
+
+    fn record(&mut self, bytes: &[u8]) {
+        let Ok((wake, payload)) = Wake::read_from_prefix(bytes) else { return };
+        let now = now_ns();
+        match wake.kind {
+            intf::WAKE_EXIT => {
+                let slot = u8::try_from(wake.subject).unwrap_or(u8::MAX);
+                self.process_exited(now, slot, wake.cookie, Exit::from_status(wake.detail.cast_signed()), wake.ns);
+                // On its way before anything else of this turn.
+                self.transmit();
+            }
+            intf::WAKE_HINT => self.hint_until_ns = now + HINT_SPIN_NS,
+            intf::WAKE_SILENCE => {
+                if let Ok(host) = u16::try_from(wake.subject) {
+                    self.parts.detector.timer_fired(now, host);
+                }
+            }
+            intf::WAKE_PACKET => {
+                let payload = &payload[..payload.len().min(wake.len as usize)];
+                let plane = u8::try_from(wake.subject).unwrap_or(u8::MAX);
+                let result = if wake.detail == intf::PACKET_SECTIONS {
+                    self.parts.detector.handle_sections(now, wake.ns, plane, payload)
+                } else {
+                    self.parts.detector.handle_packet(now, wake.ns, plane, payload)
+                };
+                self.counters.refused += u64::from(result.is_err());
+            }
+            _ => {}
+        }
+    }
+
+    /// A local process has left, by the kernel's word or by its pidfd's.
+    pub(super) fn process_exited(&mut self, now: u64, slot: u8, cookie: u64, exit: Exit, at_ns: u64) {
+        let state = match exit {
+            Exit::Code(code) => ProcessState::Exited { code },
+            Exit::Signal(signal) => ProcessState::Killed { signal },
+        };
+        self.process_changed(now, slot, cookie, state, at_ns);
+    }
+
+    /// Only for the registration it is about: a slot may have a new owner by now.
+    pub(super) fn process_changed(&mut self, now: u64, slot: u8, cookie: u64, state: ProcessState, at_ns: u64) {
+        let owner = self.owners.get(usize::from(slot)).copied().flatten();
+        if owner.is_some_and(|owner| owner.cookie == cookie) {
+            // A process that has ended already stays ended.
+            let _ = self.parts.detector.process_changed(now, slot, state, at_ns);
+        }
+    }
+
+    /// Datagrams on the planes that the receive program does not serve.
+    pub(super) fn drain_udp(&mut self) {
+        for plane in 0..self.parts.receivers.len() {
+            for count in 1..=DATAGRAMS_PER_TURN {
+                let Some(receiver) = &self.parts.receivers[plane] else { break };
+                let len = match receiver.receive(&mut self.datagram) {
+                    Ok(Some(len)) => len,
+                    Ok(None) | Err(_) => break,
+                };
+                self.busy_turn |= count == DATAGRAMS_PER_TURN;
+                self.datagram_received(u8::try_from(plane).expect("two planes"), len.min(PAYLOAD_MAX + 1));
+            }
+        }
+    }
+
+    fn datagram_received(&mut self, plane: u8, len: usize) {
+        let now = now_ns();
+        let payload = &self.datagram[..len];
+        if verify(payload, &self.parts.keys).is_err() {
+            self.counters.bad_tag += 1;
+            return;
+        }
+        if self.parts.detector.handle_packet(now, now, plane, payload).is_err() {
+            self.counters.refused += 1;
+            return;
+        }
+        let Ok(packet) = Packet::new(payload) else { return };
+        if packet.kind() != fide_wire::Kind::Heartbeat {
+            return;
+        }
+        let (host, seq) = (packet.sender(), packet.seq());
+        let seen = &mut self.seen[usize::from(host) - 1];
+        if seen.incarnation != packet.incarnation() {
+            seen.incarnation = packet.incarnation();
+            seen.spread.reset();
+        }
+        let before = seen.spread.jitter_max_ns();
+        seen.spread.record(seq, self.parts.heartbeat_ns, now);
+        if seen.spread.jitter_max_ns() > before {
+            self.raise_timeout(host);
+        }
+    }
+}

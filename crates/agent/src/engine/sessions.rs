@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients: their commands, their beats, their outboxes.
+
+use fide_detector::{ProcessState, Target, Wanted};
+use fide_lane::now_ns;
+use fide_shm::event::{EventRecord, kind};
+use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
+
+use super::{COMMANDS_PER_TURN, Engine, PIGGYBACKS_PER_TURN};
+use crate::{
+    command::{Change, Channel, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
+    snapshot::Snapshot,
+};
+
+/// One client of this agent.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) memory: Box<Memory>,
+    /// Events lost because it did not read.
+    pub(super) lost: u64,
+}
+
+/// Who registered a local process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    /// Tells registrations of one slot apart.
+    pub(super) cookie: u64,
+    pub(super) client: u8,
+    /// 0: the program does not beat.
+    beat_timeout_ns: u64,
+    beat: u64,
+    beat_ns: u64,
+    stalled: bool,
+}
+
+impl Engine {
+    /// Carries out what the control thread asked for.
+    pub(super) fn commands(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
+            let Some(command) = self.parts.exchange.take_command() else { return };
+            let reply = self.command(command);
+            self.parts.exchange.answer(reply);
+        }
+        self.busy_turn = true;
+    }
+
+    fn command(&mut self, command: Command) -> Reply {
+        match command {
+            Command::OpenSession { client, memory } => {
+                self.sessions[usize::from(client)] = Some(Session { memory, lost: 0 });
+                Reply::Done
+            }
+            Command::CloseSession { client } => Reply::Closed(self.close_session(client)),
+            Command::Join { client, name, beat_timeout_ns } => self.join(client, name, beat_timeout_ns),
+            Command::Changed { slot, cookie, change, at_ns } => {
+                match change {
+                    Change::Exited(exit) => self.process_exited(now_ns(), slot, cookie, exit, at_ns),
+                    Change::Left => self.process_changed(now_ns(), slot, cookie, ProcessState::Left, at_ns),
+                }
+                Reply::Done
+            }
+            Command::Monitor { client, host, name, wanted } => Reply::Monitored(self.monitor(client, host, name, wanted)),
+            Command::Unmonitor { client, watch } => Reply::Unmonitored(self.unmonitor(client, watch)),
+            Command::Snapshot(mut snapshot) => {
+                self.fill(&mut snapshot);
+                Reply::Snapshot(snapshot)
+            }
+            Command::SetKeys(keys) => {
+                self.set_keys(&keys);
+                Reply::Done
+            }
+            Command::Restart { incarnation } => {
+                // Refused only for an incarnation that is not higher, which the store rules out.
+                let _ = self.parts.detector.restart(now_ns(), incarnation);
+                self.parts.table.set_incarnation(incarnation);
+                let mut record = EventRecord::of_host(kind::REJOINED, self.parts.me);
+                record.incarnation = incarnation;
+                record.rx_ns = now_ns();
+                self.tell_all(record);
+                Reply::Done
+            }
+            Command::Leave => {
+                self.parts.detector.leave(now_ns());
+                Reply::Done
+            }
+            Command::Stop => {
+                self.stopping = true;
+                Reply::Done
+            }
+        }
+    }
+
+    fn join(&mut self, client: u8, name: Name, beat_timeout_ns: u64) -> Reply {
+        let now = now_ns();
+        let joined = self.parts.detector.join(now, name);
+        Reply::Joined(joined.map(|joined| {
+            self.next_cookie += 1;
+            let beat = self.sessions[usize::from(client)].as_ref().map_or(0, |session| session.memory.region.beat());
+            self.owners[usize::from(joined.slot)] = Some(Owner {
+                cookie: self.next_cookie,
+                client,
+                beat_timeout_ns,
+                beat,
+                beat_ns: now,
+                stalled: false,
+            });
+            let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
+            JoinedProcess { slot: joined.slot, incarnation: joined.incarnation, cookie: self.next_cookie, pbsize }
+        }))
+    }
+
+    /// The client that registered the process in `slot`.
+    pub(super) fn owner_of(&self, slot: u8) -> Option<u8> {
+        self.owners.get(usize::from(slot))?.as_ref().map(|owner| owner.client)
+    }
+
+    fn monitor(&mut self, client: u8, host: u16, name: Option<Name>, wanted: Wanted) -> Result<Monitored, MonitorRefusal> {
+        let now = now_ns();
+        let watcher = self.owners.iter().position(|owner| owner.is_some_and(|owner| owner.client == client));
+        let watcher_slot = watcher.map_or(HOST_SLOT, |slot| u8::try_from(slot).expect("64 slots"));
+        let target = Target { host, process: name };
+        let granted =
+            self.parts.detector.monitor(now, target, wanted, watcher_slot).map_err(MonitorRefusal::Detector)?;
+        let Some(watch) = self.watches.add(client, host, name, watcher_slot) else {
+            let _ = self.parts.detector.unmonitor(target, watcher_slot);
+            return Err(MonitorRefusal::Full);
+        };
+        let mut monitored = Monitored {
+            watch: watch.id,
+            timeout_ns: granted.timeout_ns,
+            pbsize: granted.pbsize,
+            slot: HOST_SLOT,
+            incarnation: 0,
+            alive: None,
+        };
+        match name {
+            None => {
+                if let Some(peer) = self.parts.detector.peer(host).filter(|peer| peer.incarnation != 0) {
+                    monitored.incarnation = peer.incarnation;
+                    monitored.alive = Some(peer.state == fide_detector::PeerState::Up);
+                    self.tell_newcomer(client, watch.id, host, HOST_SLOT, peer.incarnation, None);
+                    self.watches.assign(host, HOST_SLOT, None);
+                }
+            }
+            Some(name) => {
+                if let Some((slot, process)) = self.find(host, name) {
+                    monitored.slot = slot;
+                    monitored.incarnation = process.incarnation;
+                    monitored.alive = Some(!process.state.is_final());
+                    self.tell_newcomer(client, watch.id, host, slot, process.incarnation, Some(name));
+                    self.watches.assign(host, slot, Some(name));
+                    let told = self.parts.kernel.as_ref().is_some_and(|k| k.receive.watch_client(host, slot, client, true));
+                    // Too late for the receive program, or dead for long: from the agent then.
+                    if (told || process.state.is_final())
+                        && let Some(record) = self.verdict_of(host, slot)
+                    {
+                        self.tell_one(client, record, &[]);
+                    }
+                }
+            }
+        }
+        Ok(monitored)
+    }
+
+    fn tell_newcomer(&mut self, client: u8, watch: u32, host: u16, slot: u8, incarnation: u32, name: Option<Name>) {
+        let record =
+            EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now_ns(), ..EventRecord::default() };
+        self.tell_watcher_up(client, watch, record, name);
+    }
+
+    /// The slot of a process by name: the live one, else the one that ended last.
+    fn find(&self, host: u16, name: Name) -> Option<(u8, fide_detector::ProcessView)> {
+        (0..u8::try_from(MAX_PROCESSES).expect("64"))
+            .filter_map(|slot| Some((slot, self.parts.detector.process(host, slot)?)))
+            .filter(|(_, process)| process.name == name)
+            .max_by_key(|(_, process)| (!process.state.is_final(), process.incarnation))
+    }
+
+    fn unmonitor(&mut self, client: u8, id: u32) -> bool {
+        match self.watches.remove(client, id) {
+            Some(watch) => {
+                self.forget(watch);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Nobody is to be told for a watch that is gone, unless another one is for the same.
+    fn forget(&mut self, watch: super::watches::Watch) {
+        let target = Target { host: watch.host, process: watch.name };
+        // It was there: `monitor` granted it.
+        let _ = self.parts.detector.unmonitor(target, watch.watcher_slot);
+        let Some(name) = watch.name else {
+            self.watches.assign(watch.host, HOST_SLOT, None);
+            return;
+        };
+        if let Some((slot, _)) = self.find(watch.host, name) {
+            let clients = self.watches.assign(watch.host, slot, Some(name));
+            if clients >> watch.client & 1 == 0
+                && let Some(kernel) = &self.parts.kernel
+            {
+                kernel.receive.watch_client(watch.host, slot, watch.client, false);
+            }
+        }
+    }
+
+    fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
+        while let Some(watch) = self.watches.pop_of(client) {
+            self.forget(watch);
+        }
+        // Its processes stay under the kernel's watch; they just do not beat any more.
+        for owner in self.owners.iter_mut().flatten().filter(|owner| owner.client == client) {
+            owner.beat_timeout_ns = 0;
+            owner.client = u8::MAX;
+        }
+        let session = self.sessions[usize::from(client)].take()?;
+        if let (Channel::Ring, Some(kernel)) = (&session.memory.channel, &self.parts.kernel) {
+            kernel.receive.close_client_ring(client);
+        }
+        Some(session.memory)
+    }
+
+    /// Programs that promised to beat and do not (X-Lane §5.1).
+    pub(super) fn watch_beats(&mut self, now: u64) {
+        for slot in 0..MAX_PROCESSES {
+            let Some(owner) = &mut self.owners[slot] else { continue };
+            if owner.beat_timeout_ns == 0 {
+                continue;
+            }
+            let Some(Some(session)) = self.sessions.get(usize::from(owner.client)) else { continue };
+            let beat = session.memory.region.beat();
+            if beat != owner.beat {
+                owner.beat = beat;
+                owner.beat_ns = now;
+            }
+            let stalled = now.saturating_sub(owner.beat_ns) > owner.beat_timeout_ns;
+            if stalled != owner.stalled {
+                owner.stalled = stalled;
+                let state = if stalled { ProcessState::Stalled } else { ProcessState::Alive };
+                let slot = u8::try_from(slot).expect("64 slots");
+                // A process that has ended is not stalled any more.
+                let _ = self.parts.detector.process_changed(now, slot, state, now);
+            }
+        }
+    }
+
+    /// Piggybacks that clients left for the next heartbeat.
+    pub(super) fn drain_outboxes(&mut self) {
+        let mut buffer = [0; PIGGYBACK_MAX];
+        for client in 0..self.sessions.len() {
+            for _ in 0..PIGGYBACKS_PER_TURN {
+                let Some(session) = &mut self.sessions[client] else { break };
+                match session.memory.region.pop_outbox(&mut buffer) {
+                    Ok(Some((slot, bytes))) => {
+                        let owned = self.owners.get(usize::from(slot)).copied().flatten();
+                        let mine = owned.is_some_and(|owner| usize::from(owner.client) == client);
+                        if !mine || self.parts.detector.piggyback(slot, bytes).is_err() {
+                            self.counters.piggybacks_declined += 1;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.counters.outbox_broken += 1;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_keys(&mut self, keys: &Keys) {
+        self.parts.keys = *keys;
+        if let Some(kernel) = &self.parts.kernel {
+            // The new one is accepted before it is used anywhere.
+            kernel.receive.set_key(1, keys.previous.as_ref().map(|key| &key.0));
+            kernel.receive.set_key(0, Some(&keys.current.0));
+        }
+    }
+
+    fn fill(&self, snapshot: &mut Snapshot) {
+        let detector = &self.parts.detector;
+        let now = now_ns();
+        snapshot.now_ns = now;
+        snapshot.started_ns = self.started_ns;
+        snapshot.incarnation = detector.config().incarnation;
+        snapshot.lease_until_ns = detector.lease_until_ns();
+        snapshot.fenced = detector.is_fenced(now);
+        let view = detector.view();
+        snapshot.view = view.id;
+        snapshot.view_members = view.members;
+        for host in 1..=self.parts.members {
+            let index = usize::from(host) - 1;
+            snapshot.peers[index] = detector.peer(host);
+            snapshot.jitter_ns[index] = self.seen[index].spread.jitter_max_ns();
+            for slot in 0..MAX_PROCESSES {
+                snapshot.processes[index * MAX_PROCESSES + slot] =
+                    detector.process(host, u8::try_from(slot).expect("64 slots"));
+            }
+        }
+        snapshot.counters = *detector.counters();
+        snapshot.engine = self.counters;
+        snapshot.kernel = self.parts.kernel.as_ref().map(|kernel| kernel.receive.stats());
+        snapshot.own_lateness_max_ns = self.parts.own_lateness_max_ns;
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this agent has seen, so that "who declared it dead, and why?" has an answer.
+
+use std::{
+    collections::VecDeque,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use fide_detector::{Event, Evidence, HostSet, Verdict, VerdictKind, Via};
+use fide_wire::HOST_SLOT;
+use serde_json::{Value, json};
+
+use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
+
+/// Entries kept; older ones are forgotten.
+const ENTRIES_MAX: usize = 4096;
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// `HOST-NUMBER`: unique for this run of the agent.
+    pub id: String,
+    /// Its number, from 1.
+    pub seq: u64,
+    /// Milliseconds since 1970, for people.
+    unix_ms: u64,
+    record: Record,
+    /// Name of the process it is about, which may be forgotten otherwise by the time somebody asks.
+    process: Option<String>,
+}
+
+/// The last entries.
+#[derive(Debug)]
+pub struct Journal {
+    host: String,
+    entries: VecDeque<Entry>,
+    next: u64,
+    names: std::collections::HashMap<(u16, u8), String>,
+    /// Final verdicts other than `left`, silences of hosts among them.
+    pub failures: u64,
+    /// Seconds from a local or remote exit to the verdict are not comparable across hosts; verdicts
+    /// by timeout are, and their total is kept for the metrics.
+    pub silences: u64,
+}
+
+impl Journal {
+    /// An empty one, of the host called `host`.
+    #[must_use]
+    pub fn new(host: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            entries: VecDeque::with_capacity(ENTRIES_MAX),
+            next: 1,
+            names: std::collections::HashMap::new(),
+            failures: 0,
+            silences: 0,
+        }
+    }
+
+    /// Notes what the loop told.
+    pub fn add(&mut self, record: Record) -> &Entry {
+        let process = match record.event {
+            Event::Up { host, slot, name, .. } if slot != HOST_SLOT => {
+                self.names.insert((host, slot), name.as_str().to_owned());
+                Some(name.as_str().to_owned())
+            }
+            Event::Verdict(verdict) => {
+                let failure = verdict.kind.is_final() && verdict.kind != VerdictKind::Left;
+                self.failures += u64::from(failure);
+                self.silences += u64::from(verdict.kind == VerdictKind::HostSilent && verdict.slot == HOST_SLOT);
+                self.names.get(&(verdict.host, verdict.slot)).cloned()
+            }
+            _ => None,
+        };
+        if self.entries.len() == ENTRIES_MAX {
+            self.entries.pop_front();
+        }
+        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        self.entries.push_back(Entry {
+            id: format!("{}-{}", self.host, self.next),
+            seq: self.next,
+            unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
+            record,
+            process,
+        });
+        self.next += 1;
+        self.entries.back().expect("just pushed")
+    }
+
+    /// The entry with this id.
+    #[must_use]
+    pub fn find(&self, id: &str) -> Option<&Entry> {
+        self.entries.iter().rev().find(|entry| entry.id == id)
+    }
+
+    /// Entries with a number above `since`, oldest first; the last hundred at most.
+    pub fn since(&self, since: u64) -> impl Iterator<Item = &Entry> {
+        let recent = self.entries.len().saturating_sub(100);
+        self.entries.iter().skip(recent).filter(move |entry| entry.seq > since)
+    }
+
+    /// First and last id, for a message.
+    #[must_use]
+    pub fn range(&self) -> String {
+        match (self.entries.front(), self.entries.back()) {
+            (Some(first), Some(last)) => format!("{} to {}", first.id, last.id),
+            _ => "none yet".to_owned(),
+        }
+    }
+}
+
+fn host_name(config: &Config, host: u16) -> &str {
+    config.members.get(usize::from(host).wrapping_sub(1)).map_or("?", |member| member.name.as_str())
+}
+
+fn hosts(config: &Config, set: HostSet) -> Vec<&str> {
+    set.iter().map(|host| host_name(config, host)).collect()
+}
+
+impl Entry {
+    fn subject(&self, config: &Config, host: u16, slot: u8) -> String {
+        let host = host_name(config, host);
+        if slot == HOST_SLOT {
+            return format!("@{host}");
+        }
+        self.process.as_ref().map_or_else(|| format!("slot {slot}@{host}"), |name| format!("{name}@{host}"))
+    }
+
+    /// One line for a person.
+    #[must_use]
+    pub fn text(&self, config: &Config) -> String {
+        match self.record.event {
+            Event::Up { host, slot, incarnation, .. } => {
+                format!("{} is up, incarnation {incarnation}", self.subject(config, host, slot))
+            }
+            Event::Verdict(verdict) => {
+                let subject = self.subject(config, verdict.host, verdict.slot);
+                format!("{subject} {}: {}", verdict_text(verdict.kind), why(config, &verdict))
+            }
+            Event::Piggyback { host, slot, len, .. } => format!("{len} bytes from {}", self.subject(config, host, slot)),
+            Event::PathLost { host, plane } => format!(
+                "plane {plane} from {} is silent while the other is heard: a network fault, no death",
+                host_name(config, host)
+            ),
+            Event::PathRestored { host, plane } => {
+                format!("plane {plane} from {} is heard again", host_name(config, host))
+            }
+            Event::ObserverStalled { gap_ns, withheld } => format!(
+                "this host did not run for {} us; {withheld} suspicions of its own are withheld",
+                gap_ns / 1000
+            ),
+            Event::Fenced { .. } => "this host is fenced: it cannot prove to be heard".to_owned(),
+            Event::Unfenced { .. } => "this host is heard again and may act".to_owned(),
+            Event::Excluded { by, incarnation } => {
+                format!("{} goes on without incarnation {incarnation} of this host", host_name(config, by))
+            }
+            Event::ViewChanged { id, members } => {
+                format!("view {}.{} is {}", id.generation, id.number, hosts(config, members).join(", "))
+            }
+            Event::MonitorRequest { host, slot, timeout_us, pbsize, .. } => format!(
+                "{} watches {}, wishing {timeout_us} us and {pbsize} bytes",
+                host_name(config, host),
+                if slot == HOST_SLOT { "this host".to_owned() } else { format!("slot {slot}") }
+            ),
+            Event::TimeoutChanged { host, timeout_ns } => {
+                format!("the timeout for {} is {} us now", host_name(config, host), timeout_ns / 1000)
+            }
+        }
+    }
+
+    /// Everything known about it.
+    #[must_use]
+    pub fn to_json(&self, config: &Config) -> Value {
+        let mut value = json!({
+            "id": self.id,
+            "seq": self.seq,
+            "unix_ms": self.unix_ms,
+            "monotonic_ns": self.record.now_ns,
+            "text": self.text(config),
+            "kind": kind(&self.record.event),
+        });
+        if let Event::Verdict(verdict) = self.record.event {
+            value["subject"] = json!(self.subject(config, verdict.host, verdict.slot));
+            value["incarnation"] = json!(verdict.incarnation);
+            value["verdict"] = verdict_json(verdict.kind);
+            value["evidence"] = evidence(config, &verdict.evidence);
+        }
+        value
+    }
+}
+
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Up { .. } => "up",
+        Event::Verdict(_) => "verdict",
+        Event::Piggyback { .. } => "piggyback",
+        Event::PathLost { .. } => "path_lost",
+        Event::PathRestored { .. } => "path_restored",
+        Event::ObserverStalled { .. } => "observer_stalled",
+        Event::Fenced { .. } => "fenced",
+        Event::Unfenced { .. } => "unfenced",
+        Event::Excluded { .. } => "excluded",
+        Event::ViewChanged { .. } => "view_changed",
+        Event::MonitorRequest { .. } => "monitor_request",
+        Event::TimeoutChanged { .. } => "timeout_changed",
+    }
+}
+
+fn verdict_text(kind: VerdictKind) -> String {
+    match kind {
+        VerdictKind::Exited { code: STATUS_UNKNOWN } => "exited with an unknown status".to_owned(),
+        VerdictKind::Exited { code } => format!("exited with code {code}"),
+        VerdictKind::Killed { signal } => format!("was killed by signal {signal}"),
+        VerdictKind::Left => "left".to_owned(),
+        VerdictKind::HostSilent => "is silent".to_owned(),
+        VerdictKind::Stalled => "stalled".to_owned(),
+        VerdictKind::Recovered => "recovered".to_owned(),
+    }
+}
+
+fn verdict_json(kind: VerdictKind) -> Value {
+    match kind {
+        VerdictKind::Exited { code } => json!({ "exited": { "code": code } }),
+        VerdictKind::Killed { signal } => json!({ "exited": { "signal": signal } }),
+        VerdictKind::Left => json!("left"),
+        VerdictKind::HostSilent => json!("host_silent"),
+        VerdictKind::Stalled => json!("stalled"),
+        VerdictKind::Recovered => json!("recovered"),
+    }
+}
+
+fn why(config: &Config, verdict: &Verdict) -> String {
+    let evidence = &verdict.evidence;
+    let newest = evidence.last_rx_ns.into_iter().max().unwrap_or(0);
+    match evidence.via {
+        Via::Local => "this host's own kernel saw it".to_owned(),
+        Via::Notice | Via::Roster if verdict.kind == VerdictKind::Left => "it said so".to_owned(),
+        Via::Notice => format!("{}'s kernel saw it and sent a notice", host_name(config, verdict.host)),
+        Via::Roster => format!("{}'s kernel saw it; a heartbeat told", host_name(config, verdict.host)),
+        Via::Timeout => format!(
+            "no heartbeat on any plane for {} us, timeout {} us",
+            evidence.decided_ns.saturating_sub(newest) / 1000,
+            evidence.timeout_ns / 1000
+        ),
+        Via::View => format!("agreed by {}", hosts(config, evidence.votes).join(", ")),
+        Via::Goodbye => "its host said goodbye".to_owned(),
+        Via::Superseded => format!("its host came back as incarnation {}", evidence.superseded_by),
+    }
+}
+
+fn evidence(config: &Config, evidence: &Evidence) -> Value {
+    let silent = |rx_ns: &u64| if *rx_ns == 0 { Value::Null } else { json!(evidence.decided_ns.saturating_sub(*rx_ns)) };
+    json!({
+        "observer": host_name(config, evidence.observer),
+        "via": format!("{:?}", evidence.via).to_lowercase(),
+        "decided_ns": evidence.decided_ns,
+        "last_seq": evidence.last_seq,
+        "silent_ns_by_plane": evidence.last_rx_ns.iter().take(config.planes.len()).map(silent).collect::<Vec<_>>(),
+        "timeout_ns": evidence.timeout_ns,
+        "at_ns": evidence.at_ns,
+        "own_stalls": evidence.own_stalls,
+        "withheld": evidence.withheld,
+        "votes": hosts(config, evidence.votes),
+        "superseded_by": evidence.superseded_by,
+        "piggybacks_lost": evidence.piggybacks_lost,
+    })
+}

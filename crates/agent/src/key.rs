@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The cluster's key file.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use fide_wire::Key;
+
+/// Why a key file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It could not be read.
+    #[error("key file {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    /// Others may read or write it.
+    #[error("key file {path} has mode {mode:04o}; whoever reads it can forge a death, so make it 0400: chmod 0400 {path}")]
+    Mode { path: PathBuf, mode: u32 },
+    /// Not a key.
+    #[error("key file {path}: {source}")]
+    Content { path: PathBuf, source: fide_wire::KeyError },
+}
+
+/// Reads a key of 32 hexadecimal digits from a file that only its owner can read.
+///
+/// # Errors
+/// [`KeyFileError`].
+pub fn load(path: &Path) -> Result<Key, KeyFileError> {
+    let read = |source| KeyFileError::Read { path: path.to_owned(), source };
+    let mode = fs::metadata(path).map_err(read)?.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Mode { path: path.to_owned(), mode });
+    }
+    let text = fs::read_to_string(path).map_err(read)?;
+    text.parse().map_err(|source| KeyFileError::Content { path: path.to_owned(), source })
+}
+
+/// When a file last changed, to notice a new key.
+#[must_use]
+pub fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.mtime(), metadata.mtime_nsec(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn write(mode: u32, text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cluster.key");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
+        (dir, path)
+    }
+
+    #[test]
+    fn a_private_key_is_read() {
+        let (_dir, path) = write(0o400, "000102030405060708090a0b0c0d0e0f\n");
+        assert_eq!(load(&path).expect("good").0, std::array::from_fn(|i| u8::try_from(i).expect("small")));
+    }
+
+    #[test]
+    fn a_readable_key_and_a_short_one_are_refused_with_the_remedy() {
+        let (_dir, path) = write(0o440, "000102030405060708090a0b0c0d0e0f");
+        assert!(load(&path).expect_err("mode").to_string().contains("chmod 0400"));
+        let (_dir, path) = write(0o400, "abc");
+        assert!(load(&path).expect_err("short").to_string().contains("32 hexadecimal digits"));
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Prometheus text, in base units.
+
+use std::fmt::Write;
+
+use fide_detector::PeerState;
+
+use crate::{config::Config, journal::Journal, snapshot::Snapshot};
+
+/// The metrics of this agent in the text exposition format.
+#[must_use]
+pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(out, "{name}{labels} {value}");
+        }
+    };
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let plain = |value: u64| vec![(String::new(), value as f64)];
+    let peers: Vec<_> = (1u16..)
+        .zip(&config.members)
+        .filter(|(id, _)| *id != me)
+        .filter_map(|(id, member)| Some((member.name.as_str(), snapshot.peers[usize::from(id) - 1]?)))
+        .collect();
+    let each = |value: &dyn Fn(&fide_detector::PeerView) -> f64| -> Vec<(String, f64)> {
+        peers.iter().map(|(name, peer)| (format!("{{peer=\"{name}\"}}"), value(peer))).collect()
+    };
+    let detector = &snapshot.counters;
+    family("fide_peer_up", "gauge", "Whether the peer's host is alive.", &each(&|peer| {
+        f64::from(u8::from(peer.state == PeerState::Up))
+    }));
+    family("fide_peer_timeout_seconds", "gauge", "Silence after which the peer is suspected.", &each(&|peer| {
+        seconds(peer.timeout_ns)
+    }));
+    let planes: Vec<(String, f64)> = peers
+        .iter()
+        .flat_map(|(name, peer)| {
+            (0..config.planes.len()).map(move |plane| {
+                let all = peer.received[plane] + peer.lost[plane];
+                let ratio = if all == 0 { 0.0 } else { peer.lost[plane] as f64 / all as f64 };
+                (format!("{{peer=\"{name}\",plane=\"{plane}\"}}"), ratio)
+            })
+        })
+        .collect();
+    family("fide_tree_loss_ratio", "gauge", "Heartbeats missing on a plane, of all sent.", &planes);
+    family("fide_failures_total", "counter", "Failure verdicts, of processes and hosts.", &plain(journal.failures));
+    family("fide_host_silent_total", "counter", "Verdicts of silent hosts.", &plain(journal.silences));
+    family(
+        "fide_suppressed_verdicts_total",
+        "counter",
+        "Suspicions that were withheld.",
+        &[("{reason=\"observer_stalled\"}".to_owned(), detector.suspicions_withheld as f64)],
+    );
+    family(
+        "fide_self_stall_seconds",
+        "counter",
+        "Time during which this agent did not run when it should have.",
+        &[(String::new(), seconds(detector.stalled_ns))],
+    );
+    family("fide_self_stalls_total", "counter", "Stalls of this agent.", &plain(detector.stalls));
+    family("fide_fenced", "gauge", "Whether this host may not act.", &plain(u64::from(snapshot.fenced)));
+    family("fide_heartbeats_sent_total", "counter", "Heartbeats sent.", &plain(detector.heartbeats_sent));
+    let kernel = snapshot.kernel.unwrap_or_default();
+    let refused = |reason: &str, count: u64| (format!("{{reason=\"{reason}\"}}"), count as f64);
+    family(
+        "fide_refused_packets_total",
+        "counter",
+        "Packets that changed nothing.",
+        &[
+            refused("malformed", detector.refused_malformed + kernel.malformed),
+            refused("bad_tag", snapshot.engine.bad_tag + kernel.bad_tag),
+            refused("stale", detector.refused_stale_incarnation + detector.refused_dead_incarnation + kernel.stale),
+            refused("replayed", detector.refused_replayed + kernel.replayed),
+            refused("foreign", detector.refused_not_a_member + detector.refused_wrong_plane + kernel.foreign),
+        ],
+    );
+    family(
+        "fide_events_undelivered_total",
+        "counter",
+        "Events that found a client's ring full.",
+        &plain(snapshot.engine.events_undelivered),
+    );
+    out
+}

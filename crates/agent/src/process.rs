@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Local processes by pid and start time, which together never name two processes.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags},
+};
+
+/// An exit status that nobody could tell us.
+pub const STATUS_UNKNOWN: i32 = -1;
+
+/// A process that was alive when it was looked at, held so that its pid cannot mean another.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    start_ticks: u64,
+    uid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of a live process.
+    ///
+    /// # Errors
+    /// `ESRCH` if there is none, or no more.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let pidfd = rustix::process::pidfd_open(id, PidfdFlags::empty())?;
+        let stat = Stat::read(pid).ok_or_else(gone)?;
+        let uid = owner(pid).ok_or_else(gone)?;
+        let process = Self { pid, start_ticks: stat.start_ticks, uid, pidfd };
+        // What was read belongs to the process we hold only if that one is still there.
+        if process.has_exited() { Err(gone()) } else { Ok(process) }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Start after boot, in ticks of 10 ms.
+    #[must_use]
+    pub fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
+    /// Effective user id.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Whether its last thread has left.
+    #[must_use]
+    pub fn has_exited(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// How it ended, as wait(2) tells it; [`STATUS_UNKNOWN`] if the kernel does not tell strangers.
+    #[must_use]
+    pub fn exit_status(&self) -> i32 {
+        // A zombie nobody reaped yet tells in its stat, a reaped one through its pidfd (Linux 6.15).
+        match Stat::read(self.pid) {
+            Some(stat) if stat.start_ticks == self.start_ticks && stat.state == b'Z' => stat.exit_code,
+            _ => self.reaped_status().unwrap_or(STATUS_UNKNOWN),
+        }
+    }
+
+    fn reaped_status(&self) -> Option<i32> {
+        // include/uapi/linux/pidfd.h: struct pidfd_info of 64 bytes, exit_code the last of its 32-bit fields.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Info {
+            mask: u64,
+            cgroupid: u64,
+            ids: [u32; 11],
+            exit_code: i32,
+        }
+        const INFO_EXIT: u64 = 1 << 3;
+        const GET_INFO: libc::c_ulong = 0xc040_ff0b; // _IOWR(0xff, 11, struct pidfd_info)
+        const _: () = assert!(size_of::<Info>() == 64);
+        let mut info = Info { mask: INFO_EXIT, ..Info::default() };
+        // SAFETY: `info` is writable for the 64 bytes that the request's number names.
+        let result = unsafe { libc::ioctl(self.pidfd.as_raw_fd(), GET_INFO, &raw mut info) };
+        (result == 0 && info.mask & INFO_EXIT != 0).then_some(info.exit_code)
+    }
+}
+
+impl AsFd for Process {
+    /// The pidfd: readable once the process has exited.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+struct Stat {
+    state: u8,
+    start_ticks: u64,
+    exit_code: i32,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// proc(5): fields 3 (state), 22 (starttime) and 52 (exit_code). The name in field 2 may hold
+    /// anything, so that only its last parenthesis ends it.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let after = text.iter().rposition(|byte| *byte == b')')? + 2;
+        let fields: Vec<&str> = str::from_utf8(text.get(after..)?).ok()?.split_ascii_whitespace().collect();
+        Some(Self {
+            state: *fields.first()?.as_bytes().first()?,
+            start_ticks: fields.get(22 - 3)?.parse().ok()?,
+            exit_code: fields.get(52 - 3)?.parse().ok()?,
+        })
+    }
+}
+
+fn owner(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Real, effective, saved and file system id.
+    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok())
+}
+
+/// An exit as wait(2) encodes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Decodes a wait status; [`STATUS_UNKNOWN`] becomes the code -1.
+    #[must_use]
+    pub fn from_status(status: i32) -> Self {
+        match status & 0x7f {
+            _ if status == STATUS_UNKNOWN => Self::Code(STATUS_UNKNOWN),
+            0 => Self::Code(status >> 8 & 0xff),
+            signal => Self::Signal(signal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_name_full_of_parentheses_does_not_confuse() {
+        let mut text = b"42 (a) R ( b) Z".to_vec();
+        for field in 4..=52 {
+            text.extend_from_slice(format!(" {field}").as_bytes());
+        }
+        let stat = Stat::parse(&text).expect("parsed");
+        assert_eq!((stat.state, stat.start_ticks, stat.exit_code), (b'Z', 22, 52));
+        assert!(Stat::parse(b"42 (a").is_none() && Stat::parse(b"").is_none());
+    }
+
+    #[test]
+    fn a_process_is_held_and_its_end_is_told() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let process = Process::open(child.id()).expect("alive");
+        assert!(!process.has_exited() && process.start_ticks() > 0);
+        child.kill().expect("killed");
+        while !process.has_exited() {
+            std::thread::yield_now();
+        }
+        assert_eq!(Exit::from_status(process.exit_status()), Exit::Signal(9), "as a zombie");
+        child.wait().expect("reaped");
+        let after = Exit::from_status(process.exit_status());
+        assert!(matches!(after, Exit::Signal(9) | Exit::Code(STATUS_UNKNOWN)), "{after:?}");
+    }
+
+    #[test]
+    fn a_pid_that_has_gone_is_esrch() {
+        let mut child = Command::new("true").spawn().expect("true");
+        child.wait().expect("reaped");
+        assert_eq!(Process::open(child.id()).expect_err("gone").raw_os_error(), Some(libc::ESRCH));
+        assert!(Process::open(0).is_err() && Process::open(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn wait_statuses_are_decoded() {
+        assert_eq!(Exit::from_status(3 << 8), Exit::Code(3));
+        assert_eq!(Exit::from_status(0), Exit::Code(0));
+        assert_eq!(Exit::from_status(11 | 0x80), Exit::Signal(11), "with a core dump");
+        assert_eq!(Exit::from_status(STATUS_UNKNOWN), Exit::Code(-1));
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the loop tells the control thread about itself, for `status` and the metrics.
+
+use fide_bpf::intf::Stats;
+use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
+use fide_wire::{MAX_HOSTS, MAX_PROCESSES, ViewId};
+
+/// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub now_ns: u64,
+    pub started_ns: u64,
+    pub incarnation: u32,
+    pub lease_until_ns: u64,
+    pub fenced: bool,
+    pub view: ViewId,
+    pub view_members: HostSet,
+    pub peers: Vec<Option<PeerView>>,
+    pub processes: Vec<Option<ProcessView>>,
+    pub counters: Counters,
+    pub engine: EngineCounters,
+    pub kernel: Option<Stats>,
+    /// Largest delay above the lowest, per peer.
+    pub jitter_ns: Vec<u64>,
+    pub own_lateness_max_ns: u64,
+}
+
+/// What the loop itself counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EngineCounters {
+    pub turns: u64,
+    pub sends_failed: u64,
+    pub bad_tag: u64,
+    pub refused: u64,
+    pub events_told: u64,
+    pub events_undelivered: u64,
+    pub outbox_broken: u64,
+    pub piggybacks_declined: u64,
+    pub slot_reads_failed: u64,
+    pub ring_broken: u64,
+}
+
+impl Snapshot {
+    /// Room for everything the loop may tell.
+    #[must_use]
+    pub fn empty() -> Box<Self> {
+        Box::new(Self {
+            now_ns: 0,
+            started_ns: 0,
+            incarnation: 0,
+            lease_until_ns: 0,
+            fenced: true,
+            view: ViewId::NONE,
+            view_members: HostSet::EMPTY,
+            peers: vec![None; MAX_HOSTS],
+            processes: vec![None; MAX_HOSTS * MAX_PROCESSES],
+            counters: Counters::default(),
+            engine: EngineCounters::default(),
+            kernel: None,
+            jitter_ns: vec![0; MAX_HOSTS],
+            own_lateness_max_ns: 0,
+        })
+    }
+
+    /// The processes of one host that were ever there.
+    pub fn processes_of(&self, host: u16) -> impl Iterator<Item = (u8, &ProcessView)> {
+        let first = (usize::from(host) - 1) * MAX_PROCESSES;
+        (0u8..).zip(&self.processes[first..first + MAX_PROCESSES]).filter_map(|(slot, view)| Some((slot, view.as_ref()?)))
+    }
+
+    /// Name of a peer's state as `status` shows it.
+    #[must_use]
+    pub fn state_name(state: PeerState) -> &'static str {
+        match state {
+            PeerState::Unknown => "unknown",
+            PeerState::Up => "up",
+            PeerState::Dead => "dead",
+            PeerState::Left => "left",
+        }
+    }
+}

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a configuration to a running agent.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    path::PathBuf,
+    thread,
+};
+
+use fide_bpf::{ExitWatch, Receive, Settings, XdpMode, intf};
+use fide_detector::{self as detector, Detector, HostSet};
+use fide_lane::{
+    interface::{self, Interface, InterfaceError},
+    isolation::{default_core, isolate},
+    jitter::HostKind,
+    link::{Destination, Sender, UdpReceiver},
+    now_ns,
+    pace::Mode,
+};
+use fide_shm::{bpf_ring::BpfRing, region::RegionError, table::{AliveTable, name_bytes}};
+use fide_wire::{Keys, MAX_PLANES, PIGGYBACK_MAX};
+
+use crate::{
+    command::Exchange,
+    config::{self, Config, ConfigError, ExitRung, ReceiveRung},
+    control::{self, Control, End},
+    engine::{self, Engine, Kernel},
+    incarnation::{self, IncarnationError},
+    key::{self, KeyFileError},
+    notify::Notify,
+    rungs::{Rung, Rungs},
+    signals::Signals,
+    socket::{ListenError, Listener},
+    timeout::{TimeoutTooShort, Timeouts},
+};
+
+/// What the command line adds to the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Path of the configuration.
+    pub config: PathBuf,
+    /// Which member this host is; else found by its addresses.
+    pub host: Option<String>,
+    /// Instead of the configured ones.
+    pub runtime_dir: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
+    /// Take a timeout that this host was measured not to hold.
+    pub force_timeout: bool,
+}
+
+/// Why an agent did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
+    #[error("plane {plane}: {source}")]
+    Interface { plane: usize, source: InterfaceError },
+    #[error("plane {plane}: {what}: {source}")]
+    Link { plane: usize, what: &'static str, source: io::Error },
+    /// A rung was demanded and is not to be had.
+    #[error("{wanted} was demanded and is not to be had here: {why}; \"auto\" takes the next best")]
+    Rung { wanted: &'static str, why: String },
+    #[error(transparent)]
+    Timeout(#[from] TimeoutTooShort),
+    #[error(transparent)]
+    Detector(#[from] detector::ConfigError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("shared memory: {0}")]
+    Memory(#[from] RegionError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the agent's loop ended by itself: {0}")]
+    Loop(String),
+}
+
+/// Runs an agent in the calling thread until it is told to leave.
+///
+/// # Errors
+/// [`StartError`].
+pub fn run(options: &Options) -> Result<(), StartError> {
+    let signals = Signals::block()?;
+    let mut config = Config::load(&options.config)?;
+    if let Some(dir) = &options.runtime_dir {
+        config.runtime_dir.clone_from(dir);
+    }
+    if let Some(dir) = &options.state_dir {
+        config.state_dir.clone_from(dir);
+    }
+    let local = interface::addresses().map_err(|source| StartError::Interface { plane: 0, source })?;
+    let me = config.identify(options.host.as_deref(), &local)?;
+    let keys = Keys::from(key::load(&config.key_file)?);
+    let socket = config.runtime_dir.join("agent.sock");
+    // Before anything is attached: a second agent must find out without disturbing the first.
+    let listener = Listener::bind(&socket)?;
+    let interfaces = interfaces(&config, me)?;
+    let incarnation = incarnation::next(&config.state_dir)?;
+
+    let core = config.core.unwrap_or_else(default_core);
+    let (kind, lateness_ns) = calibrate(core, config.heartbeat_ns, config.calibrate_ns)?;
+    let timeouts = Timeouts {
+        trust: config.trust,
+        heartbeat_ns: config.heartbeat_ns,
+        kind,
+        fixed: config.timeout_ns.is_some(),
+    };
+    let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
+
+    let host = open_host(&config, me, &keys, &interfaces)?;
+    let detector = Detector::new(detector_config(&config, me, incarnation, timeout_ns, timeouts.stall_slack_ns(lateness_ns)), now_ns())?;
+    let name = config.member(me).name.as_str();
+    let members = u16::try_from(config.members.len()).expect("at most 64");
+    let table = AliveTable::create(me, members, incarnation, name, now_ns())?;
+    let exchange = Exchange::new()?;
+    let rings = match &host.kernel {
+        Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
+        None => None,
+    };
+    let parts = engine::Parts {
+        me,
+        members,
+        monitors: config.member(me).monitors.iter().copied().collect(),
+        heartbeat_ns: config.heartbeat_ns,
+        timeouts,
+        detector,
+        senders: host.senders,
+        receivers: host.receivers,
+        kernel: host.kernel,
+        names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
+        table,
+        keys,
+        exchange: exchange.clone(),
+        mode: match config.mode {
+            config::Mode::Sleep => Mode::Sleep,
+            config::Mode::Busy => Mode::Busy,
+        },
+        own_lateness_max_ns: lateness_ns,
+    };
+    let readable = parts.table.read_only_fd()?;
+    let engine = Engine::new(parts)?;
+    let (told, isolation) = std::sync::mpsc::sync_channel(1);
+    let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
+        engine.run(core, |isolation| {
+            // Texts are made before the loop begins to turn.
+            let _ = told.send(isolation.measures().clone());
+        })
+    })?;
+    let mut rungs = host.rungs;
+    if let Ok(measures) = isolation.recv() {
+        rungs.isolate(&measures);
+    }
+    for (ladder, rung) in rungs.all() {
+        match &rung.fell_back {
+            Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
+            None => tracing::info!("{ladder}: {}", rung.used),
+        }
+    }
+    tracing::info!(
+        host = name,
+        incarnation,
+        timeout_us = timeout_ns / 1000,
+        socket = %socket.display(),
+        "agent is running"
+    );
+    let _joined = host.joined;
+    let mut control = Control::new(
+        control::Parts {
+            config,
+            me,
+            listener,
+            exchange,
+            rings,
+            exit_watch: host.exit_watch,
+            table: readable,
+            keys,
+            rungs,
+            incarnation,
+            timeout_ns,
+            signals,
+        },
+        Notify::from_env(),
+    )?;
+    let end = control.run()?;
+    match (end, loop_thread.join()) {
+        (End::Left, Ok(Ok(_))) => Ok(()),
+        (_, Ok(Err(error))) => Err(StartError::Loop(error.to_string())),
+        (_, Err(_)) => Err(StartError::Loop("it panicked".to_owned())),
+        (End::EngineGone, Ok(Ok(_))) => Err(StartError::Loop("it stopped".to_owned())),
+    }
+}
+
+fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
+    let addresses = config.member(me).addresses.iter().enumerate();
+    addresses
+        .map(|(plane, address)| {
+            interface::by_address(*address).map_err(|source| StartError::Interface { plane, source })
+        })
+        .collect()
+}
+
+/// Measures how late this host wakes a thread that is isolated as the loop will be.
+fn calibrate(core: usize, heartbeat_ns: u64, length_ns: u64) -> io::Result<(HostKind, u64)> {
+    let measure = move || {
+        let isolation = isolate(core);
+        let measures = isolation.measures();
+        let kind = match (measures.isolated.held(), measures.priority.held()) {
+            (true, true) => HostKind::Isolated,
+            (false, true) => HostKind::Shared,
+            (_, false) => HostKind::Ordinary,
+        };
+        let start = now_ns();
+        let mut worst = 0;
+        let mut due = start;
+        while due < start + length_ns {
+            due += heartbeat_ns;
+            thread::sleep(std::time::Duration::from_nanos(due.saturating_sub(now_ns())));
+            worst = worst.max(now_ns().saturating_sub(due));
+        }
+        (kind, worst)
+    };
+    let thread = thread::Builder::new().name("fide-calibrate".to_owned()).spawn(measure)?;
+    thread.join().map_err(|_| io::Error::other("calibration panicked"))
+}
+
+fn timeout(config: &Config, timeouts: &Timeouts, lateness_ns: u64, force: bool) -> Result<u64, StartError> {
+    let measured_ns = timeouts.for_jitter(lateness_ns);
+    match config.timeout_ns {
+        None => Ok(measured_ns),
+        Some(wanted_ns) if wanted_ns >= measured_ns || force => Ok(wanted_ns),
+        Some(wanted_ns) => Err(TimeoutTooShort {
+            wanted_ns,
+            measured_ns,
+            heartbeat_ns: config.heartbeat_ns,
+            lateness_ns,
+            kind: timeouts.kind,
+        }
+        .into()),
+    }
+}
+
+fn detector_config(
+    config: &Config,
+    me: u16,
+    incarnation: u32,
+    timeout_ns: u64,
+    stall_slack_ns: u64,
+) -> detector::Config {
+    detector::Config {
+        me,
+        incarnation,
+        members: (1u16..)
+            .zip(&config.members)
+            .map(|(id, member)| detector::Member {
+                id,
+                name: member.name,
+                role: match member.role {
+                    config::Role::Voter => detector::Role::Voter,
+                    config::Role::Observer => detector::Role::Observer,
+                },
+                monitors: member.monitors.iter().copied().collect::<HostSet>(),
+            })
+            .collect(),
+        planes: u8::try_from(config.planes.len()).expect("at most 2"),
+        heartbeat_ns: config.heartbeat_ns,
+        trust: match config.trust {
+            config::Trust::Network => detector::Trust::Network,
+            config::Trust::Lease => detector::Trust::Lease,
+        },
+        policy: match config.policy {
+            config::Policy::Network => detector::Policy::Network,
+            config::Policy::Majority => detector::Policy::Majority,
+        },
+        timeout_ns,
+        stall_slack_ns,
+        drift_ppm: detector::config::DRIFT_PPM,
+        piggyback_max: PIGGYBACK_MAX,
+    }
+}
+
+/// The rungs this host grants.
+struct Host {
+    senders: Vec<Sender>,
+    receivers: Vec<Option<UdpReceiver>>,
+    /// Sockets that only hold the membership of the groups, so that switches and NICs let the
+    /// packets through to the receive program.
+    joined: Vec<UdpReceiver>,
+    kernel: Option<Kernel>,
+    exit_watch: Option<ExitWatch>,
+    rungs: Rungs,
+}
+
+fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) -> Result<Host, StartError> {
+    let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
+    let mut senders = Vec::new();
+    let mut send = Vec::new();
+    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
+        let (sender, why) = Sender::open(interface, destination, config.port)
+            .map_err(|source| StartError::Link { plane, what: "nothing can be sent", source })?;
+        send.push(Rung::new(sender.rung(), why));
+        senders.push(sender);
+    }
+
+    let (mut receive, no_bpf) = match load(config, me, keys, interfaces) {
+        Ok(receive) => (Some(receive), None),
+        Err(why) => (None, Some(why)),
+    };
+    let (mode, no_xdp) = attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?;
+    let mut receivers = Vec::new();
+    let mut joined = Vec::new();
+    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
+        let receiver = UdpReceiver::open(interface, destination, config.port)
+            .map_err(|source| StartError::Link { plane, what: "nothing can be received", source })?;
+        if mode.is_some() {
+            joined.push(receiver);
+            receivers.push(None);
+        } else {
+            receivers.push(Some(receiver));
+        }
+    }
+    let receive_rungs = match mode {
+        Some(mode) => Rung::new(format!("xdp {mode}"), no_xdp),
+        None => Rung::new("udp", no_xdp.clone()),
+    };
+
+    let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref())?;
+    let kernel = match receive {
+        Some(receive) => {
+            let ring = BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES)
+                .map_err(|error| StartError::Loop(error.to_string()))?;
+            Some(Kernel { receive, ring, xdp: mode.is_some() })
+        }
+        None => None,
+    };
+    let without = |what: &str| Rung::new(what, no_bpf.clone());
+    let rungs = Rungs {
+        receive: vec![receive_rungs; interfaces.len()],
+        send,
+        exit_watch: exit_rung,
+        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and eventfd") },
+        timer: match (&kernel, mode) {
+            (Some(_), Some(_)) => Rung::new("bpf timer", None),
+            _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),
+        },
+        core: Rung::new("", None),
+        priority: Rung::new("", None),
+        memory: Rung::new("", None),
+        c_states: Rung::new("", None),
+        isolated: Rung::new("", None),
+    };
+    Ok(Host { senders, receivers, joined, kernel, exit_watch, rungs })
+}
+
+fn destination(config: &Config, me: u16, plane: usize) -> Destination {
+    match config.planes[plane].group {
+        Some(group) => Destination::Group(group),
+        None => Destination::Peers(
+            (1u16..)
+                .zip(&config.members)
+                .filter(|(id, _)| *id != me)
+                .map(|(_, member)| member.addresses[plane])
+                .collect(),
+        ),
+    }
+}
+
+fn load(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) -> Result<Receive, String> {
+    let mut ifindex = [0; MAX_PLANES];
+    for (slot, interface) in ifindex.iter_mut().zip(interfaces) {
+        *slot = interface.index;
+    }
+    let settings = Settings {
+        me,
+        members: u16::try_from(config.members.len()).expect("at most 64"),
+        port: config.port,
+        ifindex,
+        key: keys.current.0,
+    };
+    if config.receive == ReceiveRung::Udp && config.exit_watch == ExitRung::Pidfd {
+        return Err("the configuration asks for udp and pidfd".to_owned());
+    }
+    Receive::load(&settings, None).map_err(|error| error.to_string())
+}
+
+/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why not a better one.
+fn attach(
+    wanted: ReceiveRung,
+    receive: Option<&mut Receive>,
+    interfaces: &[Interface],
+    no_bpf: Option<&String>,
+) -> Result<(Option<XdpMode>, Option<String>), StartError> {
+    let modes: &[XdpMode] = match wanted {
+        ReceiveRung::Auto => &[XdpMode::Native, XdpMode::Generic],
+        ReceiveRung::Xdp => &[XdpMode::Native],
+        ReceiveRung::XdpGeneric => &[XdpMode::Generic],
+        ReceiveRung::Udp => return Ok((None, Some("the configuration asks for it".to_owned()))),
+    };
+    let mut why = no_bpf.cloned();
+    if interfaces.iter().any(|interface| interface.loopback) {
+        why = Some("a plane is on loopback".to_owned());
+    } else if let Some(receive) = receive {
+        for mode in modes {
+            match interfaces.iter().try_for_each(|interface| receive.attach(interface.index, *mode)) {
+                Ok(()) => return Ok((Some(*mode), why)),
+                Err(error) => {
+                    receive.detach();
+                    why = Some(error.to_string());
+                }
+            }
+        }
+    }
+    match wanted {
+        ReceiveRung::Xdp => Err(StartError::Rung { wanted: "receive = \"xdp\"", why: why.unwrap_or_default() }),
+        ReceiveRung::XdpGeneric => {
+            Err(StartError::Rung { wanted: "receive = \"xdp-generic\"", why: why.unwrap_or_default() })
+        }
+        ReceiveRung::Auto | ReceiveRung::Udp => Ok((None, why)),
+    }
+}
+
+fn exit_watch(
+    wanted: ExitRung,
+    receive: Option<&Receive>,
+    no_bpf: Option<&String>,
+) -> Result<(Option<ExitWatch>, Rung), StartError> {
+    let attached = match (wanted, receive) {
+        (ExitRung::Pidfd, _) => Err("the configuration asks for it".to_owned()),
+        (_, None) => Err(no_bpf.cloned().unwrap_or_default()),
+        (_, Some(_)) if !in_initial_pid_namespace() => {
+            Err("this agent runs in a pid namespace, where the kernel's hook sees other process ids".to_owned())
+        }
+        (_, Some(receive)) => {
+            ExitWatch::attach(receive.wake_fd(), receive.stats_fd().as_fd(), None).map_err(|error| error.to_string())
+        }
+    };
+    match (wanted, attached) {
+        (_, Ok(watch)) => Ok((Some(watch), Rung::new("sched_process_exit", None))),
+        (ExitRung::Bpf, Err(why)) => Err(StartError::Rung { wanted: "exit_watch = \"bpf\"", why }),
+        (_, Err(why)) => Ok((None, Rung::new("pidfd", Some(why)))),
+    }
+}
+
+fn in_initial_pid_namespace() -> bool {
+    // include/linux/proc_ns.h: PROC_PID_INIT_INO.
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answer to `fide status`.
+
+use fide_detector::PeerState;
+use fide_wire::MAX_PLANES;
+use serde_json::{Value, json};
+
+use crate::{
+    config::{Config, Mode, Policy, Role, Trust},
+    rungs::Rungs,
+    snapshot::Snapshot,
+};
+
+/// Layout of the answer; grows only by new keys.
+const SCHEMA: u32 = 1;
+
+/// A local process under watch.
+pub struct Local<'a> {
+    pub slot: u8,
+    pub name: &'a str,
+    pub pid: u32,
+    pub uid: u32,
+    pub incarnation: u32,
+    pub session: Option<&'a str>,
+}
+
+/// A connected client.
+pub struct Client<'a> {
+    pub program: &'a str,
+    pub pid: u32,
+    pub uid: u32,
+    pub watches: u32,
+}
+
+/// Everything that is told.
+pub struct Told<'a> {
+    pub config: &'a Config,
+    pub me: u16,
+    pub rungs: &'a Rungs,
+    pub snapshot: &'a Snapshot,
+    pub local: Vec<Local<'a>>,
+    pub clients: Vec<Client<'a>>,
+    pub records_lost: u64,
+    pub timeout_ns: u64,
+}
+
+/// Name in the configuration.
+#[must_use]
+pub fn trust_name(trust: Trust) -> &'static str {
+    match trust {
+        Trust::Network => "network",
+        Trust::Lease => "lease",
+    }
+}
+
+impl Told<'_> {
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let Self { config, me, snapshot, .. } = self;
+        let lease_left_us = match snapshot.lease_until_ns {
+            u64::MAX => Value::Null,
+            until => json!(until.saturating_sub(snapshot.now_ns) / 1000),
+        };
+        json!({
+            "schema": SCHEMA,
+            "cluster": config.cluster,
+            "host": config.member(*me).name.as_str(),
+            "host_id": me,
+            "incarnation": snapshot.incarnation,
+            "version": env!("CARGO_PKG_VERSION"),
+            "up_ns": snapshot.now_ns.saturating_sub(snapshot.started_ns),
+            "trust": trust_name(config.trust),
+            "policy": match config.policy { Policy::Network => "network", Policy::Majority => "majority" },
+            "mode": match config.mode { Mode::Sleep => "sleep", Mode::Busy => "busy" },
+            "heartbeat_us": config.heartbeat_ns / 1000,
+            "timeout_us": self.timeout_ns / 1000,
+            "fenced": snapshot.fenced,
+            "lease_left_us": lease_left_us,
+            "view": json!({
+                "generation": snapshot.view.generation,
+                "number": snapshot.view.number,
+                "members": snapshot.view_members.iter().map(|id| config.member(id).name.as_str()).collect::<Vec<_>>(),
+            }),
+            "own_lateness_max_us": snapshot.own_lateness_max_ns / 1000,
+            "rungs": self.rungs,
+            "peers": self.peers(),
+            "processes": self.local.iter().map(|local| json!({
+                "name": local.name, "slot": local.slot, "pid": local.pid, "uid": local.uid,
+                "incarnation": local.incarnation, "program": local.session,
+            })).collect::<Vec<_>>(),
+            "clients": self.clients.iter().map(|client| json!({
+                "program": client.program, "pid": client.pid, "uid": client.uid, "watches": client.watches,
+            })).collect::<Vec<_>>(),
+            "counters": self.counters(),
+        })
+    }
+
+    fn peers(&self) -> Vec<Value> {
+        let Self { config, me, snapshot, .. } = self;
+        let planes = config.planes.len().min(MAX_PLANES);
+        (1u16..)
+            .zip(&config.members)
+            .filter(|(id, _)| id != me)
+            .map(|(id, member)| {
+                let name = member.name.as_str();
+                let Some(peer) = &snapshot.peers[usize::from(id) - 1] else {
+                    return json!({ "host": name, "id": id, "state": "unknown" });
+                };
+                let age = |rx_ns: u64| match rx_ns {
+                    0 => Value::Null,
+                    rx_ns => json!(snapshot.now_ns.saturating_sub(rx_ns) / 1000),
+                };
+                json!({
+                    "host": name,
+                    "id": id,
+                    "role": match member.role { Role::Voter => "voter", Role::Observer => "observer" },
+                    "monitored": config.member(*me).monitors.contains(&id),
+                    "state": Snapshot::state_name(peer.state),
+                    "incarnation": peer.incarnation,
+                    "suspected": peer.suspected,
+                    "timeout_us": peer.timeout_ns / 1000,
+                    "jitter_us": snapshot.jitter_ns[usize::from(id) - 1] / 1000,
+                    "last_seq": peer.last_seq,
+                    "planes": (0..planes).map(|plane| json!({
+                        "silent_us": age(peer.last_rx_ns[plane]),
+                        "received": peer.received[plane],
+                        "lost": peer.lost[plane],
+                        "path_lost": peer.path_lost[plane],
+                    })).collect::<Vec<_>>(),
+                    "processes": snapshot.processes_of(id).map(|(slot, process)| json!({
+                        "name": process.name.as_str(), "slot": slot, "incarnation": process.incarnation,
+                        "state": format!("{:?}", process.state).to_lowercase(),
+                        "alive": !process.state.is_final() && peer.state == PeerState::Up,
+                    })).collect::<Vec<_>>(),
+                })
+            })
+            .collect()
+    }
+
+    fn counters(&self) -> Value {
+        let (detector, engine) = (&self.snapshot.counters, &self.snapshot.engine);
+        let mut value = json!({
+            "heartbeats_sent": detector.heartbeats_sent,
+            "heartbeats_skipped": detector.heartbeats_skipped,
+            "heartbeats_accepted": detector.heartbeats_accepted,
+            "notices_sent": detector.notices_sent,
+            "notices_accepted": detector.notices_accepted,
+            "verdicts": detector.verdicts,
+            "stalls": detector.stalls,
+            "stalled_us": detector.stalled_ns / 1000,
+            "suspicions_withheld": detector.suspicions_withheld,
+            "refused_malformed": detector.refused_malformed,
+            "refused_bad_tag": engine.bad_tag,
+            "refused_stale": detector.refused_stale_incarnation + detector.refused_dead_incarnation,
+            "refused_replayed": detector.refused_replayed,
+            "refused_foreign": detector.refused_not_a_member + detector.refused_wrong_plane,
+            "piggybacks_sent": detector.piggybacks_sent,
+            "piggybacks_delivered": detector.piggybacks_delivered,
+            "piggybacks_lost": detector.piggybacks_lost,
+            "piggybacks_declined": detector.piggybacks_declined + engine.piggybacks_declined,
+            "events_told": engine.events_told,
+            "events_undelivered": engine.events_undelivered,
+            "events_lost": detector.events_lost,
+            "journal_lost": self.records_lost,
+            "sends_failed": engine.sends_failed,
+            "outboxes_broken": engine.outbox_broken,
+            "turns": engine.turns,
+        });
+        if let Some(kernel) = &self.snapshot.kernel {
+            // What the receive program refused never reached the detector.
+            for (key, more) in [
+                ("refused_malformed", kernel.malformed),
+                ("refused_bad_tag", kernel.bad_tag),
+                ("refused_stale", kernel.stale),
+                ("refused_replayed", kernel.replayed),
+                ("refused_foreign", kernel.foreign),
+            ] {
+                value[key] = json!(value[key].as_u64().unwrap_or(0) + more);
+            }
+            value["kernel_accepted"] = json!(kernel.accepted);
+            value["kernel_told_directly"] = json!(kernel.told_directly);
+            value["kernel_exits_seen"] = json!(kernel.exits_seen);
+            value["kernel_timers_fired"] = json!(kernel.timer_fired);
+            value["wake_ring_full"] = json!(kernel.wake_ring_full);
+        }
+        value
+    }
+}
+

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which timeout this host can hold.
+
+use fide_lane::jitter::{HostKind, bound_ns};
+
+use crate::config::Trust;
+
+/// One-way latency assumed between two hosts of a cluster until it is measured: a few switches.
+pub const LATENCY_MIN_NS: u64 = 100_000;
+
+/// Everything a timeout is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    pub trust: Trust,
+    pub heartbeat_ns: u64,
+    pub kind: HostKind,
+    /// The configuration fixed the timeout: measurements do not raise it.
+    pub fixed: bool,
+}
+
+impl Timeouts {
+    /// The timeout for a pair whose heartbeats were seen to vary by `observed_ns`.
+    ///
+    /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the
+    /// acknowledgement must come back before the lease runs out: a heartbeat to be sent, its way
+    /// there, the peer's next heartbeat, its way back, and this loop's next turn.
+    #[must_use]
+    pub fn for_jitter(&self, observed_ns: u64) -> u64 {
+        let jitter_max_ns = bound_ns(self.kind, observed_ns);
+        match self.trust {
+            Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, LATENCY_MIN_NS, jitter_max_ns),
+            Trust::Lease => 3 * self.heartbeat_ns + 2 * LATENCY_MIN_NS + 4 * jitter_max_ns,
+        }
+    }
+
+    /// How late the loop may be before it counts as stalled: more than what the timeout allows for.
+    #[must_use]
+    pub fn stall_slack_ns(&self, own_lateness_ns: u64) -> u64 {
+        bound_ns(self.kind, own_lateness_ns)
+    }
+}
+
+/// The timeout in the configuration is one this host was measured not to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "timeout_us = {} is below what this host was measured to hold: {} us \
+     (heartbeat {} us, own lateness up to {} us; {kind:?} core). \
+     Use at least that, leave timeout_us out, or start with --force-timeout",
+    .wanted_ns / 1000, .measured_ns / 1000, .heartbeat_ns / 1000, .lateness_ns / 1000
+)]
+pub struct TimeoutTooShort {
+    pub wanted_ns: u64,
+    pub measured_ns: u64,
+    pub heartbeat_ns: u64,
+    pub lateness_ns: u64,
+    pub kind: HostKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_timeout_and_the_room_for_an_acknowledgement() {
+        let network = Timeouts { trust: Trust::Network, heartbeat_ns: 1_000_000, kind: HostKind::Shared, fixed: false };
+        assert_eq!(network.for_jitter(0), 1_000_000 + 100_000 + 2 * 2_000_000);
+        let lease = Timeouts { trust: Trust::Lease, ..network };
+        assert!(lease.for_jitter(0) > network.for_jitter(0) + 2 * 1_000_000);
+        assert!(lease.for_jitter(5_000_000) > lease.for_jitter(0), "follows what is observed");
+    }
+}

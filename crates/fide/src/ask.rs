@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide status`, `fide explain`, `fide metrics`: questions to this host's agent.
+
+use std::{
+    fmt::Write,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow};
+use fide_agent::socket;
+use fide_client::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOCKET_ENV};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::Value;
+
+use crate::exit::{Done, Failure, UNHEALTHY};
+
+/// Where the agent is.
+#[derive(clap::Args, Clone)]
+pub(crate) struct SocketArguments {
+    /// The agent's socket; by default $FIDE_SOCKET, else /run/fide/agent.sock
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl SocketArguments {
+    pub(crate) fn path(&self) -> PathBuf {
+        let from_env = || std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.socket.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    socket: SocketArguments,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ExplainArguments {
+    /// Id of the event, such as h1-17; without one the last events are listed
+    event: Option<String>,
+    #[command(flatten)]
+    socket: SocketArguments,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct MetricsArguments {
+    #[command(flatten)]
+    socket: SocketArguments,
+}
+
+/// How long an agent may take to answer.
+const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// Asks the agent one thing.
+pub(crate) fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
+    let agent = socket::connect(path).with_context(|| {
+        format!("no agent answers at {}; start one with `fide agent`, or say where it is with --socket", path.display())
+    })?;
+    socket::send(agent.as_fd(), &Request { id: 1, op }.to_bytes(), &[])?;
+    let mut buffer = vec![0; MESSAGE_MAX];
+    rustix::event::poll(&mut [PollFd::new(&agent, PollFlags::IN)], Some(&ANSWER)).map_err(std::io::Error::from)?;
+    match socket::receive(agent.as_fd(), &mut buffer)? {
+        Some((len, _)) if len > 0 => {
+            let reply = Reply::parse(&buffer[..len]).map_err(|error| anyhow!("the agent's answer: {error}"))?;
+            Ok(reply.result::<Value>().map_err(fide_client::Error::from)?)
+        }
+        _ => Err(Failure::new(UNHEALTHY, anyhow!("the agent at {} does not answer", path.display()))),
+    }
+}
+
+pub(crate) fn status(arguments: &StatusArguments) -> Done {
+    let status = ask(&arguments.socket.path(), Op::Status {})?;
+    if arguments.json {
+        println!("{status:#}");
+    } else {
+        print!("{}", status_text(&status));
+    }
+    // Whoever acts on this host's word should know that it has none.
+    Ok(ExitCode::from(if status["fenced"] == Value::Bool(true) { UNHEALTHY } else { 0 }))
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn micros(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "never".to_owned(), |us| format!("{:?}", Duration::from_micros(us)))
+}
+
+fn status_text(status: &Value) -> String {
+    let mut out = String::new();
+    let fence = if status["fenced"] == Value::Bool(true) { "FENCED: may not act" } else { "may act" };
+    let view = &status["view"];
+    let members: Vec<String> = list(&view["members"]).map(text).collect();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{} of cluster {}, incarnation {}: {fence}\ntrust {}, policy {}, heartbeat {}, timeout {}",
+        text(&status["host"]),
+        text(&status["cluster"]),
+        status["incarnation"],
+        text(&status["trust"]),
+        text(&status["policy"]),
+        micros(&status["heartbeat_us"]),
+        micros(&status["timeout_us"]),
+    );
+    if !members.is_empty() {
+        let _ = writeln!(out, "view {}.{}: {}", view["generation"], view["number"], members.join(", "));
+    }
+    let _ = writeln!(out, "\n{:<12} {:<8} {:>12} {:>12}  planes (silent, lost)", "peer", "state", "timeout", "jitter");
+    for peer in list(&status["peers"]) {
+        let planes: Vec<String> = list(&peer["planes"])
+            .map(|plane| {
+                let lost = if plane["path_lost"] == Value::Bool(true) { " PATH LOST" } else { "" };
+                format!("{}, {}{lost}", micros(&plane["silent_us"]), plane["lost"])
+            })
+            .collect();
+        let _ = writeln!(
+            out,
+            "{:<12} {:<8} {:>12} {:>12}  {}",
+            text(&peer["host"]),
+            text(&peer["state"]),
+            micros(&peer["timeout_us"]),
+            micros(&peer["jitter_us"]),
+            planes.join(" | ")
+        );
+        for process in list(&peer["processes"]) {
+            let _ = writeln!(out, "  {}@{}: {}", text(&process["name"]), text(&peer["host"]), text(&process["state"]));
+        }
+    }
+    let _ = writeln!(out, "\nunder watch here:");
+    for process in list(&status["processes"]) {
+        let _ = writeln!(out, "  {} (pid {})", text(&process["name"]), process["pid"]);
+    }
+    let _ = writeln!(out, "\nrungs:");
+    for (ladder, rungs) in status["rungs"].as_object().into_iter().flatten() {
+        let rungs = rungs.as_array().map_or_else(|| vec![rungs], |rungs| rungs.iter().collect());
+        for (plane, rung) in rungs.iter().enumerate() {
+            let plane = if rungs.len() > 1 { format!(" {plane}") } else { String::new() };
+            let why = rung["fell_back"].as_str().map(|why| format!("  ({why})")).unwrap_or_default();
+            let _ = writeln!(out, "  {:<14} {}{why}", format!("{ladder}{plane}"), text(&rung["used"]));
+        }
+    }
+    out
+}
+
+pub(crate) fn explain(arguments: &ExplainArguments) -> Done {
+    let path = arguments.socket.path();
+    let Some(event) = &arguments.event else {
+        let answer = ask(&path, Op::Events { since: 0 })?;
+        if arguments.json {
+            println!("{:#}", answer["events"]);
+        } else {
+            for event in list(&answer["events"]) {
+                println!("{:<12} {}", text(&event["id"]), text(&event["text"]));
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let explained = ask(&path, Op::Explain { event: event.clone() })?;
+    if arguments.json {
+        println!("{explained:#}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", text(&explained["text"]));
+    for (key, value) in explained["evidence"].as_object().into_iter().flatten() {
+        println!("  {key:<20} {}", text(value));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn metrics(arguments: &MetricsArguments) -> Done {
+    let answer = ask(&arguments.socket.path(), Op::Metrics {})?;
+    print!("{}", text(&answer["text"]));
+    Ok(ExitCode::SUCCESS)
+}

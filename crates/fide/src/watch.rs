@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide watch`: waits for what happens to a process or host.
+
+use std::{
+    process::{Command, ExitCode},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use fide_client::{Client, ConnectOptions, Event, Evidence, Reason, Verdict, Wanted};
+use serde_json::{Value, json};
+
+use crate::{
+    ask::SocketArguments,
+    exit::{Done, UNHEALTHY},
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to watch: NAME@HOST for a process, @HOST for a host
+    #[arg(required = true, value_name = "NAME@HOST")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    socket: SocketArguments,
+    /// Timeout wanted for silent hosts, in microseconds; by default the best this host can hold
+    #[arg(long, value_name = "US")]
+    timeout_us: Option<u64>,
+    /// Run CMD by the shell at each failure; FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION tell it which
+    #[arg(long, value_name = "CMD")]
+    on_failure: Option<String>,
+    /// Go on after a failure instead of ending with exit code 1
+    #[arg(long)]
+    forever: bool,
+    /// End with exit code 0 if nothing failed for so long
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<f64>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let options =
+        ConnectOptions { path: Some(arguments.socket.path()), program: "fide watch".into(), ..ConnectOptions::default() };
+    let mut client = Client::connect(options)?;
+    for target in &arguments.targets {
+        let wanted = Wanted { timeout: arguments.timeout_us.map(Duration::from_micros), pbsize: 0 };
+        let monitor = client.monitor(target, wanted)?;
+        print(
+            arguments.json,
+            &json!({
+                "kind": "watching", "target": target, "timeout_us": micros(monitor.timeout),
+                "state": format!("{:?}", monitor.state).to_lowercase(),
+            }),
+            &format!(
+                "watching {target}: {}, silence is noticed within {:?}",
+                format!("{:?}", monitor.state).to_lowercase(),
+                monitor.timeout
+            ),
+        );
+    }
+    let until = arguments.limit.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let Some(event) = client.wait_event(left)? else { continue };
+        if let Some((value, line)) = describe(&event) {
+            print(arguments.json, &value, &line);
+        }
+        if let Event::Verdict(verdict) = &event
+            && verdict.reason.is_failure()
+        {
+            if let Some(command) = &arguments.on_failure {
+                react(command, verdict)?;
+            }
+            if !arguments.forever {
+                return Ok(ExitCode::from(UNHEALTHY));
+            }
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn print(json: bool, value: &Value, line: &str) {
+    if json {
+        println!("{value}");
+    } else {
+        println!("{line}");
+    }
+}
+
+fn reason(reason: Reason) -> (&'static str, Option<i32>, String) {
+    match reason {
+        Reason::Exited(-1) => ("exited", None, "exited with an unknown status".into()),
+        Reason::Exited(code) => ("exited", Some(code), format!("exited with code {code}")),
+        Reason::Killed(signal) => ("killed", Some(signal), format!("was killed by signal {signal}")),
+        Reason::Left => ("left", None, "left".into()),
+        Reason::HostSilent => ("host_silent", None, "is silent: its host is dead or cut off".into()),
+        Reason::Fenced => ("fenced", None, "is fenced".into()),
+        Reason::Stalled => ("stalled", None, "stalled: it does not beat".into()),
+        Reason::Recovered => ("recovered", None, "beats again".into()),
+    }
+}
+
+fn evidence(evidence: &Evidence) -> Value {
+    json!({
+        "host_id": evidence.host_id, "slot": evidence.slot, "incarnation": evidence.incarnation,
+        "seq": evidence.seq, "rx_ns": evidence.rx_ns, "at_ns": evidence.at_ns, "plane": evidence.plane,
+        "direct": evidence.direct,
+    })
+}
+
+fn describe(event: &Event) -> Option<(Value, String)> {
+    Some(match event {
+        Event::Up { target, evidence: known, .. } => (
+            json!({ "kind": "up", "target": &**target, "evidence": evidence(known) }),
+            format!("{target} is up, incarnation {}", known.incarnation),
+        ),
+        Event::Verdict(verdict) => {
+            let (name, code, text) = reason(verdict.reason);
+            (
+                json!({
+                    "kind": "verdict", "target": &*verdict.target, "reason": name, "code": code,
+                    "failure": verdict.reason.is_failure(), "evidence": evidence(&verdict.evidence),
+                }),
+                format!("{} {text}", verdict.target),
+            )
+        }
+        Event::Piggyback { target, bytes, .. } => (
+            json!({ "kind": "piggyback", "target": &**target, "bytes": bytes.len() }),
+            format!("{target} says {:?}", String::from_utf8_lossy(bytes)),
+        ),
+        Event::TimeoutChanged { timeout, .. } => (
+            json!({ "kind": "timeout_changed", "timeout_us": micros(*timeout) }),
+            format!("silence is noticed within {timeout:?} now"),
+        ),
+        Event::Fenced => (json!({ "kind": "fenced" }), "this host is fenced: it cannot prove to be heard".into()),
+        Event::Unfenced => (json!({ "kind": "unfenced" }), "this host may act again".into()),
+        Event::PathLost { host_id, plane } => (
+            json!({ "kind": "path_lost", "host_id": host_id, "plane": plane }),
+            format!("plane {plane} from host {host_id} is silent while the other is heard: a network fault, no death"),
+        ),
+        Event::PathRestored { host_id, plane } => (
+            json!({ "kind": "path_restored", "host_id": host_id, "plane": plane }),
+            format!("plane {plane} from host {host_id} is heard again"),
+        ),
+        Event::Rejoined { incarnation } => (
+            json!({ "kind": "rejoined", "incarnation": incarnation }),
+            format!("this host had been excluded and is back as incarnation {incarnation}"),
+        ),
+        Event::ObserverStalled { .. } => (
+            json!({ "kind": "observer_stalled" }),
+            "this host did not run on time; its suspicions were withheld".into(),
+        ),
+        Event::Detached { why } => {
+            (json!({ "kind": "detached", "why": &**why }), format!("the agent went away ({why}); looking for it"))
+        }
+        Event::Reattached { resumed } => {
+            (json!({ "kind": "reattached", "resumed": resumed }), "the agent is back".into())
+        }
+        Event::Dropped { what, refusal } => (
+            json!({ "kind": "dropped", "what": &**what, "why": refusal.to_string() }),
+            format!("{what} is not watched any more: {refusal}"),
+        ),
+        Event::Lost { count } => {
+            (json!({ "kind": "lost", "count": count }), format!("{count} events were lost: they came too fast"))
+        }
+        Event::MonitorRequest { .. } | Event::PbsizeChanged { .. } => return None,
+    })
+}
+
+/// Runs the operator's command; it is waited for, so that it has run when this program ends.
+fn react(command: &str, verdict: &Verdict) -> anyhow::Result<()> {
+    let (name, code, _) = reason(verdict.reason);
+    let status = Command::new("sh")
+        .args(["-c", command])
+        .env("FIDE_TARGET", &*verdict.target)
+        .env("FIDE_REASON", name)
+        .env("FIDE_CODE", code.map(|code| code.to_string()).unwrap_or_default())
+        .env("FIDE_INCARNATION", verdict.evidence.incarnation.to_string())
+        .status()
+        .with_context(|| format!("--on-failure {command:?} could not be run"))?;
+    if !status.success() {
+        eprintln!("fide: --on-failure {command:?} ended with {status}");
+    }
+    Ok(())
+}
