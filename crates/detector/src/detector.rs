@@ -69,7 +69,8 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Allocates everything there will ever be. The first heartbeat is due at `now_ns`.
+    /// Allocates everything there will ever be. Heartbeats begin at `now_ns`; with trust = lease two periods later, so that
+    /// the first one acknowledges everybody and nobody is fenced for want of that.
     pub fn new(config: Config, now_ns: u64) -> Result<Detector, ConfigError> {
         config.validate()?;
         let voters = config.voters();
@@ -96,7 +97,7 @@ impl Detector {
             sent: Sent::new(),
             counters: Counters::default(),
             seq: 0,
-            next_heartbeat_ns: now_ns,
+            next_heartbeat_ns: now_ns + Self::listen_first_ns(&config),
             last_tick_ns: now_ns,
             lease_ns: 0,
             fenced: config.trust == Trust::Lease,
@@ -112,6 +113,10 @@ impl Detector {
         };
         detector.renew_lease(now_ns);
         Ok(detector)
+    }
+
+    fn listen_first_ns(config: &Config) -> u64 {
+        if config.trust == Trust::Lease { 2 * config.heartbeat_ns } else { 0 }
     }
 
     pub fn config(&self) -> &Config {
@@ -391,6 +396,7 @@ impl Detector {
             wish.carry = Carry::Pending;
         }
         self.carrying = true;
+        self.next_heartbeat_ns = now_ns + Self::listen_first_ns(&self.config);
         self.renew_lease(now_ns);
         Ok(())
     }
@@ -464,7 +470,7 @@ impl Detector {
             return self.locals[slot].as_ref().map(Local::look);
         }
         let at = usize::from(host).checked_sub(1)? * MAX_PROCESSES + slot;
-        self.remotes.get(at)?.as_ref()?.look()
+        self.remotes.get(at)?.as_ref().map(Remote::look)
     }
 
     /// The slot of the live process of that name; the latest ended one otherwise.
@@ -558,7 +564,9 @@ impl Detector {
             let limits = self.peers.iter().filter(|p| p.id != me && agreement.holds(p.id, p.incarnation));
             return lease::majority(agreement.members.len(), limits.map(|p| p.limit_ns));
         }
-        let live = self.peers.iter().filter(|p| p.monitors_me && p.state == PeerState::Up);
+        // One that is heard but not yet up may be about to judge this host, too.
+        let counts = |p: &&Peer| p.state == PeerState::Up || p.state == PeerState::Unknown && p.heard();
+        let live = self.peers.iter().filter(|p| p.monitors_me).filter(counts);
         match lease::least(live.map(|p| p.limit_ns)) {
             Some(limit) => limit,
             None if self.had_lease || !self.peers.iter().any(|p| p.monitors_me) => u64::MAX,

@@ -142,6 +142,7 @@ impl Detector {
             let until_ns = if promise_ns == 0 { now_ns } else { peer.acked_rx_ns.saturating_add(promise_ns) };
             peer.superseded = Some(Superseded {
                 incarnation: current,
+                told,
                 until_ns,
                 last_seq: peer.last_seq,
                 last_rx_ns: peer.plane_rx_ns,
@@ -258,17 +259,15 @@ impl Detector {
             if roster::newer(remote.incarnation, entry.incarnation) {
                 return;
             }
-            if remote.incarnation != entry.incarnation {
+            if remote.incarnation != entry.incarnation && entry.name.is_some() {
                 self.replaced(now_ns, from.host, entry.slot, entry.incarnation);
             }
         }
         if known.is_none_or(|r| r.incarnation != entry.incarnation) {
-            if state.is_final() && entry.name.is_none() {
-                // Never heard of alive: nobody can be waiting for it. A heartbeat will bring its name.
-                return;
-            }
+            // Never heard of before, so nobody waits for it. A heartbeat will bring its name.
+            let Some(name) = entry.name else { return };
             self.remotes[at] = Some(Remote {
-                name: entry.name,
+                name,
                 incarnation: entry.incarnation,
                 state: ProcessState::Alive,
                 at_ns: entry.at_ns,
@@ -278,10 +277,8 @@ impl Detector {
                 since_seq: from.seq,
                 gap: false,
             });
-            if let Some(name) = entry.name {
-                self.tell(Event::Up { host: from.host, slot: entry.slot, incarnation: entry.incarnation, name });
-                self.resolve_wishes(from.host, &name);
-            }
+            self.tell(Event::Up { host: from.host, slot: entry.slot, incarnation: entry.incarnation, name });
+            self.resolve_wishes(from.host, &name);
         }
         let Some(mut remote) = self.remotes[at] else { return };
         if remote.state.is_final() || remote.held.is_some_and(|h| from.via == Via::Notice || h.seq != 0) {

@@ -85,6 +85,7 @@ impl Detector {
             left: HostSet::EMPTY,
             incarnations: &[0; MAX_HOSTS],
             leaving: self.leaving,
+            idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
         };
         let lease = self.config.trust == Trust::Lease;
@@ -194,6 +195,9 @@ impl Detector {
         let peer = &mut self.peers[usize::from(id) - 1];
         let Some(old) = peer.superseded.take() else { return };
         peer.dead_incarnation = peer.dead_incarnation.max(old.incarnation);
+        if !old.told {
+            return;
+        }
         let by = peer.incarnation;
         let mut evidence = self.evidence(now_ns, id, via, votes, 0);
         evidence.last_seq = old.last_seq;

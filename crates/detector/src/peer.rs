@@ -20,6 +20,8 @@ use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superseded {
     pub incarnation: u32,
+    /// It was told to be up.
+    pub told: bool,
     /// What was promised to it holds until then.
     pub until_ns: u64,
     pub last_seq: u64,

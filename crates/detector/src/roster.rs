@@ -84,8 +84,7 @@ pub struct Held {
 /// A process of a peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Remote {
-    /// `None`: told of by a notice only.
-    pub name: Option<Name>,
+    pub name: Name,
     pub incarnation: u32,
     pub state: ProcessState,
     pub at_ns: u64,
@@ -98,14 +97,14 @@ pub struct Remote {
 }
 
 impl Remote {
-    pub fn look(&self) -> Option<ProcessView> {
-        Some(ProcessView {
-            name: self.name?,
+    pub fn look(&self) -> ProcessView {
+        ProcessView {
+            name: self.name,
             incarnation: self.incarnation,
             state: self.state,
             at_ns: self.at_ns,
             pb_seq: self.delivered,
-        })
+        }
     }
 }
 

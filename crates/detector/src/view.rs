@@ -9,15 +9,15 @@
 //!
 //! A voter reports whom it finds silent. Once a majority of the view reports the same host, the lowest-numbered voter that
 //! is not silent (the others wait, in order, a few heartbeats each) proposes the view without it. A voter **accepts** a
-//! view only if it contains itself (unless it is leaving) and if for each member dropped its promise has run out and it has
+//! view only if it contains itself (or it is fenced, and stays so until this is settled) and if for each member dropped its promise has run out and it has
 //! not acknowledged that member since. Where it still hears such a member, it stops acknowledging it (`condemned`), so
 //! that the promise does run out: a value that a crashed proposer left half accepted can always be finished.
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
 //! Let x be unfenced in view V by the majority Q of V (x included), and let V+1 be decided by the majority A. Some q is in
-//! both. If q is not x: q accepted only after its promise to x ran out or a view that contains x. If q is x: x accepts only
-//! views that contain x. So V+1 contains x. That is not enough, since V+2 could drop x while x, still in V, lives on
+//! both. If q is not x: q accepted only after its promise to x ran out or a view that contains x. If q is x: while unfenced,
+//! x accepts only views that contain x. So V+1 contains x. That is not enough, since V+2 could drop x while x, still in V, lives on
 //! acknowledgements of members that also know nothing of V+1. Three rules close this:
 //!
 //! 1. a voter that has accepted a next view acknowledges nobody until it is settled;
@@ -67,6 +67,8 @@ pub struct Env<'a> {
     pub incarnations: &'a [u32; MAX_HOSTS],
     /// This host is leaving.
     pub leaving: bool,
+    /// This host does not act (fenced), or nobody relies on leases.
+    pub idle: bool,
     /// Hearing anyone that holds a view keeps a voter without one from founding.
     pub others_hold_a_view: bool,
 }
@@ -294,7 +296,8 @@ impl Agreement {
         if self.accepted.is_some_and(|(ballot, _)| ballot == best.ballot) {
             return;
         }
-        if !value.contains(self.me, self.incarnation) && !env.leaving {
+        let may_give_up = !self.id.is_none() && (env.leaving || env.idle);
+        if !value.contains(self.me, self.incarnation) && !may_give_up {
             return;
         }
         let dropped: HostSet =
@@ -393,7 +396,14 @@ impl Agreement {
                     .filter_map(|(_, r)| r.accepted)
                     .chain(self.accepted)
                     .max_by_key(|(ballot, _)| *ballot);
-                proposer.value = Some(accepted.map_or(desired, |(_, value)| value));
+                let value = accepted.map_or(desired, |(_, value)| value);
+                if !value.contains(self.me, self.incarnation) {
+                    // To be finished by one of its members.
+                    self.proposer = None;
+                    self.wait_until_ns = env.now_ns.saturating_add(2 * retry_ns);
+                    return;
+                }
+                proposer.value = Some(value);
                 proposer.promisers = promisers;
                 proposer.since_ns = env.now_ns;
                 self.proposer = Some(proposer);
@@ -423,17 +433,17 @@ impl Agreement {
         } else {
             ViewId { generation: self.id.generation, number: self.id.number + 1 }
         };
-        if !value.contains(self.me, self.incarnation) {
-            // It helped to decide its own leaving.
-            return Outcome::Nothing;
-        }
         self.install(id, value)
     }
 
     /// No majority of the view is left, and there are enough voters without one to found another.
     fn check_lost(&mut self, env: &Env<'_>) -> Outcome {
         if self.id.is_none() {
-            return Outcome::Nothing;
+            // A first view accepted here, whose members have restarted since, would never be finished.
+            let stale = self.accepted.is_some_and(|(_, v)| {
+                v.iter().any(|(id, inc)| id != self.me && env.incarnations[usize::from(id) - 1] > inc)
+            });
+            return self.lost_for_long(stale, env);
         }
         let alive = 1 + self
             .members
@@ -452,7 +462,11 @@ impl Agreement {
             .count();
         let n = self.voters.len();
         let founding = (n / 2 + 1).max(n.saturating_sub(1));
-        if alive > self.members.len() / 2 || viewless + 1 < founding {
+        self.lost_for_long(alive <= self.members.len() / 2 && viewless + 1 >= founding, env)
+    }
+
+    fn lost_for_long(&mut self, lost: bool, env: &Env<'_>) -> Outcome {
+        if !lost {
             self.lost_since_ns = None;
             return Outcome::Nothing;
         }

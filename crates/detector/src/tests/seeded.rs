@@ -157,9 +157,12 @@ fn heal(world: &mut World, plan: &Plan) {
             return;
         }
     }
-    let state: Vec<_> =
-        world.nodes.iter().flat_map(|n| &n.detector).map(|d| (d.view(), d.is_excluded(), d.lease_ns)).collect();
-    panic!("not together again a second after all was healed: {state:#?}");
+    for (n, d) in world.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, node.detector.as_ref()?))) {
+        let heard: Vec<_> = d.peers.iter().map(|p| (p.id, p.incarnation, p.state, p.suspected, p.view)).collect();
+        let id = (n + 1, d.config().incarnation, d.is_excluded(), d.is_fenced(world.local_ns(n)));
+        eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.agreement.repr(true), d.counters());
+    }
+    panic!("not together again a second after all was healed");
 }
 
 fn run(name: &str, plan: &Plan, default: u64) {

@@ -65,7 +65,8 @@ pub(super) struct World {
     pub auto_restart: bool,
     pub delivered: u64,
     pub verdicts: u64,
-    pub views: BTreeMap<ViewId, Membership>,
+    pub views: BTreeMap<ViewId, HostSet>,
+    pub members: BTreeMap<ViewId, Membership>,
     incarnations: u32,
     flights: Vec<Flight>,
 }
@@ -102,6 +103,7 @@ impl World {
             delivered: 0,
             verdicts: 0,
             views: BTreeMap::new(),
+            members: BTreeMap::new(),
             incarnations: 0,
             flights: Vec::new(),
         }
@@ -196,6 +198,9 @@ impl World {
             let bytes = detector.piggyback_bytes(&event).to_vec();
             self.told(node, &detector, event, &bytes);
         }
+        let (id, members) = (detector.view().id, detector.agreement.members);
+        let known = self.members.entry(id).or_insert(members);
+        assert_eq!(*known, members, "h{}: two memberships of view {id:?}", node + 1);
         self.nodes[node].detector = Some(detector);
     }
 
@@ -239,8 +244,7 @@ impl World {
                 let text = String::from_utf8_lossy(bytes);
                 assert!(text.starts_with(&format!("{host}/{incarnation}/{pb_seq} ")), "wrong bytes {text:?}: {line}");
             }
-            Event::ViewChanged { id, .. } => {
-                let members = detector.agreement.members;
+            Event::ViewChanged { id, members } => {
                 let known = *self.views.entry(id).or_insert(members);
                 assert_eq!(known, members, "h{}: two memberships of view {id:?}", node + 1);
             }
