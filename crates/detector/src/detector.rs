@@ -69,8 +69,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Allocates everything there will ever be. Heartbeats begin at `now_ns`; with trust = lease two periods later, so that
-    /// the first one acknowledges everybody and nobody is fenced for want of that.
+    /// Allocates everything there will ever be. The first heartbeat is due at `now_ns`.
     pub fn new(config: Config, now_ns: u64) -> Result<Detector, ConfigError> {
         config.validate()?;
         let voters = config.voters();
@@ -97,7 +96,7 @@ impl Detector {
             sent: Sent::new(),
             counters: Counters::default(),
             seq: 0,
-            next_heartbeat_ns: now_ns + Self::listen_first_ns(&config),
+            next_heartbeat_ns: now_ns,
             last_tick_ns: now_ns,
             lease_ns: 0,
             fenced: config.trust == Trust::Lease,
@@ -113,10 +112,6 @@ impl Detector {
         };
         detector.renew_lease(now_ns);
         Ok(detector)
-    }
-
-    fn listen_first_ns(config: &Config) -> u64 {
-        if config.trust == Trust::Lease { 2 * config.heartbeat_ns } else { 0 }
     }
 
     pub fn config(&self) -> &Config {
@@ -367,6 +362,8 @@ impl Detector {
         for peer in &mut self.peers {
             peer.limit_ns = 0;
             peer.acked_seq = 0;
+            peer.knows_me = false;
+            peer.greeted = false;
             peer.floor_ns = now_ns;
         }
         for slot in 0..MAX_PROCESSES {
@@ -396,7 +393,6 @@ impl Detector {
             wish.carry = Carry::Pending;
         }
         self.carrying = true;
-        self.next_heartbeat_ns = now_ns + Self::listen_first_ns(&self.config);
         self.renew_lease(now_ns);
         Ok(())
     }
@@ -512,6 +508,11 @@ impl Detector {
         peer.state == PeerState::Up && (!self.by_view(peer.id) || self.agreement.holds(peer.id, peer.incarnation))
     }
 
+    /// Must `peer` know of this host before it is up and can be judged? (trust = lease, judged by this host alone)
+    pub(crate) fn must_know(&self, peer: u16) -> bool {
+        self.config.trust == Trust::Lease && !self.by_view(peer)
+    }
+
     pub(crate) fn listeners(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().filter(|p| p.monitors_me && p.state == PeerState::Up)
     }
@@ -564,8 +565,12 @@ impl Detector {
             let limits = self.peers.iter().filter(|p| p.id != me && agreement.holds(p.id, p.incarnation));
             return lease::majority(agreement.members.len(), limits.map(|p| p.limit_ns));
         }
-        // One that is heard but not yet up may be about to judge this host, too.
-        let counts = |p: &&Peer| p.state == PeerState::Up || p.state == PeerState::Unknown && p.heard();
+        let now_ns = self.last_tick_ns;
+        let counts = |p: &&Peer| match p.state {
+            PeerState::Up => p.knows_me || !p.silent(now_ns),
+            PeerState::Unknown => p.greeted && !p.silent(now_ns),
+            PeerState::Dead | PeerState::Left => false,
+        };
         let live = self.peers.iter().filter(|p| p.monitors_me).filter(counts);
         match lease::least(live.map(|p| p.limit_ns)) {
             Some(limit) => limit,

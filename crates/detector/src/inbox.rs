@@ -44,7 +44,8 @@ impl Detector {
         }
         let knows_view = beat.view.is_some() || !self.by_view(self.config.me);
         let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
-        self.acknowledged(peer, ack, if knows_view { beat.promise_us } else { 0 });
+        self.acknowledged(peer, seq, ack, if knows_view { beat.promise_us } else { 0 });
+        self.settle_peer(now_ns, peer);
         self.renew_lease(now_ns);
         Ok(())
     }
@@ -139,7 +140,8 @@ impl Detector {
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
             let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
             let peer = &mut self.peers[usize::from(host) - 1];
-            let until_ns = if promise_ns == 0 { now_ns } else { peer.acked_rx_ns.saturating_add(promise_ns) };
+            let until_ns =
+                if promise_ns == 0 { now_ns } else { peer.acked_rx_ns.max(peer.last_rx_ns).saturating_add(promise_ns) };
             peer.superseded = Some(Superseded {
                 incarnation: current,
                 told,
@@ -170,21 +172,29 @@ impl Detector {
     }
 
     /// An acknowledgement for this host, with the promise that comes with it (0 for none).
-    fn acknowledged(&mut self, host: u16, ack: Ack, promise_us: u32) {
+    fn acknowledged(&mut self, host: u16, seq: u64, ack: Ack, promise_us: u32) {
+        let peer = &mut self.peers[usize::from(host) - 1];
+        if promise_us != 0 {
+            peer.promise_us = promise_us;
+        }
+        if seq >= peer.last_seq {
+            // A peer that stopped hearing this host says so before it falls silent itself.
+            peer.knows_me = ack.incarnation == self.config.incarnation;
+        }
         if ack.incarnation != self.config.incarnation {
             return;
         }
-        let Some(seq) = self.sent.expand(ack.seq_low) else { return };
+        let Some(acked) = self.sent.expand(ack.seq_low) else { return };
         let counts = if self.by_view(self.config.me) {
             self.agreement.takes_acks() && self.peers[usize::from(host) - 1].view == self.agreement.id
         } else {
             true
         };
         let peer = &mut self.peers[usize::from(host) - 1];
-        peer.acked_seq = peer.acked_seq.max(seq);
+        peer.acked_seq = peer.acked_seq.max(acked);
         if counts
             && self.config.trust == Trust::Lease
-            && let Some(sent_ns) = self.sent.time_of(seq)
+            && let Some(sent_ns) = self.sent.time_of(acked)
         {
             peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
         }
@@ -213,7 +223,8 @@ impl Detector {
             }
         }
         if let Some(ack) = packet.ack(self.config.me) {
-            self.acknowledged(host, ack, promise_us);
+            self.acknowledged(host, packet.seq(), ack, promise_us);
+            self.settle_peer(now_ns, host);
         }
         for body in packet.bodies() {
             // Asked anew each time: a section before may have changed it.

@@ -2,7 +2,7 @@
 //! Who is up, who is dead, and what is told of it.
 
 use crate::Trust;
-use crate::detector::{Detector, HOST};
+use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
@@ -27,7 +27,8 @@ impl Detector {
             }
             let up = peer.state == PeerState::Up && peer.superseded.is_none();
             peer.suspected = up;
-            if up && !self.by_view(id) && !self.excluded {
+            let known = peer.knows_me;
+            if up && !self.by_view(id) && !self.excluded && (known || !self.must_know(id)) {
                 self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));
             }
         }
@@ -38,7 +39,7 @@ impl Detector {
 
     /// Moves a peer on: from an incarnation that was superseded to the new one, from heard to up.
     pub(crate) fn settle_peer(&mut self, now_ns: u64, id: u16) {
-        let by_view = self.by_view(id);
+        let (by_view, must_know) = (self.by_view(id), self.must_know(id));
         let peer = &self.peers[usize::from(id) - 1];
         if let Some(old) = peer.superseded
             && !by_view
@@ -47,7 +48,11 @@ impl Detector {
             self.superseded_ended(now_ns, id, Via::Superseded, HostSet(1 << (self.config.me - 1)));
         }
         let peer = &mut self.peers[usize::from(id) - 1];
-        let member = if by_view { self.agreement.holds(id, peer.incarnation) } else { peer.heard() };
+        let member = if by_view {
+            self.agreement.holds(id, peer.incarnation)
+        } else {
+            peer.heard() && (!must_know || peer.knows_me)
+        };
         if peer.state == PeerState::Unknown && peer.superseded.is_none() && peer.incarnation != 0 && member {
             peer.state = PeerState::Up;
             let first = (usize::from(id) - 1) * MAX_PROCESSES;
@@ -217,6 +222,9 @@ impl Detector {
             peer.state = PeerState::Left;
         } else {
             peer.state = PeerState::Dead;
+            // Told even before it speaks again: it may find this when it wakes.
+            peer.exclude_incarnation = incarnation;
+            peer.exclude_left = EXCLUDE_HEARTBEATS;
             peer.dead_incarnation = peer.dead_incarnation.max(incarnation);
         }
         // What was received comes first.

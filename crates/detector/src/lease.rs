@@ -17,6 +17,10 @@
 //! - **policy network:** anybody who monitors i may go on without it, so i's lease is the least limit over all live peers
 //!   that monitor it. A peer that i itself holds dead does not count: if both were merely cut off from each other, each
 //!   waits out the other and both go on. That is the split this policy accepts (all trees between them cut at once).
+//!   A peer heard for the first time is told so (an acknowledgement of nothing, `seq_low` 0) in heartbeat g, and judges
+//!   nobody who has not told it so: it cannot act on a silence before s(g) + T, so that is its first limit, and a host that
+//!   starts fences nobody. A peer that was never told cannot judge, and one whose
+//!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host.
 //! - **policy majority:** only a majority of the view can go on without i ([`crate::view`]), so i's lease is the
 //!   (n/2)-th largest limit among the n members, own excluded: then i and n/2 others, a majority, are bound, and every
 //!   other majority contains one of them. [`crate::view`] says what a change of view adds to this.

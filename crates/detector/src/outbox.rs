@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is sent: notices at once, heartbeats on an absolute schedule.
 
-use crate::Trust;
 use crate::detector::{Detector, Transmit, TransmitKind};
+use crate::lease;
+use crate::peer::Peer;
 use crate::roster::Carry;
 use crate::types::*;
+use crate::{Config, Trust};
 use fide_wire::{
     ACK_LEN, Ack, Builder, HEADER_LEN, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN,
 };
@@ -56,13 +58,19 @@ impl Detector {
             if peer.id == me {
                 continue;
             }
+            let greets = self.must_know(peer.id) && peer.state == PeerState::Unknown && peer.heard();
+            let greets = greets && peer.superseded.is_none();
             let muted = mute.contains(peer.id) && peer.voter;
             let acks = self.listens(peer) && peer.heard() && !muted;
             behind |= peer.heard() && peer.view < self.agreement.id && !peer.silent(now_ns);
             let peer = &mut self.peers[at];
             let ack = if acks {
+                greet(&self.config, peer, now_ns);
                 peer.acked_rx_ns = peer.acked_rx_ns.max(peer.last_rx_ns);
                 Ack { incarnation: peer.incarnation, seq_low: peer.last_seq as u32 }
+            } else if greets {
+                greet(&self.config, peer, now_ns);
+                Ack { incarnation: peer.incarnation, seq_low: 0 }
             } else {
                 Ack::default()
             };
@@ -232,5 +240,13 @@ impl Detector {
                 }
             }
         }
+    }
+}
+
+/// The heartbeat sent now is the first to tell `peer` that it is heard: its first limit ([`crate::lease`]).
+fn greet(config: &Config, peer: &mut Peer, now_ns: u64) {
+    if !peer.greeted {
+        peer.greeted = true;
+        peer.limit_ns = peer.limit_ns.max(lease::limit_ns(config, now_ns, peer.promise_us));
     }
 }

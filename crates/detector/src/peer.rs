@@ -65,6 +65,12 @@ pub struct Peer {
     pub acked_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
     pub limit_ns: u64,
+    /// Its last promise, 0 for none.
+    pub promise_us: u32,
+    /// It said that it hears this host's present incarnation.
+    pub knows_me: bool,
+    /// It was told that it is heard: from then on it may judge this host.
+    pub greeted: bool,
     pub view: ViewId,
     pub view_seq: u64,
     /// A dead incarnation of it still speaks: it is told so for that many heartbeats.
@@ -113,6 +119,9 @@ impl Peer {
             acked_rx_ns: 0,
             acked_seq: 0,
             limit_ns: 0,
+            promise_us: 0,
+            knows_me: false,
+            greeted: false,
             view: ViewId::NONE,
             view_seq: 0,
             exclude_incarnation: 0,
