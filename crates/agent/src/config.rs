@@ -245,14 +245,14 @@ impl Config {
 
 fn read(path: &Path) -> Result<File, ConfigError> {
     let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text)
-        .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+    toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
 fn build(file: File, base: &Path) -> Result<Config, String> {
     let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port } = file.cluster;
     let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir } = file.agent;
-    let key_file = key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
+    let key_file =
+        key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
     let heartbeat_us = heartbeat_us.unwrap_or(1000);
     if !HEARTBEAT_US.contains(&heartbeat_us) {
         return Err(format!(

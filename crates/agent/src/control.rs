@@ -32,8 +32,8 @@ use crate::{
     process::{Exit, Process},
     rungs::Rungs,
     signals::{Signal, Signals},
-    socket::{self, Credentials, Listener},
     snapshot::Snapshot,
+    socket::{self, Credentials, Listener},
 };
 
 /// Connections at a time, sessions among them.
@@ -126,9 +126,8 @@ impl Control {
     /// The kernel's.
     pub fn new(parts: Parts, notify: Notify) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let add = |fd: BorrowedFd<'_>, token| {
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-        };
+        let add =
+            |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN);
         add(parts.listener.as_fd(), TOKEN_LISTENER)?;
         add(parts.exchange.control_fd(), TOKEN_EXCHANGE)?;
         add(parts.signals.as_fd(), TOKEN_SIGNALS)?;

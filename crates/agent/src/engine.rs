@@ -28,7 +28,10 @@ use fide_lane::{
     now_ns,
     pace::{Mode, Ready, Waiter},
 };
-use fide_shm::{bpf_ring::BpfRing, table::{AliveTable, NameBytes}};
+use fide_shm::{
+    bpf_ring::BpfRing,
+    table::{AliveTable, NameBytes},
+};
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
 
 use crate::{command::Exchange, snapshot::EngineCounters, timeout::Timeouts};

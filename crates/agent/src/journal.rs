@@ -137,7 +137,9 @@ impl Entry {
                 let subject = self.subject(config, verdict.host, verdict.slot);
                 format!("{subject} {}: {}", verdict_text(verdict.kind), why(config, &verdict))
             }
-            Event::Piggyback { host, slot, len, .. } => format!("{len} bytes from {}", self.subject(config, host, slot)),
+            Event::Piggyback { host, slot, len, .. } => {
+                format!("{len} bytes from {}", self.subject(config, host, slot))
+            }
             Event::PathLost { host, plane } => format!(
                 "plane {plane} from {} is silent while the other is heard: a network fault, no death",
                 host_name(config, host)
@@ -145,10 +147,9 @@ impl Entry {
             Event::PathRestored { host, plane } => {
                 format!("plane {plane} from {} is heard again", host_name(config, host))
             }
-            Event::ObserverStalled { gap_ns, withheld } => format!(
-                "this host did not run for {} us; {withheld} suspicions of its own are withheld",
-                gap_ns / 1000
-            ),
+            Event::ObserverStalled { gap_ns, withheld } => {
+                format!("this host did not run for {} us; {withheld} suspicions of its own are withheld", gap_ns / 1000)
+            }
             Event::Fenced { .. } => "this host is fenced: it cannot prove to be heard".to_owned(),
             Event::Unfenced { .. } => "this host is heard again and may act".to_owned(),
             Event::Excluded { by, incarnation } => {
@@ -249,7 +250,8 @@ fn why(config: &Config, verdict: &Verdict) -> String {
 }
 
 fn evidence(config: &Config, evidence: &Evidence) -> Value {
-    let silent = |rx_ns: &u64| if *rx_ns == 0 { Value::Null } else { json!(evidence.decided_ns.saturating_sub(*rx_ns)) };
+    let silent =
+        |rx_ns: &u64| if *rx_ns == 0 { Value::Null } else { json!(evidence.decided_ns.saturating_sub(*rx_ns)) };
     json!({
         "observer": host_name(config, evidence.observer),
         "via": format!("{:?}", evidence.via).to_lowercase(),

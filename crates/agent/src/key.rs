@@ -16,7 +16,9 @@ pub enum KeyFileError {
     #[error("key file {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     /// Others may read or write it.
-    #[error("key file {path} has mode {mode:04o}; whoever reads it can forge a death, so make it 0400: chmod 0400 {path}")]
+    #[error(
+        "key file {path} has mode {mode:04o}; whoever reads it can forge a death, so make it 0400: chmod 0400 {path}"
+    )]
     Mode { path: PathBuf, mode: u32 },
     /// Not a key.
     #[error("key file {path}: {source}")]

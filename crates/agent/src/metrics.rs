@@ -29,12 +29,18 @@ pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) ->
         peers.iter().map(|(name, peer)| (format!("{{peer=\"{name}\"}}"), value(peer))).collect()
     };
     let detector = &snapshot.counters;
-    family("fide_peer_up", "gauge", "Whether the peer's host is alive.", &each(&|peer| {
-        f64::from(u8::from(peer.state == PeerState::Up))
-    }));
-    family("fide_peer_timeout_seconds", "gauge", "Silence after which the peer is suspected.", &each(&|peer| {
-        seconds(peer.timeout_ns)
-    }));
+    family(
+        "fide_peer_up",
+        "gauge",
+        "Whether the peer's host is alive.",
+        &each(&|peer| f64::from(u8::from(peer.state == PeerState::Up))),
+    );
+    family(
+        "fide_peer_timeout_seconds",
+        "gauge",
+        "Silence after which the peer is suspected.",
+        &each(&|peer| seconds(peer.timeout_ns)),
+    );
     let planes: Vec<(String, f64)> = peers
         .iter()
         .flat_map(|(name, peer)| {

@@ -65,7 +65,9 @@ impl Snapshot {
     /// The processes of one host that were ever there.
     pub fn processes_of(&self, host: u16) -> impl Iterator<Item = (u8, &ProcessView)> {
         let first = (usize::from(host) - 1) * MAX_PROCESSES;
-        (0u8..).zip(&self.processes[first..first + MAX_PROCESSES]).filter_map(|(slot, view)| Some((slot, view.as_ref()?)))
+        (0u8..)
+            .zip(&self.processes[first..first + MAX_PROCESSES])
+            .filter_map(|(slot, view)| Some((slot, view.as_ref()?)))
     }
 
     /// Name of a peer's state as `status` shows it.

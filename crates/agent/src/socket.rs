@@ -89,7 +89,9 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<(OwnedFd, Credentials)>> {
         let fd = match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => fd,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => return Ok(None),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error.into()),
         };
         let peer = sockopt::socket_peercred(&fd)?;

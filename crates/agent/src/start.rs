@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a configuration to a running agent.
 
-use std::{
-    io,
-    os::fd::AsFd,
-    path::PathBuf,
-    thread,
-};
+use std::{io, os::fd::AsFd, path::PathBuf, thread};
 
 use fide_bpf::{ExitWatch, Receive, Settings, XdpMode, intf};
 use fide_detector::{self as detector, Detector, HostSet};
@@ -18,7 +13,11 @@ use fide_lane::{
     now_ns,
     pace::Mode,
 };
-use fide_shm::{bpf_ring::BpfRing, region::RegionError, table::{AliveTable, name_bytes}};
+use fide_shm::{
+    bpf_ring::BpfRing,
+    region::RegionError,
+    table::{AliveTable, name_bytes},
+};
 use fide_wire::{Keys, MAX_PLANES, PIGGYBACK_MAX};
 
 use crate::{
@@ -103,16 +102,15 @@ pub fn run(options: &Options) -> Result<(), StartError> {
 
     let core = config.core.unwrap_or_else(default_core);
     let (kind, lateness_ns) = calibrate(core, config.heartbeat_ns, config.calibrate_ns)?;
-    let timeouts = Timeouts {
-        trust: config.trust,
-        heartbeat_ns: config.heartbeat_ns,
-        kind,
-        fixed: config.timeout_ns.is_some(),
-    };
+    let timeouts =
+        Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
     let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
 
     let host = open_host(&config, me, &keys, &interfaces)?;
-    let detector = Detector::new(detector_config(&config, me, incarnation, timeout_ns, timeouts.stall_slack_ns(lateness_ns)), now_ns())?;
+    let detector = Detector::new(
+        detector_config(&config, me, incarnation, timeout_ns, timeouts.stall_slack_ns(lateness_ns)),
+        now_ns(),
+    )?;
     let name = config.member(me).name.as_str();
     let members = u16::try_from(config.members.len()).expect("at most 64");
     let table = AliveTable::create(me, members, incarnation, name, now_ns())?;
@@ -299,8 +297,11 @@ fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) ->
     let mut senders = Vec::new();
     let mut send = Vec::new();
     for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let (sender, why) = Sender::open(interface, destination, config.port)
-            .map_err(|source| StartError::Link { plane, what: "nothing can be sent", source })?;
+        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|source| StartError::Link {
+            plane,
+            what: "nothing can be sent",
+            source,
+        })?;
         send.push(Rung::new(sender.rung(), why));
         senders.push(sender);
     }
@@ -313,8 +314,11 @@ fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) ->
     let mut receivers = Vec::new();
     let mut joined = Vec::new();
     for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let receiver = UdpReceiver::open(interface, destination, config.port)
-            .map_err(|source| StartError::Link { plane, what: "nothing can be received", source })?;
+        let receiver = UdpReceiver::open(interface, destination, config.port).map_err(|source| StartError::Link {
+            plane,
+            what: "nothing can be received",
+            source,
+        })?;
         if mode.is_some() {
             joined.push(receiver);
             receivers.push(None);

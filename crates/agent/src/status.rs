@@ -187,4 +187,3 @@ impl Told<'_> {
         value
     }
 }
-

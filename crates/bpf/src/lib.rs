@@ -60,4 +60,3 @@ mod skel {
         include!(concat!(env!("OUT_DIR"), "/heartbeat.skel.rs"));
     }
 }
-

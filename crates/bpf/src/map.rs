@@ -77,7 +77,7 @@ impl<T: Copy> MappedArray<T> {
 
     /// # Safety
     /// `field` must point to an aligned `u64` inside this mapping.
-    pub(crate) unsafe fn atomic<'a>(&'a self, field: *mut u64) -> &'a AtomicU64 {
+    pub(crate) unsafe fn atomic(&self, field: *mut u64) -> &AtomicU64 {
         // SAFETY: the caller's promise; the mapping lives as long as `self`.
         unsafe { AtomicU64::from_ptr(field) }
     }

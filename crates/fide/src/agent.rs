@@ -34,9 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         return check(arguments);
     }
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
         .with_target(false)
         .with_writer(std::io::stderr)
         .init();

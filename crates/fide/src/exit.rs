@@ -50,7 +50,9 @@ impl From<Error> for Failure {
             Error::Refused(refusal) => match refusal.code {
                 ErrorCode::NotPermitted => NOT_PERMITTED,
                 ErrorCode::NotSupported | ErrorCode::Version => UNSUPPORTED,
-                ErrorCode::BadRequest | ErrorCode::UnknownHost | ErrorCode::TimeoutTooShort | ErrorCode::NotFound => USAGE,
+                ErrorCode::BadRequest | ErrorCode::UnknownHost | ErrorCode::TimeoutTooShort | ErrorCode::NotFound => {
+                    USAGE
+                }
                 _ => UNHEALTHY,
             },
             _ => return anyhow::Error::from(error).into(),

@@ -170,7 +170,10 @@ fn main_pid(unit: &str) -> Result<u32, Failure> {
         Ok(pid) if pid != 0 => Ok(pid),
         _ => Err(Failure::new(
             UNHEALTHY,
-            anyhow!("unit {unit} has no main process; start it first. {}", String::from_utf8_lossy(&shown.stderr).trim()),
+            anyhow!(
+                "unit {unit} has no main process; start it first. {}",
+                String::from_utf8_lossy(&shown.stderr).trim()
+            ),
         )),
     }
 }
@@ -191,13 +194,7 @@ enum Ended {
 }
 
 /// Keeps the program in step with the fence until it ends.
-fn follow(
-    client: &mut Client,
-    pid: u32,
-    on_fence: OnFence,
-    signals: &Signals,
-    stop: Stop,
-) -> Result<Ended, Failure> {
+fn follow(client: &mut Client, pid: u32, on_fence: OnFence, signals: &Signals, stop: Stop) -> Result<Ended, Failure> {
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("{pid} is no process id"))?;
     let Ok(pidfd) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(Ended::Process) };
     let mut fenced = false;

@@ -40,8 +40,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    let options =
-        ConnectOptions { path: Some(arguments.socket.path()), program: "fide watch".into(), ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        path: Some(arguments.socket.path()),
+        program: "fide watch".into(),
+        ..ConnectOptions::default()
+    };
     let mut client = Client::connect(options)?;
     for target in &arguments.targets {
         let wanted = Wanted { timeout: arguments.timeout_us.map(Duration::from_micros), pbsize: 0 };

@@ -99,9 +99,8 @@ fn mistakes_are_named() {
 #[test]
 fn a_host_finds_itself_by_name_or_by_its_addresses() {
     let config = load(GOOD).expect("good");
-    let local = |addresses: &[[u8; 4]]| {
-        addresses.iter().map(|a| ("p".to_owned(), Ipv4Addr::from(*a))).collect::<Vec<_>>()
-    };
+    let local =
+        |addresses: &[[u8; 4]]| addresses.iter().map(|a| ("p".to_owned(), Ipv4Addr::from(*a))).collect::<Vec<_>>();
     let h2 = local(&[[127, 0, 0, 1], [10, 70, 1, 2], [10, 70, 2, 2]]);
     assert_eq!(config.identify(None, &h2).expect("found"), 2);
     assert_eq!(config.identify(Some("h1"), &h2).expect("told"), 1);

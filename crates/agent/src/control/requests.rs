@@ -56,9 +56,10 @@ impl Control {
     }
 
     fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
-        self.connections.get(&connection).and_then(|connection| connection.client).ok_or_else(|| {
-            Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first")
-        })
+        self.connections
+            .get(&connection)
+            .and_then(|connection| connection.client)
+            .ok_or_else(|| Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first"))
     }
 
     fn hello(&mut self, id: u64, connection: u64, protocol: u32, program: String, fds: &mut Vec<OwnedFd>) -> Answered {
@@ -72,9 +73,9 @@ impl Control {
         if self.client_of(connection).is_ok() {
             return Err(Refusal::new(ErrorCode::BadRequest, "this connection has a session already", "say hello once"));
         }
-        let client = self.free_client().ok_or_else(|| {
-            Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one")
-        })?;
+        let client = self
+            .free_client()
+            .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
         let who = self.connections[&connection].who;
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Refusal::new(ErrorCode::NotSupported, format!("{what}: {error}"), "look into the agent's log")
@@ -166,12 +167,8 @@ impl Control {
         };
         let slot = joined.slot;
         if let Some(exit_watch) = &self.parts.exit_watch {
-            let registration = Registration {
-                pid,
-                start_ticks: process.start_ticks(),
-                slot: u32::from(slot),
-                cookie: joined.cookie,
-            };
+            let registration =
+                Registration { pid, start_ticks: process.start_ticks(), slot: u32::from(slot), cookie: joined.cookie };
             // The pidfd below watches on; the kernel's hook is only faster.
             if let Err(error) = exit_watch.watch(&registration) {
                 tracing::warn!(name, "falls back to a pidfd: {error}");
@@ -224,8 +221,8 @@ impl Control {
 
     fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
         let client = self.client_of(connection)?;
-        let (name, host) = parse_target(target)
-            .map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
+        let (name, host) =
+            parse_target(target).map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
         let members = &self.parts.config.members;
         let position = members.iter().position(|member| member.name.as_str() == host).ok_or_else(|| {
             let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();

@@ -47,7 +47,8 @@ impl Engine {
         if before.last_seq == peer.last_seq && before.state == state && before.incarnation == peer.incarnation {
             return;
         }
-        let up = |plane: usize| peer.last_rx_ns[plane] != 0 && now.saturating_sub(peer.last_rx_ns[plane]) < peer.timeout_ns;
+        let up =
+            |plane: usize| peer.last_rx_ns[plane] != 0 && now.saturating_sub(peer.last_rx_ns[plane]) < peer.timeout_ns;
         let planes_up = (0..MAX_PLANES).fold(0, |bits, plane| bits | u8::from(up(plane)) << plane);
         let record = HostRecord {
             state,

@@ -59,7 +59,9 @@ impl Engine {
                 }
                 Reply::Done
             }
-            Command::Monitor { client, host, name, wanted } => Reply::Monitored(self.monitor(client, host, name, wanted)),
+            Command::Monitor { client, host, name, wanted } => {
+                Reply::Monitored(self.monitor(client, host, name, wanted))
+            }
             Command::Unmonitor { client, watch } => Reply::Unmonitored(self.unmonitor(client, watch)),
             Command::Snapshot(mut snapshot) => {
                 self.fill(&mut snapshot);
@@ -96,14 +98,8 @@ impl Engine {
         Reply::Joined(joined.map(|joined| {
             self.next_cookie += 1;
             let beat = self.sessions[usize::from(client)].as_ref().map_or(0, |session| session.memory.region.beat());
-            self.owners[usize::from(joined.slot)] = Some(Owner {
-                cookie: self.next_cookie,
-                client,
-                beat_timeout_ns,
-                beat,
-                beat_ns: now,
-                stalled: false,
-            });
+            self.owners[usize::from(joined.slot)] =
+                Some(Owner { cookie: self.next_cookie, client, beat_timeout_ns, beat, beat_ns: now, stalled: false });
             let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
             JoinedProcess { slot: joined.slot, incarnation: joined.incarnation, cookie: self.next_cookie, pbsize }
         }))
@@ -114,7 +110,13 @@ impl Engine {
         self.owners.get(usize::from(slot))?.as_ref().map(|owner| owner.client)
     }
 
-    fn monitor(&mut self, client: u8, host: u16, name: Option<Name>, wanted: Wanted) -> Result<Monitored, MonitorRefusal> {
+    fn monitor(
+        &mut self,
+        client: u8,
+        host: u16,
+        name: Option<Name>,
+        wanted: Wanted,
+    ) -> Result<Monitored, MonitorRefusal> {
         let now = now_ns();
         let watcher = self.owners.iter().position(|owner| owner.is_some_and(|owner| owner.client == client));
         let watcher_slot = watcher.map_or(HOST_SLOT, |slot| u8::try_from(slot).expect("64 slots"));
@@ -149,7 +151,8 @@ impl Engine {
                     monitored.alive = Some(!process.state.is_final());
                     self.tell_newcomer(client, watch.id, host, slot, process.incarnation, Some(name));
                     self.watches.assign(host, slot, Some(name));
-                    let told = self.parts.kernel.as_ref().is_some_and(|k| k.receive.watch_client(host, slot, client, true));
+                    let told =
+                        self.parts.kernel.as_ref().is_some_and(|k| k.receive.watch_client(host, slot, client, true));
                     // Too late for the receive program, or dead for long: from the agent then.
                     if (told || process.state.is_final())
                         && let Some(record) = self.verdict_of(host, slot)
@@ -163,8 +166,7 @@ impl Engine {
     }
 
     fn tell_newcomer(&mut self, client: u8, watch: u32, host: u16, slot: u8, incarnation: u32, name: Option<Name>) {
-        let record =
-            EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now_ns(), ..EventRecord::default() };
+        let record = EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now_ns(), ..EventRecord::default() };
         self.tell_watcher_up(client, watch, record, name);
     }
 

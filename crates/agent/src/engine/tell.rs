@@ -161,10 +161,10 @@ impl Engine {
 
     fn tell_path(&mut self, now: u64, kind: u32, host: u16, plane: u8) {
         let record = EventRecord { plane, rx_ns: now, ..EventRecord::of_host(kind, host) };
-        let clients =
-            (0..self.watches.len()).map(|i| self.watches.at(i)).filter(|watch| watch.host == host).fold(0, |bits, watch| {
-                bits | 1u64 << watch.client
-            });
+        let clients = (0..self.watches.len())
+            .map(|i| self.watches.at(i))
+            .filter(|watch| watch.host == host)
+            .fold(0, |bits, watch| bits | 1u64 << watch.client);
         self.tell_each(clients, record, &[]);
     }
 
@@ -182,7 +182,12 @@ impl Engine {
         for position in 0..self.watches.len() {
             let watch = self.watches.at(position);
             if watch.host == host {
-                let record = EventRecord { watch: watch.id, code, rx_ns: now, ..EventRecord::of_host(kind::TIMEOUT_CHANGED, host) };
+                let record = EventRecord {
+                    watch: watch.id,
+                    code,
+                    rx_ns: now,
+                    ..EventRecord::of_host(kind::TIMEOUT_CHANGED, host)
+                };
                 self.tell_one(watch.client, record, &[]);
             }
         }
@@ -207,7 +212,8 @@ impl Engine {
     /// how many; verdicts of processes go through the watch and are offered again.
     pub(super) fn tell_one(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
         let mut bytes = [0; EVENT_MAX];
-        let (Some(session), Ok(encoded)) = (&mut self.sessions[usize::from(client)], record.encode(data, &mut bytes)) else {
+        let (Some(session), Ok(encoded)) = (&mut self.sessions[usize::from(client)], record.encode(data, &mut bytes))
+        else {
             return false;
         };
         let told = match (&session.memory.channel, &mut self.parts.kernel) {
