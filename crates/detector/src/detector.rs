@@ -567,7 +567,7 @@ impl Detector {
         }
         let now_ns = self.last_tick_ns;
         let counts = |p: &&Peer| match p.state {
-            PeerState::Up => p.knows_me || !p.silent(now_ns),
+            PeerState::Up => p.greeted && (p.knows_me || !p.silent(now_ns)),
             PeerState::Unknown => p.greeted && !p.silent(now_ns),
             PeerState::Dead | PeerState::Left => false,
         };

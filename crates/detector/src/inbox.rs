@@ -9,7 +9,7 @@ use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
 use crate::types::*;
 use crate::view::Outcome;
 use crate::{Policy, Trust};
-use fide_wire::{Ack, Body, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId};
+use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId};
 
 /// Where a section came from.
 #[derive(Clone, Copy)]
@@ -58,7 +58,7 @@ impl Detector {
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());
-        self.admit(now_ns, host, packet.incarnation(), packet.kind() == Kind::Heartbeat)?;
+        self.admit_packet(now_ns, &packet)?;
         if packet.kind() == Kind::Notice {
             self.read(now_ns, rx_ns, &packet);
             self.counters.notices_accepted += 1;
@@ -87,7 +87,7 @@ impl Detector {
     /// only its contents are read. The same packet twice does nothing the second time.
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
-        self.admit(now_ns, packet.sender(), packet.incarnation(), packet.kind() == Kind::Heartbeat)?;
+        self.admit_packet(now_ns, &packet)?;
         if packet.kind() == Kind::Heartbeat {
             self.heard(now_ns, packet.sender(), plane, packet.seq(), rx_ns);
         }
@@ -110,6 +110,24 @@ impl Detector {
             return Err(Refusal::Members { got, want });
         }
         Ok(packet)
+    }
+
+    fn admit_packet(&mut self, now_ns: u64, packet: &Packet<&[u8]>) -> Result<(), Refusal> {
+        let admitted = self.admit(now_ns, packet.sender(), packet.incarnation(), packet.kind() == Kind::Heartbeat);
+        if let Err(Refusal::DeadIncarnation { host, .. }) = admitted
+            && !self.by_view(self.config.me)
+            && host < self.config.me
+            && packet.bodies().any(|b| matches!(b, Body::Excluded(e) if self.names_me(e)))
+        {
+            // Each holds the other dead, after every path between them was cut (policy network splits then). When they
+            // hear each other again, the one with the higher id starts anew.
+            self.outcome(now_ns, Outcome::Excluded, host);
+        }
+        admitted
+    }
+
+    fn names_me(&self, excluded: Excluded<'_>) -> bool {
+        excluded.iter().any(|e| e == (self.config.me, self.config.incarnation))
     }
 
     /// Checks who speaks. A newer incarnation replaces the one known, if `heartbeat`.
@@ -233,11 +251,8 @@ impl Detector {
                 Body::Roster(roster) if listens => self.roster(now_ns, from, &roster),
                 Body::Piggyback { slot, pb_seq, bytes } if listens => self.message(now_ns, from, slot, pb_seq, bytes),
                 Body::Monitor(monitor) if listens => self.request(host, packet.incarnation(), &monitor),
-                Body::Excluded(excluded) => {
-                    let me = (self.config.me, self.config.incarnation);
-                    if excluded.iter().any(|e| e == me) && self.counts_as_judge(host) {
-                        self.outcome(now_ns, Outcome::Excluded, host);
-                    }
+                Body::Excluded(excluded) if self.names_me(excluded) && self.counts_as_judge(host) => {
+                    self.outcome(now_ns, Outcome::Excluded, host);
                 }
                 Body::Goodbye if self.peers[usize::from(host) - 1].state == PeerState::Up => {
                     self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);

@@ -136,6 +136,10 @@ impl Detector {
             Outcome::Excluded | Outcome::Lost => {
                 if !self.excluded {
                     self.excluded = true;
+                    if self.leaving {
+                        // As it wished.
+                        return;
+                    }
                     let by = if outcome == Outcome::Lost { self.config.me } else { by };
                     self.tell(Event::Excluded { by, incarnation: self.config.incarnation });
                     self.renew_lease(now_ns);

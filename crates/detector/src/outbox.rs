@@ -53,6 +53,7 @@ impl Detector {
         let mute = if self.by_view(me) { self.agreement.mute() } else { HostSet::EMPTY };
         let mut b = Builder::heartbeat(buf, me, self.config.incarnation, seq).ok()?;
         let mut behind = false;
+        let alone = !self.by_view(me);
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             if peer.id == me {
@@ -65,11 +66,11 @@ impl Detector {
             behind |= peer.heard() && peer.view < self.agreement.id && !peer.silent(now_ns);
             let peer = &mut self.peers[at];
             let ack = if acks {
-                greet(&self.config, peer, now_ns);
+                greet(&self.config, peer, now_ns, alone);
                 peer.acked_rx_ns = peer.acked_rx_ns.max(peer.last_rx_ns);
                 Ack { incarnation: peer.incarnation, seq_low: peer.last_seq as u32 }
             } else if greets {
-                greet(&self.config, peer, now_ns);
+                greet(&self.config, peer, now_ns, alone);
                 Ack { incarnation: peer.incarnation, seq_low: 0 }
             } else {
                 Ack::default()
@@ -218,24 +219,24 @@ impl Detector {
         if self.queues.is_empty() {
             return;
         }
-        // Those of ended processes go first: their verdict waits for them.
-        for ended in [true, false] {
-            for slot in self.queues.turns() {
-                let Some(local) = &mut self.locals[slot] else { continue };
-                // A listener must know of the process before it hears its messages.
-                if local.state.is_final() != ended || !ended && local.carry == Carry::Pending {
-                    continue;
-                }
-                while let Some(bytes) = self.queues.front(slot) {
-                    if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_err() {
-                        break;
+        // Those of ended processes go first: their verdict waits for them. Then in turn, as long as something fits.
+        let mut more = true;
+        while more {
+            more = false;
+            for ended in [true, false] {
+                for slot in self.queues.turns() {
+                    let Some(local) = &mut self.locals[slot] else { continue };
+                    // A listener must know of the process before it hears its messages.
+                    if local.state.is_final() != ended || !ended && local.carry == Carry::Pending {
+                        continue;
                     }
-                    local.pb_sent += 1;
-                    self.counters.piggybacks_sent += 1;
-                    self.queues.pop(slot);
-                    self.queues.served(slot);
-                    if !ended {
-                        break;
+                    let Some(bytes) = self.queues.front(slot) else { continue };
+                    if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_ok() {
+                        local.pb_sent += 1;
+                        self.counters.piggybacks_sent += 1;
+                        self.queues.pop(slot);
+                        self.queues.served(slot);
+                        more = true;
                     }
                 }
             }
@@ -243,10 +244,13 @@ impl Detector {
     }
 }
 
-/// The heartbeat sent now is the first to tell `peer` that it is heard: its first limit ([`crate::lease`]).
-fn greet(config: &Config, peer: &mut Peer, now_ns: u64) {
+/// The heartbeat sent now is the first to tell `peer` that it is heard: its first limit, if peers judge this host alone
+/// rather than by agreed views ([`crate::lease`]).
+fn greet(config: &Config, peer: &mut Peer, now_ns: u64, alone: bool) {
     if !peer.greeted {
         peer.greeted = true;
-        peer.limit_ns = peer.limit_ns.max(lease::limit_ns(config, now_ns, peer.promise_us));
+        if alone {
+            peer.limit_ns = peer.limit_ns.max(lease::limit_ns(config, now_ns, peer.promise_us));
+        }
     }
 }

@@ -160,6 +160,10 @@ impl Peer {
             self.since_ns = rx_ns;
         }
         if seq > self.last_seq {
+            if rx_ns.saturating_sub(self.last_rx_ns) >= self.timeout_ns / 2 {
+                // Back after a silence on every plane: that says nothing about one of them.
+                self.floor_ns = self.floor_ns.max(rx_ns);
+            }
             self.last_seq = seq;
             self.last_rx_ns = self.last_rx_ns.max(rx_ns);
             self.suspected = false;
@@ -232,10 +236,13 @@ mod tests {
     fn a_silent_plane_is_a_lost_path_once() {
         let mut p = Peer::new(2, true, 100);
         p.beat(2, 0, 1, 1000);
-        assert_eq!(p.beat(2, 0, 2, 1099).lost, None);
-        assert_eq!(p.beat(2, 0, 3, 1100).lost, Some(1));
-        assert_eq!(p.beat(2, 0, 4, 1200).lost, None);
-        assert!(p.beat(2, 1, 4, 1201).restored);
+        assert_eq!(p.beat(2, 0, 2, 1040).lost, None);
+        assert_eq!(p.beat(2, 0, 3, 1080).lost, None);
+        assert_eq!(p.beat(2, 0, 4, 1100).lost, Some(1));
+        assert_eq!(p.beat(2, 0, 5, 1140).lost, None);
+        assert!(p.beat(2, 1, 5, 1141).restored);
+        assert_eq!(p.beat(2, 0, 6, 1500).lost, None, "silent on both");
+        assert_eq!(p.beat(2, 1, 6, 1501).lost, None);
         assert_eq!(p.beat(1, 0, 5, 9999).lost, None);
     }
 

@@ -29,6 +29,8 @@ fn build(seed: u64, plan: &Plan) -> World {
         })
         .collect();
     let mut world = World::new(configs, rng.next());
+    world.strict = plan.trust == Trust::Lease;
+    world.kernel = seed % 3 == 2;
     world.step_ns = 250_000;
     world.latency_ns = 20_000 + rng.below(200_000);
     world.jitter_ns = rng.below(800_000);
@@ -203,4 +205,16 @@ fn two_lease_majority() {
 fn three_lease_network() {
     let plan = Plan { policy: Policy::Network, partitions: false, ..LEASE_MAJORITY };
     run("three_lease_network", &plan, 100);
+}
+
+/// As published: judgements may be wrong here (pauses, cuts), but stay consistent.
+#[test]
+fn three_network_network() {
+    let plan = Plan { policy: Policy::Network, trust: Trust::Network, ..LEASE_MAJORITY };
+    run("three_network_network", &plan, 60);
+}
+
+#[test]
+fn three_network_majority() {
+    run("three_network_majority", &Plan { trust: Trust::Network, ..LEASE_MAJORITY }, 60);
 }

@@ -2,7 +2,7 @@
 //! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
 
 use crate::*;
-use fide_wire::{HOST_SLOT, Membership, PAYLOAD_MAX, ViewId};
+use fide_wire::{Body, HOST_SLOT, Kind, Membership, PAYLOAD_MAX, Packet, ReplayWindow, Seen, ViewId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// splitmix64: enough to choose faults, and the same everywhere.
@@ -34,6 +34,15 @@ struct Flight {
     bytes: Vec<u8>,
 }
 
+/// What the kernel's receive program keeps of one peer.
+#[derive(Clone, Default)]
+struct Slot {
+    incarnation: u32,
+    window: ReplayWindow,
+    received: [u64; 2],
+    beats: [Option<Beat>; 2],
+}
+
 pub(super) struct Node {
     pub config: Config,
     pub detector: Option<Detector>,
@@ -42,6 +51,7 @@ pub(super) struct Node {
     pub paused_until_ns: u64,
     pub restart_at_ns: Option<u64>,
     inbox: VecDeque<(u64, u8, Vec<u8>)>,
+    kernel: Vec<Slot>,
     /// By (host, slot, incarnation): ended, last piggyback.
     told: BTreeMap<(u16, u8, u32), (bool, u32)>,
 }
@@ -63,12 +73,52 @@ pub(super) struct World {
     pub strict: bool,
     pub trace: Vec<String>,
     pub auto_restart: bool,
+    /// Receive as through the kernel's program: beats and sections apart.
+    pub kernel: bool,
     pub delivered: u64,
     pub verdicts: u64,
     pub views: BTreeMap<ViewId, HostSet>,
     pub members: BTreeMap<ViewId, Membership>,
     incarnations: u32,
     flights: Vec<Flight>,
+}
+
+impl Node {
+    /// The receive program: keeps the newest of each plane, passes on what has not been seen. False: nothing to pass on.
+    fn receive(&mut self, rx_ns: u64, plane: u8, bytes: &[u8]) -> bool {
+        let Ok(packet) = Packet::new(bytes) else { return false };
+        let me = self.config.me;
+        let slot = &mut self.kernel[usize::from(packet.sender()) - 1];
+        if packet.kind() == Kind::Notice {
+            return true;
+        }
+        if packet.incarnation() > slot.incarnation {
+            *slot = Slot { incarnation: packet.incarnation(), ..Slot::default() };
+        }
+        if packet.incarnation() < slot.incarnation {
+            return true;
+        }
+        let p = usize::from(plane);
+        let ack = packet.ack(me).unwrap_or_default();
+        let promise_us =
+            packet.bodies().find_map(|b| if let Body::Promise { timeout_us } = b { Some(timeout_us) } else { None });
+        slot.received[p] += 1;
+        if slot.beats[p].is_none_or(|b| packet.seq() > b.seq) {
+            slot.beats[p] = Some(Beat {
+                peer: packet.sender(),
+                plane,
+                incarnation: packet.incarnation(),
+                seq: packet.seq(),
+                rx_ns,
+                received: slot.received[p],
+                ack_incarnation: ack.incarnation,
+                ack_seq_low: ack.seq_low,
+                promise_us: promise_us.unwrap_or(0),
+                view: None,
+            });
+        }
+        slot.window.accept(packet.seq()) == Seen::Fresh && packet.section_count() > 0
+    }
 }
 
 impl World {
@@ -83,6 +133,7 @@ impl World {
                 paused_until_ns: 0,
                 restart_at_ns: None,
                 inbox: VecDeque::new(),
+                kernel: vec![Slot::default(); 64],
                 told: BTreeMap::new(),
             })
             .collect();
@@ -100,6 +151,7 @@ impl World {
             strict: true,
             trace: Vec::new(),
             auto_restart: true,
+            kernel: false,
             delivered: 0,
             verdicts: 0,
             views: BTreeMap::new(),
@@ -124,6 +176,7 @@ impl World {
         n.detector = Some(Detector::new(n.config.clone(), now).unwrap());
         n.told.clear();
         n.inbox.clear();
+        n.kernel.fill(Slot::default());
         n.paused_until_ns = 0;
         n.restart_at_ns = None;
     }
@@ -160,6 +213,9 @@ impl World {
                 let rx = self.local_ns(flight.to);
                 let node = &mut self.nodes[flight.to];
                 // A socket's queue has a bound.
+                if self.kernel && !node.receive(rx, flight.plane, &flight.bytes) {
+                    continue;
+                }
                 if node.detector.is_some() && node.inbox.len() < 64 {
                     node.inbox.push_back((rx, flight.plane, flight.bytes));
                 }
@@ -182,7 +238,17 @@ impl World {
         }
         let Some(mut detector) = self.nodes[node].detector.take() else { return };
         while let Some((rx, plane, bytes)) = self.nodes[node].inbox.pop_front() {
-            self.delivered += u64::from(detector.handle_packet(now, rx, plane, &bytes).is_ok());
+            let result = if self.kernel {
+                detector.handle_sections(now, rx, plane, &bytes)
+            } else {
+                detector.handle_packet(now, rx, plane, &bytes)
+            };
+            self.delivered += u64::from(result.is_ok());
+        }
+        for beat in self.nodes[node].kernel.iter_mut().flat_map(|slot| slot.beats.iter_mut()) {
+            if let Some(beat) = beat.take() {
+                let _ = detector.handle_beat(now, &beat);
+            }
         }
         detector.tick(now);
         let mut buf = [0u8; PAYLOAD_MAX];
