@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the whole detector. The pure parts have theirs beside them.
 
-mod alloc;
 mod scenario;
 mod seeded;
 mod unit;

@@ -1,1 +1,462 @@
 // SPDX-License-Identifier: Apache-2.0
+//! One property at a time, and whatever a network may bring.
+
+use crate::config::tests::cluster;
+use crate::detector::{EVENTS_MAX, EVENTS_RESERVE};
+use crate::piggyback::{POOL_MAX, QUEUE_MAX, REORDER_MAX};
+use crate::*;
+use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, RosterState, set_plane};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn plain(me: u16) -> Detector {
+    let config = Config { me, incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(3) };
+    Detector::new(config, 0).unwrap()
+}
+
+/// A heartbeat of `sender`, with more put in by `fill`.
+fn heartbeat(sender: u16, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut b = Builder::heartbeat(&mut buf, sender, incarnation, seq).unwrap();
+    b.push_ack(Ack::default()).unwrap();
+    b.push_ack(Ack::default()).unwrap();
+    fill(&mut b);
+    let len = b.finish();
+    buf[..len].to_vec()
+}
+
+fn process(slot: u8, state: RosterState, pb_seq: u32, at_ns: u64) -> fide_wire::Roster {
+    let name = Some(format!("p{slot}").parse().unwrap());
+    fide_wire::Roster { slot, state, name, incarnation: 7, pb_seq, code: 0, at_ns }
+}
+
+fn events(d: &mut Detector) -> Vec<Event> {
+    std::iter::from_fn(|| d.poll_event()).collect()
+}
+
+fn verdicts(d: &mut Detector) -> Vec<(u16, u8, VerdictKind)> {
+    let verdict = |e| if let Event::Verdict(v) = e { Some((v.host, v.slot, v.kind)) } else { None };
+    events(d).into_iter().filter_map(verdict).collect()
+}
+
+/// Everything but the counters.
+fn digest(d: &Detector) -> String {
+    let fixed = (&d.events, &d.agreement, d.lease_ns, d.fenced, d.excluded, d.seq);
+    let peers: Vec<_> = d
+        .peers
+        .iter()
+        .map(|p| format!("{:?}", crate::peer::Peer { exclude_incarnation: 0, exclude_left: 0, ..p.clone() }))
+        .collect();
+    let told: Vec<_> = d.remotes.iter().flatten().collect();
+    format!("{fixed:?} {peers:?} {told:?}")
+}
+
+#[test]
+fn heartbeats_keep_an_absolute_schedule_and_never_burst() {
+    let mut d = plain(1);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    assert_eq!(d.poll_transmit(0, &mut buf).map(|t| t.seq), Some(1));
+    assert!(d.poll_transmit(MS - 1, &mut buf).is_none());
+    assert_eq!(d.poll_timeout(), MS);
+    assert_eq!(d.poll_transmit(MS + 300_000, &mut buf).map(|t| t.seq), Some(2));
+    assert_eq!(d.poll_timeout(), 2 * MS, "late once, then on the grid again");
+    assert_eq!(d.poll_transmit(5 * MS + 1, &mut buf).map(|t| t.seq), Some(3));
+    assert!(d.poll_transmit(5 * MS + 2, &mut buf).is_none());
+    assert_eq!((d.counters().heartbeats_skipped, d.counters().heartbeats_sent), (3, 3));
+    assert_eq!(d.poll_timeout(), 6 * MS);
+}
+
+#[test]
+fn a_notice_goes_before_any_heartbeat() {
+    let mut d = plain(1);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let slot = d.join(0, "a".parse().unwrap()).unwrap().slot;
+    d.poll_transmit(0, &mut buf).unwrap();
+    d.process_changed(100, slot, ProcessState::Killed { signal: 9 }, 99).unwrap();
+    assert_eq!(d.poll_timeout(), 0, "at once");
+    let notice = d.poll_transmit(2 * MS, &mut buf).unwrap();
+    assert_eq!((notice.kind, notice.len, notice.seq), (TransmitKind::Notice, NOTICE_LEN, 1));
+    assert_eq!(d.poll_transmit(2 * MS, &mut buf).unwrap().kind, TransmitKind::Heartbeat);
+    let again = d.process_changed(100, slot, ProcessState::Alive, 99);
+    assert_eq!(again, Err(ProcessError::Ended { slot }));
+    assert_eq!(d.process_changed(0, 9, ProcessState::Left, 0), Err(ProcessError::NotJoined { slot: 9 }));
+    assert_eq!(d.process_changed(0, slot, ProcessState::HostSilent, 0), Err(ProcessError::NotForLocal));
+}
+
+#[test]
+fn a_timer_hint_is_not_a_verdict() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |_| {})).unwrap();
+    for now in (0..5 * MS).step_by(100_000) {
+        d.timer_fired(now, 2);
+    }
+    assert_eq!(verdicts(&mut d), vec![]);
+    d.timer_fired(5 * MS, 2);
+    assert_eq!(verdicts(&mut d), vec![(2, HOST_SLOT, VerdictKind::HostSilent)]);
+    assert_eq!(d.counters().timer_hints, 51);
+}
+
+#[test]
+fn unknown_peers_are_never_judged() {
+    let mut d = plain(1);
+    for now in (0..100 * MS).step_by(500_000) {
+        d.tick(now);
+    }
+    assert_eq!(verdicts(&mut d), vec![]);
+    assert_eq!(d.peer(2).unwrap().state, PeerState::Unknown);
+    assert_eq!((d.peer(1), d.peer(4), d.peer(0)), (None, None, None));
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 100, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+        .unwrap();
+    d.handle_packet(0, 0, 0, &heartbeat(3, 8, 1, |_| {})).unwrap();
+    for now in (0..=5 * MS).step_by(500_000) {
+        d.handle_packet(now, now, 0, &heartbeat(2, 5, 101 + now / 500_000, |_| {})).unwrap();
+        d.tick(now);
+    }
+    events(&mut d);
+    assert_eq!(d.peer(3).unwrap().state, PeerState::Dead);
+    let now = 6 * MS;
+    let kill = |b: &mut Builder<'_>| b.roster(&process(0, RosterState::Killed, 0, 2)).unwrap();
+    let mut wrong_plane = heartbeat(2, 5, 200, kill);
+    set_plane(&mut wrong_plane, 1);
+    let mut few = [0u8; PAYLOAD_MAX];
+    let len = Builder::heartbeat(&mut few, 2, 5, 200).unwrap().finish();
+    let cases: Vec<(Vec<u8>, Refusal)> = vec![
+        (heartbeat(2, 5, 105, kill), Refusal::Replayed { host: 2, seq: 105 }),
+        (heartbeat(2, 5, 30, kill), Refusal::Replayed { host: 2, seq: 30 }),
+        (heartbeat(2, 4, 500, kill), Refusal::StaleIncarnation { host: 2, incarnation: 4, current: 5 }),
+        (heartbeat(3, 8, 2, kill), Refusal::DeadIncarnation { host: 3, incarnation: 8 }),
+        (heartbeat(1, 9, 1, kill), Refusal::OwnId { host: 1 }),
+        (heartbeat(9, 9, 1, kill), Refusal::NotAMember { host: 9 }),
+        (wrong_plane, Refusal::WrongPlane { sent: 1, arrived: 0 }),
+        (few[..len].to_vec(), Refusal::Members { got: 0, want: 2 }),
+    ];
+    for (bytes, refusal) in cases {
+        let before = digest(&d);
+        assert_eq!(d.handle_packet(now, now, 0, &bytes), Err(refusal));
+        assert_eq!(digest(&d), before, "{refusal}");
+    }
+    let c = d.counters();
+    assert_eq!((c.refused_replayed, c.refused_stale_incarnation, c.refused_dead_incarnation), (2, 1, 1));
+    // A notice of an incarnation never heard is not believed either.
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let len = Builder::notice(&mut buf, 2, 6, 1, &process(0, RosterState::Killed, 0, 1)).unwrap();
+    assert!(d.handle_packet(now, now, 0, &buf[..len]).is_err());
+    assert_eq!(d.peer(2).unwrap().incarnation, 5);
+    // The zombie is told.
+    let t = d.poll_transmit(now, &mut buf).unwrap();
+    let packet = Packet::new(&buf[..t.len]).unwrap();
+    assert!(packet.bodies().any(|b| matches!(b, Body::Excluded(e) if e.iter().any(|e| e == (3, 8)))));
+}
+
+#[test]
+fn beats_skip_repeat_and_count_losses() {
+    let mut d = plain(1);
+    let beat = |seq, rx_ns, received| Beat {
+        peer: 2,
+        plane: 0,
+        incarnation: 5,
+        seq,
+        rx_ns,
+        received,
+        ack_incarnation: 0,
+        ack_seq_low: 0,
+        promise_us: 0,
+        view: None,
+    };
+    d.handle_beat(0, &beat(3, 0, 1)).unwrap();
+    d.handle_beat(10, &beat(3, 0, 1)).unwrap();
+    d.handle_beat(MS, &beat(9, MS, 5)).unwrap();
+    let peer = d.peer(2).unwrap();
+    assert_eq!((peer.last_seq, peer.received[0], peer.lost[0], peer.state), (9, 5, 2, PeerState::Up));
+    assert!(matches!(d.handle_beat(0, &Beat { plane: 7, ..beat(1, 0, 0) }), Err(Refusal::WrongPlane { .. })));
+    assert!(matches!(
+        d.handle_beat(0, &Beat { incarnation: 4, ..beat(1, 0, 0) }),
+        Err(Refusal::StaleIncarnation { .. })
+    ));
+    // Sections of a heartbeat whose beat came first are still read; twice does nothing more.
+    let bytes = heartbeat(2, 5, 9, |b| {
+        b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap();
+        b.piggyback(0, 1, b"x").unwrap();
+    });
+    d.handle_sections(MS, MS, 0, &bytes).unwrap();
+    let once = events(&mut d);
+    assert!(matches!(
+        once[..],
+        [Event::Up { slot: HOST_SLOT, .. }, Event::Up { slot: 0, .. }, Event::Piggyback { .. }]
+    ));
+    d.handle_sections(MS, MS, 0, &bytes).unwrap();
+    assert_eq!(events(&mut d), vec![]);
+}
+
+#[test]
+fn a_verdict_waits_for_the_messages_before_it() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+        .unwrap();
+    events(&mut d);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let len = Builder::notice(&mut buf, 2, 5, 1, &process(0, RosterState::Killed, 2, 2)).unwrap();
+    d.handle_packet(10, 10, 0, &buf[..len]).unwrap();
+    assert_eq!(verdicts(&mut d), vec![], "two messages are still missing");
+    d.handle_packet(20, 20, 0, &heartbeat(2, 5, 3, |b| b.piggyback(0, 2, b"two").unwrap())).unwrap();
+    assert_eq!(events(&mut d), vec![], "the second waits for the first");
+    d.handle_packet(30, 30, 0, &heartbeat(2, 5, 2, |b| b.piggyback(0, 1, b"one").unwrap())).unwrap();
+    let mut told = Vec::new();
+    while let Some(event) = d.poll_event() {
+        told.push((d.piggyback_bytes(&event).to_vec(), matches!(event, Event::Verdict(_))));
+    }
+    assert_eq!(told, vec![(b"one".to_vec(), false), (b"two".to_vec(), false), (vec![], true)]);
+    // Told once, whoever repeats it; and nothing of it comes after.
+    d.handle_packet(40, 40, 0, &buf[..len]).unwrap();
+    d.handle_packet(
+        50,
+        50,
+        0,
+        &heartbeat(2, 5, 4, |b| {
+            b.roster(&process(0, RosterState::Killed, 2, 2)).unwrap();
+            b.piggyback(0, 3, b"late").unwrap();
+        }),
+    )
+    .unwrap();
+    assert_eq!(events(&mut d), vec![]);
+}
+
+#[test]
+fn missing_messages_are_given_up_when_every_plane_passed_them() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+        .unwrap();
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 3, |b| b.roster(&process(0, RosterState::Exited, 1, 2)).unwrap()))
+        .unwrap();
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 4, |_| {})).unwrap();
+    assert_eq!(verdicts(&mut d), vec![], "plane 1 may still bring heartbeat 2");
+    let mut other = heartbeat(2, 5, 4, |_| {});
+    set_plane(&mut other, 1);
+    d.handle_packet(0, 0, 1, &other).unwrap();
+    let told = events(&mut d);
+    let [Event::Verdict(v)] = told[..] else { panic!("{told:?}") };
+    assert_eq!((v.kind, v.evidence.piggybacks_lost), (VerdictKind::Exited { code: 0 }, 1));
+    assert_eq!(d.counters().piggybacks_lost, 1);
+}
+
+#[test]
+fn at_the_reorder_bound_the_oldest_gap_is_given_up() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+        .unwrap();
+    events(&mut d);
+    for i in 0..REORDER_MAX as u32 {
+        d.handle_packet(0, 0, 0, &heartbeat(2, 5, 10 + u64::from(i), |b| b.piggyback(0, 3 + i, b"m").unwrap()))
+            .unwrap();
+    }
+    assert_eq!(events(&mut d), vec![]);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 30, |b| b.piggyback(0, 20, b"m").unwrap())).unwrap();
+    let seqs: Vec<u32> =
+        events(&mut d).iter().map(|e| if let Event::Piggyback { pb_seq, .. } = e { *pb_seq } else { 0 }).collect();
+    assert_eq!(seqs, (3..3 + REORDER_MAX as u32).collect::<Vec<_>>());
+    assert_eq!(d.counters().piggybacks_lost, 2);
+}
+
+#[test]
+fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
+    let mut d = plain(1);
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+        .unwrap();
+    let count = POOL_MAX as u64 + 100;
+    for i in 0..count {
+        let _ = d.handle_packet(0, 0, 0, &heartbeat(2, 5, 2 + i, |b| b.piggyback(0, 1 + i as u32, b"m").unwrap()));
+    }
+    assert_eq!(d.counters().piggybacks_no_buffer, 100);
+    for _ in 0..EVENTS_MAX {
+        d.tell(Event::TimeoutChanged { host: 2, timeout_ns: 1 });
+    }
+    assert_eq!(d.events.len(), EVENTS_MAX - EVENTS_RESERVE);
+    for now in (0..=5 * MS).step_by(500_000) {
+        d.tick(now);
+    }
+    assert_eq!(verdicts(&mut d).len(), 2, "the host and its process");
+    assert!(d.counters().events_lost > 0);
+    assert!(d.pool.put(b"free again").is_some());
+}
+
+#[test]
+fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
+    for n in [2u16, 3, 16, 64] {
+        let mut d = Detector::new(cluster(n), 0).unwrap();
+        let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
+        let grant = d.piggyback_grant();
+        let mut buf = [0u8; PAYLOAD_MAX];
+        d.piggyback(slot, &vec![1; grant]).unwrap();
+        let error = d.piggyback(slot, &vec![1; grant + 1]).unwrap_err();
+        assert_eq!(error, PiggybackError::TooLarge { size: grant + 1, granted: grant });
+        let sent = (0..10u64).filter_map(|i| {
+            d.tick(i * MS);
+            let t = d.poll_transmit(i * MS, &mut buf)?;
+            let packet = Packet::new(&buf[..t.len]).unwrap();
+            packet.bodies().any(|b| matches!(b, Body::Piggyback { .. })).then_some(i)
+        });
+        assert!(sent.count() == 1, "{n} hosts: once, when the roster entry has gone");
+    }
+}
+
+#[test]
+fn the_queue_bound_is_told() {
+    let mut d = plain(1);
+    let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
+    assert_eq!(d.piggyback_capacity(slot), QUEUE_MAX);
+    for i in 1..=QUEUE_MAX as u32 {
+        assert_eq!(d.piggyback(slot, b"m"), Ok(i));
+    }
+    assert_eq!(d.piggyback(slot, b"m"), Err(PiggybackError::Full { queued: QUEUE_MAX }));
+    assert_eq!(d.piggyback(9, b"m"), Err(PiggybackError::NotJoined { slot: 9 }));
+    assert_eq!((d.piggyback_capacity(slot), d.piggyback_capacity(9), d.piggyback_capacity(0xff)), (0, 0, 0));
+}
+
+#[test]
+fn one_host_alone_acts() {
+    let mut d = Detector::new(cluster(1), 0).unwrap();
+    assert_eq!(d.lease_until_ns(), u64::MAX);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    for now in (0..30 * MS).step_by(500_000) {
+        d.tick(now);
+        d.poll_transmit(now, &mut buf);
+    }
+    assert_eq!(d.view().members, HostSet::first(1));
+    assert!(!d.is_fenced(30 * MS));
+    d.leave(30 * MS);
+    assert!(d.is_fenced(30 * MS));
+    assert_eq!(d.join(0, "x".parse().unwrap()), Err(JoinError::Leaving));
+}
+
+#[test]
+fn a_restart_needs_a_higher_incarnation() {
+    let mut d = plain(1);
+    let old = d.join(0, "p".parse().unwrap()).unwrap();
+    assert_eq!(d.restart(0, 10), Err(ConfigError::Incarnation));
+    d.restart(0, 11).unwrap();
+    let new = d.process(1, old.slot).unwrap().incarnation;
+    assert!(new > old.incarnation);
+}
+
+prop_compose! {
+    fn any_section()(
+        which in 0u8..9, slot in 0u8..5, a in 0u32..20, b in 0u32..20, hosts in 0u64..16, state in 1u8..=5, own in any::<bool>(),
+    ) -> Section { Section { which, slot, a, b, hosts, state, own } }
+}
+
+#[derive(Debug, Clone)]
+struct Section {
+    which: u8,
+    slot: u8,
+    a: u32,
+    b: u32,
+    hosts: u64,
+    state: u8,
+    own: bool,
+}
+
+fn put(builder: &mut Builder<'_>, s: &Section) {
+    let mut members = fide_wire::Membership { hosts: 0, incarnations: [0; MAX_HOSTS] };
+    HostSet(s.hosts).iter().for_each(|h| members.insert(h, if h == 1 && s.own { 10 } else { s.b }));
+    let id = fide_wire::ViewId { generation: s.a % 4, number: s.b % 4 };
+    let state = RosterState::from_u8(s.state).unwrap();
+    let _ = match s.which {
+        0 => builder.roster(&fide_wire::Roster { pb_seq: s.a, incarnation: s.b, ..process(s.slot, state, s.a, 1) }),
+        1 => builder.piggyback(s.slot, s.a + 1, b"anything"),
+        2 => builder.view(&fide_wire::ViewRepr::steady(id)),
+        3 => builder.view(&fide_wire::ViewRepr { members: Some(members), ..fide_wire::ViewRepr::steady(id) }),
+        4 => builder.view(&fide_wire::ViewRepr {
+            acceptor: Some((s.a, s.hosts)),
+            accepted: s.own.then_some((s.b, members)),
+            proposal: Some(fide_wire::Proposal { ballot: s.a << 8 | s.b, value: Some(members) }),
+            ..fide_wire::ViewRepr::steady(id)
+        }),
+        5 => builder.promise(s.a * 1000),
+        6 => builder.excluded([(1 + s.slot as u16, s.a)].into_iter()).map(|_| ()),
+        7 => builder.monitor(&fide_wire::Monitor {
+            target_host: 1,
+            target_slot: s.slot,
+            watcher_slot: s.slot,
+            timeout_us: s.a,
+            pbsize: 9,
+        }),
+        _ => builder.goodbye(),
+    };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever authenticated peers say, in whatever order: no panic, no second final verdict, messages in order.
+    #[test]
+    fn anything_may_arrive(
+        majority in any::<bool>(), lease in any::<bool>(),
+        steps in proptest::collection::vec(
+            (2u16..5, 1u32..4, 1u64..40, 0u8..2, 0u64..4_000_000, proptest::collection::vec(any_section(), 0..4), any::<bool>(), 0u32..30), 1..80),
+    ) {
+        let config = Config {
+            incarnation: 10,
+            policy: if majority { Policy::Majority } else { Policy::Network },
+            trust: if lease { Trust::Lease } else { Trust::Network },
+            ..cluster(4)
+        };
+        let mut d = Detector::new(config, 0).unwrap();
+        let _ = d.join(0, "mine".parse().unwrap());
+        let mut now = 0;
+        let mut ended = std::collections::BTreeSet::new();
+        let mut last = std::collections::BTreeMap::new();
+        let mut buf = [0u8; PAYLOAD_MAX];
+        for (sender, incarnation, seq, plane, wait, sections, split, acked) in steps {
+            now += wait;
+            let mut packet = [0u8; PAYLOAD_MAX];
+            let mut b = Builder::heartbeat(&mut packet, sender, incarnation, seq).unwrap();
+            for _ in 0..3 { b.push_ack(Ack { incarnation: 10, seq_low: acked }).unwrap(); }
+            sections.iter().for_each(|s| put(&mut b, s));
+            let len = b.finish();
+            set_plane(&mut packet, plane);
+            let rx = now.saturating_sub(wait / 2);
+            let _ = if split { d.handle_sections(now, rx, plane, &packet[..len]) } else { d.handle_packet(now, rx, plane, &packet[..len]) };
+            d.tick(now);
+            while let Some(t) = d.poll_transmit(now, &mut buf) {
+                prop_assert!(Packet::new(&buf[..t.len]).is_ok());
+            }
+            prop_assert!(d.poll_timeout() > now.saturating_sub(10_000_000) || d.poll_timeout() <= now);
+            while let Some(event) = d.poll_event() {
+                match event {
+                    Event::Verdict(v) => {
+                        let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[usize::from(v.host) - 1].dead_incarnation });
+                        let first = !v.kind.is_final() || v.slot != HOST_SLOT || ended.insert(key);
+                        prop_assert!(first, "{v:?}");
+                    }
+                    Event::Up { host, slot, incarnation, .. } => { last.insert((host, slot), (incarnation, 0)); }
+                    Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
+                        let entry = last.get_mut(&(host, slot)).unwrap();
+                        prop_assert!(entry.0 == incarnation && pb_seq > entry.1);
+                        entry.1 = pb_seq;
+                    }
+                    _ => {}
+                }
+            }
+            for peer in &d.peers {
+                let open = d.remotes.iter().skip((usize::from(peer.id) - 1) * 64).take(64).flatten();
+                let open: u16 = open.map(|r| u16::from(r.gap) + u16::from(r.held.is_some())).sum();
+                prop_assert_eq!(open, peer.open);
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), plane in 0u8..3) {
+        let mut d = plain(1);
+        let before = digest(&d);
+        prop_assert!(d.handle_packet(0, 0, plane, &bytes).is_err());
+        prop_assert!(d.handle_sections(0, 0, plane, &bytes).is_err());
+        prop_assert_eq!(digest(&d), before);
+    }
+}
