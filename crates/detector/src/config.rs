@@ -56,7 +56,8 @@ pub struct Config {
     pub heartbeat_ns: u64,
     pub trust: Trust,
     pub policy: Policy,
-    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`].
+    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. An agent that is started again must be given one
+    /// no shorter than the least its earlier incarnation had come to use: what that one promised must run out first.
     pub timeout_ns: u64,
     /// A gap between two ticks above `heartbeat_ns + stall_slack_ns` is a stall of this observer.
     pub stall_slack_ns: u64,

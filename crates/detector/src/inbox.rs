@@ -20,6 +20,14 @@ struct From {
     via: Via,
 }
 
+/// A message, as it goes to the user.
+struct Received {
+    pb_seq: u32,
+    seq: u64,
+    rx_ns: u64,
+    len: u16,
+}
+
 impl Detector {
     /// The newest state of one (peer, plane) from the kernel's receive program: authenticated and de-duplicated there.
     /// Skipped and repeated sequence numbers are fine. Feed the sections received (`handle_sections`) before the beats
@@ -344,13 +352,27 @@ impl Detector {
         let at = Self::remote_at(from.host, slot);
         let Some(remote) = self.remotes[at] else { return };
         let stale = from.seq < remote.since_seq || remote.state.is_final();
-        if stale || !roster::newer(pb_seq, remote.delivered) || self.pool.is_waiting(from.host, slot, pb_seq) {
+        let waits = remote.gap && self.pool.is_waiting(from.host, slot, pb_seq);
+        if stale || !roster::newer(pb_seq, remote.delivered) || waits {
             return;
         }
         let Some(buffer) = self.pool.put(bytes) else {
             self.counters.piggybacks_no_buffer += 1;
             return;
         };
+        if !remote.gap && pb_seq == remote.delivered.wrapping_add(1) {
+            // As it should be: next in order, nothing waits.
+            self.hand_over(
+                from.host,
+                slot,
+                buffer,
+                Received { pb_seq, seq: from.seq, rx_ns: from.rx_ns, len: bytes.len() as u16 },
+            );
+            if self.peers[usize::from(from.host) - 1].open > 0 {
+                self.close_gaps(now_ns, from.host);
+            }
+            return;
+        }
         let waiting =
             Waiting { host: from.host, slot, pb_seq, seq: from.seq, rx_ns: from.rx_ns, len: bytes.len() as u16 };
         self.pool.wait(buffer, waiting);
@@ -369,7 +391,6 @@ impl Detector {
     /// Delivers what is next in order; with `skip`, gives the first gap up before.
     pub(crate) fn deliver(&mut self, host: u16, slot: u8, mut skip: bool) {
         let at = Self::remote_at(host, slot);
-        let timeout_ns = self.peers[usize::from(host) - 1].timeout_ns;
         while let Some((buffer, waiting, _)) = self.pool.lowest(host, slot) {
             let Some(remote) = &mut self.remotes[at] else { return };
             let missing = waiting.pb_seq.wrapping_sub(remote.delivered).wrapping_sub(1);
@@ -378,18 +399,25 @@ impl Detector {
             }
             skip = false;
             remote.lost = remote.lost.saturating_add(missing);
-            remote.delivered = waiting.pb_seq;
-            if let Some(held) = &mut remote.held {
-                // More may be on the way: its end waits on from here.
-                held.deadline_ns = held.deadline_ns.max(waiting.rx_ns.saturating_add(timeout_ns));
-            }
-            let incarnation = remote.incarnation;
             self.counters.piggybacks_lost += u64::from(missing);
-            self.counters.piggybacks_delivered += 1;
             self.pool.unwait(buffer);
             let Waiting { pb_seq, seq, rx_ns, len, .. } = waiting;
-            self.tell(Event::Piggyback { host, slot, incarnation, pb_seq, seq, rx_ns, len, buffer });
+            self.hand_over(host, slot, buffer, Received { pb_seq, seq, rx_ns, len });
         }
+    }
+
+    fn hand_over(&mut self, host: u16, slot: u8, buffer: u16, received: Received) {
+        let timeout_ns = self.peers[usize::from(host) - 1].timeout_ns;
+        let Some(remote) = &mut self.remotes[Self::remote_at(host, slot)] else { return };
+        let Received { pb_seq, seq, rx_ns, len } = received;
+        remote.delivered = pb_seq;
+        if let Some(held) = &mut remote.held {
+            // More may be on the way: its end waits on from here.
+            held.deadline_ns = held.deadline_ns.max(rx_ns.saturating_add(timeout_ns));
+        }
+        let incarnation = remote.incarnation;
+        self.counters.piggybacks_delivered += 1;
+        self.tell(Event::Piggyback { host, slot, incarnation, pb_seq, seq, rx_ns, len, buffer });
     }
 
     /// Keeps the peer's count of undecided processes right after the messages that wait changed.

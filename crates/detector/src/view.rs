@@ -125,6 +125,8 @@ pub struct Agreement {
     lost_since_ns: Option<u64>,
     /// Without a view, and listened long enough to take part in founding one.
     ready: bool,
+    /// Whose last report says more than a steady view: with none of them there is nothing to agree on.
+    busy: HostSet,
     reports: Box<[Option<Report>]>,
 }
 
@@ -147,6 +149,7 @@ impl Agreement {
             condemned: HostSet::EMPTY,
             lost_since_ns: None,
             ready: false,
+            busy: HostSet::EMPTY,
             reports: vec![None; MAX_HOSTS].into_boxed_slice(),
         }
     }
@@ -158,6 +161,7 @@ impl Agreement {
         self.id = ViewId::NONE;
         self.members = Membership::EMPTY;
         self.reports.fill(None);
+        self.busy = HostSet::EMPTY;
         self.settle();
     }
 
@@ -205,6 +209,11 @@ impl Agreement {
         let slot = &mut self.reports[usize::from(from) - 1];
         if slot.is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
             *slot = Some(Report { incarnation, seq, repr: *repr });
+            if repr.id.is_none() || repr.acceptor.is_some() || repr.accepted.is_some() || repr.proposal.is_some() {
+                self.busy.insert(from);
+            } else {
+                self.busy.remove(from);
+            }
         }
         if repr.id <= self.id {
             return Outcome::Nothing;
@@ -264,6 +273,13 @@ impl Agreement {
             if !self.ready {
                 return Outcome::Nothing;
             }
+        }
+        let quiet = self.busy.is_empty() && env.silent.is_empty() && !env.leaving;
+        if quiet && !founding && self.promised == 0 {
+            self.suspects = HostSet::EMPTY;
+            self.lost_since_ns = None;
+            self.wanted_since_ns = None;
+            return Outcome::Nothing;
         }
         let mut suspects = env.silent;
         if env.leaving {
