@@ -4,11 +4,11 @@
 use std::{
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle,
+    MapCore, MapHandle, libbpf_sys,
     skel::{OpenSkel, SkelBuilder},
 };
 use zerocopy::IntoBytes;
@@ -85,9 +85,24 @@ impl ExitWatch {
             reserved: 0,
             cookie: registration.cookie,
         };
-        self.watched.update(&registration.pid.to_ne_bytes(), value.as_bytes(), MapFlags::ANY).map_err(|error| {
-            BpfError::Map { what: "a process could not be put under watch", source: io::Error::other(error) }
-        })
+        let (key, value) = (registration.pid.to_ne_bytes(), value.as_bytes());
+        // Not through `MapHandle`, whose errors do not tell their number.
+        // SAFETY: a live map whose key and value have these sizes; the call only reads them.
+        let result = unsafe {
+            libbpf_sys::bpf_map_update_elem(
+                self.watched.as_fd().as_raw_fd(),
+                key.as_ptr().cast(),
+                value.as_ptr().cast(),
+                u64::from(libbpf_sys::BPF_ANY),
+            )
+        };
+        match result {
+            0 => Ok(()),
+            error => Err(BpfError::Map {
+                what: "a process could not be put under watch",
+                source: io::Error::from_raw_os_error(-error),
+            }),
+        }
     }
 
     /// Stops to watch; a pid that is not watched is no error.

@@ -237,7 +237,7 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 	__u64 flags = BPF_RB_FORCE_WAKEUP;
 	__u32 index;
 
-	if (len != NOTICE_BYTES || header->section_count != 1 || section->kind != SECTION_ROSTER ||
+	if (len != NOTICE_BYTES || header->ack_count || header->section_count != 1 || section->kind != SECTION_ROSTER ||
 	    section->len != sizeof(*roster) || section->slot >= FIDE_MAX_PROCESSES) {
 		COUNT(malformed);
 		return XDP_DROP;
@@ -290,7 +290,9 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 
 	if (!peer || !slot)
 		return XDP_DROP;
-	if (header->ack_count + 1 != cfg->members) {
+	/* Nobody sends the number 0: the window below could not tell it from none. */
+	if (!seq || header->ack_count + 1 != cfg->members ||
+	    HEADER_BYTES + (__u32)header->ack_count * ACK_BYTES > len) {
 		COUNT(malformed);
 		return XDP_DROP;
 	}
