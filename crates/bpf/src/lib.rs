@@ -60,3 +60,6 @@ mod skel {
         include!(concat!(env!("OUT_DIR"), "/heartbeat.skel.rs"));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -219,6 +219,12 @@ impl Receive {
         Ok(())
     }
 
+    /// The program itself, for tests that hand it frames.
+    #[cfg(test)]
+    pub(crate) fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
     /// Detaches the program from every interface.
     pub fn detach(&mut self) {
         self.links.clear();

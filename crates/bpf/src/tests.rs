@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real programs in the real kernel, on frames made here (BPF_PROG_TEST_RUN) and on real children.
+
+mod exits;
+mod heartbeat;
+mod layout;
+mod notice;
+mod rig;
+mod tag;
+mod timer;

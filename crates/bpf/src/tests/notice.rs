@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Notices: told by the program itself, once, to exactly those who wait.
+
+use fide_shm::event::{EventRecord, FLAG_DIRECT, Reason, kind};
+use fide_wire::{HOST_SLOT, Roster, RosterState};
+
+use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
+use crate::{
+    Told,
+    intf::{ADMIT_DEAD, Admit, MAX_CLIENTS, PACKET_NOTICE, PACKET_UNADMITTED},
+};
+
+const PROCESS: u32 = 3;
+const SLOT: u8 = 2;
+
+/// The agent's own record of the same death.
+fn verdict(host: u16, slot: u8, incarnation: u32) -> Vec<u8> {
+    let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
+    let mut bytes = [0; fide_shm::event::EVENT_MAX];
+    record.with_reason(Reason::Killed(9)).encode(&[], &mut bytes).expect("small").to_vec()
+}
+
+fn record(bytes: &[u8]) -> EventRecord {
+    let (record, data) = EventRecord::split(bytes).expect("a record");
+    assert!(data.is_empty());
+    record
+}
+
+#[test]
+fn root_a_death_is_told_directly_and_once() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut rings = [0, 5, 63].map(|client| ClientRing::open(&rig, client));
+    let mut stranger = ClientRing::open(&rig, 7);
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 0 | 1 << 5 | 1 << 63, 4);
+    for plane in [1, 0, 1, 0] {
+        assert_eq!(rig.run(&notice(1, SLOT, PROCESS, 4, plane)), XDP_DROP);
+    }
+    let news = rig.wakes();
+    assert_eq!(news.len(), 4, "the agent reads all of them");
+    assert!(news.iter().all(|(wake, _)| wake.detail == PACKET_NOTICE));
+    for ring in &mut rings {
+        let records = ring.take();
+        assert_eq!(records.len(), 1);
+        let told = record(&records[0]);
+        assert_eq!((told.kind, told.host, told.slot, told.incarnation), (kind::VERDICT, 1, SLOT, PROCESS));
+        assert_eq!(
+            (told.reason, told.code, told.seq, told.at_ns),
+            (fide_shm::event::reason::KILLED, 9, 42, 123_456_789)
+        );
+        assert_eq!((told.plane, told.flags, told.watch, told.data_len), (1, FLAG_DIRECT, 0, 0));
+        assert_eq!(told.rx_ns, news[0].0.ns);
+    }
+    assert!(stranger.take().is_empty());
+    assert_eq!(rig.receive.stats().told_directly, 1);
+    assert_eq!(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS)), Told::Before);
+    assert!(rings.iter_mut().all(|ring| ring.take().is_empty()));
+}
+
+#[test]
+fn root_the_agent_told_first() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 1);
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 1, 0);
+    let mine = verdict(1, SLOT, PROCESS);
+    assert_eq!(rig.receive.tell_watch(1, SLOT, &mine), Told::Yes);
+    rig.run(&notice(1, SLOT, PROCESS, 0, 0));
+    assert_eq!(ring.take(), std::slice::from_ref(&mine));
+    assert_eq!(rig.receive.tell_watch(1, SLOT, &mine), Told::Before);
+    assert_eq!(rig.receive.stats().told_directly, 0);
+    assert_eq!(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS + 1)), Told::Nobody, "another incarnation");
+    // The next one in that slot is told again.
+    rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 1, 0);
+    rig.run(&notice(1, SLOT, PROCESS, 0, 0));
+    assert!(ring.take().is_empty(), "an old notice says nothing of the new one");
+    rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
+    assert_eq!(record(&ring.take()[0]).incarnation, PROCESS + 1);
+}
+
+#[test]
+fn root_each_reason_and_only_ends() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 0);
+    let states = [
+        (RosterState::Exited, 3, Some(Reason::Exited(3))),
+        (RosterState::Exited, -1, Some(Reason::Exited(-1))),
+        (RosterState::Killed, 11, Some(Reason::Killed(11))),
+        (RosterState::Left, 0, None),
+        (RosterState::Stalled, 0, None),
+        (RosterState::Alive, 0, None),
+    ];
+    for (incarnation, (state, code, reason)) in (1u32..).zip(states) {
+        rig.receive.begin_watch(5, 63, incarnation, 1, 0);
+        let roster = Roster { slot: 63, state, name: None, incarnation, pb_seq: 0, code, at_ns: 1 };
+        rig.run(&notice_of(5, 0, &roster));
+        let told: Vec<_> = ring.take();
+        let expected: Vec<_> = reason
+            .map(|reason| EventRecord { kind: kind::VERDICT, ..EventRecord::default() }.with_reason(reason))
+            .into_iter()
+            .map(|record| (record.reason, record.code))
+            .collect();
+        let told: Vec<_> = told.iter().map(|bytes| (record(bytes).reason, record(bytes).code)).collect();
+        assert_eq!(told, expected, "{state:?}");
+        assert_eq!(rig.wakes().len(), 1, "{state:?} reaches the agent");
+    }
+}
+
+#[test]
+fn root_piggybacks_come_before_the_verdict() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 0);
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1, 0);
+    rig.receive.watch_piggyback(1, SLOT, 8);
+    rig.run(&notice(1, SLOT, PROCESS, 9, 0));
+    assert!(ring.take().is_empty(), "the ninth is still on its way");
+    assert_eq!(rig.wakes().len(), 1, "the agent brings the two in order");
+    rig.receive.watch_piggyback(1, SLOT, 9);
+    rig.run(&notice(1, SLOT, PROCESS, 9, 1));
+    assert_eq!(ring.take().len(), 1);
+}
+
+#[test]
+fn root_forged_foreign_and_broken_notices_tell_nobody() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 0);
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1, 0);
+    let good = notice(1, SLOT, PROCESS, 0, 0);
+    for bit in 0..good.len() * 8 {
+        let mut forged = good.clone();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        rig.run(&forged);
+    }
+    assert_eq!(rig.receive.stats().bad_tag, good.len() as u64 * 8);
+    assert!(rig.wakes().is_empty());
+
+    let resealed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut payload = good.clone();
+        change(&mut payload);
+        fide_wire::seal(&mut payload, 0, &KEY);
+        payload
+    };
+    let malformed = [
+        resealed(&|p| p.push(0)),
+        resealed(&|p| p.truncate(55)),
+        resealed(&|p| p[7] = 2),
+        resealed(&|p| p[6] = 1),
+        resealed(&|p| p[28] = 2),
+        resealed(&|p| p[29] = 64),
+        resealed(&|p| p[29] = HOST_SLOT),
+        resealed(&|p| p[30] = 23),
+    ];
+    for payload in &malformed {
+        rig.run(payload);
+    }
+    assert_eq!(rig.receive.stats().malformed, malformed.len() as u64);
+    assert!(rig.wakes().is_empty());
+
+    rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
+    rig.run(&notice(1, SLOT, PROCESS - 1, 0, 0));
+    rig.run(&notice(1, SLOT + 1, PROCESS, 0, 0));
+    rig.run(&notice(2, SLOT, PROCESS, 0, 0));
+    assert_eq!(rig.wakes().len(), 4, "nobody waits for these, the agent reads them");
+    // Of a host incarnation that is over, or not yet admitted.
+    for (incarnation, flags) in [(INCARNATION, ADMIT_DEAD), (INCARNATION - 1, 0), (INCARNATION + 1, 0)] {
+        rig.receive.admit(1, Admit { incarnation, flags, timeout_ns: 0 });
+        rig.run(&good);
+    }
+    assert!(rig.wakes().iter().all(|(wake, _)| wake.detail == PACKET_UNADMITTED));
+    assert!(ring.take().is_empty());
+    assert_eq!(rig.receive.stats().told_directly, 0);
+    rig.receive.admit(1, Admit { incarnation: INCARNATION, flags: 0, timeout_ns: 0 });
+    rig.run(&good);
+    assert_eq!(ring.take().len(), 1, "and the true one is told");
+}
+
+#[test]
+fn root_a_full_ring_is_remembered_and_hurts_nobody_else() {
+    let Some(mut rig) = Rig::new() else { return };
+    let (mut full, mut other) = (ClientRing::open(&rig, 3), ClientRing::open(&rig, 4));
+    let filler = verdict(9, 9, 9);
+    let mut filled = 0;
+    while rig.receive.tell_client(3, &filler) == Told::Yes {
+        filled += 1;
+        assert!(filled < 10_000, "a ring has a bound");
+    }
+    assert_eq!(rig.receive.tell_client(3, &filler), Told::Full);
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 3 | 1 << 4, 0);
+    rig.run(&notice(1, SLOT, PROCESS, 0, 0));
+    assert_eq!(other.take().len(), 1);
+    let stats = rig.receive.stats();
+    assert_eq!((stats.client_ring_full, stats.told_directly), (1, 0));
+    assert_eq!(
+        rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS)),
+        Told::Before,
+        "the retry goes client by client"
+    );
+
+    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 3);
+    assert_eq!(rig.receive.take_undelivered(1, SLOT), 0, "taken");
+    rig.receive.mark_undelivered(1, SLOT, 1 << 3);
+    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 3);
+    assert_eq!(full.take().len(), filled);
+    assert_eq!(rig.receive.tell_client(3, &verdict(1, SLOT, PROCESS)), Told::Yes);
+    assert_eq!(full.take().len(), 1);
+
+    // One that does not wait any more is owed nothing.
+    rig.receive.mark_undelivered(1, SLOT, 1 << 3);
+    assert!(rig.receive.watch_client(1, SLOT, 3, false), "told before");
+    assert_eq!(rig.receive.take_undelivered(1, SLOT), 0);
+}
+
+#[test]
+fn root_clients_come_and_go() {
+    let Some(mut rig) = Rig::new() else { return };
+    let (mut one, mut two) = (ClientRing::open(&rig, 1), ClientRing::open(&rig, 2));
+    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 1, 0);
+    assert!(!rig.receive.watch_client(1, SLOT, 2, true));
+    assert!(!rig.receive.watch_client(1, SLOT, 1, false));
+    rig.run(&notice(1, SLOT, PROCESS, 0, 0));
+    assert_eq!((one.take().len(), two.take().len()), (0, 1));
+    assert!(rig.receive.watch_client(1, SLOT, 1, true), "a newcomer is told by the agent");
+
+    // A ring that is gone is owed, not an error; what is in it stays readable.
+    assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Yes);
+    rig.receive.close_client_ring(2);
+    assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Nobody);
+    assert_eq!(two.take().len(), 1);
+    rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 2, 0);
+    rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
+    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 2);
+
+    // After a takeover the same ring is put back.
+    rig.receive.install_client_ring(2, std::os::fd::AsFd::as_fd(&two.fd)).expect("installed");
+    assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Yes);
+    assert_eq!(two.take().len(), 1);
+}
+
+#[test]
+fn root_sixty_four_clients() {
+    let Some(rig) = Rig::new() else { return };
+    let mut rings: Vec<_> = (0..MAX_CLIENTS as u8).map(|client| ClientRing::open(&rig, client)).collect();
+    rig.receive.begin_watch(1, 0, PROCESS, u64::MAX, 0);
+    rig.run(&notice(1, 0, PROCESS, 0, 0));
+    rig.run(&notice(1, 0, PROCESS, 0, 1));
+    let counts: Vec<usize> = rings.iter_mut().map(|ring| ring.take().len()).collect();
+    assert_eq!(counts, vec![1; MAX_CLIENTS]);
+    assert_eq!(rig.receive.stats().told_directly, 1);
+}
+
+/// The program and the agent at the same time: whoever comes first, each client is told once.
+#[test]
+fn root_a_race_tells_once() {
+    const DEATHS: u32 = 2_000;
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 0);
+    let program = rig.receive.program().try_clone_to_owned().expect("a descriptor");
+    let (go, told_to_go) = std::sync::mpsc::sync_channel::<u32>(0);
+    let (done, is_done) = std::sync::mpsc::sync_channel::<()>(0);
+    let mut mine = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for process in told_to_go {
+                run(std::os::fd::AsFd::as_fd(&program), &frame(&notice(1, SLOT, process, 0, 0)));
+                done.send(()).expect("awaited");
+            }
+        });
+        for process in 1..=DEATHS {
+            rig.receive.begin_watch(1, SLOT, process, 1, 0);
+            go.send(process).expect("taken");
+            mine += u32::from(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, process)) == Told::Yes);
+            is_done.recv().expect("done");
+            let records = ring.take();
+            assert_eq!(records.len(), 1, "process {process}");
+            assert_eq!(record(&records[0]).incarnation, process);
+            let _ = rig.wakes();
+        }
+        drop(go);
+    });
+    assert_eq!(rig.receive.stats().told_directly, u64::from(DEATHS - mine));
+}
+
+#[test]
+fn root_records_of_every_length_arrive_whole() {
+    let Some(mut rig) = Rig::new() else { return };
+    let mut ring = ClientRing::open(&rig, 0);
+    for len in 48..=crate::intf::EVENT_MAX {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        assert_eq!(rig.receive.tell_client(0, &bytes), Told::Yes);
+        assert_eq!(ring.take(), [bytes]);
+    }
+    assert_eq!(rig.receive.tell_client(0, &[1; 47]), Told::Nobody, "shorter than a header");
+    assert_eq!(rig.receive.tell_client(64, &[1; 48]), Told::Nobody, "no such client");
+    assert!(ring.take().is_empty());
+}
