@@ -29,7 +29,8 @@ fn build(seed: u64, plan: &Plan) -> World {
         })
         .collect();
     let mut world = World::new(configs, rng.next());
-    world.strict = plan.trust == Trust::Lease;
+    let split = plan.policy == Policy::Network && plan.partitions;
+    world.strict = plan.trust == Trust::Lease && !split;
     world.kernel = seed % 3 == 2;
     world.step_ns = 250_000;
     world.latency_ns = 20_000 + rng.below(200_000);
@@ -66,7 +67,13 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
     let node = rng.below(plan.hosts) as usize;
     let other = rng.below(plan.hosts) as usize;
     let down = world.nodes[node].detector.is_none();
-    match rng.below(10) {
+    match rng.below(11) {
+        10 => {
+            let now = world.local_ns(node);
+            if let Some(d) = &mut world.nodes[node].detector {
+                d.leave(now);
+            }
+        }
         0 | 1 if !down => world.crash(node),
         0..=3 if down => world.start(node),
         2 if !down => {
@@ -137,7 +144,7 @@ fn heal(world: &mut World, plan: &Plan) {
     world.loss = world.loss.min(20);
     for node in 0..world.nodes.len() {
         world.nodes[node].paused_until_ns = 0;
-        if world.nodes[node].detector.is_none() {
+        if world.nodes[node].detector.as_ref().is_none_or(|d| d.leaving) {
             world.start(node);
         }
     }
@@ -217,4 +224,11 @@ fn three_network_network() {
 #[test]
 fn three_network_majority() {
     run("three_network_majority", &Plan { trust: Trust::Network, ..LEASE_MAJORITY }, 60);
+}
+
+/// Lease and network: cut wholly apart, both sides go on; healed, they come together again.
+#[test]
+fn three_lease_network_split() {
+    let plan = Plan { policy: Policy::Network, ..LEASE_MAJORITY };
+    run("three_lease_network_split", &plan, 60);
 }
