@@ -1,25 +1,196 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fide's own part of the bench.
+//! Fide's own part of the bench: agents on every host, and programs that wait as any program would.
+//!
+//! `trust = "network"`, `policy = "network"`, as what it is compared with knows neither leases nor votes. Agents sleep
+//! between heartbeats; who waits for a verdict sleeps in `wait_event` on an ordinary thread, as the reader of a FIN does.
 
-use crate::killed::Waiting;
-use fide_testbed::{Testbed, Victim};
+use crate::killed::{Told, Waiting};
+use crate::silent::Silence;
+use anyhow::{Context, bail, ensure};
+use fide_client::{Client, ConnectOptions, Event, MonitorId, ProcessId, Verdict, Wanted, now_ns};
+use fide_testbed::{Agents, AgentsSpec, Testbed, Victim, find_binary, retry_until};
+use serde_json::{Value, json};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-/// Agents on every host of a testbed, and a client at host 1.
-pub(crate) struct Fide {}
+const WATCHER_HOST: usize = 1;
+const VICTIM_HOST: usize = 2;
+const SILENT_HOST: usize = 3;
+const HEARTBEAT_US: u32 = 1000;
+/// Until everybody hears everybody.
+const UP_LIMIT: Duration = Duration::from_secs(20);
+/// For one event.
+const EVENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Agents as all parts of the bench have them.
+pub(crate) fn start_agents(bed: &Testbed) -> anyhow::Result<Agents> {
+    let spec = AgentsSpec {
+        program: vec![find_binary("fide")?],
+        trust: "network".into(),
+        policy: "network".into(),
+        heartbeat_us: HEARTBEAT_US,
+        ..AgentsSpec::default()
+    };
+    let agents = Agents::start(bed, spec)?;
+    await_all_up(&agents, bed.hosts().len())?;
+    Ok(agents)
+}
+
+/// Waits until every agent holds every other one up.
+pub(crate) fn await_all_up(agents: &Agents, hosts: usize) -> anyhow::Result<()> {
+    for host in 1..=hosts {
+        retry_until(&format!("a cluster seen from h{host}"), UP_LIMIT, || {
+            let status = status(agents, host)?;
+            let peers = status["peers"].as_array().into_iter().flatten();
+            match peers.filter(|p| p["state"] == "up").count() {
+                up if up + 1 == hosts => Ok(()),
+                up => Err(format!("{up} of {} peers are up", hosts - 1)),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+pub(crate) fn status(agents: &Agents, host: usize) -> Result<Value, String> {
+    agents.ask(host, "status", json!({}))
+}
+
+/// The timeout that `host` has for its peer, ns.
+pub(crate) fn timeout_ns(agents: &Agents, host: usize, peer: usize) -> anyhow::Result<u64> {
+    let status = status(agents, host).map_err(anyhow::Error::msg)?;
+    let mut peers = status["peers"].as_array().into_iter().flatten();
+    let found = peers.find(|p| p["id"] == json!(peer)).and_then(|p| p["timeout_us"].as_u64());
+    Ok(found.with_context(|| format!("h{host} names no timeout for h{peer}"))? * 1000)
+}
+
+pub(crate) fn connect(agents: &Agents, host: usize) -> anyhow::Result<Client> {
+    let options =
+        ConnectOptions { path: Some(agents.socket(host)), program: "bench-detect".into(), ..ConnectOptions::default() };
+    Ok(Client::connect(options)?)
+}
+
+/// Waits until the target of a monitor is up; gives its incarnation.
+pub(crate) fn await_up(client: &mut Client, monitor: MonitorId) -> anyhow::Result<u32> {
+    loop {
+        match client.wait_event(Some(EVENT_LIMIT))? {
+            Some(Event::Up { monitor: of, evidence, .. }) if of == monitor => return Ok(evidence.incarnation),
+            Some(_) => {}
+            None => bail!("no news of what is to be watched within {} s", EVENT_LIMIT.as_secs()),
+        }
+    }
+}
+
+/// A verdict, when the program had it, and the timeout by then if that changed while it waited.
+struct Seen {
+    told_ns: u64,
+    verdict: Verdict,
+    timeout: Option<Duration>,
+}
+
+/// Agents on every host, a program at the watcher's, and one at the victims' that has them join.
+pub(crate) struct Fide {
+    // Before the agents, whose end they would otherwise see.
+    near: Client,
+    far: Arc<Mutex<Client>>,
+    agents: Agents,
+    silent: Option<MonitorId>,
+    last: Option<(ProcessId, MonitorId)>,
+    serial: u32,
+}
 
 impl Fide {
     /// Starts the agents and connects; the error is the `why` of every figure that is missing for it.
-    pub(crate) fn start(_bed: &Testbed) -> Result<Fide, String> {
-        Err("the agent is not part of this build".into())
+    pub(crate) fn start(bed: &Testbed) -> Result<Fide, String> {
+        Fide::try_start(bed).map_err(|e| format!("{e:#}"))
+    }
+
+    fn try_start(bed: &Testbed) -> anyhow::Result<Fide> {
+        let agents = start_agents(bed)?;
+        let (near, far) = (connect(&agents, VICTIM_HOST)?, connect(&agents, WATCHER_HOST)?);
+        Ok(Fide { near, far: Arc::new(Mutex::new(far)), agents, silent: None, last: None, serial: 0 })
+    }
+
+    fn far(&self) -> MutexGuard<'_, Client> {
+        self.far.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Waits on a thread for a final verdict of a monitor.
+    fn verdict_of(&self, monitor: MonitorId) -> anyhow::Result<Receiver<Seen>> {
+        let (tx, rx) = channel();
+        let far = self.far.clone();
+        std::thread::Builder::new().name("fide-client".into()).spawn(move || {
+            let mut client = far.lock().unwrap_or_else(|e| e.into_inner());
+            let mut timeout = None;
+            while let Ok(Some(event)) = client.wait_event(Some(EVENT_LIMIT)) {
+                match event {
+                    Event::Verdict(verdict) if verdict.monitor == monitor => {
+                        let _ = tx.send(Seen { told_ns: now_ns(), verdict, timeout });
+                        return;
+                    }
+                    Event::TimeoutChanged { monitor: of, timeout: now } if of == monitor => timeout = Some(now),
+                    _ => {}
+                }
+            }
+        })?;
+        Ok(rx)
     }
 
     /// Has a process of host 2 join, and monitors it from host 1; what comes back waits for its verdict.
-    pub(crate) fn watch(&mut self, _victim: &Victim) -> anyhow::Result<Waiting> {
-        anyhow::bail!("the agent is not part of this build")
+    pub(crate) fn watch(&mut self, victim: &Victim) -> anyhow::Result<Waiting> {
+        if let Some((process, monitor)) = self.last.take() {
+            self.far().unmonitor(monitor)?;
+            self.near.quit(process)?;
+        }
+        while self.near.poll_event()?.is_some() {}
+        self.serial += 1;
+        let name = format!("v{}", self.serial);
+        let joined = self.near.join_pid(&name, victim.pid(), Duration::ZERO)?;
+        let monitor = {
+            let mut far = self.far();
+            let monitor = far.monitor(&format!("{name}@{}", self.near.agent().host), Wanted::default())?;
+            await_up(&mut far, monitor.id)?;
+            monitor.id
+        };
+        self.last = Some((joined.id, monitor));
+        let seen = self.verdict_of(monitor)?;
+        Ok(Box::new(move |limit_ns| {
+            let seen = seen.recv_timeout(Duration::from_nanos(limit_ns)).ok()?;
+            let evidence = seen.verdict.evidence;
+            Some(Told { ns: seen.told_ns, stages: Some((evidence.at_ns?, evidence.rx_ns)), direct: evidence.direct })
+        }))
     }
 
-    /// Isolates host 3, waits for `host_silent` at host 1, has it rejoin; gives the time from the cut, ns.
-    pub(crate) fn silence(&mut self, _bed: &Testbed) -> anyhow::Result<u64> {
-        anyhow::bail!("the agent is not part of this build")
+    /// Isolates host 3, waits for `host_silent` at host 1, has it rejoin.
+    pub(crate) fn silence(&mut self, bed: &Testbed) -> anyhow::Result<Silence> {
+        let monitor = match self.silent {
+            Some(monitor) => monitor,
+            None => {
+                let mut far = self.far();
+                let monitor = far.monitor(&format!("@{}", bed.host(SILENT_HOST).name()), Wanted::default())?;
+                await_up(&mut far, monitor.id)?;
+                drop(far);
+                self.silent = Some(monitor.id);
+                monitor.id
+            }
+        };
+        let timeout_ns = timeout_ns(&self.agents, WATCHER_HOST, SILENT_HOST)?;
+        let seen = self.verdict_of(monitor)?;
+        // Until it sleeps.
+        std::thread::sleep(Duration::from_millis(2));
+        let (before_ns, after_ns) = bed.isolate(SILENT_HOST)?;
+        let seen = seen.recv_timeout(EVENT_LIMIT);
+        bed.rejoin(SILENT_HOST)?;
+        let seen = seen.ok().context("no verdict on a host that is cut off")?;
+        await_up(&mut self.far(), monitor).context("the host that was cut off does not come back")?;
+        await_all_up(&self.agents, bed.hosts().len())?;
+        ensure!(seen.told_ns >= before_ns, "held silent before it was cut off");
+        Ok(Silence {
+            before_ns,
+            after_ns,
+            decided_ns: seen.verdict.evidence.rx_ns,
+            told_ns: seen.told_ns,
+            timeout_ns: seen.timeout.map_or(timeout_ns, |t| t.as_nanos() as u64),
+        })
     }
 }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process of host 2 is killed; host 1 (the same host for pidfd) is told.
+//!
+//! Kills of their own for each watcher, interleaved: on the same kill the agent, woken by the exit, would hold up the
+//! rest of it, and with it the FIN and the pidfd. As the agents' heartbeats go on meanwhile, the baselines are measured
+//! once more before any agent runs (`..._without_agents`).
 
 use crate::Args;
 use crate::fide_side::Fide;
+use crate::list::{self, Settings};
 use crate::trials::{Outcome, Subject, interleave};
 use anyhow::Context;
 use fide_testbed::baseline::{TcpFin, watch_pidfd};
-use fide_testbed::figures::{Figure, Goal, Report, Statistic};
+use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use fide_testbed::{Spec, Testbed, Victim, VictimSpec};
+use std::cell::RefCell;
 use std::time::Duration;
 
 const VICTIM_HOST: usize = 2;
@@ -15,16 +21,35 @@ const WATCHER_HOST: usize = 1;
 const BIG_MIB: usize = 512;
 /// Until the watcher blocks and the victim sleeps.
 const SETTLE: Duration = Duration::from_millis(2);
-const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
+pub(crate) const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
 
-/// Waits at most so many ns for the notice; gives its CLOCK_MONOTONIC time.
-pub(crate) type Waiting = Box<dyn FnOnce(u64) -> Option<u64>>;
+/// A notice, in CLOCK_MONOTONIC ns.
+pub(crate) struct Told {
+    /// When whoever waited had it.
+    pub(crate) ns: u64,
+    /// When the victim's kernel ran the exit hook, and when the watcher's receive program saw the packet.
+    pub(crate) stages: Option<(u64, u64)>,
+    /// By the receive program itself.
+    pub(crate) direct: bool,
+}
+
+/// Waits at most so many ns for the notice.
+pub(crate) type Waiting = Box<dyn FnOnce(u64) -> Option<Told>>;
+
+/// Where the time went.
+#[derive(Default)]
+struct Stages {
+    to_hook: Samples,
+    to_receive: Samples,
+    to_program: Samples,
+    direct: u64,
+}
 
 /// How a watcher gets to watch a victim.
 enum Watcher<'a> {
     Tcp(TcpFin),
     Pidfd,
-    Fide(&'a mut Fide),
+    Fide(&'a mut Fide, &'a RefCell<Stages>),
 }
 
 struct Kill<'a> {
@@ -38,7 +63,7 @@ impl Subject for Kill<'_> {
         match self.watcher {
             Watcher::Tcp(_) => "tcp_fin",
             Watcher::Pidfd => "pidfd",
-            Watcher::Fide(_) => "fide",
+            Watcher::Fide(..) => "fide",
         }
         .into()
     }
@@ -52,65 +77,120 @@ impl Subject for Kill<'_> {
             },
             ..VictimSpec::default()
         };
+        let plain = |ns| Told { ns, stages: None, direct: false };
         let mut victim = Victim::spawn(Some(self.bed.host(VICTIM_HOST)), &spec)?;
         let waiting: Waiting = match &mut self.watcher {
             Watcher::Tcp(fin) => {
                 let notice = fin.watch()?;
-                Box::new(move |limit| notice.wait(limit))
+                Box::new(move |limit| notice.wait(limit).map(plain))
             }
             Watcher::Pidfd => {
                 let notice = watch_pidfd(victim.pid())?;
-                Box::new(move |limit| notice.wait(limit))
+                Box::new(move |limit| notice.wait(limit).map(plain))
             }
-            Watcher::Fide(fide) => fide.watch(&victim)?,
+            Watcher::Fide(fide, _) => fide.watch(&victim)?,
         };
         std::thread::sleep(SETTLE);
         let killed = victim.kill()?;
         let told = waiting(NOTICE_LIMIT_NS).context("no notice of the kill")?;
+        if let (Watcher::Fide(_, stages), Some((hook, received))) = (&self.watcher, told.stages) {
+            let mut stages = stages.borrow_mut();
+            stages.to_hook.add(hook.saturating_sub(killed));
+            stages.to_receive.add(received.saturating_sub(hook));
+            stages.to_program.add(told.ns.saturating_sub(received));
+            stages.direct += u64::from(told.direct);
+        }
         // The next victim starts when this one's memory is gone.
         victim.wait()?;
-        Ok(told.saturating_sub(killed))
+        Ok(told.ns.saturating_sub(killed))
     }
 }
 
+type Subjects<'a> = Vec<(Box<dyn Subject + 'a>, u32)>;
+
 /// Both sizes, all watchers.
-pub(crate) fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let bed = Testbed::build(Spec::default())?;
+    let os_watchers = |resident_mib, n| -> anyhow::Result<Subjects<'_>> {
+        let fin = TcpFin::listen(bed.host(WATCHER_HOST), 0)?;
+        let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib });
+        Ok(vec![(kill(Watcher::Tcp(fin)), n), (kill(Watcher::Pidfd), n)])
+    };
+    let alone = interleave("SIGKILL of a process, no agents", &mut os_watchers(0, args.kills / 3)?);
+    for (name, outcome) in ["tcp_fin", "pidfd"].into_iter().zip(&alone) {
+        report.add(Figure::time(&format!("{name}_small_without_agents"), Statistic::P50, &outcome.samples));
+    }
     let mut fide = Fide::start(&bed);
     for (size, resident_mib, n) in [("small", 0, args.kills), ("512mib", BIG_MIB, args.big_kills)] {
-        let kill = |watcher| Kill { bed: &bed, watcher, resident_mib };
-        let mut subjects: Vec<(Box<dyn Subject + '_>, u32)> = vec![
-            (Box::new(kill(Watcher::Tcp(TcpFin::listen(bed.host(WATCHER_HOST), 0)?))), n),
-            (Box::new(kill(Watcher::Pidfd)), n),
-        ];
+        let stages = RefCell::new(Stages::default());
+        let mut subjects = os_watchers(resident_mib, n)?;
+        if size == "small" {
+            for setting in lists.all.iter().filter(|s| s.name != list::NO_FALSE_DEATH) {
+                if let Ok(knobs) = setting.knobs {
+                    let kill = list::Kill { bed: &lists.bed, name: setting.name, knobs };
+                    subjects.push((Box::new(kill), setting.trials));
+                }
+            }
+        }
         if let Ok(fide) = &mut fide {
-            subjects.push((Box::new(kill(Watcher::Fide(fide))), n));
+            let watcher = Watcher::Fide(fide, &stages);
+            subjects.push((Box::new(Kill { bed: &bed, watcher, resident_mib }), n));
         }
         let outcomes = interleave(&format!("SIGKILL of a process, {size}"), &mut subjects);
+        let named: Vec<_> = subjects.iter().map(|(s, _)| s.name()).zip(outcomes).collect();
         drop(subjects);
-        let why = fide.as_ref().err();
-        add_figures(report, size, &outcomes, why);
+        add_figures(report, size, &named, lists, fide.as_ref().err());
+        if fide.is_ok() {
+            add_stages(report, size, &stages.into_inner());
+        }
     }
     Ok(())
 }
 
-fn add_figures(report: &mut Report, size: &str, outcomes: &[Outcome], why: Option<&String>) {
-    let [tcp, pidfd, rest @ ..] = outcomes else {
-        return;
+fn add_figures(report: &mut Report, size: &str, named: &[(String, Outcome)], lists: &Settings, why: Option<&String>) {
+    let of = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, o)| o);
+    let goals: &[(&str, Option<f64>)] = match size {
+        "small" => &[("tcp_fin", Some(0.7)), ("pidfd", None), (list::SAFE, Some(0.002)), (list::LAN, None)],
+        _ => &[("tcp_fin", Some(0.005)), ("pidfd", None)],
     };
-    for (name, outcome) in [("tcp_fin", tcp), ("pidfd", pidfd)] {
-        report.add(Figure::time(&format!("{name}_{size}"), Statistic::P50, &outcome.samples));
-    }
-    for (baseline, outcome, goal) in [("tcp_fin", tcp, Some(Goal::AtMost(0.7))), ("pidfd", pidfd, None)] {
+    for (baseline, goal) in goals {
+        let own = format!("{baseline}_{size}");
+        let nothing = Samples::default();
+        let samples = of(baseline).map_or(&nothing, |o| &o.samples);
+        let missing = || match of(baseline) {
+            Some(o) => o.why.clone(),
+            None => lists.all.iter().find(|s| s.name == *baseline).and_then(|s| s.knobs.clone().err()),
+        };
+        report.add(match samples.n() {
+            0 => Figure::unmeasured(&own, "us", missing().unwrap_or_default()),
+            _ => Figure::time(&own, Statistic::P50, samples),
+        });
         let name = format!("sigkill_{size}_vs_{baseline}");
-        let figure = match (rest.first(), why) {
-            (Some(fide), _) => Figure::time(&name, Statistic::P50, &fide.samples),
+        let figure = match (of("fide"), why) {
+            (Some(fide), _) => Figure::time(&name, Statistic::P50, &fide.samples).remark(format!(
+                "p10 {:.0} us, of the baseline {:.0} us",
+                p10_us(&fide.samples),
+                p10_us(samples)
+            )),
             (None, why) => Figure::unmeasured(&name, "us", why.cloned().unwrap_or_default()),
         };
-        let figure = figure.against(baseline, Statistic::P50, &outcome.samples);
-        report.add(match goal {
-            Some(goal) => figure.goal(goal),
-            None => figure,
-        });
+        let figure = figure.against(baseline, Statistic::P50, samples);
+        report.add(goal.into_iter().fold(figure, |f, goal| f.goal(Goal::AtMost(*goal))));
+    }
+}
+
+fn p10_us(samples: &Samples) -> f64 {
+    samples.quantile(0.1) as f64 / 1000.0
+}
+
+fn add_stages(report: &mut Report, size: &str, stages: &Stages) {
+    let direct = format!("{} of {} told by the receive program itself", stages.direct, stages.to_hook.n());
+    for (stage, samples) in [
+        ("signal_to_exit_hook", &stages.to_hook),
+        ("exit_hook_to_receive", &stages.to_receive),
+        ("receive_to_program", &stages.to_program),
+    ] {
+        let figure = Figure::time(&format!("sigkill_{size}_{stage}"), Statistic::P50, samples);
+        report.add(figure.remark(format!("p10 {:.0} us; {direct}", p10_us(samples))));
     }
 }

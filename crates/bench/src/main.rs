@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `make bench-detect`: how soon a death is known, by Fide and by what it is compared with, trial about trial in one run.
 //!
-//! Two parts. A process is killed, small and with 512 MiB resident: TCP FIN, pidfd, Fide. A host falls silent (its ports
-//! at the switches are cut): BFD, memberlist in its LAN setting and in the fastest one that stayed right under load, Fide.
+//! | part | what happens | compared with |
+//! |---|---|---|
+//! | `killed` | a process dies, small and with 512 MiB resident | TCP FIN, pidfd, memberlist |
+//! | `silent` | a host's ports at the switches are cut | BFD, memberlist |
+//! | `steady` | nobody dies: false verdicts under load, an agent's share of a core | |
+//! | `crowd` | 64 programs on each of 9 hosts, one of each dies | |
 #![forbid(unsafe_code)]
 
+mod crowd;
 mod fide_side;
 mod killed;
+mod list;
 mod silent;
+mod steady;
 mod trials;
 
 use clap::Parser;
 use fide_testbed::figures::Report;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Measures detection times and writes target/bench/detect.json.
 #[derive(Debug, Parser)]
@@ -23,16 +31,35 @@ struct Args {
     /// Trials of each kind with 512 MiB resident.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     big_kills: u32,
-    /// Trials of each kind with a silent host, but for memberlist's LAN setting, which takes five seconds each.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Trials of BFD with a silent host, which take three seconds each.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     silences: u32,
-    /// Trials of memberlist's LAN setting.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    lan_silences: u32,
+    /// Trials of Fide with a silent host.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    fide_silences: u32,
+    /// Trials of each kind of a fast memberlist.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    list_trials: u32,
+    /// Trials of each kind of memberlist's LAN setting, which take five seconds each.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    lan_trials: u32,
     /// Seconds under load for which a setting of memberlist has to stay right to be tried further; three times as long
     /// to be taken.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=30))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=30))]
     stretch_s: u32,
+    /// Seconds under load in which nobody may be declared dead.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=120))]
+    load_s: u32,
+    /// Seconds at rest over which an agent's share of a core is measured.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    idle_s: u32,
+    /// Only these parts; all when none is named.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// Everything once or twice, to see that it works: below a minute, and no number to quote. Overrides the numbers
+    /// above; memberlist is taken at a setting that was not searched for.
+    #[arg(long)]
+    quick: bool,
     /// Leave memberlist out.
     #[arg(long)]
     no_memberlist: bool,
@@ -41,8 +68,36 @@ struct Args {
     no_bfd: bool,
 }
 
+/// A part of the bench.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Killed,
+    Silent,
+    Steady,
+    Crowd,
+}
+
+impl Args {
+    fn quickened(mut self) -> Self {
+        if self.quick {
+            (self.kills, self.big_kills, self.list_trials, self.lan_trials) = (10, 2, 1, 1);
+            (self.silences, self.fide_silences, self.load_s, self.idle_s) = (2, 5, 5, 2);
+        }
+        self
+    }
+
+    /// How long nine hosts are watched for a false verdict before somebody dies.
+    fn quiet(&self) -> Duration {
+        Duration::from_millis(if self.quick { 500 } else { 5000 })
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&Args::parse().quickened()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("bench-detect: {why:#}");
@@ -56,8 +111,21 @@ fn run(args: &Args) -> anyhow::Result<()> {
     // What was started is removed by the testbed's reaper, whichever way this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
     let mut report = Report::new("detect");
-    killed::measure(args, &mut report)?;
-    silent::measure(args, &mut report)?;
+    if args.wants(Part::Killed) || args.wants(Part::Silent) {
+        let lists = list::Settings::find(args, &mut report)?;
+        if args.wants(Part::Killed) {
+            killed::measure(args, &lists, &mut report)?;
+        }
+        if args.wants(Part::Silent) {
+            silent::measure(args, &lists, &mut report)?;
+        }
+    }
+    if args.wants(Part::Steady) {
+        steady::measure(args, &mut report);
+    }
+    if args.wants(Part::Crowd) {
+        crowd::measure(args, &mut report);
+    }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());
     Ok(())

@@ -3,23 +3,40 @@
 
 use crate::Args;
 use crate::fide_side::Fide;
-use crate::trials::{Outcome, Subject, interleave};
-use fide_testbed::baseline::{Bfd, Fastest, Knobs, Memberlist, find_fastest};
-use fide_testbed::figures::{Figure, Report, Statistic};
+use crate::list::{self, Settings};
+use crate::trials::{Outcome, Subject, interleave, signed_us};
+use fide_testbed::baseline::Bfd;
+use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use fide_testbed::{Spec, Testbed};
-use std::time::Duration;
+use std::cell::RefCell;
 
 /// BFD as fabrics run it at its fastest.
 const BFD_INTERVAL_MS: u32 = 10;
 const BFD_MULTIPLIER: u32 = 3;
-const SILENT_HOST: usize = 3;
-/// A fresh memberlist cluster has gossiped its beginnings by then.
-const SETTLE: Duration = Duration::from_secs(1);
+const BFD: &str = "bfd";
+/// The callback comes at most this much later than the timeout, us.
+const OVER_TIMEOUT_GOAL_US: f64 = 1000.0;
 
-const BFD: &str = "bfd_10ms_x3";
-const LAN: &str = "memberlist_lan";
-const NO_SUSPICION: &str = "memberlist_fast_no_suspicion";
-const NO_DEATH: &str = "memberlist_fast_no_false_death";
+/// One silence as Fide saw it, CLOCK_MONOTONIC ns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Silence {
+    /// Before the first plane was cut, and after the last one was.
+    pub(crate) before_ns: u64,
+    pub(crate) after_ns: u64,
+    /// The verdict was given.
+    pub(crate) decided_ns: u64,
+    /// The program had it.
+    pub(crate) told_ns: u64,
+    /// In force at the cut.
+    pub(crate) timeout_ns: u64,
+}
+
+impl Silence {
+    /// From before the cut to the program, less the timeout: what was heard last left at most a heartbeat earlier.
+    fn over_timeout_ns(&self) -> i64 {
+        (self.told_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
+    }
+}
 
 struct BfdSilence<'a>(&'a Testbed, Bfd);
 
@@ -33,26 +50,7 @@ impl Subject for BfdSilence<'_> {
     }
 }
 
-/// A cluster that lives for one trial, so that it is no load for the others.
-struct MemberlistSilence<'a> {
-    bed: &'a Testbed,
-    name: &'static str,
-    knobs: Knobs,
-}
-
-impl Subject for MemberlistSilence<'_> {
-    fn name(&self) -> String {
-        self.name.into()
-    }
-
-    fn trial(&mut self) -> anyhow::Result<u64> {
-        let mut list = Memberlist::start(self.bed, self.knobs)?;
-        std::thread::sleep(SETTLE);
-        Ok(list.silence(self.bed, SILENT_HOST)?)
-    }
-}
-
-struct FideSilence<'a>(&'a Testbed, Fide);
+struct FideSilence<'a>(&'a Testbed, Fide, &'a RefCell<Vec<Silence>>);
 
 impl Subject for FideSilence<'_> {
     fn name(&self) -> String {
@@ -60,45 +58,29 @@ impl Subject for FideSilence<'_> {
     }
 
     fn trial(&mut self) -> anyhow::Result<u64> {
-        self.1.silence(self.0)
+        let silence = self.1.silence(self.0)?;
+        self.2.borrow_mut().push(silence);
+        // As the baselines: from when the cut is in force.
+        Ok(silence.told_ns.saturating_sub(silence.after_ns))
     }
 }
 
 /// All of them; those that cannot run are figures that say why.
-pub(crate) fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> anyhow::Result<()> {
     // A bed each: a cut is for one of them.
     let bfd_bed = Testbed::build(Spec::hosts(2))?;
-    let list_bed = Testbed::build(Spec::hosts(3))?;
     let fide_bed = Testbed::build(Spec::hosts(3))?;
+    let silences = RefCell::new(Vec::new());
 
     let mut missing: Vec<(&str, String)> = Vec::new();
     let mut subjects: Vec<(Box<dyn Subject + '_>, u32)> = Vec::new();
-    if args.no_memberlist {
-        for name in [LAN, NO_SUSPICION, NO_DEATH] {
-            missing.push((name, "left out as told".into()));
-        }
-    } else {
-        let stretch = Duration::from_secs(args.stretch_s.into());
-        match find_fastest(&list_bed, stretch, |line| eprintln!("{line}")) {
-            Ok(found) => {
-                for (name, knobs, n) in [
-                    (LAN, Some(Knobs::LAN), args.lan_silences),
-                    (NO_SUSPICION, found.no_suspicion_ms.map(Knobs::at_probe_interval), args.silences),
-                    (NO_DEATH, found.no_death_ms.map(Knobs::at_probe_interval), args.silences),
-                ] {
-                    let bed = &list_bed;
-                    match knobs {
-                        Some(knobs) => subjects.push((Box::new(MemberlistSilence { bed, name, knobs }), n)),
-                        None => missing.push((name, "no setting that was tried is this safe".into())),
-                    }
-                }
-                add_search(report, &found);
+    for setting in &lists.all {
+        match &setting.knobs {
+            Ok(knobs) => {
+                let silence = list::Silence { bed: &lists.bed, name: setting.name, knobs: *knobs };
+                subjects.push((Box::new(silence), setting.trials));
             }
-            Err(e) => {
-                for name in [LAN, NO_SUSPICION, NO_DEATH] {
-                    missing.push((name, e.to_string()));
-                }
-            }
+            Err(why) => missing.push((setting.name, why.clone())),
         }
     }
     let bfd = if args.no_bfd {
@@ -110,58 +92,61 @@ pub(crate) fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         Ok(bfd) => subjects.push((Box::new(BfdSilence(&bfd_bed, bfd)), args.silences)),
         Err(why) => missing.push((BFD, why)),
     }
-    let mut fide_missing = None;
     match Fide::start(&fide_bed) {
-        Ok(fide) => subjects.push((Box::new(FideSilence(&fide_bed, fide)), args.silences)),
-        Err(why) => fide_missing = Some(why),
+        Ok(fide) => subjects.push((Box::new(FideSilence(&fide_bed, fide, &silences)), args.fide_silences)),
+        Err(why) => missing.push(("fide", why)),
     }
 
     let outcomes = interleave("a host falls silent", &mut subjects);
     let named: Vec<(String, Outcome)> = subjects.iter().map(|(s, _)| s.name()).zip(outcomes).collect();
     drop(subjects);
     let of = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, o)| o);
-    for name in [BFD, LAN, NO_SUSPICION, NO_DEATH] {
+    let why = |name: &str| {
+        let found = missing.iter().find(|(n, _)| *n == name).map(|(_, why)| why.clone());
+        found.or_else(|| of(name)?.why.clone()).unwrap_or_default()
+    };
+    let baselines = [BFD, list::SAFE, list::NO_FALSE_DEATH, list::LAN];
+    for name in baselines {
+        let silence = format!("{name}_silence");
         report.add(match of(name) {
-            Some(o) => Figure::time(name, Statistic::P50, &o.samples),
-            None => Figure::unmeasured(name, "us", reason(&missing, name)),
+            Some(o) if o.samples.n() > 0 => Figure::time(&silence, Statistic::P50, &o.samples),
+            _ => Figure::unmeasured(&silence, "us", why(name)),
         });
     }
-    for name in [BFD, LAN, NO_SUSPICION, NO_DEATH] {
+    for name in baselines {
         let figure = format!("host_silent_vs_{name}");
-        let figure = match (of("fide"), &fide_missing) {
-            (Some(o), _) => Figure::time(&figure, Statistic::P50, &o.samples),
-            (None, why) => Figure::unmeasured(&figure, "us", why.clone().unwrap_or_default()),
+        let figure = match of("fide") {
+            Some(o) if o.samples.n() > 0 => Figure::time(&figure, Statistic::P50, &o.samples),
+            _ => Figure::unmeasured(&figure, "us", why("fide")),
         };
-        let nothing = Default::default();
-        let samples = of(name).map_or(&nothing, |o| &o.samples);
-        report.add(figure.against(name, Statistic::P50, samples));
+        let nothing = Samples::default();
+        let figure = figure.against(name, Statistic::P50, of(name).map_or(&nothing, |o| &o.samples));
+        report.add(if name == BFD { figure.goal(Goal::AtMost(0.4)) } else { figure });
     }
+    add_over_timeout(report, &silences.into_inner(), &why("fide"));
     Ok(())
 }
 
-fn reason(missing: &[(&str, String)], name: &str) -> String {
-    let found = missing.iter().find(|(n, _)| *n == name);
-    found.map(|(_, why)| why.clone()).unwrap_or_default()
-}
-
-/// The settings that the search found, and what it saw on the way.
-fn add_search(report: &mut Report, found: &Fastest) {
-    let seen: Vec<_> = found
-        .tried
-        .iter()
-        .map(|(ms, s, a)| format!("{ms} ms, {s} s: {} suspicions, {} deaths", a.suspicions, a.deaths))
-        .collect();
-    let n = found.tried.len() as u64;
-    for (name, ms) in [(NO_SUSPICION, found.no_suspicion_ms), (NO_DEATH, found.no_death_ms)] {
-        let name = format!("{name}_probe_interval");
-        report.add(match ms {
-            Some(ms) => {
-                let mut figure = Figure::count(&name, ms.into(), n).remark(seen.join("; "));
-                figure.unit = "ms".into();
-                figure.statistic = "search".into();
-                figure
-            }
-            None => Figure::unmeasured(&name, "ms", seen.join("; ")),
+fn add_over_timeout(report: &mut Report, silences: &[Silence], why: &str) {
+    let name = "host_silent_over_timeout";
+    let over: Vec<i64> = silences.iter().map(Silence::over_timeout_ns).collect();
+    let goal = Goal::AtMost(OVER_TIMEOUT_GOAL_US);
+    report.add(match signed_us(name, Statistic::P99, &over) {
+        Some(figure) => figure
+            .remark("from before the cut; below 0: the last heartbeat that came through was older than the cut")
+            .goal(goal),
+        None => Figure::unmeasured(name, "us", why).goal(goal),
+    });
+    let mut timeouts = Samples::default();
+    let mut to_program = Samples::default();
+    for s in silences {
+        timeouts.add(s.timeout_ns);
+        to_program.add(s.told_ns.saturating_sub(s.decided_ns));
+    }
+    for (name, samples) in [("host_silent_timeout", timeouts), ("host_silent_decided_to_program", to_program)] {
+        report.add(match samples.n() {
+            0 => Figure::unmeasured(name, "us", why),
+            _ => Figure::time(name, Statistic::P50, &samples),
         });
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trials of several subjects, interleaved so that a noisy minute is everybody's.
 
-use fide_testbed::figures::Samples;
+use fide_testbed::figures::{Figure, Samples, Statistic};
 use std::time::{Duration, Instant};
 
 /// How often a long run says where it is.
@@ -64,6 +64,33 @@ fn takes_part(round: u32, rounds: u32, n: u32) -> bool {
     before(round + 1) > before(round)
 }
 
+/// A figure of times that may be negative, given in ns; none without samples.
+pub(crate) fn signed_us(name: &str, statistic: Statistic, samples: &[i64]) -> Option<Figure> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let us = |ns: i64| ns as f64 / 1000.0;
+    // The smallest value that a share `p` does not exceed.
+    let at = |p: f64| sorted.get(((p * sorted.len() as f64).ceil() as usize).saturating_sub(1)).copied().map(us);
+    let (min, p50, p99, max) = (at(0.0)?, at(0.5)?, at(0.99)?, at(1.0)?);
+    let (value, statistic) = match statistic {
+        Statistic::P50 => (p50, "p50"),
+        Statistic::P99 => (p99, "p99"),
+        Statistic::Max => (max, "max"),
+    };
+    Some(Figure {
+        figure: name.into(),
+        value: Some(value),
+        unit: "us".into(),
+        statistic: statistic.into(),
+        n: sorted.len() as u64,
+        min: Some(min),
+        p50: Some(p50),
+        p99: Some(p99),
+        max: Some(max),
+        ..Figure::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +115,15 @@ mod tests {
         }
         let outcomes = interleave("test", &mut [(Box::new(Count(0, false)), 20), (Box::new(Count(0, false)), 3)]);
         assert_eq!(outcomes.iter().map(|o| o.samples.n()).collect::<Vec<_>>(), [20, 3]);
+    }
+
+    #[test]
+    fn negative_times_are_kept() {
+        let ns: Vec<i64> = (1..=100).rev().map(|i| (i - 50) * 1000).collect();
+        let figure = signed_us("test", Statistic::P99, &ns).unwrap();
+        assert_eq!((figure.min, figure.p50, figure.value), (Some(-49.0), Some(0.0), Some(49.0)));
+        assert_eq!((figure.max, figure.n), (Some(50.0), 100));
+        assert!(signed_us("test", Statistic::P99, &[]).is_none());
     }
 
     #[test]
