@@ -15,6 +15,9 @@ impl Detector {
     /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per plane
     /// ([`fide_wire::seal`]).
     ///
+    /// Where the lease is told to others, tell `lease_until_ns` anew before sending what was written: a heartbeat that greets
+    /// a newcomer binds this host from then on.
+    ///
     /// Heartbeats are due at start + n * heartbeat_ns. When late, one goes out at once and the slots missed are skipped
     /// and counted; never a burst.
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
@@ -95,6 +98,8 @@ impl Detector {
         self.seq = seq;
         self.sent.record(seq, now_ns);
         self.counters.heartbeats_sent += 1;
+        // Greeting somebody new may shorten the lease, and must before it is sent.
+        self.renew_lease(now_ns);
         Some(Transmit { kind: TransmitKind::Heartbeat, len, seq })
     }
 
