@@ -52,6 +52,13 @@ impl TcpFin {
         Ok(TcpFin { listener, address })
     }
 
+    /// Listens outside of any testbed, at a port of the kernel's choice.
+    pub fn listen_here(address: std::net::Ipv4Addr) -> Result<Self> {
+        let listening = TcpListener::bind((address, 0)).and_then(|l| Ok((l.local_addr()?, l)));
+        let (address, listener) = listening.map_err(|e| Error::io(format!("listening at {address}"), e))?;
+        Ok(TcpFin { listener, address })
+    }
+
     /// Where victims connect to.
     pub fn address(&self) -> SocketAddr {
         self.address

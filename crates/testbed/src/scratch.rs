@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A directory that goes with its creator, for what needs no namespaces.
+
+use std::path::{Path, PathBuf};
+
+use crate::names::Owner;
+use crate::reaper::Reaper;
+use crate::{Error, Result};
+
+/// A fresh directory under the system's one for temporary files. Removed when dropped, and by a reaper when its creator
+/// is interrupted or killed. Needs no rights.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    reaper: Reaper,
+}
+
+impl Scratch {
+    /// Makes it, readable by its owner only.
+    pub fn new() -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = Owner::new()?.scratch();
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|e| Error::io(format!("making {}", path.display()), e))?;
+        let reaper = Reaper::start(&[], &path)?;
+        Ok(Scratch { path, reaper })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.reaper.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_with_all_that_is_in_it() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().to_owned();
+        std::fs::write(path.join("file"), "text").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}
