@@ -3,6 +3,7 @@
 
 mod agent;
 mod ask;
+mod demo;
 mod exit;
 mod run;
 mod watch;
@@ -39,12 +40,16 @@ enum Command {
     Explain(ask::ExplainArguments),
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),
+    /// Build a cluster on this machine, have things die in it, and show what was told when
+    Demo(demo::Arguments),
 }
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some(run::GATE) {
-        return run::gate(&words.collect::<Vec<_>>());
+    match words.next().as_deref() {
+        Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
+        Some(demo::VICTIM) => return fide_testbed::victim_main(&words.collect::<Vec<_>>()),
+        _ => {}
     }
     let arguments = Arguments::parse();
     let done = match arguments.command {
@@ -55,6 +60,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => ask::status(&arguments),
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
     };
     match done {
         Ok(code) => code,

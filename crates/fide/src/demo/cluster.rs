@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Four hosts in network namespaces, two switches, an agent and a program on each host.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, baseline::TcpFin};
+use serde_json::{Value, json};
+
+use super::{
+    deaths::Scene,
+    ears::{Ears, Heard, is_host},
+};
+
+/// Processes die here.
+pub(super) const VICTIMS: usize = 1;
+/// The program here is told of everything.
+pub(super) const WATCHER: usize = 2;
+/// This host falls silent.
+pub(super) const SILENT: usize = 3;
+/// Nobody watches this one; it only watches.
+pub(super) const OBSERVER: usize = 4;
+/// Hosts that are watched.
+pub(super) const VOTERS: [usize; 3] = [VICTIMS, WATCHER, SILENT];
+const HOSTS: usize = 4;
+/// Rate of a switch port, so that a plane can be flooded.
+pub(super) const RATE_MBIT: u32 = 100;
+/// For all agents to hear each other.
+const FORM_LIMIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The hosts, without agents.
+pub(super) fn build() -> anyhow::Result<Testbed> {
+    Ok(Testbed::build(Spec { hosts: HOSTS, rate_mbit: Some(RATE_MBIT), ..Spec::default() })?)
+}
+
+/// Agents on the hosts, and programs that watch. Dropped, the agents are killed.
+pub(super) struct Cluster<'a> {
+    pub(super) bed: &'a Testbed,
+    pub(super) ears: Ears,
+    pub(super) agents: Agents,
+}
+
+impl<'a> Cluster<'a> {
+    /// Starts agents with these rules and waits until they have formed a cluster.
+    pub(super) fn start(bed: &'a Testbed, trust: &str, policy: &str) -> anyhow::Result<Self> {
+        let spec = AgentsSpec {
+            program: vec![std::env::current_exe().context("finding this program")?],
+            trust: trust.to_owned(),
+            policy: policy.to_owned(),
+            member_extra: [(OBSERVER, "role = \"observer\"".to_owned())].into(),
+            ..AgentsSpec::default()
+        };
+        let agents = Agents::start(bed, spec)?;
+        await_formed(|host| agents.ask(host, "status", json!({})))
+            .with_context(|| format!("the agent of h1 said:\n{}", agents.log_tail(1)))?;
+        let sockets: Vec<PathBuf> = (1..=HOSTS).map(|host| agents.socket(host)).collect();
+        Ok(Self { bed, ears: Ears::start(&sockets, &VOTERS)?, agents })
+    }
+
+    /// Waits until every watched host is heard by all others and may act.
+    pub(super) fn await_formed(&self) -> anyhow::Result<()> {
+        await_formed(|host| self.agents.ask(host, "status", json!({})))
+    }
+
+    pub(super) fn status(&self, host: usize) -> anyhow::Result<Value> {
+        self.agents.ask(host, "status", json!({})).map_err(|why| anyhow!("the agent of h{host} does not answer: {why}"))
+    }
+
+    /// The timeout that `watcher` holds `host` to, ns.
+    pub(super) fn timeout_ns(&self, watcher: usize, host: usize) -> anyhow::Result<i64> {
+        let status = self.status(watcher)?;
+        peers(&status)
+            .find(|peer| peer["id"] == json!(host))
+            .and_then(|peer| Some(peer["timeout_us"].as_i64()? * 1000))
+            .ok_or_else(|| anyhow!("the agent of h{watcher} does not say its timeout for h{host}"))
+    }
+
+    /// Processes die on one host and are watched from another.
+    pub(super) fn scene(&self) -> anyhow::Result<Scene<'a>> {
+        let tcp = TcpFin::listen(self.bed.host(WATCHER), 0)?;
+        Scene::new(Some(self.bed.host(VICTIMS)), "h1", &self.agents.socket(VICTIMS), &self.agents.socket(WATCHER), tcp)
+    }
+
+    /// Verdicts of programs on the hosts other than [`SILENT`] about hosts other than [`SILENT`]: never right here.
+    pub(super) fn false_verdicts(&mut self) -> Vec<String> {
+        self.ears
+            .since(0)
+            .filter(|heard| heard.host != SILENT)
+            .filter(|heard| heard.death().is_some_and(|verdict| !is_host(&verdict.target, SILENT)))
+            .filter_map(Heard::death_told)
+            .collect()
+    }
+}
+
+pub(super) fn peers(status: &Value) -> impl Iterator<Item = &Value> {
+    status["peers"].as_array().into_iter().flatten()
+}
+
+/// Waits until the agents of all [`VOTERS`] hear each other and may act.
+pub(super) fn await_formed(ask: impl Fn(usize) -> Result<Value, String>) -> anyhow::Result<()> {
+    let until = Instant::now() + FORM_LIMIT;
+    loop {
+        let missing = VOTERS.iter().find_map(|host| match ask(*host) {
+            Ok(status) => not_formed(*host, &status),
+            Err(why) => Some(why),
+        });
+        match missing {
+            None => return Ok(()),
+            Some(why) if Instant::now() >= until => {
+                return Err(anyhow!("no cluster within {FORM_LIMIT:?}: {why}"));
+            }
+            Some(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// What is missing in this host's eyes.
+fn not_formed(host: usize, status: &Value) -> Option<String> {
+    if status["fenced"] == json!(true) {
+        return Some(format!("h{host} is fenced"));
+    }
+    let view = status["view"]["members"].as_array().map_or(0, Vec::len);
+    if status["policy"] == json!("majority") && view < VOTERS.len() {
+        return Some(format!("h{host} is in a view of {view}"));
+    }
+    let wanted = |peer: &&Value| VOTERS.iter().any(|voter| peer["id"] == json!(voter));
+    let down = peers(status).filter(wanted).find(|peer| peer["state"] != json!("up"))?;
+    Some(format!("h{host} holds {} for {}", down["host"], down["state"]))
+}

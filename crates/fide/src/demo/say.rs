@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a person sees while the demo runs: lines and one progress bar at a time, all on stderr.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Between two lines about a group that still runs, when there is no terminal to draw a bar on.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// One group of trials, shown while it runs and as one line when it is over.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    title: String,
+    plain: bool,
+    said: Instant,
+}
+
+/// A line.
+pub(super) fn line(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Announces a part of the demo.
+pub(super) fn part(text: &str) {
+    eprintln!("\n{text}");
+}
+
+impl Bar {
+    pub(super) fn new(title: &str, steps: u32) -> Self {
+        let plain = !std::io::stderr().is_terminal();
+        let target = if plain { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(steps.into()), target);
+        // A template that does not parse would only cost the bar its looks.
+        if let Ok(style) = ProgressStyle::with_template("  {prefix:<40} {bar:24.cyan} {pos:>3}/{len} {msg}") {
+            bar.set_style(style.progress_chars("━╸ "));
+        }
+        bar.set_prefix(title.to_owned());
+        Self { bar, title: title.to_owned(), plain, said: Instant::now() }
+    }
+
+    /// One step is done; `text` is the latest news.
+    pub(super) fn step(&mut self, text: String) {
+        self.bar.inc(1);
+        if self.plain && self.said.elapsed() >= PLAIN_EVERY {
+            self.said = Instant::now();
+            eprintln!("  {:<40} {}/{}", self.title, self.bar.position(), self.bar.length().unwrap_or(0));
+        }
+        self.bar.set_message(text);
+    }
+
+    /// The group is over; its line stays.
+    pub(super) fn done(self, text: &str) {
+        self.bar.finish_and_clear();
+        eprintln!("  {:<40} {text}", self.title);
+    }
+}
