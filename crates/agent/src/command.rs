@@ -51,16 +51,50 @@ pub struct Memory {
 /// What the control thread asks of the loop.
 #[derive(Debug)]
 pub enum Command {
-    OpenSession { client: u8, memory: Box<Memory> },
-    CloseSession { client: u8 },
-    Join { client: u8, name: Name, beat_timeout_ns: u64 },
-    Changed { slot: u8, cookie: u64, change: Change, at_ns: u64 },
-    Monitor { client: u8, host: u16, name: Option<Name>, wanted: detector::Wanted },
-    Unmonitor { client: u8, watch: u32 },
+    OpenSession {
+        client: u8,
+        memory: Box<Memory>,
+    },
+    CloseSession {
+        client: u8,
+    },
+    Join {
+        client: u8,
+        name: Name,
+        beat_timeout_ns: u64,
+    },
+    Changed {
+        slot: u8,
+        cookie: u64,
+        change: Change,
+        at_ns: u64,
+    },
+    Monitor {
+        client: u8,
+        host: u16,
+        name: Option<Name>,
+        wanted: detector::Wanted,
+    },
+    Unmonitor {
+        client: u8,
+        watch: u32,
+    },
     Snapshot(Box<Snapshot>),
     SetKeys(Keys),
-    Restart { incarnation: u32 },
+    Restart {
+        incarnation: u32,
+    },
+    /// A process that is under watch already belongs to this client from now on.
+    Adopt {
+        slot: u8,
+        client: u8,
+        beat_timeout_ns: u64,
+    },
     Leave,
+    /// Write down the state, then only repeat the last heartbeat: another agent takes over.
+    Freeze,
+    /// The other agent did not: go on.
+    Thaw,
     Stop,
 }
 
@@ -80,6 +114,8 @@ pub enum Reply {
     Monitored(Result<Monitored, MonitorRefusal>),
     Unmonitored(bool),
     Snapshot(Box<Snapshot>),
+    Adopted(Option<JoinedProcess>),
+    Frozen(Box<crate::engine::Frozen>),
 }
 
 /// A local process that was registered.

@@ -350,13 +350,12 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
                     names.iter().collect()
                 }
             };
-            if policy == Policy::Majority && table.role == Role::Voter {
-                if let Some(left_out) = others().find(|other| !observer(other) && !monitored.contains(other)) {
-                    return Err(format!(
-                        "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
-                         (make one of them an observer, or choose policy = \"network\")"
-                    ));
-                }
+            let left_out = others().find(|other| !observer(other) && !monitored.contains(other));
+            if let Some(left_out) = left_out.filter(|_| policy == Policy::Majority && table.role == Role::Voter) {
+                return Err(format!(
+                    "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
+                     (make one of them an observer, or choose policy = \"network\")"
+                ));
             }
             Ok(Member {
                 name: Name::new(me.as_bytes()).expect("checked"),

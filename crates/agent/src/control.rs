@@ -2,6 +2,7 @@
 //! The control thread: clients' requests, processes under watch, the journal. Nothing here is
 //! urgent; whatever is goes from the loop straight to the clients.
 
+mod handing;
 mod requests;
 
 use std::{
@@ -25,6 +26,7 @@ use rustix::{
 use crate::{
     command::{Change, Command, EngineGone, Exchange, Reply},
     config::Config,
+    handover::{ProcessState, SessionState},
     incarnation,
     journal::Journal,
     key,
@@ -44,6 +46,8 @@ const REQUESTS_PER_TURN: usize = 16;
 const KEY_OVERLAP: Duration = Duration::from_secs(30);
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// How long the client of an agent before may take to come back.
+const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -60,6 +64,8 @@ pub enum End {
     Left,
     /// The loop is gone.
     EngineGone,
+    /// Another agent goes on.
+    HandedOver,
 }
 
 /// What the control thread is made of.
@@ -76,6 +82,26 @@ pub struct Parts {
     pub incarnation: u32,
     pub timeout_ns: u64,
     pub signals: Signals,
+    /// What a new agent would take over.
+    pub estate: Estate,
+}
+
+/// Descriptors for an agent that takes over, kept apart from those in use.
+pub struct Estate {
+    pub receivers: Vec<OwnedFd>,
+    /// As `Receive::fds` gives them, links last; empty without the receive program.
+    pub receive: Vec<OwnedFd>,
+    pub links: usize,
+    pub native: bool,
+    /// The alive table, writable.
+    pub table: OwnedFd,
+}
+
+/// What was taken over.
+pub struct Resumed {
+    pub sessions: Vec<(SessionState, OwnedFd, OwnedFd)>,
+    pub processes: Vec<(ProcessState, OwnedFd)>,
+    pub journal_next: u64,
 }
 
 /// A connection and what it has claimed.
@@ -96,12 +122,17 @@ struct Watched {
     uid: u32,
 }
 
-/// A session, while its client is connected.
+/// A session. After a takeover it waits for its client for a while.
 struct Session {
     token: String,
     program: String,
     who: Credentials,
     watches: u32,
+    region: OwnedFd,
+    events: OwnedFd,
+    ring: bool,
+    /// When to give up waiting; `None` while connected.
+    orphan_until: Option<Instant>,
 }
 
 /// The control thread.
@@ -117,6 +148,7 @@ pub struct Control {
     old_key: Option<(Key, Instant)>,
     notify: Notify,
     snapshot: Option<Box<Snapshot>>,
+    end: Option<End>,
 }
 
 impl Control {
@@ -143,8 +175,49 @@ impl Control {
             old_key: None,
             notify,
             snapshot: Some(Snapshot::empty()),
+            end: None,
             parts,
         })
+    }
+
+    /// Goes on with the clients and processes of the agent before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn resume(&mut self, resumed: Resumed) -> io::Result<()> {
+        self.journal.continue_from(resumed.journal_next);
+        for (state, region, events) in resumed.sessions {
+            self.sessions.insert(
+                state.client,
+                Session {
+                    token: state.token,
+                    program: state.program,
+                    who: Credentials { pid: state.pid, uid: state.uid },
+                    watches: state.watches,
+                    region,
+                    events,
+                    ring: state.ring,
+                    orphan_until: Some(Instant::now() + REATTACH),
+                },
+            );
+        }
+        for (state, pidfd) in resumed.processes {
+            let process = Process::take_over(state.pid, state.start_ticks, state.uid, pidfd);
+            let data = epoll::EventData::new_u64(TOKEN_PROCESS | u64::from(state.slot));
+            epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN)?;
+            self.processes.insert(
+                state.slot,
+                Watched {
+                    process,
+                    name: state.name,
+                    cookie: state.cookie,
+                    incarnation: state.incarnation,
+                    client: state.client,
+                    uid: state.uid,
+                },
+            );
+        }
+        Ok(())
     }
 
     /// Serves until a signal or the loop's end.
@@ -175,6 +248,9 @@ impl Control {
                     token => self.process_left(u8::try_from(token & 0xff).expect("masked")),
                 }
             }
+            if let Some(end) = self.end {
+                return Ok(end);
+            }
             if self.after_turn().is_err() {
                 tracing::error!("the loop has ended; this host is silent now");
                 return Ok(End::EngineGone);
@@ -197,6 +273,16 @@ impl Control {
         if self.old_key.is_some_and(|(_, until)| Instant::now() >= until) {
             self.old_key = None;
             self.set_keys(Keys { current: self.parts.keys.current, previous: None })?;
+        }
+        let now = Instant::now();
+        let orphans: Vec<u8> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.orphan_until.is_some_and(|until| now >= until))
+            .map(|(client, _)| *client)
+            .collect();
+        for client in orphans {
+            self.end_session(client);
         }
         self.notify.alive();
         Ok(())
@@ -271,6 +357,9 @@ impl Control {
     fn serve(&mut self, token: u64) {
         let mut buffer = vec![0; MESSAGE_MAX];
         for _ in 0..REQUESTS_PER_TURN {
+            if self.end.is_some() {
+                return;
+            }
             let Some(connection) = self.connections.get(&token) else { return };
             let len = match socket::receive(connection.fd.as_fd(), &mut buffer) {
                 Ok(Some((0, _))) => return self.close(token),
@@ -307,8 +396,16 @@ impl Control {
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
         debug_assert_eq!(connection.generation, token);
-        let Some(client) = connection.client else { return };
+        if let Some(client) = connection.client {
+            self.end_session(client);
+        }
+    }
+
+    fn end_session(&mut self, client: u8) {
         self.sessions.remove(&client);
+        for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
+            watched.client = u8::MAX;
+        }
         if let Err(EngineGone) = self.parts.exchange.call(Command::CloseSession { client }) {
             tracing::error!("a session could not be closed: {EngineGone}");
         }

@@ -11,6 +11,7 @@
 //! It allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
 //! here; what is left at the bound waits for the next turn, which then begins at once.
 
+mod freeze;
 mod input;
 mod output;
 mod sessions;
@@ -22,7 +23,6 @@ use std::{io, os::fd::AsFd, sync::Arc};
 use fide_bpf::Receive;
 use fide_detector::{Detector, HostSet};
 use fide_lane::{
-    isolation::{Isolation, isolate},
     jitter::Spread,
     link::{Sender, UdpReceiver},
     now_ns,
@@ -35,6 +35,8 @@ use fide_shm::{
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
 
 use crate::{command::Exchange, snapshot::EngineCounters, timeout::Timeouts};
+use freeze::Repeat;
+pub use freeze::{Frozen, ResumeError};
 use sessions::{Owner, Session};
 pub use watches::WATCHES_MAX;
 use watches::Watches;
@@ -117,6 +119,8 @@ pub struct Engine {
     timeout_min_ns: u64,
     busy_turn: bool,
     stopping: bool,
+    /// The last heartbeat, and whether it is all that is still sent.
+    repeat: Repeat,
 }
 
 impl Engine {
@@ -149,23 +153,25 @@ impl Engine {
             timeout_min_ns: parts.detector.config().timeout_ns,
             busy_turn: false,
             stopping: false,
+            repeat: Repeat::new(),
             parts,
         })
     }
 
-    /// Isolates the calling thread and turns until told to stop. Returns the parts, from which a
-    /// new agent can go on.
+    /// Turns until told to stop, in a thread that is isolated already. Returns the parts.
     ///
     /// # Errors
     /// The kernel's, if waiting fails.
-    pub fn run(mut self, core: usize, isolated: impl FnOnce(&Isolation)) -> io::Result<Parts> {
-        let isolation = isolate(core);
-        isolated(&isolation);
+    pub fn run(mut self) -> io::Result<Parts> {
         let mut ready = Ready::default();
         while !self.stopping {
             self.turn();
             let now = now_ns();
-            let deadline = if self.busy_turn { now } else { self.parts.detector.poll_timeout().min(now + IDLE_NS) };
+            let deadline = match self.repeat.next_ns() {
+                Some(next_ns) => next_ns,
+                None if self.busy_turn => now,
+                None => self.parts.detector.poll_timeout().min(now + IDLE_NS),
+            };
             if now < self.hint_until_ns && self.spin_for_exit() {
                 continue;
             }
@@ -181,14 +187,20 @@ impl Engine {
     fn turn(&mut self) {
         self.busy_turn = false;
         self.counters.turns += 1;
+        if self.repeat.next_ns().is_some() {
+            self.commands();
+            self.repeat_heartbeat();
+            return;
+        }
         // An exit goes out before anything else is looked at.
         self.drain_ring();
         self.read_slots();
         self.drain_udp();
         self.parts.detector.tick(now_ns());
+        // Before a command closes the session of a program that has just ended.
+        self.drain_outboxes();
         self.commands();
         self.watch_beats(now_ns());
-        self.drain_outboxes();
         self.transmit();
         self.tell_events();
         self.retry_undelivered();

@@ -57,6 +57,17 @@ impl Journal {
         }
     }
 
+    /// The number the next entry gets.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Goes on counting where the agent before stopped.
+    pub fn continue_from(&mut self, next: u64) {
+        self.next = next.max(self.next);
+    }
+
     /// Notes what the loop told.
     pub fn add(&mut self, record: Record) -> &Entry {
         let process = match record.event {

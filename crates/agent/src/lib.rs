@@ -11,6 +11,7 @@ pub mod command;
 pub mod config;
 pub mod control;
 pub mod engine;
+pub mod handover;
 pub mod incarnation;
 pub mod journal;
 pub mod key;

@@ -39,6 +39,12 @@ impl Process {
         if process.has_exited() { Err(gone()) } else { Ok(process) }
     }
 
+    /// A process that another agent held.
+    #[must_use]
+    pub fn take_over(pid: u32, start_ticks: u64, uid: u32, pidfd: OwnedFd) -> Self {
+        Self { pid, start_ticks, uid, pidfd }
+    }
+
     /// Its id.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a configuration to a running agent.
 
-use std::{io, os::fd::AsFd, path::PathBuf, thread};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    sync::mpsc,
+    thread,
+};
 
-use fide_bpf::{ExitWatch, Receive, Settings, XdpMode, intf};
+use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, intf};
 use fide_detector::{self as detector, Detector, HostSet};
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
@@ -16,15 +22,17 @@ use fide_lane::{
 use fide_shm::{
     bpf_ring::BpfRing,
     region::RegionError,
+    session::AgentSession,
     table::{AliveTable, name_bytes},
 };
 use fide_wire::{Keys, MAX_PLANES, PIGGYBACK_MAX};
 
 use crate::{
-    command::Exchange,
+    command::{Channel, Exchange, Memory},
     config::{self, Config, ConfigError, ExitRung, ReceiveRung},
-    control::{self, Control, End},
-    engine::{self, Engine, Kernel},
+    control::{self, Control, End, Estate, Resumed},
+    engine::{self, Engine, Frozen, Kernel},
+    handover::{HandoverError, Inherited, Successor},
     incarnation::{self, IncarnationError},
     key::{self, KeyFileError},
     notify::Notify,
@@ -46,6 +54,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Take a timeout that this host was measured not to hold.
     pub force_timeout: bool,
+    /// Replace the running agent without a missed beat.
+    pub takeover: bool,
 }
 
 /// Why an agent did not start, or did not go on.
@@ -70,6 +80,8 @@ pub enum StartError {
     Detector(#[from] detector::ConfigError),
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error("takeover: {0}")]
+    Handover(#[from] HandoverError),
     #[error("shared memory: {0}")]
     Memory(#[from] RegionError),
     #[error("{0}")]
@@ -94,31 +106,59 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let local = interface::addresses().map_err(|source| StartError::Interface { plane: 0, source })?;
     let me = config.identify(options.host.as_deref(), &local)?;
     let keys = Keys::from(key::load(&config.key_file)?);
-    let socket = config.runtime_dir.join("agent.sock");
-    // Before anything is attached: a second agent must find out without disturbing the first.
-    let listener = Listener::bind(&socket)?;
     let interfaces = interfaces(&config, me)?;
-    let incarnation = incarnation::next(&config.state_dir)?;
-
     let core = config.core.unwrap_or_else(default_core);
+    let path = config.runtime_dir.join("agent.sock");
+
+    // Before anything is attached: a second agent must find out without disturbing the first.
+    let (successor, inherited, listener) = if options.takeover {
+        let (successor, inherited) = Successor::prepare(&path)?;
+        (Some(successor), Some(inherited), None)
+    } else {
+        (None, None, Some(Listener::bind(&path)?))
+    };
     let (kind, lateness_ns) = calibrate(core, config.heartbeat_ns, config.calibrate_ns)?;
     let timeouts =
         Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
     let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
-
-    let host = open_host(&config, me, &keys, &interfaces)?;
-    let detector = Detector::new(
-        detector_config(&config, me, incarnation, timeout_ns, timeouts.stall_slack_ns(lateness_ns)),
-        now_ns(),
-    )?;
-    let name = config.member(me).name.as_str();
-    let members = u16::try_from(config.members.len()).expect("at most 64");
-    let table = AliveTable::create(me, members, incarnation, name, now_ns())?;
-    let exchange = Exchange::new()?;
+    let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
     let rings = match &host.kernel {
         Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
         None => None,
     };
+    let members = u16::try_from(config.members.len()).expect("at most 64");
+    let exchange = Exchange::new()?;
+    let name = config.member(me).name.as_str().to_owned();
+
+    // The loop's thread isolates itself now: during a takeover every millisecond counts.
+    let (told, isolation) = mpsc::sync_channel(1);
+    let (go, may_go) = mpsc::sync_channel::<Engine>(1);
+    let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
+        let isolation = isolate(core);
+        let _ = told.send(isolation.measures().clone());
+        may_go.recv().map_or(Ok(()), |engine| engine.run().map(drop))
+    })?;
+    if let Ok(measures) = isolation.recv() {
+        host.rungs.isolate(&measures);
+    }
+
+    // The state: fresh, or that of the agent before, which is frozen from here on.
+    let begin = match &successor {
+        None => {
+            let incarnation = incarnation::next(&config.state_dir)?;
+            let slack_ns = timeouts.stall_slack_ns(lateness_ns);
+            let detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
+            Begin {
+                detector: Detector::new(detector, now_ns())?,
+                table: AliveTable::create(me, members, incarnation, &name, now_ns())?,
+                incarnation,
+                timeout_ns,
+                resumed: None,
+            }
+        }
+        Some(successor) => taken_over(successor, &name)?,
+    };
+    let Begin { detector, table, incarnation, timeout_ns, resumed } = begin;
     let parts = engine::Parts {
         me,
         members,
@@ -140,19 +180,24 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         own_lateness_max_ns: lateness_ns,
     };
     let readable = parts.table.read_only_fd()?;
-    let engine = Engine::new(parts)?;
-    let (told, isolation) = std::sync::mpsc::sync_channel(1);
-    let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
-        engine.run(core, |isolation| {
-            // Texts are made before the loop begins to turn.
-            let _ = told.send(isolation.measures().clone());
-        })
-    })?;
-    let mut rungs = host.rungs;
-    if let Ok(measures) = isolation.recv() {
-        rungs.isolate(&measures);
+    host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);
+    let mut engine = Engine::new(parts)?;
+    let (listener, resumed) = match resumed {
+        None => (listener, None),
+        Some(taken) => {
+            engine.resume(taken.frozen, taken.memories);
+            (Some(Listener::take_over(taken.listener, &path)), Some(taken.resumed))
+        }
+    };
+    let listener = listener.expect("bound, or taken over");
+
+    if let Some(successor) = successor {
+        successor.taken()?;
     }
-    for (ladder, rung) in rungs.all() {
+    // The thread waits for it.
+    let _ = go.send(engine);
+
+    for (ladder, rung) in host.rungs.all() {
         match &rung.fell_back {
             Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
             None => tracing::info!("{ladder}: {}", rung.used),
@@ -162,7 +207,8 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         host = name,
         incarnation,
         timeout_us = timeout_ns / 1000,
-        socket = %socket.display(),
+        socket = %path.display(),
+        takeover = options.takeover,
         "agent is running"
     );
     let _joined = host.joined;
@@ -176,20 +222,78 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             exit_watch: host.exit_watch,
             table: readable,
             keys,
-            rungs,
+            rungs: host.rungs,
             incarnation,
             timeout_ns,
             signals,
+            estate: host.estate.complete(),
         },
         Notify::from_env(),
     )?;
+    if let Some(resumed) = resumed {
+        control.resume(resumed)?;
+    }
     let end = control.run()?;
     match (end, loop_thread.join()) {
-        (End::Left, Ok(Ok(_))) => Ok(()),
+        (End::Left | End::HandedOver, Ok(Ok(()))) => Ok(()),
         (_, Ok(Err(error))) => Err(StartError::Loop(error.to_string())),
         (_, Err(_)) => Err(StartError::Loop("it panicked".to_owned())),
-        (End::EngineGone, Ok(Ok(_))) => Err(StartError::Loop("it stopped".to_owned())),
+        (End::EngineGone, Ok(Ok(()))) => Err(StartError::Loop("it stopped".to_owned())),
     }
+}
+
+/// What the loop begins with.
+struct Begin {
+    detector: Detector,
+    table: AliveTable,
+    incarnation: u32,
+    timeout_ns: u64,
+    resumed: Option<Taken>,
+}
+
+/// What came from the agent before.
+struct Taken {
+    frozen: Frozen,
+    memories: Vec<(u8, Box<Memory>)>,
+    listener: OwnedFd,
+    resumed: Resumed,
+}
+
+fn taken_over(successor: &Successor, name: &str) -> Result<Begin, StartError> {
+    let (state, fds) = successor.switch()?;
+    if state.host != name {
+        return Err(HandoverError::Nonsense(format!("it is the agent of {}, this is {name}", state.host)).into());
+    }
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or_else(|| HandoverError::Nonsense("descriptors are missing".to_owned()));
+    let listener = next()?;
+    let table = AliveTable::take_over(next()?)?;
+    let mut memories = Vec::new();
+    let mut sessions = Vec::new();
+    for session in state.sessions {
+        let (region, events) = (next()?, next()?);
+        let channel = if session.ring { Channel::Ring } else { Channel::Inbox(events.try_clone()?) };
+        let memory = Memory { region: AgentSession::take_over(region.try_clone()?)?, channel };
+        memories.push((session.client, Box::new(memory)));
+        sessions.push((session, region, events));
+    }
+    let mut processes = Vec::new();
+    for process in state.processes {
+        processes.push((process, next()?));
+    }
+    let detector = state.frozen.detector().map_err(|error| HandoverError::Nonsense(error.to_string()))?;
+    Ok(Begin {
+        detector,
+        table,
+        incarnation: state.incarnation,
+        timeout_ns: state.timeout_ns,
+        resumed: Some(Taken {
+            frozen: state.frozen,
+            memories,
+            listener,
+            resumed: Resumed { sessions, processes, journal_next: state.journal_next },
+        }),
+    })
 }
 
 fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
@@ -290,9 +394,38 @@ struct Host {
     kernel: Option<Kernel>,
     exit_watch: Option<ExitWatch>,
     rungs: Rungs,
+    estate: EstateBuilder,
 }
 
-fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) -> Result<Host, StartError> {
+/// What the next agent would take over, as far as it is known.
+struct EstateBuilder {
+    receivers: Vec<OwnedFd>,
+    receive: Vec<OwnedFd>,
+    links: usize,
+    native: bool,
+    table: Option<OwnedFd>,
+}
+
+impl EstateBuilder {
+    fn complete(self) -> Estate {
+        Estate {
+            receivers: self.receivers,
+            receive: self.receive,
+            links: self.links,
+            native: self.native,
+            table: self.table.expect("set with the table"),
+        }
+    }
+}
+
+fn open_host(
+    config: &Config,
+    me: u16,
+    keys: &Keys,
+    interfaces: &[Interface],
+    inherited: Option<Inherited>,
+) -> Result<Host, StartError> {
+    let mut inherited = inherited;
     let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
     let mut senders = Vec::new();
     let mut send = Vec::new();
@@ -306,19 +439,30 @@ fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) ->
         senders.push(sender);
     }
 
-    let (mut receive, no_bpf) = match load(config, me, keys, interfaces) {
+    let maps = inherited.as_mut().map(|inherited| inherited.receive.take());
+    let (mut receive, no_bpf) = match load(config, me, keys, interfaces, maps) {
         Ok(receive) => (Some(receive), None),
         Err(why) => (None, Some(why)),
     };
-    let (mode, no_xdp) = attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?;
+    let (mode, no_xdp) = match &inherited {
+        // The links are those of the agent before, with the new program.
+        Some(inherited) => (inherited.mode, None),
+        None => attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
+    };
+    let mut sockets = inherited.as_mut().map(|inherited| std::mem::take(&mut inherited.receivers).into_iter());
+    let mut estate_receivers = Vec::new();
     let mut receivers = Vec::new();
     let mut joined = Vec::new();
     for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let receiver = UdpReceiver::open(interface, destination, config.port).map_err(|source| StartError::Link {
-            plane,
-            what: "nothing can be received",
-            source,
-        })?;
+        let receiver = match sockets.as_mut().and_then(Iterator::next) {
+            Some(socket) => UdpReceiver::from(socket),
+            None => UdpReceiver::open(interface, destination, config.port).map_err(|source| StartError::Link {
+                plane,
+                what: "nothing can be received",
+                source,
+            })?,
+        };
+        estate_receivers.push(receiver.as_fd().try_clone_to_owned()?);
         if mode.is_some() {
             joined.push(receiver);
             receivers.push(None);
@@ -331,7 +475,23 @@ fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) ->
         None => Rung::new("udp", no_xdp.clone()),
     };
 
-    let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref())?;
+    let watched = inherited.and_then(|inherited| inherited.watched);
+    let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref(), watched)?;
+    let mut estate_receive = Vec::new();
+    let mut links = 0;
+    if let Some(receive) = &receive {
+        for fd in receive.fds() {
+            estate_receive.push(fd.try_clone_to_owned()?);
+        }
+        links = receive.links();
+    }
+    let estate = EstateBuilder {
+        receivers: estate_receivers,
+        receive: estate_receive,
+        links,
+        native: mode == Some(XdpMode::Native),
+        table: None,
+    };
     let kernel = match receive {
         Some(receive) => {
             let ring = BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES)
@@ -356,7 +516,7 @@ fn open_host(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) ->
         c_states: Rung::new("", None),
         isolated: Rung::new("", None),
     };
-    Ok(Host { senders, receivers, joined, kernel, exit_watch, rungs })
+    Ok(Host { senders, receivers, joined, kernel, exit_watch, rungs, estate })
 }
 
 fn destination(config: &Config, me: u16, plane: usize) -> Destination {
@@ -372,7 +532,14 @@ fn destination(config: &Config, me: u16, plane: usize) -> Destination {
     }
 }
 
-fn load(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) -> Result<Receive, String> {
+/// `maps`: those of the agent before; `Some(None)` if it had none, which is then the rung of this one too.
+fn load(
+    config: &Config,
+    me: u16,
+    keys: &Keys,
+    interfaces: &[Interface],
+    maps: Option<Option<ReceiveFds>>,
+) -> Result<Receive, String> {
     let mut ifindex = [0; MAX_PLANES];
     for (slot, interface) in ifindex.iter_mut().zip(interfaces) {
         *slot = interface.index;
@@ -387,7 +554,12 @@ fn load(config: &Config, me: u16, keys: &Keys, interfaces: &[Interface]) -> Resu
     if config.receive == ReceiveRung::Udp && config.exit_watch == ExitRung::Pidfd {
         return Err("the configuration asks for udp and pidfd".to_owned());
     }
-    Receive::load(&settings, None).map_err(|error| error.to_string())
+    let maps = match maps {
+        Some(None) => return Err("the agent before had no BPF programs".to_owned()),
+        Some(maps) => maps,
+        None => None,
+    };
+    Receive::load(&settings, maps).map_err(|error| error.to_string())
 }
 
 /// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why not a better one.
@@ -430,7 +602,9 @@ fn exit_watch(
     wanted: ExitRung,
     receive: Option<&Receive>,
     no_bpf: Option<&String>,
+    watched: Option<OwnedFd>,
 ) -> Result<(Option<ExitWatch>, Rung), StartError> {
+    let inherited = watched.map(|watched| ExitWatchFds { watched });
     let attached = match (wanted, receive) {
         (ExitRung::Pidfd, _) => Err("the configuration asks for it".to_owned()),
         (_, None) => Err(no_bpf.cloned().unwrap_or_default()),
@@ -438,7 +612,7 @@ fn exit_watch(
             Err("this agent runs in a pid namespace, where the kernel's hook sees other process ids".to_owned())
         }
         (_, Some(receive)) => {
-            ExitWatch::attach(receive.wake_fd(), receive.stats_fd().as_fd(), None).map_err(|error| error.to_string())
+            ExitWatch::attach(receive.wake_fd(), receive.stats_fd(), inherited).map_err(|error| error.to_string())
         }
     };
     match (wanted, attached) {

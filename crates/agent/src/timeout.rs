@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which timeout this host can hold.
 
-use fide_lane::jitter::{HostKind, bound_ns};
+use fide_lane::jitter::{HostKind, STALL_FACTOR, bound_ns};
 
 use crate::config::Trust;
 
@@ -23,20 +23,26 @@ impl Timeouts {
     ///
     /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the
     /// acknowledgement must come back before the lease runs out: a heartbeat to be sent, its way
-    /// there, the peer's next heartbeat, its way back, and this loop's next turn.
+    /// there, the peer's next heartbeat, its way back, this loop's next turn; each may be late once.
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64) -> u64 {
-        let jitter_max_ns = bound_ns(self.kind, observed_ns);
+        let jitter_max_ns = bound_ns(self.kind, observed_ns.min(self.stall_ns()));
         match self.trust {
             Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, LATENCY_MIN_NS, jitter_max_ns),
-            Trust::Lease => 3 * self.heartbeat_ns + 2 * LATENCY_MIN_NS + 4 * jitter_max_ns,
+            Trust::Lease => 3 * self.heartbeat_ns + 2 * LATENCY_MIN_NS + 3 * jitter_max_ns,
         }
+    }
+
+    /// A heartbeat later than this is a stall, which no timeout should follow.
+    #[must_use]
+    pub fn stall_ns(&self) -> u64 {
+        STALL_FACTOR * self.kind.jitter_floor_ns()
     }
 
     /// How late the loop may be before it counts as stalled: more than what the timeout allows for.
     #[must_use]
     pub fn stall_slack_ns(&self, own_lateness_ns: u64) -> u64 {
-        bound_ns(self.kind, own_lateness_ns)
+        bound_ns(self.kind, own_lateness_ns.min(self.stall_ns()))
     }
 }
 

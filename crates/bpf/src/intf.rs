@@ -56,7 +56,8 @@ pub struct Config {
     pub me: u16,
     pub members: u16,
     pub port: u16,
-    pub reserved: u16,
+    /// Counts takeovers, from 1: timers call back into the newest program.
+    pub generation: u16,
     pub ifindex: [u32; MAX_PLANES],
     pub keys: [Key; 2],
 }
@@ -97,7 +98,9 @@ pub struct Slot {
     pub promise_us: u32,
     pub view_generation: u32,
     pub view_number: u32,
-    pub reserved: [u32; 13],
+    /// 0: not in the steady form, the agent reads it from the sections.
+    pub view_known: u32,
+    pub reserved: [u32; 12],
 }
 
 /// Counters of the receive program.

@@ -161,20 +161,33 @@ impl Receive {
             links: Vec::new(),
         };
         match inherited {
-            Some(fds) => receive.take_links(fds.links)?,
+            Some(fds) => {
+                receive.take_links(fds.links)?;
+                receive.next_generation();
+            }
             None => receive.config.write(
                 0,
                 Config {
                     me: settings.me,
                     members: settings.members,
                     port: settings.port,
-                    reserved: 0,
+                    generation: 1,
                     ifindex: settings.ifindex,
                     keys: [key(&settings.key), Key::default()],
                 },
             ),
         }
         Ok(receive)
+    }
+
+    /// From now on timers call back into this program, not into that of the agent before.
+    fn next_generation(&self) {
+        let config = self.config.at(0);
+        // SAFETY: a field of the mapped configuration, which only one agent at a time writes.
+        unsafe {
+            let generation = &raw mut (*config).generation;
+            generation.write_volatile(generation.read_volatile().wrapping_add(1).max(1));
+        }
     }
 
     fn take_links(&mut self, links: Vec<OwnedFd>) -> Result<(), BpfError> {
@@ -223,6 +236,12 @@ impl Receive {
     #[cfg(test)]
     pub(crate) fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
+    }
+
+    /// Interfaces the program is attached to.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
     }
 
     /// Detaches the program from every interface.

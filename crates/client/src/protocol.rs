@@ -82,6 +82,14 @@ pub enum Op {
         /// Given by `monitor`.
         watch: u32,
     },
+    /// Hand everything over to the agent that asks (`fide agent --takeover`): maps, sockets, sequence numbers. Only
+    /// for the agent's own user and root.
+    TakeOver {
+        /// How far it is.
+        phase: TakeOverPhase,
+        /// Version of the asking agent; state is only handed to the same version.
+        version: String,
+    },
     /// State of the agent; reply: free-form JSON.
     Status {},
     /// Why a verdict was given; reply: free-form JSON.
@@ -97,6 +105,18 @@ pub enum Op {
         #[serde(default)]
         since: u64,
     },
+}
+
+/// The steps of a takeover, in order. Between the second and the third the old agent repeats its last heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TakeOverPhase {
+    /// Share maps and links; the old agent goes on as it is.
+    Prepare,
+    /// Freeze the state and hand it over.
+    Switch,
+    /// The new agent is ready: the old one stops, then answers, then the new one begins.
+    Taken,
 }
 
 /// A reply. Build with [`Reply::ok`] or [`Reply::error`].

@@ -5,9 +5,10 @@ use crate::types::HostSet;
 use fide_wire::{
     ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX, PIGGYBACK_MAX, SECTION_HEADER_LEN, VIEW_STEADY_LEN,
 };
+use serde::{Deserialize, Serialize};
 
 /// Does a member count in views?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     Voter,
     /// Watches and is watched, never counts.
@@ -15,7 +16,7 @@ pub enum Role {
 }
 
 /// One host of the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// 1..=n, dense, in the order of [`Config::members`].
     pub id: u16,
@@ -26,7 +27,7 @@ pub struct Member {
 }
 
 /// What makes a silence believable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trust {
     /// The network and the scheduler keep their bounds: silence is a crash (FiDe §2.1, §3.4).
     Network,
@@ -35,7 +36,7 @@ pub enum Trust {
 }
 
 /// Who goes on after a silence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// Everyone who is left; each judges alone (FiDe §3.4).
     Network,
@@ -44,7 +45,7 @@ pub enum Policy {
 }
 
 /// Everything a [`crate::Detector`] has to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     pub me: u16,
     /// Of this agent. Must be higher than any earlier one of this host, and should be higher than those that other

@@ -9,6 +9,7 @@ use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WI
 use crate::types::*;
 use crate::view::Agreement;
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Events that wait to be polled. The last [`EVENTS_RESERVE`] places are for what must not be lost.
@@ -34,7 +35,7 @@ pub struct Transmit {
 }
 
 /// The failure detector of one host.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Detector {
     pub(crate) config: Config,
     pub(crate) grant: usize,
@@ -48,7 +49,10 @@ pub struct Detector {
     pub(crate) requests: VecDeque<Request>,
     pub(crate) queues: Queues,
     pub(crate) pool: Pool,
+    /// Told before a snapshot is taken.
+    #[serde(skip)]
     pub(crate) events: VecDeque<Event>,
+    #[serde(skip)]
     pub(crate) lent: Option<u16>,
     pub(crate) agreement: Agreement,
     pub(crate) sent: Sent,

@@ -27,12 +27,13 @@
 
 use crate::config::Config;
 use fide_wire::MAX_HOSTS;
+use serde::{Deserialize, Serialize};
 
 /// Own heartbeats whose time of sending is remembered; an acknowledgement of an older one is worthless anyway.
 pub const SENT_MAX: usize = 4096;
 
 /// When each of the last [`SENT_MAX`] heartbeats was sent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sent {
     at_ns: Box<[u64]>,
     newest: u64,
@@ -53,6 +54,16 @@ impl Sent {
     /// Heartbeats are recorded in order, each number once.
     pub fn record(&mut self, seq: u64, now_ns: u64) {
         self.at_ns[seq as usize % SENT_MAX] = now_ns;
+        self.newest = seq;
+        self.oldest = self.oldest.max((seq + 1).saturating_sub(SENT_MAX as u64));
+    }
+
+    /// Numbers up to `seq` were used without a record of when.
+    pub fn skip(&mut self, seq: u64) {
+        for unknown in self.newest + 1..=seq.min(self.newest + SENT_MAX as u64) {
+            // Sent at the beginning of time: a limit that has passed.
+            self.at_ns[unknown as usize % SENT_MAX] = 0;
+        }
         self.newest = seq;
         self.oldest = self.oldest.max((seq + 1).saturating_sub(SENT_MAX as u64));
     }

@@ -17,6 +17,7 @@
 //! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
 //! | [`roster`] | local processes and those that peers told of |
 //! | [`piggyback`] | application messages on heartbeats: queues, order, the pool that lends their bytes |
+//! | `snapshot` | all of it written down, for a takeover |
 //! | [`detector`] | the verbs; `inbox` reads sections, `outbox` writes heartbeats, `judge` gives verdicts |
 //!
 //! Times are nanoseconds of this host's CLOCK_MONOTONIC, given by the caller.
@@ -33,11 +34,13 @@ mod outbox;
 pub mod peer;
 pub mod piggyback;
 pub mod roster;
+mod snapshot;
 pub mod types;
 pub mod view;
 
 pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
 pub use detector::{Detector, Transmit, TransmitKind};
+pub use snapshot::SnapshotError;
 pub use types::*;
 
 #[cfg(test)]

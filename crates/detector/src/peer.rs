@@ -15,9 +15,10 @@
 
 use crate::types::{PeerState, PeerView};
 use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
+use serde::{Deserialize, Serialize};
 
 /// An incarnation that a newer one has replaced, not yet declared dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
     pub incarnation: u32,
     /// It was told to be up.
@@ -29,7 +30,7 @@ pub struct Superseded {
 }
 
 /// One host, as this one hears it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Peer {
     pub id: u16,
     /// This host judges its silence.

@@ -7,6 +7,7 @@
 //! process the oldest gap is given up at once.
 
 use fide_wire::{MAX_PROCESSES, PIGGYBACK_MAX};
+use serde::{Deserialize, Serialize};
 
 /// Messages of one local process that may wait for a heartbeat.
 pub const QUEUE_MAX: usize = 16;
@@ -98,8 +99,42 @@ impl Queues {
     }
 }
 
+/// As it is written down: the messages only, not the room for more.
+#[derive(Serialize, Deserialize)]
+struct QueuesState {
+    turn: usize,
+    messages: Vec<(u8, Vec<u8>)>,
+}
+
+impl Serialize for Queues {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut messages = Vec::new();
+        for slot in 0..MAX_PROCESSES {
+            for at in 0..self.len(slot) {
+                let place = slot * QUEUE_MAX + (usize::from(self.heads[slot]) + at) % QUEUE_MAX;
+                let len = usize::from(self.lens[place]);
+                messages.push((slot as u8, self.bytes[place * PIGGYBACK_MAX..][..len].to_vec()));
+            }
+        }
+        QueuesState { turn: self.turn, messages }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Queues {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Queues, D::Error> {
+        let state = QueuesState::deserialize(deserializer)?;
+        let mut queues = Queues { turn: state.turn % MAX_PROCESSES, ..Queues::new() };
+        for (slot, bytes) in &state.messages {
+            if usize::from(*slot) >= MAX_PROCESSES || !queues.push(usize::from(*slot), bytes) {
+                return Err(serde::de::Error::custom("more messages than the queues hold"));
+            }
+        }
+        Ok(queues)
+    }
+}
+
 /// A message in the pool that waits for an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Waiting {
     pub host: u16,
     pub slot: u8,
@@ -186,6 +221,35 @@ impl Pool {
         if self.waiting[usize::from(buffer)].take().is_some() {
             self.waits -= 1;
         }
+    }
+}
+
+/// As it is written down: the messages that wait, by the buffer they are in.
+#[derive(Serialize, Deserialize)]
+struct PoolState(Vec<(u16, Waiting, Vec<u8>)>);
+
+impl Serialize for Pool {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let waiting = (0u16..).zip(&self.waiting).filter_map(|(buffer, waiting)| Some((buffer, (*waiting)?)));
+        PoolState(waiting.map(|(buffer, waiting)| (buffer, waiting, self.get(buffer, waiting.len).to_vec())).collect())
+            .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pool {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Pool, D::Error> {
+        let mut pool = Pool::new();
+        for (buffer, waiting, bytes) in PoolState::deserialize(deserializer)?.0 {
+            let at = usize::from(buffer);
+            if at >= POOL_MAX || bytes.len() > PIGGYBACK_MAX || pool.waiting[at].is_some() {
+                return Err(serde::de::Error::custom("a message in a buffer that the pool does not have"));
+            }
+            pool.bytes[at * PIGGYBACK_MAX..][..bytes.len()].copy_from_slice(&bytes);
+            pool.waiting[at] = Some(waiting);
+            pool.free.retain(|free| *free != buffer);
+            pool.waits += 1;
+        }
+        Ok(pool)
     }
 }
 

@@ -8,6 +8,7 @@
 
 use crate::types::{ProcessState, ProcessView, Via};
 use fide_wire::{MAX_PROCESSES, Name, Roster, SECTION_HEADER_LEN};
+use serde::{Deserialize, Serialize};
 
 /// Watches that this host can hold.
 pub const WISHES_MAX: usize = 256;
@@ -15,7 +16,7 @@ pub const WISHES_MAX: usize = 256;
 pub const REQUESTS_MAX: usize = 1024;
 
 /// Where something that must reach every peer stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Carry {
     #[default]
     Settled,
@@ -26,7 +27,7 @@ pub enum Carry {
 }
 
 /// A process of this host.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Local {
     pub name: Name,
     pub incarnation: u32,
@@ -70,7 +71,7 @@ impl Local {
 }
 
 /// An end that waits for the piggybacks sent before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub state: ProcessState,
     pub at_ns: u64,
@@ -82,7 +83,7 @@ pub struct Held {
 }
 
 /// A process of a peer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Remote {
     pub name: Name,
     pub incarnation: u32,
@@ -109,7 +110,7 @@ impl Remote {
 }
 
 /// A watch of a local client (or of the host), told to the subject's host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     pub host: u16,
     pub process: Option<Name>,
@@ -121,7 +122,7 @@ pub struct Wish {
 }
 
 /// A watch of a peer, so that it is told once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub host: u16,
     pub incarnation: u32,

@@ -2,9 +2,10 @@
 //! What goes into and comes out of a [`crate::Detector`].
 
 use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PacketError, RosterState, ViewId};
+use serde::{Deserialize, Serialize};
 
 /// A set of host ids 1..=64, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct HostSet(pub u64);
 
 impl HostSet {
@@ -112,7 +113,7 @@ pub enum Refusal {
 }
 
 /// What was refused, lost or bounded, since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub heartbeats_sent: u64,
     pub notices_sent: u64,
@@ -148,7 +149,7 @@ pub struct Counters {
 }
 
 /// What is known of a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PeerState {
     /// Never heard, or heard but not (yet) a member of the view: no verdict will be given.
     Unknown,
@@ -195,7 +196,7 @@ pub struct ViewInfo {
 }
 
 /// What happens to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcessState {
     Alive,
     Exited {
@@ -261,7 +262,7 @@ impl VerdictKind {
 }
 
 /// Where a verdict came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Via {
     /// The host said so in a notice.
     Notice,

@@ -41,6 +41,7 @@
 
 use crate::types::HostSet;
 use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
+use serde::{Deserialize, Serialize};
 
 /// Heartbeats that each further candidate waits before it proposes.
 pub const BACKOFF_HEARTBEATS: u64 = 6;
@@ -89,14 +90,14 @@ pub enum Outcome {
     Lost,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Report {
     incarnation: u32,
     seq: u64,
     repr: ViewRepr,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Proposer {
     ballot: u32,
     value: Option<Membership>,
@@ -106,7 +107,7 @@ struct Proposer {
 }
 
 /// One voter's (or, without a vote, one observer's) part.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Agreement {
     me: u16,
     incarnation: u32,

@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Take the configured timeout although this host was measured not to hold it
     #[arg(long)]
     force_timeout: bool,
+    /// Replace the running agent without a missed beat; its clients attach again by themselves
+    #[arg(long)]
+    takeover: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
@@ -44,6 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         runtime_dir: arguments.runtime_dir.clone(),
         state_dir: arguments.state_dir.clone(),
         force_timeout: arguments.force_timeout,
+        takeover: arguments.takeover,
     };
     fide_agent::run(&options).map(|()| ExitCode::SUCCESS).map_err(failure)
 }

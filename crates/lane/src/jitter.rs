@@ -30,8 +30,9 @@ impl HostKind {
     }
 }
 
-/// Observed maxima are multiplied by this: seconds of calibration stand for months of service.
-pub const SAFETY_FACTOR: u64 = 2;
+/// A delay beyond so many times the jitter counted with is a stall of the sender or of the network,
+/// to be answered by a fence or a verdict, not by a longer timeout.
+pub const STALL_FACTOR: u64 = 4;
 
 /// Delay variation of one peer's heartbeats as seen here.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,8 +51,9 @@ const WINDOW: u32 = 1000;
 
 impl Spread {
     /// Takes one heartbeat: number `seq`, sent every `heartbeat_ns`, received at `rx_ns`. Returns
-    /// the delay above the lowest of late, in nanoseconds.
-    pub fn record(&mut self, seq: u64, heartbeat_ns: u64, rx_ns: u64) -> u64 {
+    /// the delay above the lowest of late, in nanoseconds; one beyond `stall_ns` is no jitter and
+    /// does not count.
+    pub fn record(&mut self, seq: u64, heartbeat_ns: u64, rx_ns: u64, stall_ns: u64) -> u64 {
         let offset = i128::from(rx_ns) - i128::from(seq) * i128::from(heartbeat_ns);
         if self.samples == 0 {
             self.base_ns = offset;
@@ -70,7 +72,9 @@ impl Spread {
         }
         self.samples += 1;
         let above = delay.saturating_sub(self.low_ns);
-        self.high_ns = self.high_ns.max(above);
+        if above.unsigned_abs() <= stall_ns {
+            self.high_ns = self.high_ns.max(above);
+        }
         above.unsigned_abs()
     }
 
@@ -92,10 +96,11 @@ impl Spread {
     }
 }
 
-/// The jitter to count with on a host of this kind that showed `observed_max_ns`.
+/// The jitter to count with on a host of this kind that showed `observed_max_ns`: half as much again,
+/// since minutes of measurement stand for months of service.
 #[must_use]
 pub fn bound_ns(kind: HostKind, observed_max_ns: u64) -> u64 {
-    (observed_max_ns * SAFETY_FACTOR).max(kind.jitter_floor_ns())
+    (observed_max_ns + observed_max_ns / 2).max(kind.jitter_floor_ns())
 }
 
 #[cfg(test)]
@@ -108,7 +113,7 @@ mod tests {
     fn a_steady_sender_has_no_jitter() {
         let mut spread = Spread::default();
         for seq in 0..5000 {
-            spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_000_000);
+            spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_000_000, u64::MAX);
         }
         assert_eq!(spread.jitter_max_ns(), 0);
     }
@@ -117,7 +122,7 @@ mod tests {
     fn a_skipped_heartbeat_is_not_late() {
         let mut spread = Spread::default();
         for seq in (0..100).filter(|seq| seq % 7 != 3) {
-            spread.record(seq, 1_000_000, 5 + seq * 1_000_000);
+            spread.record(seq, 1_000_000, 5 + seq * 1_000_000, u64::MAX);
         }
         assert_eq!(spread.jitter_max_ns(), 0);
     }
@@ -126,9 +131,19 @@ mod tests {
     fn drift_is_not_jitter() {
         let mut spread = Spread::default();
         for seq in 0..1_000_000u64 {
-            spread.record(seq, 1_000_000, 9_000 + seq * 1_000_200);
+            spread.record(seq, 1_000_000, 9_000 + seq * 1_000_200, u64::MAX);
         }
         assert!(spread.jitter_max_ns() <= 2 * u64::from(WINDOW) * 200, "{}", spread.jitter_max_ns());
+    }
+
+    #[test]
+    fn a_stall_is_not_jitter() {
+        let mut spread = Spread::default();
+        for seq in 0..100 {
+            let late = if seq == 50 { 51_000_000 } else { seq % 2 * 30_000 };
+            spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + late, 8_000_000);
+        }
+        assert_eq!(spread.jitter_max_ns(), 30_000);
     }
 
     proptest! {
@@ -136,7 +151,7 @@ mod tests {
         fn jitter_is_never_more_than_the_spread_put_in(delays in prop::collection::vec(0u64..1_000_000, 2..500)) {
             let mut spread = Spread::default();
             for (seq, delay) in delays.iter().enumerate() {
-                spread.record(seq as u64, 1_000_000, 1_000 + seq as u64 * 1_000_000 + delay);
+                spread.record(seq as u64, 1_000_000, 1_000 + seq as u64 * 1_000_000 + delay, u64::MAX);
             }
             let span = delays.iter().max().unwrap() - delays.iter().min().unwrap();
             prop_assert!(spread.jitter_max_ns() <= span);

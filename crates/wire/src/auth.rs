@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may speak: a shared key and a SipHash-2-4 tag over the whole payload.
 
-use crate::{MAX_PLANES, PLANE_OFFSET, TAG_OFFSET};
+use crate::{MAX_PLANES, PLANE_OFFSET, SEQ_OFFSET, TAG_OFFSET};
 use core::fmt;
 use core::hash::Hasher;
 use siphasher::sip::SipHasher24;
@@ -78,6 +78,11 @@ pub fn tag(key: &Key, payload: &[u8]) -> u64 {
 pub fn set_plane(payload: &mut [u8], plane: u8) {
     debug_assert!(usize::from(plane) < MAX_PLANES);
     payload[PLANE_OFFSET] = plane;
+}
+
+/// Sets the sequence number of a built packet, which is to be sealed (again). Panics if `payload` is shorter than a header.
+pub fn set_seq(payload: &mut [u8], seq: u64) {
+    payload[SEQ_OFFSET..SEQ_OFFSET + 8].copy_from_slice(&seq.to_le_bytes());
 }
 
 /// Makes a built packet ready for `plane`: sets the plane byte, then the tag.

@@ -30,7 +30,7 @@ pub mod section;
 pub mod view;
 pub mod window;
 
-pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, tag, verify};
+pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, set_seq, tag, verify};
 pub use name::{Name, NameError};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
 pub use section::{Body, Excluded, Monitor, Roster, RosterState, Section, SectionError};
@@ -75,6 +75,8 @@ pub const NOTICE_LEN: usize = HEADER_LEN + SECTION_HEADER_LEN + ROSTER_LEN;
 pub const VIEW_STEADY_LEN: usize = 8;
 /// Where the plane byte is.
 pub const PLANE_OFFSET: usize = 3;
+/// Where the sequence number begins.
+pub const SEQ_OFFSET: usize = 8;
 /// Where the tag begins.
 pub const TAG_OFFSET: usize = 16;
 

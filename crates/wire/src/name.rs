@@ -3,6 +3,7 @@
 
 use crate::MAX_NAME;
 use core::fmt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A host's or process's name: 1 to [`MAX_NAME`] bytes of `[A-Za-z0-9._-]`, held inline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +73,19 @@ impl fmt::Display for Name {
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.as_str())
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.as_str().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
+        let text = <&str>::deserialize(deserializer)?;
+        Name::new(text.as_bytes()).map_err(serde::de::Error::custom)
     }
 }
 

@@ -21,6 +21,7 @@
 
 use crate::section::{SectionError, le32, le64};
 use crate::{MAX_HOSTS, VIEW_STEADY_LEN};
+use serde::{Deserialize, Serialize};
 
 const MEMBERS: u8 = 1;
 const ACCEPTOR: u8 = 2;
@@ -31,7 +32,7 @@ const PROPOSER: u8 = 8;
 pub const VIEW_MAX_LEN: usize = 12 + 3 * (8 + 4 * MAX_HOSTS) + 12 + 4 + 4;
 
 /// Which view; ordered, `(0, 0)` is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct ViewId {
     /// Highest incarnation among the founding members.
     pub generation: u32,
@@ -48,11 +49,12 @@ impl ViewId {
 }
 
 /// A set of (host, incarnation).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Bit id-1.
     pub hosts: u64,
     /// By id-1; 0 for a host that is not a member.
+    #[serde(with = "serde_big_array::BigArray")]
     pub incarnations: [u32; MAX_HOSTS],
 }
 
@@ -121,7 +123,7 @@ impl Membership {
 }
 
 /// The sender's part as a proposer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
     pub ballot: u32,
     /// `None` in phase 1, the proposed membership in phase 2.
@@ -129,7 +131,7 @@ pub struct Proposal {
 }
 
 /// A VIEW section.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewRepr {
     pub id: ViewId,
     pub members: Option<Membership>,

@@ -13,7 +13,7 @@ pub enum Seen {
 }
 
 /// Remembers which of the last [`ReplayWindow::WIDTH`] sequence numbers were accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ReplayWindow {
     highest: u64,
     /// Bit i set: `highest - i` was accepted.

@@ -2,8 +2,7 @@
 //! What clients ask for.
 
 use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     process,
 };
 
@@ -39,7 +38,10 @@ impl Control {
         let id = request.id;
         let mut fds = Vec::new();
         let answered = match request.op {
-            Op::Hello { protocol, program, session: _ } => self.hello(id, connection, protocol, program, &mut fds),
+            Op::Hello { protocol, program, session } => {
+                self.hello(id, connection, protocol, program, session.as_deref(), &mut fds)
+            }
+            Op::TakeOver { phase, version } => self.take_over(id, connection, phase, &version, &mut fds),
             Op::Join { name, pid, beat_timeout_us } => self.join(id, connection, &name, pid, beat_timeout_us),
             Op::Quit { slot } => self.quit(id, connection, slot),
             Op::Monitor { target, timeout_us, pbsize } => self.monitor(id, connection, &target, timeout_us, pbsize),
@@ -52,7 +54,10 @@ impl Control {
                 Ok(Answer::ok(id, &EventsOk { events }))
             }
         };
-        (answered.unwrap_or_else(|refusal| Answer::error(id, refusal)), fds)
+        match answered {
+            Ok(answer) => (answer, fds),
+            Err(refusal) => (Answer::error(id, refusal), Vec::new()),
+        }
     }
 
     fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
@@ -62,7 +67,15 @@ impl Control {
             .ok_or_else(|| Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first"))
     }
 
-    fn hello(&mut self, id: u64, connection: u64, protocol: u32, program: String, fds: &mut Vec<OwnedFd>) -> Answered {
+    fn hello(
+        &mut self,
+        id: u64,
+        connection: u64,
+        protocol: u32,
+        program: String,
+        session: Option<&str>,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Answered {
         if protocol != PROTOCOL_VERSION {
             return Err(Refusal::new(
                 ErrorCode::Version,
@@ -73,34 +86,14 @@ impl Control {
         if self.client_of(connection).is_ok() {
             return Err(Refusal::new(ErrorCode::BadRequest, "this connection has a session already", "say hello once"));
         }
-        let client = self
-            .free_client()
-            .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
-        let who = self.connections[&connection].who;
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Refusal::new(ErrorCode::NotSupported, format!("{what}: {error}"), "look into the agent's log")
+        let client = match session.and_then(|token| self.orphan(token, connection)) {
+            Some(client) => client,
+            None => self.open_session(connection, program)?,
         };
-        let region = AgentSession::create().map_err(|error| failed("no memory for a session", &error))?;
-        let clone = |fd: std::os::fd::BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|error: io::Error| failed("no descriptor for a session", &error))
-        };
-        let (channel, events, events_fd) = match &self.parts.rings {
-            Some(rings) => {
-                let ring = rings.open(client).map_err(|error| failed("no event ring for a session", &error))?;
-                (Channel::Ring, EventsVia::Bpf, ring)
-            }
-            None => {
-                let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                    .map_err(|error| failed("no descriptor for a session", &error))?;
-                let theirs = clone(wake.as_fd())?;
-                (Channel::Inbox(wake), EventsVia::Shm, theirs)
-            }
-        };
-        let token = token().map_err(|error| failed("no random numbers", &error))?;
-        *fds = vec![clone(self.parts.table.as_fd())?, clone(region.as_fd())?, events_fd];
-        let memory = Box::new(Memory { region, channel });
-        self.parts.exchange.call(Command::OpenSession { client, memory })?;
-        self.sessions.insert(client, Session { token: token.clone(), program, who, watches: 0 });
+        let open = &self.sessions[&client];
+        for fd in [&self.parts.table, &open.region, &open.events] {
+            fds.push(fd.try_clone().map_err(|error| no_session("no descriptor", &error))?);
+        }
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.client = Some(client);
         }
@@ -112,12 +105,56 @@ impl Control {
                 host: self.parts.config.member(self.parts.me).name.as_str().to_owned(),
                 host_id: self.parts.me,
                 incarnation: self.parts.incarnation,
-                session: token,
-                events,
+                session: open.token.clone(),
+                events: if open.ring { EventsVia::Bpf } else { EventsVia::Shm },
                 heartbeat_us: u32::try_from(self.parts.config.heartbeat_ns / 1000).unwrap_or(u32::MAX),
                 trust: status::trust_name(self.parts.config.trust).to_owned(),
             },
         ))
+    }
+
+    /// A session that was taken over and whose client is back.
+    fn orphan(&mut self, token: &str, connection: u64) -> Option<u8> {
+        let who = self.connections[&connection].who;
+        let (client, session) = self.sessions.iter_mut().find(|(_, session)| session.token == token)?;
+        if session.orphan_until.is_none() || session.who.uid != who.uid {
+            return None;
+        }
+        session.orphan_until = None;
+        session.who = who;
+        Some(*client)
+    }
+
+    fn open_session(&mut self, connection: u64, program: String) -> Result<u8, Refusal> {
+        let client = self
+            .free_client()
+            .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
+        let who = self.connections[&connection].who;
+        let region = AgentSession::create().map_err(|error| no_session("no memory", &error))?;
+        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| no_session("no descriptor", &error));
+        let (channel, events) = match &self.parts.rings {
+            Some(rings) => (Channel::Ring, rings.open(client).map_err(|error| no_session("no event ring", &error))?),
+            None => {
+                let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(|error| no_session("no descriptor", &error))?;
+                let theirs = keep(wake.as_fd())?;
+                (Channel::Inbox(wake), theirs)
+            }
+        };
+        let session = Session {
+            token: token().map_err(|error| no_session("no random numbers", &error))?,
+            program,
+            who,
+            watches: 0,
+            region: keep(region.as_fd())?,
+            events,
+            ring: matches!(channel, Channel::Ring),
+            orphan_until: None,
+        };
+        let memory = Box::new(Memory { region, channel });
+        self.parts.exchange.call(Command::OpenSession { client, memory })?;
+        self.sessions.insert(client, session);
+        Ok(client)
     }
 
     fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {
@@ -146,14 +183,19 @@ impl Control {
                 "ask as that user, or as root",
             ));
         }
-        if let Some((_, other)) = self.processes.iter().find(|(_, other)| other.process.pid() == pid) {
+        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
+        if let Some((slot, other)) = self.processes.iter().find(|(_, other)| other.process.pid() == pid) {
+            let (slot, orphaned) = (*slot, !self.sessions.contains_key(&other.client) || other.client == client);
+            if other.name == name && orphaned {
+                // Its client lost the answer, or its connection, and asks again.
+                return self.adopt(id, slot, client, beat_timeout_ns);
+            }
             return Err(Refusal::new(
                 ErrorCode::NameTaken,
                 format!("process {pid} is under watch already, as {}", other.name),
                 "quit it there first",
             ));
         }
-        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
         let joined = match self.parts.exchange.call(Command::Join { client, name: wire_name, beat_timeout_ns })? {
             Reply::Joined(joined) => joined.map_err(|error| {
                 let code = match error {
@@ -195,6 +237,18 @@ impl Control {
             return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
         }
         Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+    }
+
+    fn adopt(&mut self, id: u64, slot: u8, client: u8, beat_timeout_ns: u64) -> Answered {
+        match self.parts.exchange.call(Command::Adopt { slot, client, beat_timeout_ns })? {
+            Reply::Adopted(Some(joined)) => {
+                if let Some(watched) = self.processes.get_mut(&slot) {
+                    watched.client = client;
+                }
+                Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+            }
+            _ => Err(Refusal::new(ErrorCode::Gone, "the process has just gone", "")),
+        }
     }
 
     fn quit(&mut self, id: u64, connection: u64, slot: u8) -> Answered {
@@ -329,6 +383,10 @@ impl Control {
         })?;
         Ok(Answer::ok(id, &entry.to_json(&self.parts.config)))
     }
+}
+
+fn no_session(what: &str, error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(ErrorCode::NotSupported, format!("{what} for a session: {error}"), "look into the agent's log")
 }
 
 fn monitor_refusal(refusal: MonitorRefusal) -> Refusal {

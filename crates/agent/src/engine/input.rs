@@ -44,12 +44,13 @@ impl Engine {
                     ack_incarnation: slot.ack_incarnation,
                     ack_seq_low: slot.ack_seq_low,
                     promise_us: slot.promise_us,
-                    view: Some(ViewId { generation: slot.view_generation, number: slot.view_number }),
+                    view: (slot.view_known != 0)
+                        .then_some(ViewId { generation: slot.view_generation, number: slot.view_number }),
                 };
                 // Refused: an incarnation that was declared dead since the slot was written.
                 let _ = self.parts.detector.handle_beat(now_ns(), &beat);
                 let before = seen.spread.jitter_max_ns();
-                seen.spread.record(slot.seq, self.parts.heartbeat_ns, slot.rx_ns);
+                seen.spread.record(slot.seq, self.parts.heartbeat_ns, slot.rx_ns, self.parts.timeouts.stall_ns());
                 if seen.spread.jitter_max_ns() > before {
                     late = Some(host);
                 }
@@ -115,6 +116,8 @@ impl Engine {
 
     /// A local process has left, by the kernel's word or by its pidfd's.
     pub(super) fn process_exited(&mut self, now: u64, slot: u8, cookie: u64, exit: Exit, at_ns: u64) {
+        // What it said last comes before the news of its end.
+        self.drain_outboxes();
         let state = match exit {
             Exit::Code(code) => ProcessState::Exited { code },
             Exit::Signal(signal) => ProcessState::Killed { signal },
@@ -168,7 +171,7 @@ impl Engine {
             seen.spread.reset();
         }
         let before = seen.spread.jitter_max_ns();
-        seen.spread.record(seq, self.parts.heartbeat_ns, now);
+        seen.spread.record(seq, self.parts.heartbeat_ns, now, self.parts.timeouts.stall_ns());
         if seen.spread.jitter_max_ns() > before {
             self.raise_timeout(host);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What leaves: packets on every plane, and the alive table.
 
-use fide_detector::{PeerState, ProcessState};
+use fide_detector::{PeerState, ProcessState, TransmitKind};
 use fide_lane::now_ns;
 use fide_shm::table::{HostRecord, ProcessRecord, name_bytes, state};
 use fide_wire::{MAX_PLANES, seal};
@@ -13,7 +13,13 @@ impl Engine {
     pub(super) fn transmit(&mut self) {
         for _ in 0..TRANSMITS_PER_TURN {
             let Some(transmit) = self.parts.detector.poll_transmit(now_ns(), &mut self.payload) else { return };
+            // What this packet says may have shortened the lease: known before it is sent.
+            let now = now_ns();
+            self.parts.table.set_lease_until(self.lease_until_ns(now));
             let payload = &mut self.payload[..transmit.len];
+            if transmit.kind == TransmitKind::Heartbeat {
+                self.repeat.keep(payload);
+            }
             for (plane, sender) in (0u8..).zip(&mut self.parts.senders) {
                 seal(payload, plane, &self.parts.keys.current);
                 self.counters.sends_failed += u64::from(sender.send(payload).is_err());
@@ -22,15 +28,18 @@ impl Engine {
         self.busy_turn = true;
     }
 
+    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for the
+    /// shortest timeout, whatever the trust: programs must not outlive a loop that does not run.
+    pub(super) fn lease_until_ns(&self, now: u64) -> u64 {
+        self.parts.detector.lease_until_ns().min(now + self.timeout_min_ns)
+    }
+
     /// What clients read without asking.
     pub(super) fn publish(&mut self, now: u64) {
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
             self.publish_host(host, now);
         }
-        // Peers hold this host silent once nothing was sent for the shortest timeout, whatever the
-        // trust: programs must not outlive a loop that does not run.
-        let alive_until = now + self.timeout_min_ns;
-        self.parts.table.set_lease_until(self.parts.detector.lease_until_ns().min(alive_until));
+        self.parts.table.set_lease_until(self.lease_until_ns(now));
         self.parts.table.tick(now);
     }
 

@@ -5,6 +5,7 @@ use fide_detector::{ProcessState, Target, Wanted};
 use fide_lane::now_ns;
 use fide_shm::event::{EventRecord, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
+use serde::{Deserialize, Serialize};
 
 use super::{COMMANDS_PER_TURN, Engine, PIGGYBACKS_PER_TURN};
 use crate::{
@@ -21,7 +22,7 @@ pub(super) struct Session {
 }
 
 /// Who registered a local process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Owner {
     /// Tells registrations of one slot apart.
     pub(super) cookie: u64,
@@ -81,6 +82,14 @@ impl Engine {
                 self.tell_all(record);
                 Reply::Done
             }
+            Command::Adopt { slot, client, beat_timeout_ns } => {
+                Reply::Adopted(self.adopt(slot, client, beat_timeout_ns))
+            }
+            Command::Freeze => Reply::Frozen(Box::new(self.freeze())),
+            Command::Thaw => {
+                self.thaw();
+                Reply::Done
+            }
             Command::Leave => {
                 self.parts.detector.leave(now_ns());
                 Reply::Done
@@ -103,6 +112,16 @@ impl Engine {
             let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
             JoinedProcess { slot: joined.slot, incarnation: joined.incarnation, cookie: self.next_cookie, pbsize }
         }))
+    }
+
+    fn adopt(&mut self, slot: u8, client: u8, beat_timeout_ns: u64) -> Option<JoinedProcess> {
+        let process = self.parts.detector.process(self.parts.me, slot).filter(|process| !process.state.is_final())?;
+        let beat = self.sessions[usize::from(client)].as_ref()?.memory.region.beat();
+        let owner = self.owners.get_mut(usize::from(slot))?.as_mut()?;
+        *owner =
+            Owner { cookie: owner.cookie, client, beat_timeout_ns, beat, beat_ns: now_ns(), stalled: owner.stalled };
+        let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
+        Some(JoinedProcess { slot, incarnation: process.incarnation, cookie: owner.cookie, pbsize })
     }
 
     /// The client that registered the process in `slot`.
@@ -257,8 +276,10 @@ impl Engine {
                     Ok(Some((slot, bytes))) => {
                         let owned = self.owners.get(usize::from(slot)).copied().flatten();
                         let mine = owned.is_some_and(|owner| usize::from(owner.client) == client);
-                        if !mine || self.parts.detector.piggyback(slot, bytes).is_err() {
-                            self.counters.piggybacks_declined += 1;
+                        match mine.then(|| self.parts.detector.piggyback(slot, bytes)) {
+                            // Watchers of this very host hear it now; the others with the heartbeat.
+                            Some(Ok(pb_seq)) => self.tell_piggyback(self.parts.me, slot, pb_seq, bytes),
+                            Some(Err(_)) | None => self.counters.piggybacks_declined += 1,
                         }
                     }
                     Ok(None) => break,

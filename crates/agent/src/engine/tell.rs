@@ -82,6 +82,24 @@ impl Engine {
         }
     }
 
+    /// A local process' message, to those who watch it from this host.
+    pub(super) fn tell_piggyback(&mut self, host: u16, slot: u8, pb_seq: u32, bytes: &[u8]) {
+        let clients = self.watches.clients(host, slot);
+        if clients == 0 {
+            return;
+        }
+        let record = EventRecord {
+            kind: kind::PIGGYBACK,
+            host,
+            slot,
+            incarnation: self.parts.detector.process(host, slot).map_or(0, |process| process.incarnation),
+            seq: u64::from(pb_seq),
+            rx_ns: now_ns(),
+            ..EventRecord::default()
+        };
+        self.tell_each(clients, record, bytes);
+    }
+
     fn about_me(&self, now: u64, kind: u32) -> EventRecord {
         EventRecord { rx_ns: now, ..EventRecord::of_host(kind, self.parts.me) }
     }
@@ -212,10 +230,9 @@ impl Engine {
     /// how many; verdicts of processes go through the watch and are offered again.
     pub(super) fn tell_one(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
         let mut bytes = [0; EVENT_MAX];
-        let (Some(session), Ok(encoded)) = (&mut self.sessions[usize::from(client)], record.encode(data, &mut bytes))
-        else {
-            return false;
-        };
+        // A process whose client has gone belongs to nobody who could be told.
+        let session = self.sessions.get_mut(usize::from(client)).and_then(Option::as_mut);
+        let (Some(session), Ok(encoded)) = (session, record.encode(data, &mut bytes)) else { return false };
         let told = match (&session.memory.channel, &mut self.parts.kernel) {
             (Channel::Ring, Some(kernel)) => kernel.receive.tell_client(client, encoded) == Told::Yes,
             (Channel::Inbox(wake), _) => {

@@ -2,12 +2,13 @@
 //! Who waits for what.
 
 use fide_wire::{HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, Name};
+use serde::{Deserialize, Serialize};
 
 /// Watches of all clients of one agent together.
 pub const WATCHES_MAX: usize = 1024;
 
 /// One client's wish to be told about one process or host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Watch {
     pub(super) id: u32,
     pub(super) client: u8,
@@ -34,6 +35,18 @@ impl Watches {
             next_id: 1,
             clients: Box::new([[0; MAX_PROCESSES + 1]; MAX_HOSTS]),
         }
+    }
+
+    /// All of them, and the next id, for the agent that takes over.
+    pub(super) fn to_parts(&self) -> (Vec<Watch>, u32) {
+        (self.list.clone(), self.next_id)
+    }
+
+    /// Goes on with the watches of the agent before.
+    pub(super) fn from_parts(list: Vec<Watch>, next_id: u32) -> Self {
+        let mut watches = Self { next_id, ..Self::new() };
+        watches.list.extend(list.into_iter().take(WATCHES_MAX));
+        watches
     }
 
     /// Adds a watch; `None` at the bound.
@@ -117,7 +130,7 @@ mod tests {
         let mut watches = Watches::new();
         watches.next_id = u32::MAX;
         let ids: Vec<u32> = (0..WATCHES_MAX).map(|_| watches.add(0, 1, None, HOST_SLOT).expect("room").id).collect();
-        assert!(watches.add(0, 1, None, HOST_SLOT).is_none(), HOST_SLOT);
+        assert!(watches.add(0, 1, None, HOST_SLOT).is_none());
         assert!(!ids.contains(&0));
         assert!(watches.remove(1, ids[0]).is_none(), "another client's watch");
         assert!(watches.remove(0, ids[0]).is_some());

@@ -71,7 +71,7 @@ struct peer {
 	__u64 max_seq;
 	__u64 window; /* bit i: max_seq - i was received on some plane */
 	__u64 plane_max[FIDE_MAX_PLANES];
-	__u32 timer_ready;
+	__u32 timer_generation;
 	__u32 reserved;
 };
 
@@ -282,11 +282,12 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 {
 	struct header *header = (void *)scratch->words;
 	__u32 plane = header->plane, index = host * FIDE_MAX_PLANES + plane, offset, ack;
-	__u32 ack_incarnation = 0, ack_seq_low = 0, promise_us = 0, generation = 0, number = 0;
+	__u32 ack_incarnation = 0, ack_seq_low = 0, promise_us = 0, generation = 0, number = 0, view_known = 0;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &host);
 	struct fide_slot *slot = bpf_map_lookup_elem(&slots, &index);
 	__u64 seq = header->seq, now = scratch->wake.ns;
 	bool fresh = false, on_plane = false;
+	__u32 steady;
 
 	if (!peer || !slot)
 		return XDP_DROP;
@@ -302,16 +303,29 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 		ack--;
 	ack_incarnation = payload_word(scratch, HEADER_BYTES + ack * ACK_BYTES, len);
 	ack_seq_low = payload_word(scratch, HEADER_BYTES + ack * ACK_BYTES + 4, len);
-	/* The steady sections, always in this order; anything else is the agent's. */
+	/* What steady heartbeats carry, in either order; anything else is the agent's. */
 	offset = HEADER_BYTES + header->ack_count * ACK_BYTES;
-	if (payload_word(scratch, offset, len) == SECTION_WORD(SECTION_PROMISE, 4)) {
-		promise_us = payload_word(scratch, offset + 4, len);
-		offset += 8;
+	for (steady = 0; steady < 2; steady++) {
+		__u32 word = payload_word(scratch, offset, len);
+
+		if (word == SECTION_WORD(SECTION_VIEW, 8)) {
+			generation = payload_word(scratch, offset + 4, len);
+			number = payload_word(scratch, offset + 8, len);
+			view_known = 1;
+			offset += 12;
+		} else if (word == SECTION_WORD(SECTION_PROMISE, 4)) {
+			promise_us = payload_word(scratch, offset + 4, len);
+			offset += 8;
+		}
 	}
-	if (payload_word(scratch, offset, len) == SECTION_WORD(SECTION_VIEW, 8)) {
-		generation = payload_word(scratch, offset + 4, len);
-		number = payload_word(scratch, offset + 8, len);
-		offset += 12;
+
+	/*
+	 * Sections that the agent cannot be given must not be acknowledged: the packet counts as
+	 * lost on the way, and its sender carries them again.
+	 */
+	if (offset < len && bpf_ringbuf_query(&wake, BPF_RB_AVAIL_DATA) > FIDE_WAKE_RING_BYTES - FIDE_WAKE_RESERVE) {
+		COUNT(wake_ring_full);
+		return XDP_DROP;
 	}
 
 	bpf_spin_lock(&peer->lock);
@@ -351,6 +365,7 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 		slot->promise_us = promise_us;
 		slot->view_generation = generation;
 		slot->view_number = number;
+		slot->view_known = view_known;
 		on_plane = true;
 	}
 	if (on_plane || fresh)
@@ -368,10 +383,11 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	if (!fresh)
 		return XDP_DROP;
 	if ((admit->flags & FIDE_ADMIT_MONITOR) && admit->timeout_ns) {
-		if (!peer->timer_ready) {
+		if (peer->timer_generation != cfg->generation) {
+			/* Refused for a timer that another generation made: it is there already. */
 			bpf_timer_init(&peer->timer, &peers, CLOCK_MONOTONIC);
 			bpf_timer_set_callback(&peer->timer, on_silence);
-			peer->timer_ready = 1;
+			peer->timer_generation = cfg->generation;
 		}
 		bpf_timer_start(&peer->timer, admit->timeout_ns, 0);
 	}

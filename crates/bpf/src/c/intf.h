@@ -17,6 +17,8 @@
 #define FIDE_MAX_WATCHED 256
 /* Bound of the ring that wakes the agent: about 640 packets of full size. */
 #define FIDE_WAKE_RING_BYTES (1024 * 1024)
+/* Kept free for exits and silences, and for packets on other cores past the same check. */
+#define FIDE_WAKE_RESERVE (64 * 1024)
 #define FIDE_CLIENT_RING_BYTES (64 * 1024)
 /* Every so many packets of a stale or dead incarnation one reaches the agent. */
 #define FIDE_STALE_SAMPLE 32
@@ -34,7 +36,7 @@ struct fide_config {
 	__u16 me;
 	__u16 members;
 	__u16 port; /* host byte order */
-	__u16 reserved;
+	__u16 generation; /* of the program: timers call back into the newest */
 	__u32 ifindex[FIDE_MAX_PLANES]; /* 0: plane not received here */
 	struct fide_key keys[2];
 };
@@ -73,7 +75,8 @@ struct fide_slot {
 	__u32 promise_us;
 	__u32 view_generation;
 	__u32 view_number;
-	__u32 reserved[13];
+	__u32 view_known; /* 0: the agent reads it from the sections */
+	__u32 reserved[12];
 };
 
 struct fide_stats {
