@@ -4,9 +4,9 @@
 use crate::Args;
 use crate::fide_side::{connect, start_agents, timeout_ns};
 use anyhow::{Context, ensure};
-use fide_client::{Client, Event, Reason, Wanted, now_ns};
+use fide_client::{Client, Error, Event, Reason, Wanted, now_ns, state};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use fide_testbed::{Spec, Testbed, Victim, VictimSpec};
+use fide_testbed::{Spec, Testbed, Victim, VictimSpec, retry_until};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,18 +63,31 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
         clients.push(client);
         victims.push(mine);
     }
-    for (client, me) in clients.iter_mut().zip(bed.hosts()) {
-        for host in bed.hosts().iter().filter(|h| h.index() != me.index()) {
-            for i in 0..PROGRAMS {
-                client.monitor(&format!("p{i}@{}", host.name()), Wanted::default())?;
-            }
-        }
-    }
-    let mut known = 0;
     for client in &mut clients {
-        known += await_known(client, (HOSTS - 1) * PROGRAMS)?;
+        await_known(client)?;
     }
     let known_after = start.elapsed();
+    let mut monitors = Vec::new();
+    let mut refusal = None;
+    for (client, me) in clients.iter_mut().zip(bed.hosts()) {
+        let others: Vec<_> = bed.hosts().iter().filter(|h| h.index() != me.index()).collect();
+        // Those that will die first: there may be fewer watches than programs.
+        let programs =
+            (0..PROGRAMS).flat_map(|i| others.iter().map(move |h| (h, (victim_of(h.index()) + i) % PROGRAMS)));
+        let mut made = 0;
+        for (host, program) in programs {
+            match client.monitor(&format!("p{program}@{}", host.name()), Wanted::default()) {
+                Ok(_) => made += 1,
+                Err(Error::Refused(why)) if made >= others.len() => {
+                    refusal = Some(why.message);
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        await_ups(client, made)?;
+        monitors.push(made);
+    }
     // A false verdict would come now.
     let (tx, rx) = channel();
     let stop = Arc::new(AtomicBool::new(false));
@@ -89,9 +102,10 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
     let mut told: Vec<Told> = rx.try_iter().collect();
     let mut times = Samples::default();
     let (mut seen, mut expected) = (0usize, 0usize);
-    for (i, host) in bed.hosts().iter().enumerate() {
-        let target = format!("p{}@{}", i * (PROGRAMS - 1) / (HOSTS - 1), host.name());
-        let victim = &mut victims[i][i * (PROGRAMS - 1) / (HOSTS - 1)];
+    for (host, programs) in bed.hosts().iter().zip(&mut victims) {
+        let program = victim_of(host.index());
+        let target = format!("p{program}@{}", host.name());
+        let victim = &mut programs[program];
         let killed = victim.kill()?;
         let (deadline, mut at) = (Instant::now() + VERDICT_LIMIT, HashSet::new());
         while at.len() < HOSTS - 1 {
@@ -114,10 +128,12 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
     told.extend(rx.try_iter());
     let others: Vec<_> = told.iter().take(8).map(|t| format!("h{}: {} {:?}", t.at, t.target, t.reason)).collect();
     let remark = format!(
-        "{seen} of {expected} verdicts; {known} of {} programs known after {:.1} s; {} verdicts that nobody's death \
-         explains{}; timeout of h1 for h2 {} us",
-        HOSTS * (HOSTS - 1) * PROGRAMS,
+        "{seen} of {expected} verdicts; all {} programs known at every host after {:.1} s; {} monitors at each{}; {} \
+         verdicts that nobody's death explains{}; timeout of h1 for h2 {} us",
+        HOSTS * PROGRAMS,
         known_after.as_secs_f64(),
+        monitors.iter().min().unwrap_or(&0),
+        refusal.map_or(String::new(), |why| format!(" (then it was refused: {why})")),
         told.len(),
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) },
         timeout_ns(&agents, 1, 2)? / 1000,
@@ -134,18 +150,37 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
     Ok((figure, times))
 }
 
-/// Waits until so many targets are up; gives how many are.
-fn await_known(client: &mut Client, targets: usize) -> anyhow::Result<usize> {
+/// Which program of a host (by number, from 1) dies: a different slot on each.
+fn victim_of(host: usize) -> usize {
+    (host - 1) * (PROGRAMS - 1) / (HOSTS - 1)
+}
+
+/// Waits until the alive table has all programs of all other hosts.
+fn await_known(client: &Client) -> anyhow::Result<()> {
+    let me = usize::from(client.agent().host_id);
+    let known = || {
+        let others = (1..=HOSTS).filter(|h| *h != me);
+        let slots = others.flat_map(|h| (0..PROGRAMS).map(move |slot| (h as u16, slot as u8)));
+        slots.filter(|(host, slot)| client.table().state(*host, *slot) == Some(state::ALIVE)).count()
+    };
+    Ok(retry_until(&format!("the programs seen from h{me}"), KNOWN_LIMIT, || match known() {
+        n if n == (HOSTS - 1) * PROGRAMS => Ok(()),
+        n => Err(format!("{n} of {} are known", (HOSTS - 1) * PROGRAMS)),
+    })?)
+}
+
+/// Waits until so many targets are up.
+fn await_ups(client: &mut Client, targets: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + KNOWN_LIMIT;
     let mut up = HashSet::new();
     while up.len() < targets {
         let left = deadline.saturating_duration_since(Instant::now());
-        ensure!(!left.is_zero(), "{} of {targets} programs are known at {}", up.len(), client.agent().host);
+        ensure!(!left.is_zero(), "{} of {targets} monitored programs are up at {}", up.len(), client.agent().host);
         if let Some(Event::Up { monitor, .. }) = client.wait_event(Some(left))? {
             up.insert(monitor);
         }
     }
-    Ok(up.len())
+    Ok(())
 }
 
 /// A program that waits for verdicts.

@@ -167,15 +167,14 @@ fn add_figures(report: &mut Report, size: &str, named: &[(String, Outcome)], lis
         });
         let name = format!("sigkill_{size}_vs_{baseline}");
         let figure = match (of("fide"), why) {
-            (Some(fide), _) => Figure::time(&name, Statistic::P50, &fide.samples).remark(format!(
-                "p10 {:.0} us, of the baseline {:.0} us",
-                p10_us(&fide.samples),
-                p10_us(samples)
-            )),
+            (Some(fide), _) => Figure::time(&name, Statistic::P50, &fide.samples).remark(match samples.n() {
+                0 => format!("{baseline} was not measured"),
+                _ => format!("p10 {:.0} us, of the baseline {:.0} us", p10_us(&fide.samples), p10_us(samples)),
+            }),
             (None, why) => Figure::unmeasured(&name, "us", why.cloned().unwrap_or_default()),
         };
         let figure = figure.against(baseline, Statistic::P50, samples);
-        report.add(goal.into_iter().fold(figure, |f, goal| f.goal(Goal::AtMost(*goal))));
+        report.add(goal.iter().fold(figure, |f, goal| f.goal(Goal::AtMost(*goal))));
     }
 }
 

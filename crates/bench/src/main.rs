@@ -53,7 +53,7 @@ struct Args {
     /// Seconds at rest over which an agent's share of a core is measured.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     idle_s: u32,
-    /// Only these parts; all when none is named.
+    /// Only these parts, and a result file with only their figures; all when none is named.
     #[arg(long, value_enum)]
     only: Vec<Part>,
     /// Everything once or twice, to see that it works: below a minute, and no number to quote. Overrides the numbers
