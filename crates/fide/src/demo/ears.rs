@@ -39,8 +39,7 @@ impl Heard {
     /// What it says, if it is the death of a host.
     pub(super) fn death_told(&self) -> Option<String> {
         let Verdict { reason, target, .. } = self.death()?;
-        let at_s = self.at_ns as f64 / 1e9;
-        Some(format!("h{} was told {reason:?} of {target} (at {at_s:.4} s of this machine's clock)", self.host))
+        Some(format!("h{} was told {reason:?} of {target}", self.host))
     }
 
     /// The incarnation, if it says that `host` is up.

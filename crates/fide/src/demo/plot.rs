@@ -273,7 +273,7 @@ pub(super) fn timeline(told: &Timeline) -> anyhow::Result<String> {
     const LANE: i32 = 78;
     const BAR: i32 = 16;
     let end = told.rejoined_ns.max(told.up_ns.iter().flatten().copied().max().unwrap_or(0)).max(told.restored_ns);
-    let range = -(end as f64) * 0.06..end as f64 * 1.36;
+    let range = -(end as f64) * 0.06..end as f64 * 1.45;
     let bottom = TOP + 3 * LANE;
     written(
         |root| {
@@ -298,7 +298,7 @@ pub(super) fn timeline(told: &Timeline) -> anyhow::Result<String> {
                     ink.stroke_width(2),
                 )?;
                 // Near the right edge the words stand on the other side of their mark.
-                let (h, x) = if at > last - 220 { (HPos::Right, at - 5) } else { (HPos::Left, at + 5) };
+                let (h, x) = if at > last - 200 { (HPos::Right, at - 5) } else { (HPos::Left, at + 5) };
                 text(root, (x, y + if above { -18 } else { 19 }), 13, ink, h, words)
             };
             let inside = |y: i32, from: i32, to: i32, words: &str| -> Drawn {
@@ -335,7 +335,13 @@ pub(super) fn timeline(told: &Timeline) -> anyhow::Result<String> {
                 line(root, (x(at_ns), TOP - 6), (x(at_ns), bottom), INK.stroke_width(1))?;
                 text(root, (x(at_ns), TOP - 14), 13, INK, HPos::Center, words)?;
             }
-            line(root, (x(told.timeout_ns), TOP - 6), (x(told.timeout_ns), bottom), ORANGE.stroke_width(1))?;
+            // It is theirs, not its own.
+            line(
+                root,
+                (x(told.timeout_ns), TOP - 6),
+                (x(told.timeout_ns), TOP + 2 * LANE - 12),
+                ORANGE.stroke_width(1),
+            )?;
             text(
                 root,
                 (x(told.timeout_ns) + 4, TOP - 14),

@@ -187,12 +187,27 @@ pub(super) fn stretch(
 }
 
 /// Over a whole run with one set of agents.
-pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, rule: &str, results: &mut Results) {
-    let wrong = cluster.false_verdicts();
+pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: &mut Results) {
+    let (wrong, healing) = cluster.false_verdicts();
+    let (wrong, healing) = match lease {
+        false => (wrong, healing),
+        // Then a host that was cut off held nobody dead, so nothing may come of it.
+        true => ([wrong, healing].concat(), Vec::new()),
+    };
+    let rule = if lease { "lease" } else { "network" };
     results.counts.push(Figure::count(&format!("false_verdicts_{rule}"), wrong.len() as u64, 1));
     results.expect(
         &format!("trust = {rule}: no host but @h{SILENT} was ever held dead by those that ran"),
         wrong.is_empty(),
         listed(&wrong),
     );
+    if !lease {
+        results.counts.push(Figure::count("both_sides_after_a_cut", healing.len() as u64, cluster.heals.len() as u64));
+        super::say::line(&format!(
+            "  note trust = network: the host that was cut off held all others dead, so that after {} cuts healed these came \
+             back as new incarnations too ({} verdicts). Leases and majorities are there to prevent that.",
+            cluster.heals.len(),
+            healing.len()
+        ));
+    }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use fide_client::{LEASE_FOREVER_NS, Reason};
+use fide_client::{LEASE_FOREVER_NS, Reason, now_ns};
 
 use super::{
     cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER},
@@ -197,6 +197,10 @@ fn watch(
     ensure!(early.is_none(), "the silent host rejoined before it could be heard");
     let restored_at_ns = silence.end(cluster)?;
     let back = await_back(cluster, restored_at_ns, start_ns);
+    cluster.await_formed()?;
+    if silence == Silence::Cut {
+        cluster.heals.push(restored_at_ns..now_ns());
+    }
     Ok(Trial {
         timeout_ns,
         told_ns: from(told_at_ns),
