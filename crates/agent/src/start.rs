@@ -13,7 +13,7 @@ use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, 
 use fide_detector::{self as detector, Detector, HostSet};
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
-    isolation::{default_core, isolate},
+    isolation::{Urgent, default_core, isolate},
     jitter::HostKind,
     link::{Destination, Sender, UdpReceiver},
     now_ns,
@@ -143,6 +143,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
 
     // The state: fresh, or that of the agent before, which is frozen from here on.
+    let urgent = successor.is_some().then(Urgent::begin);
     let begin = match &successor {
         None => {
             let incarnation = incarnation::next(&config.state_dir)?;
@@ -196,6 +197,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
     // The thread waits for it.
     let _ = go.send(engine);
+    drop(urgent);
 
     for (ladder, rung) in host.rungs.all() {
         match &rung.fell_back {

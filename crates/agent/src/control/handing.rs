@@ -8,6 +8,7 @@ use std::{
 };
 
 use fide_client::protocol::{Empty, ErrorCode, Op, Refusal, Reply as Answer, Request, TakeOverPhase};
+use fide_lane::isolation::Urgent;
 
 use super::{Control, End};
 use crate::{
@@ -59,6 +60,7 @@ impl Control {
                 Ok(Answer::ok(id, &prepared))
             }
             TakeOverPhase::Switch => {
+                let _urgent = Urgent::begin();
                 let frozen = match self.parts.exchange.call(Command::Freeze)? {
                     Reply::Frozen(frozen) => *frozen,
                     _ => return Err(EngineGone.into()),
