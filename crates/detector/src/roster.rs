@@ -11,7 +11,7 @@ use fide_wire::{MAX_PROCESSES, Name, Roster, SECTION_HEADER_LEN};
 use serde::{Deserialize, Serialize};
 
 /// Watches that this host can hold.
-pub const WISHES_MAX: usize = 256;
+pub const WISHES_MAX: usize = 1024;
 /// Watches of peers that are remembered (to tell each once).
 pub const REQUESTS_MAX: usize = 1024;
 

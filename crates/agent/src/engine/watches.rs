@@ -5,7 +5,7 @@ use fide_wire::{HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, Name};
 use serde::{Deserialize, Serialize};
 
 /// Watches of all clients of one agent together.
-pub const WATCHES_MAX: usize = 1024;
+pub const WATCHES_MAX: usize = fide_detector::roster::WISHES_MAX;
 
 /// One client's wish to be told about one process or host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
