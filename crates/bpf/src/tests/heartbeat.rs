@@ -9,9 +9,9 @@ use std::{
 use fide_wire::{HEADER_LEN, PAYLOAD_MAX, ReplayWindow, Roster, RosterState, Seen, ViewId, ViewRepr, ack_index};
 use proptest::{prelude::*, test_runner::TestRunner};
 
-use super::rig::{Beat, INCARNATION, KEY, ME, MEMBERS, Rig, XDP_DROP, XDP_PASS, frame, run};
+use super::rig::{Beat, INCARNATION, KEY, ME, MEMBERS, Rig, XDP_DROP, XDP_PASS, frame, notice, run};
 use crate::intf::{
-    ADMIT_DEAD, Admit, MAX_PLANES, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET, WAKE_RING_BYTES,
+    ADMIT_DEAD, Admit, MAX_PLANES, PACKET_NOTICE, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET, WAKE_RING_BYTES,
 };
 
 /// Counters that a frame raised.
@@ -282,19 +282,27 @@ fn root_other_sections_reach_the_agent_once() {
 }
 
 #[test]
-fn root_a_full_wake_ring_is_counted_and_liveness_goes_on() {
+fn root_sections_that_the_agent_cannot_be_given_are_as_if_they_were_lost() {
     let Some(mut rig) = Rig::new() else { return };
     // Full-sized packets: more than the ring holds.
-    let room = u64::from(WAKE_RING_BYTES) / 1500 + 1;
-    for seq in 1..=room + 100 {
+    let sent = u64::from(WAKE_RING_BYTES) / 1500 + 100;
+    for seq in 1..=sent {
         rig.run(&Beat::of(1, seq).with(|b| b.piggyback(0, 1, &[1; 1392]).expect("room")));
     }
     let stats = rig.receive.stats();
-    assert_eq!(stats.accepted, room + 100);
-    assert!(stats.wake_ring_full >= 100, "{stats:?}");
-    assert_eq!(rig.slot(1, 0).seq, room + 100);
-    assert_eq!(rig.wakes().len() as u64, stats.accepted - stats.wake_ring_full);
-    rig.run(&Beat::of(1, room + 101).with(|b| b.goodbye().expect("room")));
+    assert!(stats.wake_ring_full > 0 && stats.accepted > 0, "{stats:?}");
+    assert_eq!(stats.accepted + stats.wake_ring_full, sent);
+    assert_eq!(rig.slot(1, 0).seq, stats.accepted, "never acknowledged: its sender carries them again");
+
+    // Liveness needs no room there, and neither does a death.
+    rig.run(&Beat::of(1, sent + 1).plain());
+    rig.run(&Beat::of(2, 1).plain());
+    assert_eq!((rig.slot(1, 0).seq, rig.slot(2, 0).seq), (sent + 1, 1));
+    rig.run(&notice(1, 0, 1, 0, 0));
+    let news = rig.wakes();
+    assert_eq!(news.len() as u64, stats.accepted + 1);
+    assert_eq!(news.last().expect("the notice").0.detail, PACKET_NOTICE, "room is kept for those");
+    rig.run(&Beat::of(1, sent + 2).with(|b| b.goodbye().expect("room")));
     assert_eq!(rig.wakes().len(), 1, "read empty, it takes records again");
 }
 
