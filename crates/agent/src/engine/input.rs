@@ -10,6 +10,9 @@ use zerocopy::FromBytes;
 use super::{DATAGRAMS_PER_TURN, Engine, HINT_SPIN_NS, RECORDS_PER_TURN};
 use crate::process::Exit;
 
+/// Bytes of the longest record in the wake ring.
+const RECORD_MAX: usize = size_of::<Wake>() + PAYLOAD_MAX;
+
 impl Engine {
     /// Newest heartbeats, as the receive program left them.
     pub(super) fn read_slots(&mut self) {
@@ -74,14 +77,26 @@ impl Engine {
 
     /// Records of the kernel's programs.
     pub(super) fn drain_ring(&mut self) {
-        let Some(mut kernel) = self.parts.kernel.take() else { return };
-        let drained = kernel.ring.drain(RECORDS_PER_TURN, |bytes| self.record(bytes));
-        self.parts.kernel = Some(kernel);
-        match drained {
-            Ok(count) => self.busy_turn |= count == RECORDS_PER_TURN,
-            // Only this process' own memory can be at fault; the pidfds and timeouts remain.
-            Err(_) => self.counters.ring_broken += 1,
+        // Out of the ring first: what a record causes may need the kernel's programs itself.
+        let mut record = [0; RECORD_MAX];
+        for _ in 0..RECORDS_PER_TURN {
+            let Some(kernel) = &mut self.parts.kernel else { return };
+            let mut len = 0;
+            let drained = kernel.ring.drain(1, |bytes| {
+                len = bytes.len().min(RECORD_MAX);
+                record[..len].copy_from_slice(&bytes[..len]);
+            });
+            match drained {
+                Ok(0) => return,
+                Ok(_) => self.record(&record[..len]),
+                // Only this process' own memory can be at fault; the pidfds and timeouts remain.
+                Err(_) => {
+                    self.counters.ring_broken += 1;
+                    return;
+                }
+            }
         }
+        self.busy_turn = true;
     }
 
     fn record(&mut self, bytes: &[u8]) {
@@ -94,7 +109,7 @@ impl Engine {
                 // On its way before anything else of this turn.
                 self.transmit();
             }
-            intf::WAKE_HINT => self.hint_until_ns = now + HINT_SPIN_NS,
+            intf::WAKE_HINT => self.hint_until_ns = now + std::env::var("FIDE_HINT_US").map_or(HINT_SPIN_NS, |v| v.parse::<u64>().unwrap() * 1000),
             intf::WAKE_SILENCE => {
                 if let Ok(host) = u16::try_from(wake.subject) {
                     self.parts.detector.timer_fired(now, host);
