@@ -109,7 +109,7 @@ impl Engine {
                 // On its way before anything else of this turn.
                 self.transmit();
             }
-            intf::WAKE_HINT => self.hint_until_ns = now + std::env::var("FIDE_HINT_US").map_or(HINT_SPIN_NS, |v| v.parse::<u64>().unwrap() * 1000),
+            intf::WAKE_HINT => self.hint_until_ns = now + HINT_SPIN_NS,
             intf::WAKE_SILENCE => {
                 if let Ok(host) = u16::try_from(wake.subject) {
                     self.parts.detector.timer_fired(now, host);
