@@ -83,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         silences: Vec::new(),
         counts: Vec::new(),
         expectations: Vec::new(),
+        notes: Vec::new(),
         timeline: None,
     };
     let missing = fide_testbed::supported().err().filter(|_| !arguments.loopback);
@@ -129,7 +130,7 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
     expect_deaths(&scene.tally, results);
     drop(scene);
     silence::measure(&mut cluster, arguments.silences, false, results)?;
-    right::no_other_verdict(&mut cluster, false, results);
+    right::no_other_verdict(&mut cluster, false, results)?;
     drop(cluster);
 
     say::part("2. trust = lease, policy = majority: a silent host fences itself before anybody acts on its silence");
@@ -144,8 +145,7 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
     let mut scene = cluster.scene()?;
     right::stretch(&mut cluster, &mut scene, Duration::from_secs(arguments.stretch.into()), results)?;
     drop(scene);
-    right::no_other_verdict(&mut cluster, true, results);
-    Ok(())
+    right::no_other_verdict(&mut cluster, true, results)
 }
 
 fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {

@@ -45,6 +45,18 @@ pub(super) struct Cluster<'a> {
     pub(super) agents: Agents,
     /// While a cut healed, CLOCK_MONOTONIC ns.
     pub(super) heals: Vec<Range<u64>>,
+    /// The timeout at the start; it only grows.
+    pub(super) first_timeout_ns: i64,
+}
+
+/// A verdict on a host that nothing was done to.
+pub(super) struct Wrong {
+    /// The host held dead.
+    pub(super) accused: usize,
+    /// What was told, and what the agent that told it gives for it.
+    pub(super) told: String,
+    /// While a cut healed.
+    pub(super) healing: bool,
 }
 
 impl<'a> Cluster<'a> {
@@ -61,7 +73,10 @@ impl<'a> Cluster<'a> {
         await_formed(|host| agents.ask(host, "status", json!({})))
             .with_context(|| format!("the agent of h1 said:\n{}", agents.log_tail(1)))?;
         let sockets: Vec<PathBuf> = (1..=HOSTS).map(|host| agents.socket(host)).collect();
-        Ok(Self { bed, ears: Ears::start(&sockets, &VOTERS)?, agents, heals: Vec::new() })
+        let ears = Ears::start(&sockets, &VOTERS)?;
+        let mut cluster = Self { bed, ears, agents, heals: Vec::new(), first_timeout_ns: 0 };
+        cluster.first_timeout_ns = cluster.timeout_ns(&[WATCHER], VICTIMS)?;
+        Ok(cluster)
     }
 
     /// Waits until every watched host is heard by all others and may act.
@@ -73,13 +88,18 @@ impl<'a> Cluster<'a> {
         self.agents.ask(host, "status", json!({})).map_err(|why| anyhow!("the agent of h{host} does not answer: {why}"))
     }
 
-    /// The timeout that `watcher` holds `host` to, ns.
-    pub(super) fn timeout_ns(&self, watcher: usize, host: usize) -> anyhow::Result<i64> {
-        let status = self.status(watcher)?;
-        peers(&status)
-            .find(|peer| peer["id"] == json!(host))
-            .and_then(|peer| Some(peer["timeout_us"].as_i64()? * 1000))
-            .ok_or_else(|| anyhow!("the agent of h{watcher} does not say its timeout for h{host}"))
+    /// The longest timeout that `watchers` hold `host` to, ns.
+    pub(super) fn timeout_ns(&self, watchers: &[usize], host: usize) -> anyhow::Result<i64> {
+        let mut longest = 0;
+        for watcher in watchers {
+            let status = self.status(*watcher)?;
+            let timeout_us = peers(&status)
+                .find(|peer| peer["id"] == json!(host))
+                .and_then(|peer| peer["timeout_us"].as_i64())
+                .ok_or_else(|| anyhow!("the agent of h{watcher} does not say its timeout for h{host}"))?;
+            longest = longest.max(timeout_us * 1000);
+        }
+        Ok(longest)
     }
 
     /// Processes die on one host and are watched from another.
@@ -88,18 +108,33 @@ impl<'a> Cluster<'a> {
         Scene::new(Some(self.bed.host(VICTIMS)), "h1", &self.agents.socket(VICTIMS), &self.agents.socket(WATCHER), tcp)
     }
 
-    /// Verdicts that were told to programs on other hosts than [`SILENT`] about other hosts than it: never right here.
-    /// Those told while a cut healed come apart, second.
-    pub(super) fn false_verdicts(&mut self) -> (Vec<String>, Vec<String>) {
-        let mut wrong = (Vec::new(), Vec::new());
+    /// Verdicts that were told to programs on other hosts than [`SILENT`] about other hosts than it.
+    pub(super) fn wrong_verdicts(&mut self) -> Vec<Wrong> {
+        let agents = &self.agents;
+        let mut wrong = Vec::new();
         for heard in self.ears.since(0).filter(|heard| heard.host != SILENT) {
-            let Some(verdict) = heard.death().filter(|verdict| !is_host(&verdict.target, SILENT)) else { continue };
+            let Some(verdict) = heard.death() else { continue };
+            let Some(accused) = VOTERS.into_iter().find(|host| is_host(&verdict.target, *host)) else { continue };
+            if accused == SILENT {
+                continue;
+            }
+            let why = why(agents, heard.host, &verdict.target, verdict.evidence.rx_ns);
+            let told = format!("h{} was told {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
             let healing = self.heals.iter().any(|heal| heal.contains(&heard.at_ns));
-            let told = format!("h{} was told {:?} of {}", heard.host, verdict.reason, verdict.target);
-            if healing { &mut wrong.1 } else { &mut wrong.0 }.push(told);
+            wrong.push(Wrong { accused, told, healing });
         }
         wrong
     }
+}
+
+/// What the agent of `host` gives for its verdict on `target` around `at_ns`; empty if it does not know any more.
+fn why(agents: &Agents, host: usize, target: &str, at_ns: u64) -> String {
+    let Ok(told) = agents.ask(host, "events", json!({ "since": 0 })) else { return String::new() };
+    let ago = |event: &&Value| event["monotonic_ns"].as_u64().unwrap_or(0).abs_diff(at_ns);
+    let about =
+        |event: &&Value| event["text"].as_str().is_some_and(|text| text.starts_with(&format!("{target} is silent")));
+    let nearest = told["events"].as_array().into_iter().flatten().filter(about).min_by_key(ago);
+    nearest.and_then(|event| event["text"].as_str()).map_or(String::new(), |text| format!(" ({text})"))
 }
 
 pub(super) fn peers(status: &Value) -> impl Iterator<Item = &Value> {

@@ -98,6 +98,9 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
             escaped(seen)
         );
     }
+    for note in &results.notes {
+        let _ = writeln!(out, "<tr><td>note</td><td colspan=\"2\">{}</td></tr>", escaped(note));
+    }
     let _ = writeln!(out, "</table>\n<h2>How it was set up</h2>\n<table class=\"said\">");
     for (name, value) in &results.setup {
         let _ = writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), told(value));

@@ -62,6 +62,8 @@ pub(super) struct Results {
     pub(super) silences: Vec<Group>,
     pub(super) counts: Vec<Figure>,
     pub(super) expectations: Vec<Expectation>,
+    /// What is worth knowing, and nobody's fault.
+    pub(super) notes: Vec<String>,
     pub(super) timeline: Option<Timeline>,
 }
 
@@ -172,6 +174,11 @@ impl Results {
         self.expectations.push(expectation);
     }
 
+    pub(super) fn note(&mut self, note: String) {
+        super::say::line(&format!("  note {note}"));
+        self.notes.push(note);
+    }
+
     /// Those that did not hold.
     pub(super) fn broken(&self) -> impl Iterator<Item = &Expectation> {
         self.expectations.iter().filter(|expectation| !expectation.held)
@@ -199,6 +206,7 @@ impl Results {
             "setup": setup,
             "figures": self.figures(),
             "expectations": self.expectations,
+            "notes": self.notes,
             "held": self.broken().next().is_none(),
             "page": page,
         })
@@ -256,6 +264,9 @@ impl Results {
         }
         for expectation in &self.expectations {
             let _ = writeln!(out, "{} {}: {}", mark(expectation.held), expectation.expected, expectation.seen);
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "note {note}");
         }
         out
     }

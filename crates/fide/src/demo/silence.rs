@@ -166,7 +166,9 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
 
 fn run(cluster: &mut Cluster<'_>, silence: Silence, lease: bool) -> anyhow::Result<Trial> {
     cluster.await_formed()?;
-    let timeout_ns = cluster.timeout_ns(WATCHER, SILENT)?;
+    // With a majority's verdict the slowest of the two counts.
+    let deciding: &[usize] = if lease { &[VICTIMS, WATCHER] } else { &[WATCHER] };
+    let timeout_ns = cluster.timeout_ns(deciding, SILENT)?;
     let start_ns = silence.begin(cluster)?;
     let trial = watch(cluster, silence, lease, start_ns, timeout_ns);
     if trial.is_err() {

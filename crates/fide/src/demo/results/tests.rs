@@ -21,6 +21,7 @@ fn results() -> Results {
         }],
         counts: vec![Figure::count("false_verdicts", 0, 20)],
         expectations: Vec::new(),
+        notes: Vec::new(),
         timeline: None,
     }
 }
