@@ -55,6 +55,7 @@ impl Detector {
         };
         if peer.state == PeerState::Unknown && peer.superseded.is_none() && peer.incarnation != 0 && member {
             peer.state = PeerState::Up;
+            peer.up_seq = peer.last_seq;
             let first = (usize::from(id) - 1) * MAX_PROCESSES;
             self.remotes[first..first + MAX_PROCESSES].fill(None);
             self.tell_host_up(id);

@@ -71,7 +71,9 @@ impl Detector {
             let ack = if acks {
                 greet(&self.config, peer, now_ns, alone);
                 peer.acked_rx_ns = peer.acked_rx_ns.max(peer.last_rx_ns);
-                Ack { incarnation: peer.incarnation, seq_low: peer.last_seq as u32 }
+                // An acknowledged heartbeat is one whose sections were taken, so that its sender need not repeat them.
+                let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
+                Ack { incarnation: peer.incarnation, seq_low }
             } else if greets {
                 greet(&self.config, peer, now_ns, alone);
                 Ack { incarnation: peer.incarnation, seq_low: 0 }

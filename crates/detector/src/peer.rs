@@ -62,6 +62,8 @@ pub struct Peer {
     pub withheld: u64,
     /// Reception of the newest heartbeat acknowledged to it: promises count from here.
     pub acked_rx_ns: u64,
+    /// Its newest heartbeat when it came up: what that one and those before it carried was not taken.
+    pub up_seq: u64,
     /// Highest own heartbeat that it acknowledged.
     pub acked_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
@@ -118,6 +120,7 @@ impl Peer {
             suspected: false,
             withheld: 0,
             acked_rx_ns: 0,
+            up_seq: 0,
             acked_seq: 0,
             limit_ns: 0,
             promise_us: 0,
