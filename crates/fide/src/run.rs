@@ -134,11 +134,19 @@ fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
     let mut gated = Command::new(this);
     gated.arg(GATE).arg(wait.as_raw_fd().to_string()).args(command);
     let wait_fd = wait.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl(2), which is safe there.
+    // SAFETY: between fork and exec only fcntl(2) and calls on a local signal set, which are safe there.
     unsafe {
-        gated.pre_exec(move || match libc::fcntl(wait_fd, libc::F_SETFD, 0) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        gated.pre_exec(move || {
+            if libc::fcntl(wait_fd, libc::F_SETFD, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Signals are blocked here to be passed on; the program must not begin with that.
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
         });
     }
     Ok((gated.spawn()?, go))
