@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents on loopback: UDP and pidfds, without root, BPF or namespaces.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
+
+const HOSTS: u8 = 3;
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Cluster {
+    agents: Vec<Option<Killed>>,
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start(port: u16) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key = dir.path().join("cluster.key");
+        fs::write(&key, "000102030405060708090a0b0c0d0e0f").expect("written");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).expect("mode");
+        let mut toml = format!(
+            "[cluster]\nkey_file = \"cluster.key\"\nheartbeat_us = 10000\ntimeout_us = 1000000\nport = {port}\n\
+             [agent]\nreceive = \"udp\"\nexit_watch = \"pidfd\"\n[[plane]]\n"
+        );
+        for host in 1..=HOSTS {
+            toml += &format!("[[member]]\nname = \"l{host}\"\naddresses = [\"127.70.0.{host}\"]\n");
+        }
+        fs::write(dir.path().join("fide.toml"), toml).expect("written");
+        let mut cluster = Self { agents: Vec::new(), dir };
+        for host in 1..=HOSTS {
+            let own = cluster.dir.path().join(format!("l{host}"));
+            let agent = Command::new(env!("CARGO_BIN_EXE_fide"))
+                .arg("agent")
+                .arg("--config")
+                .arg(cluster.dir.path().join("fide.toml"))
+                .args(["--host", &format!("l{host}"), "--force-timeout"])
+                .arg("--runtime-dir")
+                .arg(&own)
+                .arg("--state-dir")
+                .arg(&own)
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("started");
+            cluster.agents.push(Some(Killed(agent)));
+        }
+        cluster
+    }
+
+    fn socket(&self, host: u8) -> PathBuf {
+        self.dir.path().join(format!("l{host}/agent.sock"))
+    }
+
+    /// Once there is an agent.
+    fn client(&self, host: u8) -> Client {
+        let until = Instant::now() + LIMIT;
+        loop {
+            match Client::connect(ConnectOptions { path: Some(self.socket(host)), ..Default::default() }) {
+                Ok(client) => return client,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn next<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
+    let until = Instant::now() + LIMIT;
+    let mut told = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "{what} was not told; what was: {told:#?}");
+        let Some(event) = client.wait_event(Some(left)).expect("event") else { continue };
+        if let Some(found) = wanted(&event) {
+            return found;
+        }
+        told.push(event);
+    }
+}
+
+#[test]
+fn deaths_arrive_over_loopback_without_bpf() {
+    let mut cluster = Cluster::start(7496);
+    let mut near = cluster.client(1);
+    let mut eyes: Vec<Client> = (1..=HOSTS).map(|host| cluster.client(host)).collect();
+    for (n, (script, reason)) in [("exit 4", Reason::Exited(4)), ("kill -9 $$", Reason::Killed(9))].iter().enumerate() {
+        let mut child = Killed(
+            Command::new("sh").args(["-c", &format!("read line; {script}")]).stdin(Stdio::piped()).spawn().expect("sh"),
+        );
+        let name = format!("p{n}");
+        near.join_pid(&name, child.0.id(), Duration::ZERO).expect("joined");
+        let target = format!("{name}@l1");
+        let monitors: Vec<_> =
+            eyes.iter_mut().map(|c| c.monitor(&target, Wanted::default()).expect("watched")).collect();
+        for (client, watched) in eyes.iter_mut().zip(&monitors) {
+            next(client, "up", |event| {
+                matches!(event, Event::Up { monitor, .. } if *monitor == watched.id).then_some(())
+            });
+        }
+        drop(child.0.stdin.take());
+        for (client, watched) in eyes.iter_mut().zip(&monitors) {
+            let got = next(client, "the end", |event| match event {
+                Event::Verdict(verdict) if verdict.monitor == watched.id => Some(verdict.reason),
+                _ => None,
+            });
+            assert_eq!(got, *reason);
+        }
+    }
+    let host = eyes[0].monitor("@l3", Wanted::default()).expect("watched");
+    next(&mut eyes[0], "up", |event| matches!(event, Event::Up { monitor, .. } if *monitor == host.id).then_some(()));
+    let live = eyes[2].live();
+    cluster.agents[2] = None;
+    let reason = next(&mut eyes[0], "the silence", |event| match event {
+        Event::Verdict(verdict) if verdict.monitor == host.id => Some(verdict.reason),
+        _ => None,
+    });
+    assert_eq!(reason, Reason::HostSilent);
+    let until = Instant::now() + LIMIT;
+    while !live.fenced() {
+        assert!(Instant::now() < until, "programs of a dead agent are fenced");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents that stop, are killed, leave, come back.
+
+use std::{fs, os::unix::fs::OpenOptionsExt, time::Duration};
+
+use fide_client::{Event, Reason, now_ns};
+use fide_testbed::{AgentsSpec, Victim, VictimSpec};
+
+use super::common::{calm, until_true, world};
+
+#[test]
+fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
+    let Some(world) = world(3, calm()) else { return };
+    let mut own = world.client(3);
+    let watched = (own.watch("@h1"), own.watch("@h2"));
+    let mut eyes = world.client(1);
+    let host = eyes.watch("@h3");
+    world.agents.pause(3).expect("stopped");
+    let stopped_ns = now_ns();
+    // Its programs find out by themselves that it does not run.
+    until_true("its programs are fenced", || own.client.fenced());
+    assert_eq!(eyes.reason(&host), Reason::HostSilent);
+    until_true("a second has passed", || now_ns() - stopped_ns > 1_000_000_000);
+    assert!(own.client.fenced());
+    world.agents.resume(3).expect("continued");
+    own.next("rejoined", |event| matches!(event, Event::Rejoined { .. }).then_some(()));
+    world.settled(&[1, 2, 3]);
+    until_true("its programs may act again", || !own.client.fenced());
+    own.quiet();
+    assert_eq!((own.finals(&watched.0), own.finals(&watched.1)), (0, 0), "{:#?}", own.told);
+    assert_eq!(world.verdicts(3), Vec::<String>::new(), "it was the one that did not run");
+    assert_eq!(eyes.finals(&host), 1);
+}
+
+#[test]
+fn root_a_killed_agent_is_silent_and_its_programs_are_fenced_for_good() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let own = world.client(3);
+    let live = own.client.live();
+    let mut eyes = [world.client(1), world.client(2)];
+    let hosts = eyes.each_mut().map(|eyes| eyes.watch("@h3"));
+    assert!(!live.fenced());
+    world.agents.kill(3).expect("killed");
+    for (eyes, host) in eyes.iter_mut().zip(&hosts) {
+        assert_eq!(eyes.reason(host), Reason::HostSilent);
+    }
+    // Without anybody who could tell them: the lease has run out.
+    until_true("its programs are fenced", || live.fenced());
+    for _ in 0..200 {
+        assert!(live.fenced(), "a fence of a dead agent never lifts");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn root_a_client_finds_the_next_agent_and_what_it_watched() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let mut own = world.client(3);
+    let running = world.sleeper(3);
+    own.client.join_pid("survivor", running.pid(), Duration::ZERO).expect("joined");
+    let (remote, victim) =
+        (world.client(1), Victim::spawn(Some(world.bed.host(1)), &VictimSpec::default()).expect("victim"));
+    let mut remote = remote;
+    remote.client.join_pid("victim", victim.pid(), Duration::ZERO).expect("joined");
+    let watched = own.watch("victim@h1");
+    let mut eyes = world.client(2);
+    let survivor = eyes.watch("survivor@h3");
+    world.agents.kill(3).expect("killed");
+    assert_eq!(eyes.reason(&survivor), Reason::HostSilent);
+    world.agents.restart(3).expect("started");
+    own.next("reattached", |event| matches!(event, Event::Reattached { resumed: false }).then_some(()));
+    world.settled(&[1, 2, 3]);
+    until_true("its programs may act again", || !own.client.fenced());
+    eyes.up(&survivor);
+    victim.kill().expect("killed");
+    assert_eq!(own.reason(&watched), Reason::Killed(9));
+    drop(running);
+    assert_eq!(eyes.reason(&survivor), Reason::Killed(9));
+}
+
+#[test]
+fn root_an_agent_that_leaves_is_no_failure() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let running = world.sleeper(3);
+    let mut own = world.client(3);
+    own.client.join_pid("inside", running.pid(), Duration::ZERO).expect("joined");
+    let mut eyes = world.client(1);
+    let (host, process) = (eyes.watch("@h3"), eyes.watch("inside@h3"));
+    world.agents.stop(3).expect("stopped");
+    let reason = eyes.reason(&host);
+    assert_eq!(reason, Reason::Left);
+    assert!(!reason.is_failure());
+    eyes.quiet();
+    for event in &eyes.told {
+        if let Event::Verdict(verdict) = event {
+            assert!(!verdict.reason.is_failure(), "{verdict:?}");
+        }
+    }
+    assert_eq!((eyes.finals(&host), eyes.finals(&process)), (1, 1), "{:#?}", eyes.told);
+    assert!(!world.agents.socket(3).exists(), "its socket goes with it");
+    // The majority goes on, and takes it back.
+    assert_eq!(world.status(1)["fenced"], false);
+    world.agents.restart(3).expect("started");
+    world.settled(&[1, 2, 3]);
+    eyes.up(&host);
+}
+
+#[test]
+fn root_a_new_key_is_taken_without_a_verdict() {
+    // One file for all hosts, each of which looks at it five times a second.
+    let Some(world) = world(3, AgentsSpec { timeout_us: Some(2_000_000), ..calm() }) else { return };
+    let path = world.bed.scratch().join("cluster.key");
+    let mut eyes = world.client(1);
+    let hosts = [eyes.watch("@h2"), eyes.watch("@h3")];
+    for round in 0..2 {
+        let next = path.with_extension("next");
+        let mut options = fs::File::options();
+        let mut file = options.write(true).create_new(true).mode(0o400).open(&next).expect("made");
+        std::io::Write::write_all(&mut file, format!("{round}").repeat(32).as_bytes()).expect("written");
+        drop(file);
+        fs::rename(&next, &path).expect("in place");
+        for host in 1..=3 {
+            until_true("the new key is in force", || {
+                world.agents.log(host).matches("new key in force").count() == round + 1
+            });
+        }
+        // Heard with the new key.
+        let accepted = world.counter(1, "kernel_accepted");
+        until_true("heartbeats go on", || world.counter(1, "kernel_accepted") > accepted + 20);
+    }
+    // A bad key changes nothing.
+    let next = path.with_extension("next");
+    fs::write(&next, "not a key").expect("written");
+    fs::rename(&next, &path).expect("in place");
+    until_true("a bad key is refused", || world.agents.log(1).contains("the present key stays in force"));
+    eyes.quiet();
+    assert_eq!(hosts.map(|host| eyes.finals(&host)), [0, 0], "{:#?}", eyes.told);
+    for host in 1..=3 {
+        assert_eq!(world.verdicts(host), Vec::<String>::new());
+        assert_eq!(world.status(host)["fenced"], false);
+    }
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real agents on a testbed of namespaces, real programs that die, real programs that wait. One binary, so that it is
+//! linked once. Tests that need root and cannot have it print why and pass.
+
+mod agents;
+mod cli;
+mod clients;
+mod common;
+mod deaths;
+mod network;
+mod refused;
