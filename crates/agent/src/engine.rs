@@ -55,7 +55,7 @@ const PIGGYBACKS_PER_TURN: usize = 16;
 const TRANSMITS_PER_TURN: usize = 65;
 /// How long the loop watches the ring after a fatal signal was seen on its way to a watched
 /// process, so that the exit finds it awake.
-const HINT_SPIN_NS: u64 = 150_000;
+const HINT_SPIN_NS: u64 = 40_000;
 /// Longest wait between two turns, so that a lost wake-up costs no more than this.
 const IDLE_NS: u64 = 100_000_000;
 
@@ -163,6 +163,7 @@ impl Engine {
     /// # Errors
     /// The kernel's, if waiting fails.
     pub fn run(mut self) -> io::Result<Parts> {
+        self.publish_me();
         let mut ready = Ready::default();
         while !self.stopping {
             self.turn();

@@ -17,6 +17,7 @@ pub mod journal;
 pub mod key;
 pub mod metrics;
 mod notify;
+pub mod privileges;
 pub mod process;
 pub mod rungs;
 pub mod signals;

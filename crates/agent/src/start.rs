@@ -36,6 +36,7 @@ use crate::{
     incarnation::{self, IncarnationError},
     key::{self, KeyFileError},
     notify::Notify,
+    privileges,
     rungs::{Rung, Rungs},
     signals::Signals,
     socket::{ListenError, Listener},
@@ -136,6 +137,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
         let isolation = isolate(core);
         let _ = told.send(isolation.measures().clone());
+        let _ = privileges::drop_excess();
         may_go.recv().map_or(Ok(()), |engine| engine.run().map(drop))
     })?;
     if let Ok(measures) = isolation.recv() {
@@ -234,6 +236,11 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     )?;
     if let Some(resumed) = resumed {
         control.resume(resumed)?;
+    }
+    match privileges::drop_excess() {
+        Ok(kept) if kept.is_empty() => {}
+        Ok(kept) => tracing::info!("of root's rights {} are kept", kept.join(", ")),
+        Err(error) => tracing::warn!("rights that are not needed could not be dropped: {error}"),
     }
     let end = control.run()?;
     match (end, loop_thread.join()) {

@@ -303,6 +303,9 @@ impl Client {
     pub fn join_pid(&mut self, name: &str, pid: u32, beat_timeout: Duration) -> Result<Joined, Error> {
         check_name(name)?;
         if self.registry.processes.len() >= PROCESSES_MAX {
+            self.forget_ended();
+        }
+        if self.registry.processes.len() >= PROCESSES_MAX {
             return Err(Error::TooMany { what: "processes", limit: PROCESSES_MAX });
         }
         let beat_timeout_us = micros(beat_timeout);
@@ -320,6 +323,15 @@ impl Client {
         self.await_attached()?;
         let joined = self.registry.processes.remove(&process.0).ok_or(Error::Unregistered("that process"))?;
         forgiving(self.call("quit", Op::Quit { slot: joined.granted.slot }))
+    }
+
+    /// Processes of other pids end without a word to whoever registered them; the table knows.
+    fn forget_ended(&mut self) {
+        let (table, host) = (&self.memory.table, self.hello.host_id);
+        self.registry.processes.retain(|_, joined| {
+            let state = table.process(host, joined.granted.slot).map_or(state::UNKNOWN, |process| process.state);
+            matches!(state, state::UNKNOWN | state::ALIVE | state::STALLED)
+        });
     }
 
     /// Watches `name@host`, or `@host` for the host itself (FiDe §3.1 `monitor`). The target need not be there yet.

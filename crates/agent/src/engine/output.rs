@@ -43,6 +43,20 @@ impl Engine {
         self.parts.table.tick(now);
     }
 
+    /// This host in its own table: alive as long as anybody reads a lease in it that has not passed.
+    pub(super) fn publish_me(&self) {
+        let me = self.parts.me;
+        let record = HostRecord {
+            state: state::ALIVE,
+            incarnation: self.parts.detector.config().incarnation,
+            changed_ns: now_ns(),
+            name: self.host_name(me),
+            ..HostRecord::default()
+        };
+        self.parts.table.write_host(me, &record);
+        self.parts.table.changed();
+    }
+
     pub(super) fn publish_host(&self, host: u16, now: u64) {
         let Some(peer) = self.parts.detector.peer(host) else { return };
         let newest = peer.last_rx_ns.into_iter().max().unwrap_or(0);
