@@ -64,7 +64,11 @@ impl Settings {
             match find_fastest(&bed, stretch, |line| eprintln!("{line}")) {
                 Ok(found) => {
                     add_search(report, &found);
-                    (Ok(Knobs::LAN), fast(found.no_suspicion_ms), fast(found.no_death_ms))
+                    let no_death = match found.no_death_ms == found.no_suspicion_ms {
+                        true => Err(format!("the same setting as {SAFE}")),
+                        false => fast(found.no_death_ms),
+                    };
+                    (Ok(Knobs::LAN), fast(found.no_suspicion_ms), no_death)
                 }
                 Err(e) => (Err(e.to_string()), Err(e.to_string()), Err(e.to_string())),
             }

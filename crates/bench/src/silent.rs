@@ -137,6 +137,11 @@ fn add_over_timeout(report: &mut Report, silences: &[Silence], why: &str) {
             .goal(goal),
         None => Figure::unmeasured(name, "us", why).goal(goal),
     });
+    // The agent's part of it, without the waking of a program on a busy machine.
+    let name = "host_silent_decided_over_timeout";
+    let decided: Vec<i64> =
+        silences.iter().map(|s| s.over_timeout_ns() - s.told_ns.saturating_sub(s.decided_ns) as i64).collect();
+    report.add(signed_us(name, Statistic::P99, &decided).unwrap_or_else(|| Figure::unmeasured(name, "us", why)));
     let mut timeouts = Samples::default();
     let mut to_program = Samples::default();
     for s in silences {
