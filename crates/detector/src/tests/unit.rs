@@ -460,3 +460,24 @@ proptest! {
         prop_assert_eq!(digest(&d), before);
     }
 }
+
+/// What came before a peer counted as up may have been skipped: its sender must go on carrying it.
+#[test]
+fn an_acknowledgement_is_only_of_what_came_after_the_peer_was_up() {
+    let mut d = plain(1);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut acked = |d: &mut Detector, now_ns| {
+        let len = d.poll_transmit(now_ns, &mut buf).expect("a heartbeat").len;
+        Packet::new(&buf[..len]).expect("whole").ack(2).expect("of host 2")
+    };
+    d.handle_packet(0, 0, 0, &heartbeat(2, 20, 5, |_| {})).expect("the first one");
+    assert_eq!(d.peer(2).map(|p| p.state), Some(PeerState::Up));
+    assert_eq!(acked(&mut d, MS), Ack { incarnation: 20, seq_low: 0 }, "heard, and nothing of it taken yet");
+    d.handle_packet(MS, MS, 0, &heartbeat(2, 20, 6, |_| {})).expect("the next one");
+    assert_eq!(acked(&mut d, 2 * MS), Ack { incarnation: 20, seq_low: 6 });
+    // As another incarnation it begins anew.
+    d.handle_packet(2 * MS, 2 * MS, 0, &heartbeat(2, 21, 7, |_| {})).expect("a new incarnation");
+    assert_eq!(acked(&mut d, 3 * MS).seq_low, 0);
+    d.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, 21, 8, |_| {})).expect("the next one");
+    assert_eq!(acked(&mut d, 4 * MS), Ack { incarnation: 21, seq_low: 8 });
+}
