@@ -214,8 +214,8 @@ pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: 
         results.counts.push(Figure::count("verdicts_left_by_cuts_network", healing.len() as u64, cuts as u64));
         if let Some(first) = late.first() {
             results.note(format!(
-                "trust = network: {} verdicts on hosts that this machine ran later than their timeout, as late ones are \
-                 dead by that rule; the first: {first}",
+                "trust = network: {} verdicts on hosts whose agents counted stalls of their own; to run later than the \
+                 timeout is to be dead by that rule; the first: {first}",
                 late.len()
             ));
         }
