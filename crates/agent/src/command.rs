@@ -228,7 +228,14 @@ impl Exchange {
         if self.records.push(record).is_err() {
             self.records_lost.fetch_add(1, Ordering::Relaxed);
         }
-        ring(&self.to_control);
+    }
+
+    /// Wakes the control thread if it has events to write down. Called a turn later than they were
+    /// noted: that thread would compete for a core with the programs that were just told.
+    pub fn wake_control(&self) {
+        if !self.records.is_empty() {
+            ring(&self.to_control);
+        }
     }
 
     /// Next event for the journal.

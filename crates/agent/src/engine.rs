@@ -53,9 +53,6 @@ const EVENTS_PER_TURN: usize = 512;
 const PIGGYBACKS_PER_TURN: usize = 16;
 /// Packets sent in one turn: a notice for each process, and a heartbeat.
 const TRANSMITS_PER_TURN: usize = 65;
-/// How long the loop watches the ring after a fatal signal was seen on its way to a watched
-/// process, so that the exit finds it awake.
-const HINT_SPIN_NS: u64 = 40_000;
 /// Longest wait between two turns, so that a lost wake-up costs no more than this.
 const IDLE_NS: u64 = 100_000_000;
 
@@ -114,7 +111,8 @@ pub struct Engine {
     datagram: Box<[u8; PAYLOAD_MAX + 1]>,
     counters: EngineCounters,
     started_ns: u64,
-    hint_until_ns: u64,
+    /// An exit went out in this turn: the rest waits for the next heartbeat.
+    urgent_turn: bool,
     ring_full_seen: u64,
     timeout_min_ns: u64,
     busy_turn: bool,
@@ -148,7 +146,7 @@ impl Engine {
             datagram: Box::new([0; PAYLOAD_MAX + 1]),
             counters: EngineCounters::default(),
             started_ns: now_ns(),
-            hint_until_ns: 0,
+            urgent_turn: false,
             ring_full_seen: 0,
             timeout_min_ns: parts.detector.config().timeout_ns,
             busy_turn: false,
@@ -173,9 +171,6 @@ impl Engine {
                 None if self.busy_turn => now,
                 None => self.parts.detector.poll_timeout().min(now + IDLE_NS),
             };
-            if now < self.hint_until_ns && self.spin_for_exit() {
-                continue;
-            }
             self.waiter.wait(deadline, &mut ready)?;
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.parts.exchange.quiet_engine();
@@ -195,6 +190,10 @@ impl Engine {
         }
         // An exit goes out before anything else is looked at.
         self.drain_ring();
+        if std::mem::take(&mut self.urgent_turn) && now_ns() < self.parts.detector.next_heartbeat_ns() {
+            return;
+        }
+        self.parts.exchange.wake_control();
         self.read_slots();
         self.drain_udp();
         self.parts.detector.tick(now_ns());
@@ -206,17 +205,5 @@ impl Engine {
         self.tell_events();
         self.retry_undelivered();
         self.publish(now_ns());
-    }
-
-    /// Spins on the ring until an exit arrives or the hint has aged. Returns whether to turn.
-    fn spin_for_exit(&mut self) -> bool {
-        let Some(kernel) = &self.parts.kernel else { return false };
-        while now_ns() < self.hint_until_ns {
-            if !kernel.ring.is_empty() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
     }
 }

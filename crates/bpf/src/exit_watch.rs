@@ -34,10 +34,10 @@ pub struct ExitWatchFds {
     pub watched: OwnedFd,
 }
 
-/// The attached exit watch. Dropping it detaches the programs.
+/// The attached exit watch. Dropping it detaches the program.
 pub struct ExitWatch {
     watched: MapHandle,
-    _links: [OwnedFd; 2],
+    _link: OwnedFd,
 }
 
 impl ExitWatch {
@@ -60,17 +60,17 @@ impl ExitWatch {
             open.maps.watched.reuse_fd(inherited.watched.as_fd()).map_err(fail)?;
         }
         let skel = open.load().map_err(fail)?;
-        // The links outlive the skeleton through descriptors of our own.
+        // The link outlives the skeleton through a descriptor of our own.
         let keep = |link: libbpf_rs::Result<libbpf_rs::Link>| -> Result<OwnedFd, BpfError> {
             link.map_err(fail)?
                 .as_fd()
                 .try_clone_to_owned()
                 .map_err(|source| BpfError::Map { what: "a link could not be kept", source })
         };
-        let links = [keep(skel.progs.on_process_exit.attach())?, keep(skel.progs.on_signal.attach())?];
+        let link = keep(skel.progs.on_process_exit.attach())?;
         let watched = MapHandle::try_from(&skel.maps.watched).map_err(fail)?;
         check_layout(watched.as_fd(), size_of::<Watched>(), "watched")?;
-        Ok(Self { watched, _links: links })
+        Ok(Self { watched, _link: link })
     }
 
     /// Starts to watch a process. The caller holds a pidfd and checks it after this call: a

@@ -29,8 +29,6 @@ pub const WAKE_EXIT: u32 = 1;
 pub const WAKE_SILENCE: u32 = 2;
 /// [`Wake::kind`] of an authenticated packet that the agent must read.
 pub const WAKE_PACKET: u32 = 3;
-/// [`Wake::kind`] of a fatal signal on its way to a watched process.
-pub const WAKE_HINT: u32 = 4;
 
 /// [`Wake::detail`]: replay and liveness are done, the sections are to be read.
 pub const PACKET_SECTIONS: u32 = 0;

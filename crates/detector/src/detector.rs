@@ -323,15 +323,15 @@ impl Detector {
         Ok(())
     }
 
-    /// Raises the timeout of a pair. A promise made stays kept, so it is never lowered while running.
+    /// Sets the timeout of a pair. Under lease trust it is only ever raised: a promise made stays kept.
     pub fn set_timeout(&mut self, peer: u16, timeout_ns: u64) -> Result<(), TimeoutError> {
         let me = self.config.me;
         let entry = self.peers.get_mut(usize::from(peer).wrapping_sub(1)).filter(|p| p.id != me);
         let entry = entry.ok_or(TimeoutError::UnknownHost { host: peer })?;
-        if timeout_ns < entry.timeout_ns {
+        if timeout_ns < entry.timeout_ns && self.config.trust == Trust::Lease {
             return Err(TimeoutError::Lower { asked_ns: timeout_ns, present_ns: entry.timeout_ns });
         }
-        if timeout_ns > entry.timeout_ns {
+        if timeout_ns != entry.timeout_ns {
             entry.timeout_ns = timeout_ns;
             self.tell(Event::TimeoutChanged { host: peer, timeout_ns });
         }

@@ -466,6 +466,8 @@ pub enum MonitorError {
 pub enum TimeoutError {
     #[error("host {host} is not a peer of this host")]
     UnknownHost { host: u16 },
-    #[error("{asked_ns} ns is below the present {present_ns} ns; a timeout is only ever raised while running")]
+    #[error(
+        "{asked_ns} ns is below the present {present_ns} ns; under a lease a timeout is only ever raised: a promise made stays kept"
+    )]
     Lower { asked_ns: u64, present_ns: u64 },
 }

@@ -40,10 +40,16 @@ pub struct Spread {
     base_ns: i128,
     low_ns: i64,
     high_ns: i64,
+    high_before_ns: i64,
+    high_samples: u32,
     samples: u64,
     window_low_ns: i64,
     window_samples: u32,
 }
+
+/// Samples after which the highest delay begins anew; the one before still counts as long again. A
+/// disturbance is so forgotten after 10 to 20 s at a heartbeat of 1 ms.
+const HIGH_WINDOW: u32 = 10_000;
 
 /// Samples after which the lowest delay is taken anew, so that clock drift between two hosts (at
 /// 200 ppm, 0.2 us per heartbeat of 1 ms) does not count as jitter for ever.
@@ -71,6 +77,11 @@ impl Spread {
             self.window_samples = 0;
         }
         self.samples += 1;
+        self.high_samples += 1;
+        if self.high_samples == HIGH_WINDOW {
+            self.high_before_ns = std::mem::take(&mut self.high_ns);
+            self.high_samples = 0;
+        }
         let above = delay.saturating_sub(self.low_ns);
         if above.unsigned_abs() <= stall_ns {
             self.high_ns = self.high_ns.max(above);
@@ -78,10 +89,10 @@ impl Spread {
         above.unsigned_abs()
     }
 
-    /// Largest delay above the lowest so far, in nanoseconds.
+    /// Largest delay above the lowest of late, in nanoseconds.
     #[must_use]
     pub fn jitter_max_ns(&self) -> u64 {
-        self.high_ns.unsigned_abs()
+        self.high_ns.max(self.high_before_ns).unsigned_abs()
     }
 
     /// Heartbeats recorded.
@@ -144,6 +155,19 @@ mod tests {
             spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + late, 8_000_000);
         }
         assert_eq!(spread.jitter_max_ns(), 30_000);
+    }
+
+    #[test]
+    fn a_disturbance_is_forgotten() {
+        let mut spread = Spread::default();
+        for seq in 0..3 * u64::from(HIGH_WINDOW) {
+            let late = if seq == 50 { 3_000_000 } else { 0 };
+            spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + late, u64::MAX);
+            if seq == u64::from(HIGH_WINDOW) + 100 {
+                assert_eq!(spread.jitter_max_ns(), 3_000_000, "not at once");
+            }
+        }
+        assert_eq!(spread.jitter_max_ns(), 0);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use fide_lane::now_ns;
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX, Packet, ViewId, verify};
 use zerocopy::FromBytes;
 
-use super::{DATAGRAMS_PER_TURN, Engine, HINT_SPIN_NS, RECORDS_PER_TURN};
+use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
 use crate::process::Exit;
 
 /// Bytes of the longest record in the wake ring.
@@ -20,7 +20,7 @@ impl Engine {
         if !kernel.xdp {
             return;
         }
-        let mut late = None;
+        let mut changed = None;
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
             let seen = &mut self.seen[usize::from(host) - 1];
             for plane in 0..self.parts.senders.len().min(MAX_PLANES) {
@@ -54,24 +54,24 @@ impl Engine {
                 let _ = self.parts.detector.handle_beat(now_ns(), &beat);
                 let before = seen.spread.jitter_max_ns();
                 seen.spread.record(slot.seq, self.parts.heartbeat_ns, slot.rx_ns, self.parts.timeouts.stall_ns());
-                if seen.spread.jitter_max_ns() > before {
-                    late = Some(host);
+                if seen.spread.jitter_max_ns() != before {
+                    changed = Some(host);
                 }
             }
         }
-        if let Some(host) = late {
-            self.raise_timeout(host);
+        if let Some(host) = changed {
+            self.follow_jitter(host);
         }
     }
 
-    /// A peer's heartbeats vary more than its timeout allows for: the timeout follows.
-    fn raise_timeout(&mut self, host: u16) {
+    /// A peer's heartbeats vary more than before, or less: the timeout follows.
+    fn follow_jitter(&mut self, host: u16) {
         if self.parts.timeouts.fixed {
             return;
         }
         let observed = self.seen[usize::from(host) - 1].spread.jitter_max_ns();
-        let wanted = self.parts.timeouts.for_jitter(observed);
-        // A refusal means that the timeout is longer already.
+        let wanted = self.parts.timeouts.for_jitter(observed).max(self.timeout_min_ns);
+        // Refused where a promise keeps it longer.
         let _ = self.parts.detector.set_timeout(host, wanted);
     }
 
@@ -106,10 +106,13 @@ impl Engine {
             intf::WAKE_EXIT => {
                 let slot = u8::try_from(wake.subject).unwrap_or(u8::MAX);
                 self.process_exited(now, slot, wake.cookie, Exit::from_status(wake.detail.cast_signed()), wake.ns);
-                // On its way before anything else of this turn.
+                // On its way before anything else; and then the core is free for who is told.
                 self.transmit();
+                if self.watches.clients(self.parts.me, slot) != 0 {
+                    self.tell_events();
+                }
+                self.urgent_turn = true;
             }
-            intf::WAKE_HINT => self.hint_until_ns = now + HINT_SPIN_NS,
             intf::WAKE_SILENCE => {
                 if let Ok(host) = u16::try_from(wake.subject) {
                     self.parts.detector.timer_fired(now, host);
@@ -187,8 +190,8 @@ impl Engine {
         }
         let before = seen.spread.jitter_max_ns();
         seen.spread.record(seq, self.parts.heartbeat_ns, now, self.parts.timeouts.stall_ns());
-        if seen.spread.jitter_max_ns() > before {
-            self.raise_timeout(host);
+        if seen.spread.jitter_max_ns() != before {
+            self.follow_jitter(host);
         }
     }
 }

@@ -32,8 +32,6 @@ struct task_struct {
 	struct signal_struct *signal;
 } __attribute__((preserve_access_index));
 
-struct kernel_siginfo;
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, FIDE_MAX_WATCHED);
@@ -99,24 +97,6 @@ int BPF_PROG(on_process_exit, struct task_struct *task, bool group_dead)
 	else
 		status = task->group_leader->exit_code;
 	report(FIDE_WAKE_EXIT, entry, status);
-	return 0;
-}
-
-/*
- * A fatal signal on its way wakes the agent, so that it is already running when
- * the exit follows. It proves nothing and nobody is told anything because of it.
- */
-SEC("tp_btf/signal_generate")
-int BPF_PROG(on_signal, int sig, struct kernel_siginfo *info, struct task_struct *task)
-{
-	struct fide_watched *entry;
-
-	(void)info;
-	if (sig != 9)
-		return 0;
-	entry = lookup(task);
-	if (entry)
-		report(FIDE_WAKE_HINT, entry, sig);
 	return 0;
 }
 

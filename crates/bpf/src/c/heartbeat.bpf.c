@@ -271,6 +271,9 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 			break;
 		}
 	}
+	/* Nobody waits for it here: the agent reads it at its next turn, and takes no core from others now. */
+	if (watch && !watch->clients)
+		flags = BPF_RB_NO_WAKEUP;
 	scratch->wake.detail = FIDE_PACKET_NOTICE;
 	wake_agent(counters, scratch, sizeof(scratch->wake) + NOTICE_BYTES, flags);
 	return XDP_DROP;

@@ -99,7 +99,6 @@ struct fide_stats {
 #define FIDE_WAKE_EXIT 1
 #define FIDE_WAKE_SILENCE 2
 #define FIDE_WAKE_PACKET 3
-#define FIDE_WAKE_HINT 4
 
 /* FIDE_WAKE_PACKET's `detail`: why the agent must see it */
 #define FIDE_PACKET_SECTIONS 0 /* liveness done; its sections are to be read */
@@ -110,9 +109,9 @@ struct fide_wake {
 	__u32 type;
 	__u32 len; /* payload bytes behind this header (FIDE_WAKE_PACKET) */
 	__u64 ns; /* when the program ran */
-	__u32 subject; /* EXIT, HINT: slot; SILENCE: host id; PACKET: plane */
-	__u32 detail; /* EXIT: wait status; HINT: signal; PACKET: see above */
-	__u64 cookie; /* EXIT, HINT: registration; SILENCE: last rx_ns */
+	__u32 subject; /* EXIT: slot; SILENCE: host id; PACKET: plane */
+	__u32 detail; /* EXIT: wait status; PACKET: see above */
+	__u64 cookie; /* EXIT: registration; SILENCE: last rx_ns */
 };
 
 struct fide_watched {

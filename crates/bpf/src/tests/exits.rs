@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 use super::rig::{KEY, LIMIT, loaded};
 use crate::{
     ExitWatch, Receive, Registration, Settings,
-    intf::{MAX_WATCHED, WAKE_EXIT, WAKE_HINT, WAKE_RING_BYTES, Wake},
+    intf::{MAX_WATCHED, WAKE_EXIT, WAKE_RING_BYTES, Wake},
 };
 
 /// What no shell can do: leave with the main thread first, or become another program in a second thread.
@@ -225,7 +225,7 @@ fn root_every_way_to_end() {
 }
 
 #[test]
-fn root_a_kill_is_hinted_before_the_exit_and_nothing_else_is() {
+fn root_signals_are_not_told_only_the_exit_is() {
     let Some(mut watch) = Watch::new() else { return };
     let helper = Helper::start("wait");
     watch.watch.watch(&helper.registration(7, 70)).expect("watched");
@@ -235,9 +235,8 @@ fn root_a_kill_is_hinted_before_the_exit_and_nothing_else_is() {
     helper.signal(Signal::KILL);
     let told = watch.until_exit();
     let kinds: Vec<u32> = told.iter().map(|wake| wake.kind).collect();
-    assert_eq!(kinds, [WAKE_HINT, WAKE_EXIT]);
+    assert_eq!(kinds, [WAKE_EXIT]);
     assert_eq!((told[0].subject, told[0].detail, told[0].cookie), (7, 9, 70));
-    assert!(told[0].ns <= told[1].ns);
 }
 
 #[test]

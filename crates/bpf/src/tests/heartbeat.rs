@@ -11,7 +11,8 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::rig::{Beat, INCARNATION, KEY, ME, MEMBERS, Rig, XDP_DROP, XDP_PASS, frame, notice, run};
 use crate::intf::{
-    ADMIT_DEAD, Admit, MAX_PLANES, PACKET_NOTICE, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET, WAKE_RING_BYTES,
+    ADMIT_DEAD, Admit, MAX_PLANES, PACKET_NOTICE, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET,
+    WAKE_RING_BYTES,
 };
 
 /// Counters that a frame raised.
