@@ -231,6 +231,40 @@ fn root_piggybacks_arrive_whole_and_too_large_ones_are_declined() {
     }
 }
 
+/// A program that does not read its events: fills its ring, and then something that it watches dies.
+fn overfull(world: &World) -> (Eyes, fide_client::Monitor) {
+    let (mut near, mut far) = (world.client(1), world.client(3));
+    let mut running = world.sleeper(1);
+    near.client.join_pid("talker", running.pid(), Duration::ZERO).expect("joined");
+    let monitor = far.watch("talker@h1");
+    until_true("its ring is full", || {
+        // Declined when too fast: then the next one.
+        let _ = near.client.piggyback(&[7; 1000]);
+        world.counter(3, "events_undelivered") > 3
+    });
+    running.kill();
+    until_true("the others know", || world.verdicts(3).len() == 1);
+    (far, monitor)
+}
+
+#[test]
+fn root_a_verdict_outlasts_a_full_ring() {
+    let Some(world) = world(3, calm()) else { return };
+    let (mut far, monitor) = overfull(&world);
+    assert_eq!(far.reason(&monitor), Reason::Killed(9));
+    far.quiet();
+    assert_eq!(far.finals(&monitor), 1);
+    assert!(far.told.iter().any(|event| matches!(event, Event::Lost { count } if *count > 0)), "messages were lost");
+}
+
+#[test]
+fn root_after_a_full_inbox_the_table_tells() {
+    let Some(world) = world(3, AgentsSpec { agent: without_bpf(), ..calm() }) else { return };
+    let (mut far, monitor) = overfull(&world);
+    far.next("lost", |event| matches!(event, Event::Lost { .. }).then_some(()));
+    assert_eq!(far.client.peer_state(monitor.id), fide_client::protocol::PeerState::Dead);
+}
+
 #[test]
 fn root_joins_that_cannot_be() {
     let Some(world) = world(3, calm()) else { return };
