@@ -172,6 +172,10 @@ impl Engine {
                 None => self.parts.detector.poll_timeout().min(now + IDLE_NS),
             };
             self.waiter.wait(deadline, &mut ready)?;
+            if deadline > now && ready.tokens().next().is_none() {
+                let late_ns = now_ns().saturating_sub(deadline);
+                self.parts.own_lateness_max_ns = self.parts.own_lateness_max_ns.max(late_ns);
+            }
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.parts.exchange.quiet_engine();
             }

@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn the_published_timeout_and_the_room_for_an_acknowledgement() {
         let network = Timeouts { trust: Trust::Network, heartbeat_ns: 1_000_000, kind: HostKind::Shared, fixed: false };
-        assert_eq!(network.for_jitter(0), 1_000_000 + 100_000 + 2 * 2_000_000);
+        assert_eq!(network.for_jitter(0), 1_000_000 + 100_000 + 2 * 3_500_000);
         let lease = Timeouts { trust: Trust::Lease, ..network };
         assert!(lease.for_jitter(0) > network.for_jitter(0) + 2 * 1_000_000);
-        assert!(lease.for_jitter(5_000_000) > lease.for_jitter(0), "follows what is observed");
+        assert!(lease.for_jitter(8_000_000) > lease.for_jitter(0), "follows what is observed");
     }
 }
