@@ -126,6 +126,8 @@ pub struct Config {
     pub timeout_ns: Option<u64>,
     /// UDP port of the cluster.
     pub port: u16,
+    /// How long a new key is accepted before it is used, and an old one after it is not used any more.
+    pub key_overlap_ms: u64,
     /// One or two.
     pub planes: Vec<Plane>,
     /// By id, from 1.
@@ -249,7 +251,7 @@ fn read(path: &Path) -> Result<File, ConfigError> {
 }
 
 fn build(file: File, base: &Path) -> Result<Config, String> {
-    let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port } = file.cluster;
+    let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port, key_overlap_ms } = file.cluster;
     let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir } = file.agent;
     let key_file =
         key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
@@ -291,6 +293,7 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         heartbeat_ns: heartbeat_us * 1000,
         timeout_ns: timeout_us.map(|us| us * 1000),
         port,
+        key_overlap_ms: key_overlap_ms.unwrap_or(10_000),
         planes: file.plane.into_iter().map(|plane| Plane { group: plane.group }).collect(),
         members,
         mode: mode.unwrap_or_default(),

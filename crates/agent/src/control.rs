@@ -42,8 +42,6 @@ use crate::{
 const CONNECTIONS_MAX: usize = 256;
 /// Requests taken from one connection before the others have their turn.
 const REQUESTS_PER_TURN: usize = 16;
-/// How long an old key is still accepted after a change.
-const KEY_OVERLAP: Duration = Duration::from_secs(30);
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// How long the client of an agent before may take to come back.
@@ -112,6 +110,16 @@ struct Connection {
     generation: u64,
 }
 
+/// A change of keys on its way.
+#[derive(Clone, Copy)]
+struct KeyChange {
+    next: Key,
+    old: Key,
+    /// Whether the new one is used already.
+    used: bool,
+    due: Instant,
+}
+
 /// A local process under watch.
 struct Watched {
     process: Process,
@@ -145,7 +153,7 @@ pub struct Control {
     processes: HashMap<u8, Watched>,
     journal: Journal,
     key_stamp: Option<(i64, i64, u64)>,
-    old_key: Option<(Key, Instant)>,
+    key_change: Option<KeyChange>,
     notify: Notify,
     snapshot: Option<Box<Snapshot>>,
     end: Option<End>,
@@ -172,7 +180,7 @@ impl Control {
             sessions: HashMap::new(),
             processes: HashMap::new(),
             journal,
-            old_key: None,
+            key_change: None,
             notify,
             snapshot: Some(Snapshot::empty()),
             end: None,
@@ -270,10 +278,7 @@ impl Control {
         if key::stamp(&self.parts.config.key_file) != self.key_stamp {
             self.reload_key();
         }
-        if self.old_key.is_some_and(|(_, until)| Instant::now() >= until) {
-            self.old_key = None;
-            self.set_keys(Keys { current: self.parts.keys.current, previous: None })?;
-        }
+        self.change_key()?;
         let now = Instant::now();
         let orphans: Vec<u8> = self
             .sessions
@@ -307,23 +312,55 @@ impl Control {
     }
 
     /// Takes the key file anew. A bad one leaves the present key in force.
+    ///
+    /// No host may send under a key that another does not accept yet, so a change takes two steps:
+    /// for `key_overlap_ms` the new key is accepted and the old one still used, then the new one is
+    /// used and the old one still accepted for as long. The file must reach all hosts within that time.
     fn reload_key(&mut self) {
+        if self.key_change.is_some() {
+            // Looked at again when the present change is through: the stamp stays as it was.
+            return;
+        }
         self.key_stamp = key::stamp(&self.parts.config.key_file);
-        let current = match key::load(&self.parts.config.key_file) {
+        let next = match key::load(&self.parts.config.key_file) {
             Ok(key) => key,
             Err(error) => {
                 tracing::error!("the present key stays in force: {error}");
                 return;
             }
         };
-        if current == self.parts.keys.current {
+        let present = self.parts.keys.current;
+        if next == present {
             return;
         }
-        let previous = self.parts.keys.current;
-        self.old_key = Some((previous, Instant::now() + KEY_OVERLAP));
-        if self.set_keys(Keys { current, previous: Some(previous) }).is_ok() {
-            tracing::info!("new key in force; the old one is accepted for {} s", KEY_OVERLAP.as_secs());
+        let overlap = self.key_overlap();
+        if self.set_keys(Keys { current: present, previous: Some(next) }).is_ok() {
+            self.key_change = Some(KeyChange { next, old: present, used: false, due: Instant::now() + overlap });
+            tracing::info!("a new key is accepted; it is used in {overlap:?}, until when every host needs it");
         }
+    }
+
+    fn key_overlap(&self) -> Duration {
+        Duration::from_millis(self.parts.config.key_overlap_ms)
+    }
+
+    /// The next step of a change of keys, when it is due.
+    fn change_key(&mut self) -> Result<(), EngineGone> {
+        let overlap = self.key_overlap();
+        let Some(change) = self.key_change.as_mut().filter(|change| Instant::now() >= change.due) else {
+            return Ok(());
+        };
+        if change.used {
+            let next = change.next;
+            self.key_change = None;
+            tracing::info!("the old key is not accepted any more");
+            return self.set_keys(Keys { current: next, previous: None });
+        }
+        change.used = true;
+        change.due = Instant::now() + overlap;
+        let keys = Keys { current: change.next, previous: Some(change.old) };
+        tracing::info!("the new key is in use; the old one is accepted for {overlap:?} more");
+        self.set_keys(keys)
     }
 
     /// Says goodbye for long enough that every peer hears it.

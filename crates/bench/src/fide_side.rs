@@ -120,6 +120,8 @@ impl Fide {
         let (tx, rx) = channel();
         let far = self.far.clone();
         std::thread::Builder::new().name("fide-client".into()).spawn(move || {
+            // What the library offers a thread that waits; without it, it waits like any other.
+            let _ = fide_client::wake_eagerly();
             let mut client = far.lock().unwrap_or_else(|e| e.into_inner());
             let mut timeout = None;
             while let Ok(Some(event)) = client.wait_event(Some(EVENT_LIMIT)) {

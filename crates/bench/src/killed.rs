@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process of host 2 is killed; host 1 (the same host for pidfd) is told.
 //!
-//! Kills of their own for each watcher, interleaved: on the same kill the agent, woken by the exit, would hold up the
-//! rest of it, and with it the FIN and the pidfd. As the agents' heartbeats go on meanwhile, the baselines are measured
-//! once more before any agent runs (`..._without_agents`).
+//! Kills of their own for each watcher: on the same kill the agent, woken by the exit, would hold up the rest of it, and
+//! with it the FIN and the pidfd. In alternating blocks, half of them without agents: TCP's FIN is what a host has that
+//! runs no Fide, and running agents change it, as they keep the cores out of sleep (it gets sooner) and send heartbeats
+//! (it gets later). What it is beside them is measured too (`..._beside_agents`).
 
 use crate::Args;
 use crate::fide_side::Fide;
@@ -14,11 +15,16 @@ use fide_testbed::baseline::{TcpFin, watch_pidfd};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use fide_testbed::{Spec, Testbed, Victim, VictimSpec};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const VICTIM_HOST: usize = 2;
 const WATCHER_HOST: usize = 1;
 const BIG_MIB: usize = 512;
+const FIDE: &str = "fide";
+const BESIDE: &str = "_beside_agents";
+/// Blocks without agents, and as many with.
+const BLOCKS: u32 = 4;
 /// Until the watcher blocks and the victim sleeps.
 const SETTLE: Duration = Duration::from_millis(2);
 pub(crate) const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
@@ -56,16 +62,18 @@ struct Kill<'a> {
     bed: &'a Testbed,
     watcher: Watcher<'a>,
     resident_mib: usize,
+    /// Agents run meanwhile.
+    beside: bool,
 }
 
 impl Subject for Kill<'_> {
     fn name(&self) -> String {
-        match self.watcher {
+        let name = match self.watcher {
             Watcher::Tcp(_) => "tcp_fin",
             Watcher::Pidfd => "pidfd",
-            Watcher::Fide(..) => "fide",
-        }
-        .into()
+            Watcher::Fide(..) => return FIDE.into(),
+        };
+        if self.beside { format!("{name}{BESIDE}") } else { name.into() }
     }
 
     fn trial(&mut self) -> anyhow::Result<u64> {
@@ -111,47 +119,72 @@ type Subjects<'a> = Vec<(Box<dyn Subject + 'a>, u32)>;
 /// Both sizes, all watchers.
 pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let bed = Testbed::build(Spec::default())?;
-    let os_watchers = |resident_mib, n| -> anyhow::Result<Subjects<'_>> {
+    let os_watchers = |resident_mib, n, beside| -> anyhow::Result<Subjects<'_>> {
         let fin = TcpFin::listen(bed.host(WATCHER_HOST), 0)?;
-        let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib });
+        let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib, beside });
         Ok(vec![(kill(Watcher::Tcp(fin)), n), (kill(Watcher::Pidfd), n)])
     };
-    let alone = interleave("SIGKILL of a process, no agents", &mut os_watchers(0, args.kills / 3)?);
-    for (name, outcome) in ["tcp_fin", "pidfd"].into_iter().zip(&alone) {
-        report.add(Figure::time(&format!("{name}_small_without_agents"), Statistic::P50, &outcome.samples));
-    }
-    let mut fide = Fide::start(&bed);
     for (size, resident_mib, n) in [("small", 0, args.kills), ("512mib", BIG_MIB, args.big_kills)] {
         let stages = RefCell::new(Stages::default());
-        let mut subjects = os_watchers(resident_mib, n)?;
-        if size == "small" {
-            for setting in lists.all.iter().filter(|s| s.name != list::NO_FALSE_DEATH) {
-                if let Ok(knobs) = setting.knobs {
-                    let kill = list::Kill { bed: &lists.bed, name: setting.name, knobs };
-                    subjects.push((Box::new(kill), setting.trials));
+        let mut named: BTreeMap<String, Outcome> = BTreeMap::new();
+        let mut why = None;
+        for block in 1..=BLOCKS {
+            let share = |n: u32| n.div_ceil(BLOCKS);
+            let mut subjects = os_watchers(resident_mib, share(n), false)?;
+            if size == "small" {
+                for setting in lists.all.iter().filter(|s| s.name != list::NO_FALSE_DEATH) {
+                    if let Ok(knobs) = setting.knobs {
+                        let kill = list::Kill { bed: &lists.bed, name: setting.name, knobs };
+                        subjects.push((Box::new(kill), share(setting.trials)));
+                    }
                 }
             }
+            let what = format!("SIGKILL of a process, {size}, block {block} of {BLOCKS}");
+            run(&format!("{what}, no agents"), subjects, &mut named);
+            match Fide::start(&bed) {
+                Ok(mut fide) => {
+                    let mut subjects = os_watchers(resident_mib, share(n).div_ceil(2), true)?;
+                    let watcher = Watcher::Fide(&mut fide, &stages);
+                    subjects.push((Box::new(Kill { bed: &bed, watcher, resident_mib, beside: true }), share(n)));
+                    run(&what, subjects, &mut named);
+                }
+                Err(error) => why = Some(error),
+            }
         }
-        if let Ok(fide) = &mut fide {
-            let watcher = Watcher::Fide(fide, &stages);
-            subjects.push((Box::new(Kill { bed: &bed, watcher, resident_mib }), n));
-        }
-        let outcomes = interleave(&format!("SIGKILL of a process, {size}"), &mut subjects);
-        let named: Vec<_> = subjects.iter().map(|(s, _)| s.name()).zip(outcomes).collect();
-        drop(subjects);
-        add_figures(report, size, &named, lists, fide.as_ref().err());
-        if fide.is_ok() {
+        add_figures(report, size, &named, lists, why.as_ref());
+        if named.contains_key(FIDE) {
             add_stages(report, size, &stages.into_inner());
         }
     }
     Ok(())
 }
 
-fn add_figures(report: &mut Report, size: &str, named: &[(String, Outcome)], lists: &Settings, why: Option<&String>) {
-    let of = |name: &str| named.iter().find(|(n, _)| n == name).map(|(_, o)| o);
+/// One block, added to what the blocks before gave.
+fn run(what: &str, mut subjects: Subjects<'_>, named: &mut BTreeMap<String, Outcome>) {
+    let outcomes = interleave(what, &mut subjects);
+    for ((subject, _), outcome) in subjects.iter().zip(outcomes) {
+        named.entry(subject.name()).or_default().absorb(outcome);
+    }
+}
+
+fn add_figures(
+    report: &mut Report,
+    size: &str,
+    named: &BTreeMap<String, Outcome>,
+    lists: &Settings,
+    why: Option<&String>,
+) {
+    let of = |name: &str| named.get(name);
     let goals: &[(&str, Option<f64>)] = match size {
-        "small" => &[("tcp_fin", Some(0.7)), ("pidfd", None), (list::SAFE, Some(0.002)), (list::LAN, None)],
-        _ => &[("tcp_fin", Some(0.005)), ("pidfd", None)],
+        "small" => &[
+            ("tcp_fin", Some(0.7)),
+            ("pidfd", None),
+            ("tcp_fin_beside_agents", None),
+            ("pidfd_beside_agents", None),
+            (list::SAFE, Some(0.002)),
+            (list::LAN, None),
+        ],
+        _ => &[("tcp_fin", Some(0.005)), ("pidfd", None), ("tcp_fin_beside_agents", None)],
     };
     for (baseline, goal) in goals {
         let own = format!("{baseline}_{size}");
@@ -166,7 +199,7 @@ fn add_figures(report: &mut Report, size: &str, named: &[(String, Outcome)], lis
             _ => Figure::time(&own, Statistic::P50, samples),
         });
         let name = format!("sigkill_{size}_vs_{baseline}");
-        let figure = match (of("fide"), why) {
+        let figure = match (of(FIDE), why) {
             (Some(fide), _) => Figure::time(&name, Statistic::P50, &fide.samples).remark(match samples.n() {
                 0 => format!("{baseline} was not measured"),
                 _ => format!("p10 {:.0} us, of the baseline {:.0} us", p10_us(&fide.samples), p10_us(samples)),

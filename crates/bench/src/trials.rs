@@ -27,6 +27,15 @@ pub(crate) struct Outcome {
     in_a_row: u32,
 }
 
+impl Outcome {
+    /// Adds what a later block gave.
+    pub(crate) fn absorb(&mut self, later: Outcome) {
+        self.samples.absorb(&later.samples);
+        self.failures += later.failures;
+        self.why = later.why.or(self.why.take());
+    }
+}
+
 /// Runs `n` trials of each subject, spread evenly over the run; outcomes are in the subjects' order.
 pub(crate) fn interleave(what: &str, subjects: &mut [(Box<dyn Subject + '_>, u32)]) -> Vec<Outcome> {
     let rounds = subjects.iter().map(|(_, n)| *n).max().unwrap_or(0);

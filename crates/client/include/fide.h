@@ -224,6 +224,11 @@ int fide_piggyback_as(struct fide_t *fide, int process, const void *data, size_t
 // "I make progress": one atomic addition, from any thread, without a lock.
 int fide_beat(const struct fide_t *fide);
 
+// Has the scheduler run the calling thread soon after it is woken: for the thread that calls fide_dispatch. Needs no
+// privilege. 0, or -EINVAL before Linux 6.12 or for a thread that is not of the ordinary policy (nothing is changed
+// then).
+int fide_wake_eagerly(void);
+
 // 1 if this host must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call.
 int fide_is_fenced(const struct fide_t *fide);
 

@@ -404,6 +404,18 @@ pub unsafe extern "C" fn fide_beat(fide: *const Fide) -> c_int {
     })
 }
 
+/// Has the scheduler run the calling thread soon after it is woken: for the thread that calls fide_dispatch. Needs no
+/// privilege. 0, or -EINVAL before Linux 6.12 or for a thread that is not of the ordinary policy (nothing is changed
+/// then).
+#[unsafe(no_mangle)]
+pub extern "C" fn fide_wake_eagerly() -> c_int {
+    guard(|| {
+        crate::wake_eagerly()
+            .map_err(|errno| Failure(-errno.raw_os_error(), format!("the scheduler grants no short slice: {errno}")))?;
+        Ok(0)
+    })
+}
+
 /// 1 if this host must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call.
 ///
 /// # Safety

@@ -21,6 +21,7 @@
 //! | [`protocol`] | the messages to the agent (the agent uses them too) |
 //! | `client` | [`Client`]: calls, the event loop's part |
 //! | `reattach` | what happens when the agent goes away and comes back |
+//! | `eager` | [`wake_eagerly`]: a thread that is run soon after it is woken |
 //! | `registry` | which watch is whose, which verdict was told already |
 //! | `memory`, `link` | mapped memory and the socket |
 //! | [`capi`] | the C ABI |
@@ -32,6 +33,7 @@
 //! **Invariant: no privileges.** A client needs its rights on the agent's socket and nothing else.
 
 mod client;
+mod eager;
 mod error;
 mod event;
 mod link;
@@ -43,6 +45,7 @@ pub mod capi;
 pub mod protocol;
 
 pub use client::{Client, ConnectOptions, Counters, Joined, Monitor, Wanted};
+pub use eager::wake_eagerly;
 pub use error::{Declined, Error};
 pub use event::{Event, Evidence, MonitorId, ProcessId, Verdict};
 pub use fide_shm::{

@@ -62,6 +62,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             ),
         );
     }
+    // Older kernels refuse; then this waits like any other program.
+    let _ = fide_client::wake_eagerly();
     let until = arguments.limit.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

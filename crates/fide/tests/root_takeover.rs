@@ -73,7 +73,9 @@ fn take_over(receive: &str, exit_watch: &str) {
     let mut far = client(&agents, 2);
     far.monitor("db@h1", Wanted::default()).expect("monitored");
     far.monitor("@h1", Wanted::default()).expect("monitored");
-    wait_for(&mut far, "db is up", |event| matches!(event, Event::Up { target, .. } if &**target == "db@h1").then_some(()));
+    wait_for(&mut far, "db is up", |event| {
+        matches!(event, Event::Up { target, .. } if &**target == "db@h1").then_some(())
+    });
     wait_for(&mut local, "db is up here", |event| matches!(event, Event::Up { .. }).then_some(()));
     let before = status(&agents, 1);
 

@@ -33,6 +33,12 @@ impl Samples {
         self.0.saturating_record(ns);
     }
 
+    /// Adds all of another.
+    pub fn absorb(&mut self, other: &Samples) {
+        // Both have the bounds of `default`.
+        let _ = self.0.add(&other.0);
+    }
+
     /// How many.
     pub fn n(&self) -> u64 {
         self.0.len()

@@ -59,6 +59,7 @@ table!(ClusterTable {
     heartbeat_us: u64,
     timeout_us: u64,
     port: u16,
+    key_overlap_ms: u64,
 });
 
 table!(AgentTable {

@@ -271,7 +271,15 @@ impl Engine {
     pub(super) fn drain_outboxes(&mut self) {
         let mut buffer = [0; PIGGYBACK_MAX];
         for client in 0..self.sessions.len() {
-            for _ in 0..PIGGYBACKS_PER_TURN {
+            if self.sessions[client].as_ref().is_none_or(|session| session.memory.region.outbox_is_empty()) {
+                continue;
+            }
+            // What finds no place in the detector's queues stays in the outbox, which is the client's to feel.
+            let owned = (0u8..)
+                .zip(self.owners.iter())
+                .filter(|(_, owner)| owner.is_some_and(|owner| usize::from(owner.client) == client));
+            let room = owned.map(|(slot, _)| self.parts.detector.piggyback_capacity(slot)).min();
+            for _ in 0..room.unwrap_or(PIGGYBACKS_PER_TURN).min(PIGGYBACKS_PER_TURN) {
                 let Some(session) = &mut self.sessions[client] else { break };
                 match session.memory.region.pop_outbox(&mut buffer) {
                     Ok(Some((slot, bytes))) => {

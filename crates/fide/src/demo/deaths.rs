@@ -210,7 +210,11 @@ impl<'a> Scene<'a> {
         await_up(&mut self.far, monitor)?;
         let far = &mut self.far;
         let (at_ns, told) = std::thread::scope(|scope| {
-            let program = scope.spawn(move || await_verdict(far, monitor, SETTLE + TOLD_LIMIT));
+            let program = scope.spawn(move || {
+                // As a program that wants to know soon would; refused by older kernels.
+                let _ = fide_client::wake_eagerly();
+                await_verdict(far, monitor, SETTLE + TOLD_LIMIT)
+            });
             std::thread::sleep(SETTLE);
             let at_ns = victim.signal(death.signal());
             (at_ns, program.join())

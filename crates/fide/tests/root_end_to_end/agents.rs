@@ -107,8 +107,8 @@ fn root_an_agent_that_leaves_is_no_failure() {
 
 #[test]
 fn root_a_new_key_is_taken_without_a_verdict() {
-    // One file for all hosts, each of which looks at it five times a second.
-    let Some(world) = world(3, AgentsSpec { timeout_us: Some(2_000_000), ..calm() }) else { return };
+    // One file for all hosts, each of which looks at it five times a second: the overlap is longer than that.
+    let Some(world) = world(3, AgentsSpec { cluster_extra: "key_overlap_ms = 1500".into(), ..calm() }) else { return };
     let path = world.bed.scratch().join("cluster.key");
     let mut eyes = world.client(1);
     let hosts = [eyes.watch("@h2"), eyes.watch("@h3")];
@@ -120,8 +120,13 @@ fn root_a_new_key_is_taken_without_a_verdict() {
         drop(file);
         fs::rename(&next, &path).expect("in place");
         for host in 1..=3 {
-            until_true("the new key is in force", || {
-                world.agents.log(host).matches("new key in force").count() == round + 1
+            until_true("the new key is in use", || {
+                world.agents.log(host).matches("the new key is in use").count() == round + 1
+            });
+        }
+        for host in 1..=3 {
+            until_true("the old key is forgotten", || {
+                world.agents.log(host).matches("the old key is not accepted").count() == round + 1
             });
         }
         // Heard with the new key.

@@ -265,6 +265,39 @@ fn root_after_a_full_inbox_the_table_tells() {
     assert_eq!(far.client.peer_state(monitor.id), fide_client::protocol::PeerState::Dead);
 }
 
+/// What a call took is delivered, however fast the calls come; what is too fast is declined in the call.
+#[test]
+fn root_a_burst_of_piggybacks_arrives_whole_and_in_order() {
+    const MESSAGES: u32 = 200;
+    let Some(world) = world(3, calm()) else { return };
+    let (mut near, mut far, mut here) = (world.client(1), world.client(3), world.client(1));
+    let running = world.sleeper(1);
+    near.client.join_pid("talker", running.pid(), Duration::ZERO).expect("joined");
+    let monitors = [far.watch("talker@h1"), here.watch("talker@h1")];
+    let mut declined = 0;
+    for n in 0..MESSAGES {
+        let message = format!("{n:0200}");
+        until_true("room in the outbox", || match near.client.piggyback(message.as_bytes()) {
+            Ok(()) => true,
+            Err(Declined::Full) => {
+                declined += 1;
+                false
+            }
+            Err(other) => panic!("{other}"),
+        });
+    }
+    for (eyes, monitor) in [&mut far, &mut here].into_iter().zip(&monitors) {
+        for n in 0..MESSAGES {
+            let heard = eyes.next("a message", |event| match event {
+                Event::Piggyback { monitor: of, bytes, .. } if *of == monitor.id => Some(bytes.to_vec()),
+                _ => None,
+            });
+            assert_eq!(String::from_utf8_lossy(&heard), format!("{n:0200}"), "{declined} were declined");
+        }
+    }
+    assert_eq!(world.counter(1, "piggybacks_declined"), 0);
+}
+
 #[test]
 fn root_joins_that_cannot_be() {
     let Some(world) = world(3, calm()) else { return };
