@@ -4,7 +4,7 @@
 use std::{fs, os::unix::fs::OpenOptionsExt, time::Duration};
 
 use fide_client::{Event, Reason, now_ns};
-use fide_testbed::{AgentsSpec, Victim, VictimSpec};
+use fide_testbed::{AgentSpec, AgentsSpec, Victim, VictimSpec};
 
 use super::common::{calm, until_true, world};
 
@@ -144,4 +144,19 @@ fn root_a_new_key_is_taken_without_a_verdict() {
         assert_eq!(world.verdicts(host), Vec::<String>::new());
         assert_eq!(world.status(host)["fenced"], false);
     }
+}
+
+#[test]
+fn root_a_busy_loop_sees_and_tells_as_a_sleeping_one_does() {
+    let mut spec = calm();
+    let busy = AgentSpec { mode: "busy".into(), ..Default::default() };
+    spec.overrides.insert(1, busy);
+    let Some(world) = world(3, spec) else { return };
+    assert_eq!((world.status(1)["mode"].clone(), world.status(2)["mode"].clone()), ("busy".into(), "sleep".into()));
+    let (mut near, mut eyes) = (world.client(1), world.client(2));
+    let mut running = world.sleeper(1);
+    near.client.join_pid("spinner", running.pid(), Duration::ZERO).expect("joined");
+    let watched = eyes.watch("spinner@h1");
+    running.kill();
+    assert_eq!(eyes.verdict(&watched).reason, Reason::Killed(9));
 }
