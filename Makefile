@@ -14,5 +14,5 @@ help:
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
 setup demo test bench bench-detect clean:
-	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it from https://rustup.rs" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(ARGS)
