@@ -107,7 +107,6 @@ struct Connection {
     fd: OwnedFd,
     who: Credentials,
     client: Option<u8>,
-    generation: u64,
 }
 
 /// A change of keys on its way.
@@ -386,7 +385,7 @@ impl Control {
             let token = TOKEN_CONNECTION | (self.next_connection & 0xffff_ffff);
             let data = epoll::EventData::new_u64(token);
             if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok() {
-                self.connections.insert(token, Connection { fd, who, client: None, generation: token });
+                self.connections.insert(token, Connection { fd, who, client: None });
             }
         }
     }
@@ -432,7 +431,6 @@ impl Control {
     /// A client is gone: its watches go with it, its processes stay under watch.
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        debug_assert_eq!(connection.generation, token);
         if let Some(client) = connection.client {
             self.end_session(client);
         }

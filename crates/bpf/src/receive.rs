@@ -370,19 +370,6 @@ impl Receive {
         })
     }
 
-    /// Installs a ring made earlier (after a takeover).
-    ///
-    /// # Errors
-    /// [`BpfError::Map`] if `ring` is no such ring.
-    pub fn install_client_ring(&self, client: u8, ring: BorrowedFd<'_>) -> Result<(), BpfError> {
-        self.client_rings
-            .update(&u32::from(client).to_ne_bytes(), &ring.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| BpfError::Map {
-                what: "a client's ring could not be installed",
-                source: io::Error::other(error),
-            })
-    }
-
     /// Takes the ring of `client` away; what is in it stays readable for whoever holds it.
     pub fn close_client_ring(&self, client: u8) {
         let _ = self.client_rings.delete(&u32::from(client).to_ne_bytes());

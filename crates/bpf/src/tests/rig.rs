@@ -2,7 +2,7 @@
 //! A loaded receive program without a network.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
@@ -128,9 +128,8 @@ impl Rig {
     }
 }
 
-/// A client's ring.
+/// A client's ring; its mapping keeps it after its descriptor is closed.
 pub(super) struct ClientRing {
-    pub(super) fd: OwnedFd,
     ring: BpfRing,
 }
 
@@ -138,7 +137,7 @@ impl ClientRing {
     pub(super) fn open(rig: &Rig, client: u8) -> Self {
         let fd = rig.receive.client_rings().expect("rings").open(client).expect("a ring");
         let ring = BpfRing::map(fd.as_fd(), CLIENT_RING_BYTES).expect("mapped");
-        Self { fd, ring }
+        Self { ring }
     }
 
     pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
