@@ -60,6 +60,14 @@ static void *remain(void *unused)
 	return 0;
 }
 
+static void *work(void *unused)
+{
+	(void)unused;
+	for (volatile unsigned long n = 0;; n++)
+		if (n % 1000000 == 0)
+			usleep(100);
+}
+
 int main(int argc, char **argv)
 {
 	pthread_t thread;
@@ -74,6 +82,9 @@ int main(int argc, char **argv)
 		pthread_create(&thread, 0, remain, 0);
 		syscall(SYS_exit, 5);
 	}
+	if (!strcmp(mode, "threads"))
+		for (int i = 0; i < 4; i++)
+			pthread_create(&thread, 0, work, 0);
 	puts("ready");
 	fflush(stdout);
 	wait_for_a_byte();
@@ -251,6 +262,16 @@ fn root_the_last_thread_counts_not_the_main_one() {
 
     let helper = Helper::start("leader-first");
     assert_eq!(watch.end(helper, 1, |h| h.signal(Signal::KILL)) & 0x7f, 9);
+}
+
+#[test]
+fn root_a_killed_group_ends_with_its_last_thread() {
+    let Some(mut watch) = Watch::new() else { return };
+    for round in 0..20 {
+        assert_eq!(watch.end(Helper::start("threads"), round, |h| h.signal(Signal::KILL)) & 0x7f, 9);
+        // The others are killed when one of them calls exit_group: with its code, not with their signal.
+        assert_eq!(watch.end(Helper::start("threads"), round, Helper::go), 3 << 8);
+    }
 }
 
 #[test]

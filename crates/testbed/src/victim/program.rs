@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the `fide-victim` program does.
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: fide-victim [--resident-mib N] [--threads N] [--tcp ADDR:PORT] [--exit-code N]
@@ -70,7 +72,7 @@ fn live(options: &Options) -> std::io::Result<Infallible> {
     // A core dump would delay the death that is to be measured.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none)?;
-    let signals = blocked_signals();
+    let signals = blocked_signals()?;
     touch_memory(options.resident_mib)?;
     let _connection = options.tcp.map(TcpStream::connect).transpose()?;
     for _ in 0..options.threads {
@@ -80,43 +82,50 @@ fn live(options: &Options) -> std::io::Result<Infallible> {
             }
         });
     }
-    // Whoever started it is gone when its pipe is.
-    std::thread::spawn(|| {
-        let mut rest = [0; 64];
-        while matches!(std::io::stdin().read(&mut rest), Ok(n) if n > 0) {}
-        std::process::exit(0);
-    });
     println!("ready");
     std::io::stdout().flush()?;
+    // One thread does all the waiting: a second one would have to be woken and to die as well, before the process has.
+    let stdin = std::io::stdin();
     loop {
-        match await_signal(&signals) {
-            libc::SIGUSR1 => commit_segv(),
-            // Without closing anything: the kernel does that when the process is dead.
-            libc::SIGUSR2 => std::process::exit(options.exit_code.into()),
-            _ => {}
+        let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
+        poll(&mut ready, None)?;
+        if ready[0].revents().contains(PollFlags::IN) {
+            match next_signal(&signals)? {
+                libc::SIGUSR1 => commit_segv(),
+                // Without closing anything: the kernel does that when the process is dead.
+                libc::SIGUSR2 => std::process::exit(options.exit_code.into()),
+                _ => {}
+            }
+        } else if stdin.lock().read(&mut [0; 64])? == 0 {
+            // Whoever started it is gone when its pipe is.
+            std::process::exit(0);
         }
     }
 }
 
-/// Blocks SIGUSR1 and SIGUSR2, for all threads to come as well.
-fn blocked_signals() -> libc::sigset_t {
+/// A descriptor that tells of SIGUSR1 and SIGUSR2, which are blocked from now on, for all threads to come as well.
+fn blocked_signals() -> std::io::Result<OwnedFd> {
     // SAFETY: sigset_t is plain memory that sigemptyset fills before anything reads it; the calls only touch the set
-    // and this thread's mask.
+    // and this thread's mask; the descriptor is ours alone.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGUSR1);
         libc::sigaddset(&mut set, libc::SIGUSR2);
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        set
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC) {
+            -1 => Err(std::io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
     }
 }
 
-fn await_signal(set: &libc::sigset_t) -> i32 {
-    let mut signal = 0;
-    // SAFETY: both pointers are to live locals.
-    unsafe { libc::sigwait(set, &mut signal) };
-    signal
+/// The number of the next signal.
+fn next_signal(signals: &OwnedFd) -> std::io::Result<i32> {
+    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+    rustix::io::read(signals, &mut record)?;
+    // `ssi_signo` is its first field.
+    Ok(i32::from_ne_bytes([record[0], record[1], record[2], record[3]]))
 }
 
 fn commit_segv() {
@@ -131,15 +140,15 @@ fn touch_memory(mib: usize) -> std::io::Result<()> {
     if mib == 0 {
         return Ok(());
     }
-    // SAFETY: a fresh private mapping at an address of the kernel's choice, populated by the kernel and never unmapped;
-    // nothing reads or writes it.
-    unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            mib << 20,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::POPULATE,
-        )?;
+    let bytes = mib << 20;
+    // SAFETY: a fresh private mapping at an address of the kernel's choice, never unmapped.
+    let memory = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?.cast::<u8>()
+    };
+    // By the program itself, as programs do.
+    for page in (0..bytes).step_by(rustix::param::page_size()) {
+        // SAFETY: inside the mapping, which nobody else knows of.
+        unsafe { memory.add(page).write_volatile(1) };
     }
     Ok(())
 }
