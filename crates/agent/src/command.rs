@@ -81,6 +81,8 @@ pub enum Command {
     },
     Snapshot(Box<Snapshot>),
     SetKeys(Keys),
+    /// The largest packet that every plane carries.
+    SetPayloadMax(usize),
     Restart {
         incarnation: u32,
     },
@@ -148,7 +150,7 @@ pub enum MonitorRefusal {
 }
 
 /// Something that happened, for the journal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Record {
     pub now_ns: u64,
     pub event: detector::Event,

@@ -36,6 +36,7 @@ use crate::{
     signals::{Signal, Signals},
     snapshot::Snapshot,
     socket::{self, Credentials, Listener},
+    start,
 };
 
 /// Connections at a time, sessions among them.
@@ -79,6 +80,8 @@ pub struct Parts {
     pub rungs: Rungs,
     pub incarnation: u32,
     pub timeout_ns: u64,
+    /// Names of the planes' interfaces.
+    pub interfaces: Vec<String>,
     pub signals: Signals,
     /// What a new agent would take over.
     pub estate: Estate,
@@ -99,7 +102,7 @@ pub struct Estate {
 pub struct Resumed {
     pub sessions: Vec<(SessionState, OwnedFd, OwnedFd)>,
     pub processes: Vec<(ProcessState, OwnedFd)>,
-    pub journal_next: u64,
+    pub journal: Journal,
 }
 
 /// A connection and what it has claimed.
@@ -153,6 +156,8 @@ pub struct Control {
     journal: Journal,
     key_stamp: Option<(i64, i64, u64)>,
     key_change: Option<KeyChange>,
+    /// What the loop was told last; 0 before it was told anything.
+    payload_max: usize,
     notify: Notify,
     snapshot: Option<Box<Snapshot>>,
     end: Option<End>,
@@ -180,6 +185,7 @@ impl Control {
             processes: HashMap::new(),
             journal,
             key_change: None,
+            payload_max: 0,
             notify,
             snapshot: Some(Snapshot::empty()),
             end: None,
@@ -192,7 +198,7 @@ impl Control {
     /// # Errors
     /// The kernel's.
     pub fn resume(&mut self, resumed: Resumed) -> io::Result<()> {
-        self.journal.continue_from(resumed.journal_next);
+        self.journal = resumed.journal;
         for (state, region, events) in resumed.sessions {
             self.sessions.insert(
                 state.client,
@@ -278,6 +284,7 @@ impl Control {
             self.reload_key();
         }
         self.change_key()?;
+        self.follow_mtu()?;
         let now = Instant::now();
         let orphans: Vec<u8> = self
             .sessions
@@ -303,6 +310,20 @@ impl Control {
             Err(error) => tracing::error!("excluded by the others and fenced for good: {error}"),
         }
         Ok(())
+    }
+
+    /// Heartbeats must fit into what every plane carries, and programs hear what remains for their messages.
+    fn follow_mtu(&mut self) -> Result<(), EngineGone> {
+        // An interface that is gone carries nothing; whether it comes back, the paths' own verdicts tell.
+        let Ok(payload_max) = start::payload_max(&self.parts.interfaces) else { return Ok(()) };
+        if payload_max == self.payload_max {
+            return Ok(());
+        }
+        if self.payload_max != 0 {
+            tracing::warn!("the planes' MTU has changed: packets of {payload_max} bytes now");
+        }
+        self.payload_max = payload_max;
+        self.parts.exchange.call(Command::SetPayloadMax(payload_max)).map(drop)
     }
 
     fn set_keys(&mut self, keys: Keys) -> Result<(), EngineGone> {

@@ -32,7 +32,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{engine::Frozen, socket};
+use crate::{engine::Frozen, journal::Journal, socket};
 
 /// Heartbeats for which a frozen agent waits for the new one.
 pub const LIMIT_HEARTBEATS: u32 = 200;
@@ -111,7 +111,7 @@ pub struct State {
     pub frozen: Frozen,
     pub sessions: Vec<SessionState>,
     pub processes: Vec<ProcessState>,
-    pub journal_next: u64,
+    pub journal: Journal,
 }
 
 impl State {

@@ -8,6 +8,7 @@ use std::{
 
 use fide_detector::{Event, Evidence, HostSet, Verdict, VerdictKind, Via};
 use fide_wire::HOST_SLOT;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
@@ -16,7 +17,7 @@ use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
 const ENTRIES_MAX: usize = 4096;
 
 /// One thing that happened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// `HOST-NUMBER`: unique for this run of the agent.
     pub id: String,
@@ -29,8 +30,8 @@ pub struct Entry {
     process: Option<String>,
 }
 
-/// The last entries.
-#[derive(Debug)]
+/// The last entries. An agent that takes over goes on with the journal of the one before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Journal {
     host: String,
     entries: VecDeque<Entry>,
@@ -55,17 +56,6 @@ impl Journal {
             failures: 0,
             silences: 0,
         }
-    }
-
-    /// The number the next entry gets.
-    #[must_use]
-    pub fn next(&self) -> u64 {
-        self.next
-    }
-
-    /// Goes on counting where the agent before stopped.
-    pub fn continue_from(&mut self, next: u64) {
-        self.next = next.max(self.next);
     }
 
     /// Notes what the loop told.

@@ -25,7 +25,7 @@ use fide_shm::{
     session::AgentSession,
     table::{AliveTable, name_bytes},
 };
-use fide_wire::{Keys, MAX_PLANES, PIGGYBACK_MAX};
+use fide_wire::{Keys, MAX_PLANES, PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use crate::{
     command::{Channel, Exchange, Memory},
@@ -75,6 +75,11 @@ pub enum StartError {
     /// A rung was demanded and is not to be had.
     #[error("{wanted} was demanded and is not to be had here: {why}; \"auto\" takes the next best")]
     Rung { wanted: &'static str, why: String },
+    #[error(
+        "interfaces {names}: the smallest MTU is {mtu_bytes} bytes, the heartbeats of this cluster need {need_bytes}: \
+         `ip link set INTERFACE mtu {need_bytes}`, or more, or fewer members"
+    )]
+    Mtu { names: String, mtu_bytes: usize, need_bytes: usize },
     #[error(transparent)]
     Timeout(#[from] TimeoutTooShort),
     #[error(transparent)]
@@ -108,6 +113,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let me = config.identify(options.host.as_deref(), &local)?;
     let keys = Keys::from(key::load(&config.key_file)?);
     let interfaces = interfaces(&config, me)?;
+    let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
     let core = config.core.unwrap_or_else(default_core);
     let path = config.runtime_dir.join("agent.sock");
 
@@ -150,7 +156,15 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         None => {
             let incarnation = incarnation::next(&config.state_dir)?;
             let slack_ns = timeouts.stall_slack_ns(lateness_ns);
-            let detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
+            let mut detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
+            detector.payload_max = payload_max(&names)?;
+            if detector.payload_max < detector.payload_min() {
+                return Err(StartError::Mtu {
+                    names: names.join(", "),
+                    mtu_bytes: detector.payload_max + PACKET_HEADERS,
+                    need_bytes: detector.payload_min() + PACKET_HEADERS,
+                });
+            }
             Begin {
                 detector: Detector::new(detector, now_ns())?,
                 table: AliveTable::create(me, members, incarnation, &name, now_ns())?,
@@ -229,6 +243,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             rungs: host.rungs,
             incarnation,
             timeout_ns,
+            interfaces: names,
             signals,
             estate: host.estate.complete(),
         },
@@ -300,7 +315,7 @@ fn taken_over(successor: &Successor, name: &str) -> Result<Begin, StartError> {
             frozen: state.frozen,
             memories,
             listener,
-            resumed: Resumed { sessions, processes, journal_next: state.journal_next },
+            resumed: Resumed { sessions, processes, journal: state.journal },
         }),
     })
 }
@@ -390,7 +405,21 @@ fn detector_config(
         stall_slack_ns,
         drift_ppm: detector::config::DRIFT_PPM,
         piggyback_max: PIGGYBACK_MAX,
+        payload_max: PAYLOAD_MAX,
     }
+}
+
+/// IPv4 and UDP.
+const PACKET_HEADERS: usize = 28;
+
+/// The largest packet that all of these interfaces carry, bytes of UDP payload.
+///
+/// # Errors
+/// The kernel's, if one of them is gone.
+pub(crate) fn payload_max(names: &[String]) -> io::Result<usize> {
+    names
+        .iter()
+        .try_fold(PAYLOAD_MAX, |least, name| Ok(interface::mtu_bytes(name)?.saturating_sub(PACKET_HEADERS).min(least)))
 }
 
 /// The rungs this host grants.

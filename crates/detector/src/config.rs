@@ -3,7 +3,8 @@
 
 use crate::types::HostSet;
 use fide_wire::{
-    ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX, PIGGYBACK_MAX, SECTION_HEADER_LEN, VIEW_STEADY_LEN,
+    ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_NAME, MAX_PLANES, MONITOR_LEN, Name, PAYLOAD_MAX, PIGGYBACK_MAX, ROSTER_LEN,
+    SECTION_HEADER_LEN, VIEW_STEADY_LEN,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +67,13 @@ pub struct Config {
     pub drift_ppm: u32,
     /// Upper limit of the piggyback grant, bytes.
     pub piggyback_max: usize,
+    /// The largest packet that every plane carries, bytes; at most [`PAYLOAD_MAX`]. May change, see
+    /// [`crate::Detector::set_payload_max`].
+    pub payload_max: usize,
 }
+
+/// Bytes of a view section beside its three lists of members.
+const VIEW_LEN_MAX: usize = 28;
 
 /// Default of [`Config::drift_ppm`].
 pub const DRIFT_PPM: u32 = 200;
@@ -105,6 +112,8 @@ pub enum ConfigError {
     MajorityMonitors { id: u16, missing: u16 },
     #[error("policy = majority needs at least one voter")]
     NoVoter,
+    #[error("packets of {payload_max} bytes: the heartbeats of this cluster need {need} to {PAYLOAD_MAX}")]
+    Payload { payload_max: usize, need: usize },
 }
 
 /// FiDe §3.3: TO = HB + latency_min (lambda) + 2 jitter_max (delta), all in nanoseconds.
@@ -157,6 +166,9 @@ impl Config {
             let need_ns = 2 * heartbeat_ns + 2 * heartbeat_ns * u64::from(self.drift_ppm) / 900_000 + 2000;
             return Err(ConfigError::LeaseTimeout { timeout_ns, heartbeat_ns, need_ns });
         }
+        if !(self.payload_min()..=PAYLOAD_MAX).contains(&self.payload_max) {
+            return Err(ConfigError::Payload { payload_max: self.payload_max, need: self.payload_min() });
+        }
         if self.policy == Policy::Majority {
             let voters = self.voters();
             if voters.is_empty() {
@@ -192,7 +204,19 @@ impl Config {
         let view = if self.policy == Policy::Majority { SECTION_HEADER_LEN + VIEW_STEADY_LEN } else { 0 };
         let promise = if self.trust == Trust::Lease { SECTION_HEADER_LEN + 4 } else { 0 };
         let fixed = HEADER_LEN + ACK_LEN * (self.members.len() - 1) + view + promise + SECTION_HEADER_LEN + 4;
-        (PAYLOAD_MAX - fixed).min(PIGGYBACK_MAX).min(self.piggyback_max)
+        self.payload_max.saturating_sub(fixed).min(PIGGYBACK_MAX).min(self.piggyback_max)
+    }
+
+    /// What a heartbeat takes beside its roster entries and wishes, at its longest, bytes.
+    pub(crate) fn fixed_max(&self) -> usize {
+        let voters = if self.policy == Policy::Majority { self.voters().len() } else { 0 };
+        let view = if voters > 0 { SECTION_HEADER_LEN + VIEW_LEN_MAX + 3 * (8 + 4 * voters) } else { 0 };
+        HEADER_LEN + ACK_LEN * (self.members.len() - 1) + view + 2 * (SECTION_HEADER_LEN + 4)
+    }
+
+    /// The smallest packet that does: with the longest roster entry and a wish every process becomes known in the end.
+    pub fn payload_min(&self) -> usize {
+        self.fixed_max() + SECTION_HEADER_LEN + ROSTER_LEN + MAX_NAME + SECTION_HEADER_LEN + MONITOR_LEN
     }
 }
 

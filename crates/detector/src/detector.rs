@@ -8,7 +8,7 @@ use crate::piggyback::{Pool, Queues};
 use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
 use crate::types::*;
 use crate::view::Agreement;
-use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name};
+use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -188,7 +188,19 @@ impl Detector {
         });
         self.carrying = true;
         self.tell(Event::Up { host: self.config.me, slot: slot as u8, incarnation, name });
+        for at in 0..self.wishes.len() {
+            let wish = &self.wishes[at];
+            if wish.host == self.config.me && wish.process == Some(name) {
+                self.tell_wish(at, slot as u8);
+            }
+        }
         Ok(Joined { slot: slot as u8, incarnation })
+    }
+
+    /// A watch of this very host's process: nobody else's heartbeat brings it.
+    fn tell_wish(&mut self, at: usize, slot: u8) {
+        let Wish { host, watcher_slot, timeout_us, pbsize, .. } = self.wishes[at];
+        self.tell(Event::MonitorRequest { host, watcher_slot, slot, timeout_us, pbsize });
     }
 
     fn next_process_incarnation(&mut self) -> u32 {
@@ -269,6 +281,14 @@ impl Detector {
         self.grant
     }
 
+    /// The largest packet that every plane carries is now `payload_max` bytes (held between [`Config::payload_min`] and
+    /// [`PAYLOAD_MAX`]). Returns the new grant; longer messages that wait are given up and counted as lost.
+    pub fn set_payload_max(&mut self, payload_max: usize) -> usize {
+        self.config.payload_max = payload_max.clamp(self.config.payload_min(), PAYLOAD_MAX);
+        self.grant = self.config.piggyback_grant();
+        self.grant
+    }
+
     /// Notes a watch and tells the subject's host of it. The same watch twice counts twice.
     pub fn monitor(
         &mut self,
@@ -307,6 +327,9 @@ impl Detector {
                 carry: if local { Carry::Settled } else { Carry::Pending },
                 watchers: 1,
             });
+            if local && let Some(slot) = target.process.and_then(|name| self.find(host, &name)) {
+                self.tell_wish(self.wishes.len() - 1, slot);
+            }
         }
         self.carrying = true;
         Ok(granted)

@@ -7,9 +7,7 @@ use crate::peer::Peer;
 use crate::roster::Carry;
 use crate::types::*;
 use crate::{Config, Trust};
-use fide_wire::{
-    ACK_LEN, Ack, Builder, HEADER_LEN, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN,
-};
+use fide_wire::{Ack, Builder, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN};
 
 impl Detector {
     /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per plane
@@ -54,6 +52,7 @@ impl Detector {
         let seq = self.seq + 1;
         let me = self.config.me;
         let mute = if self.by_view(me) { self.agreement.mute() } else { HostSet::EMPTY };
+        let buf = &mut buf[..self.config.payload_max];
         let mut b = Builder::heartbeat(buf, me, self.config.incarnation, seq).ok()?;
         let mut behind = false;
         let alone = !self.by_view(me);
@@ -107,8 +106,7 @@ impl Detector {
 
     /// Room for what must be in every heartbeat until acknowledged: what the longest view section leaves.
     fn carry_budget(&self) -> usize {
-        let view = if self.majority() { SECTION_HEADER_LEN + 28 + 3 * (8 + 4 * self.voters.len()) } else { 0 };
-        PAYLOAD_MAX - HEADER_LEN - ACK_LEN * (self.peers.len() - 1) - view - 2 * (SECTION_HEADER_LEN + 4)
+        self.config.payload_max - self.config.fixed_max()
     }
 
     fn carry(&mut self, b: &mut Builder<'_>, seq: u64) {
@@ -182,6 +180,11 @@ impl Detector {
             };
             let Some(target_slot) = slot else { continue };
             left = true;
+            // Whoever is told of the wish looks up the watcher's name: its roster entry goes first.
+            let watcher = self.locals.get(usize::from(wish.watcher_slot)).and_then(|local| local.as_ref());
+            if watcher.is_some_and(|watcher| watcher.carry == Carry::Pending) {
+                continue;
+            }
             let section = Monitor {
                 target_host: wish.host,
                 target_slot,
@@ -238,6 +241,14 @@ impl Detector {
                         continue;
                     }
                     let Some(bytes) = self.queues.front(slot) else { continue };
+                    if bytes.len() > self.grant {
+                        // Accepted when packets could be longer: its number stays out, so that receivers know of it.
+                        local.pb_sent += 1;
+                        self.counters.piggybacks_lost += 1;
+                        self.queues.pop(slot);
+                        more = true;
+                        continue;
+                    }
                     if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_ok() {
                         local.pb_sent += 1;
                         self.counters.piggybacks_sent += 1;

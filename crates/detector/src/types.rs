@@ -136,7 +136,8 @@ pub struct Counters {
     pub verdicts: u64,
     pub piggybacks_sent: u64,
     pub piggybacks_delivered: u64,
-    /// Missing for good: given up after both planes passed them, or their host died first.
+    /// Missing for good: given up after both planes passed them, or their host died first, or queued here when packets
+    /// became too small for them.
     pub piggybacks_lost: u64,
     /// Declined to the local sender.
     pub piggybacks_declined: u64,
@@ -238,7 +239,7 @@ impl ProcessState {
 }
 
 /// What is claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VerdictKind {
     Exited {
         code: i32,
@@ -281,7 +282,7 @@ pub enum Via {
 }
 
 /// Why a verdict is believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub observer: u16,
     pub via: Via,
@@ -304,7 +305,7 @@ pub struct Evidence {
 }
 
 /// Who is dead (or stalled, or back).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Counts from 1 at this observer.
     pub id: u64,
@@ -318,7 +319,7 @@ pub struct Verdict {
 }
 
 /// What to tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A host ([`fide_wire::HOST_SLOT`]) or process is there. Comes before anything else about that incarnation.
     Up {

@@ -49,6 +49,7 @@ fn config(me: u16, policy: Policy, trust: Trust) -> Config {
         stall_slack_ns: 1_000_000,
         drift_ppm: 200,
         piggyback_max: 1418,
+        payload_max: 1472,
     }
 }
 

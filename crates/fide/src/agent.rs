@@ -70,7 +70,7 @@ fn failure(error: StartError) -> Failure {
     let permission = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
         StartError::Config(_) | StartError::Key(_) | StartError::Detector(_) | StartError::Timeout(_) => USAGE,
-        StartError::Rung { .. } => UNSUPPORTED,
+        StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
         StartError::Link { source, .. } | StartError::Io(source) if permission(source) => NOT_PERMITTED,
         StartError::Listen(fide_agent::socket::ListenError::Io { source, .. }) if permission(source) => NOT_PERMITTED,
         _ => UNHEALTHY,

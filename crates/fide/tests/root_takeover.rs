@@ -78,6 +78,8 @@ fn take_over(receive: &str, exit_watch: &str) {
     });
     wait_for(&mut local, "db is up here", |event| matches!(event, Event::Up { .. }).then_some(()));
     let before = status(&agents, 1);
+    let events = agents.ask(1, "events", json!({ "since": 0 })).expect("events");
+    let first = events["events"][0].clone();
 
     let mut running = agents.pid(1);
     let mut children = Vec::new();
@@ -104,6 +106,8 @@ fn take_over(receive: &str, exit_watch: &str) {
     }
     let after = status(&agents, 1);
     assert_eq!(before["incarnation"], after["incarnation"], "the same life");
+    let explained = agents.ask(1, "explain", json!({ "event": first["id"] })).expect("remembered");
+    assert_eq!(explained, first, "what happened before is explained as before");
     assert_eq!(after["processes"][0]["name"], "db");
     assert_eq!(status(&agents, 2)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(2));
     assert_eq!(status(&agents, 3)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(3));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network interfaces of this network namespace.
 
-use std::{ffi::CStr, io, net::Ipv4Addr, ptr};
+use std::{ffi::CStr, io, net::Ipv4Addr, os::fd::AsRawFd, ptr};
 
 /// One interface and one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,29 @@ pub fn by_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
         .find_map(|other| other.link())
         .ok_or_else(|| io::Error::other(format!("interface {name} has no link-layer address")))?;
     Ok(Interface { name, index, hardware, address, loopback: entry.flags() & libc::IFF_LOOPBACK != 0 })
+}
+
+/// Bytes of the largest packet that the interface called `name` carries, IP header included; it may change.
+///
+/// # Errors
+/// The kernel's, if there is no such interface any more.
+pub fn mtu_bytes(name: &str) -> io::Result<usize> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte less than there is room: the name ends with a zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the request is writable and holds a name that ends with a zero; the kernel fills in the MTU.
+    let mtu = unsafe {
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        request.ifr_ifru.ifru_mtu
+    };
+    Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
 /// What getifaddrs(3) returned, freed at the end.
@@ -148,6 +171,13 @@ mod tests {
         let other = by_address(Ipv4Addr::new(127, 9, 8, 7)).expect("127/8 is loopback");
         assert_eq!((one.index, one.loopback), (other.index, true));
         assert_eq!(one.hardware, [0; 6]);
+    }
+
+    #[test]
+    fn loopback_carries_large_packets_and_what_is_not_there_none() {
+        assert!(mtu_bytes("lo").expect("lo") >= 1500);
+        assert_eq!(mtu_bytes("none-such0").expect_err("no such").raw_os_error(), Some(libc::ENODEV));
+        mtu_bytes(&"x".repeat(100)).expect_err("longer than any name");
     }
 
     #[test]

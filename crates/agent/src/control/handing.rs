@@ -122,7 +122,7 @@ impl Control {
             frozen,
             sessions,
             processes,
-            journal_next: self.journal.next(),
+            journal: self.journal.clone(),
         }
         .write()?;
         let mut all = vec![state.as_fd(), self.parts.listener.as_fd(), self.parts.estate.table.as_fd()];

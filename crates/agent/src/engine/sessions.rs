@@ -72,6 +72,10 @@ impl Engine {
                 self.set_keys(&keys);
                 Reply::Done
             }
+            Command::SetPayloadMax(payload_max) => {
+                self.set_payload_max(payload_max);
+                Reply::Done
+            }
             Command::Restart { incarnation } => {
                 // Refused only for an incarnation that is not higher, which the store rules out.
                 let _ = self.parts.detector.restart(now_ns(), incarnation);
@@ -297,6 +301,30 @@ impl Engine {
                         break;
                     }
                 }
+            }
+        }
+    }
+
+    /// The planes carry longer packets than before, or only shorter ones: programs are told what remains for them.
+    fn set_payload_max(&mut self, payload_max: usize) {
+        let before = self.parts.detector.piggyback_grant();
+        let granted = self.parts.detector.set_payload_max(payload_max);
+        if granted == before {
+            return;
+        }
+        for (slot, owner) in (0u8..).zip(*self.owners) {
+            let Some(client) = owner.map(|owner| owner.client).filter(|client| *client != u8::MAX) else { continue };
+            let ended = self.parts.detector.process(self.parts.me, slot).is_none_or(|process| process.state.is_final());
+            if !ended {
+                let record = EventRecord {
+                    kind: kind::PBSIZE_CHANGED,
+                    host: self.parts.me,
+                    slot,
+                    code: i32::try_from(granted).unwrap_or(i32::MAX),
+                    rx_ns: now_ns(),
+                    ..EventRecord::default()
+                };
+                self.tell_one(client, record, &[]);
             }
         }
     }

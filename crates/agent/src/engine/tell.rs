@@ -64,7 +64,7 @@ impl Engine {
             Event::Fenced { .. } => self.tell_fence(now, true),
             Event::Unfenced { .. } => self.tell_fence(now, false),
             Event::TimeoutChanged { host, timeout_ns } => self.tell_timeout(now, host, timeout_ns),
-            Event::MonitorRequest { host, watcher_slot: _, slot, timeout_us: _, pbsize } => {
+            Event::MonitorRequest { host, watcher_slot, slot, timeout_us: _, pbsize } => {
                 let record = EventRecord {
                     kind: kind::MONITOR_REQ,
                     host,
@@ -74,7 +74,10 @@ impl Engine {
                     ..EventRecord::default()
                 };
                 if let Some(client) = self.owner_of(slot) {
-                    self.tell_one(client, record, &[]);
+                    // A watcher that joined nothing itself has no name of its own.
+                    let watcher = self.parts.detector.process(host, watcher_slot).map(|process| process.name);
+                    let (text, len) = self.full_name(host, watcher);
+                    self.tell_one(client, record, &text[..len]);
                 }
             }
             // The control thread acts on these.
@@ -131,14 +134,7 @@ impl Engine {
 
     /// `up` carries the watch and the whole name, so that the client knows what later records are about.
     pub(super) fn tell_watcher_up(&mut self, client: u8, watch: u32, record: EventRecord, name: Option<Name>) {
-        let mut text = [0u8; 2 * MAX_NAME + 1];
-        let mut len = 0;
-        let host_name = self.host_name(record.host);
-        let host_name = &host_name[..host_name.iter().position(|byte| *byte == 0).unwrap_or(MAX_NAME)];
-        for part in [name.as_ref().map_or(&b""[..], |name| name.as_bytes()), b"@", host_name] {
-            text[len..len + part.len()].copy_from_slice(part);
-            len += part.len();
-        }
+        let (text, len) = self.full_name(record.host, name);
         self.tell_one(client, EventRecord { watch, ..record }, &text[..len]);
     }
 
@@ -305,6 +301,19 @@ impl Engine {
             ..EventRecord::default()
         };
         Some(record.with_reason(why))
+    }
+
+    /// "name@host", or "@host", and its length.
+    fn full_name(&self, host: u16, name: Option<Name>) -> ([u8; 2 * MAX_NAME + 1], usize) {
+        let mut text = [0u8; 2 * MAX_NAME + 1];
+        let mut len = 0;
+        let host_name = self.host_name(host);
+        let host_name = &host_name[..host_name.iter().position(|byte| *byte == 0).unwrap_or(MAX_NAME)];
+        for part in [name.as_ref().map_or(&b""[..], |name| name.as_bytes()), b"@", host_name] {
+            text[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        }
+        (text, len)
     }
 
     pub(super) fn host_name(&self, host: u16) -> NameBytes {

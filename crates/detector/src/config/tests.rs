@@ -21,6 +21,7 @@ pub(crate) fn cluster(n: u16) -> Config {
         stall_slack_ns: 1_000_000,
         drift_ppm: DRIFT_PPM,
         piggyback_max: PIGGYBACK_MAX,
+        payload_max: PAYLOAD_MAX,
     }
 }
 
@@ -47,6 +48,9 @@ fn a_good_one_and_each_bad_one() {
     assert_eq!(with(&|c| c.drift_ppm = 100_000), ConfigError::Drift { drift_ppm: 100_000 });
     assert_eq!(with(&|c| c.members[1].monitors.remove(3)), ConfigError::MajorityMonitors { id: 2, missing: 3 });
     assert_eq!(with(&|c| c.members.iter_mut().for_each(|m| m.role = Role::Observer)), ConfigError::NoVoter);
+    let need = cluster(3).payload_min();
+    assert_eq!(with(&|c| c.payload_max = need - 1), ConfigError::Payload { payload_max: need - 1, need });
+    assert!(matches!(with(&|c| c.payload_max = PAYLOAD_MAX + 1), ConfigError::Payload { .. }));
     let error = with(&|c| c.timeout_ns = 2_000_000);
     let ConfigError::LeaseTimeout { need_ns, .. } = error else { panic!("{error}") };
     let mut c = cluster(3);
@@ -74,4 +78,7 @@ fn the_grant_fits_beside_the_fixed_parts() {
     let mut c = cluster(2);
     c.piggyback_max = 64;
     assert_eq!(c.piggyback_grant(), 64);
+    let mut c = cluster(2);
+    c.payload_max = 600;
+    assert_eq!(c.piggyback_grant(), 600 - (1472 - 1408));
 }

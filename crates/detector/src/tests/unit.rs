@@ -306,6 +306,75 @@ fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
 }
 
 #[test]
+fn when_packets_become_smaller_heartbeats_and_grants_do_and_what_fits_no_more_is_counted() {
+    let (mut a, mut b) = (plain(1), plain(2));
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let slot = a.join(0, "a".parse().unwrap()).unwrap().slot;
+    let before = a.piggyback_grant();
+    for len in [1000, 3, 900, 4] {
+        a.piggyback(slot, &vec![7; len]).unwrap();
+    }
+    let granted = a.set_payload_max(500);
+    // Header, two acknowledgements, the message's own section header and number.
+    assert_eq!((granted, a.piggyback_grant()), (500 - 28 - 2 * 8 - 8, granted));
+    let refused = a.piggyback(slot, &vec![7; granted + 1]).unwrap_err();
+    assert_eq!(refused, PiggybackError::TooLarge { size: granted + 1, granted });
+    a.piggyback(slot, &vec![7; granted]).unwrap();
+    let mut delivered = Vec::new();
+    for beat in 0..8 {
+        while let Some(sent) = a.poll_transmit(beat * MS, &mut buf) {
+            assert!(sent.len <= 500, "{} bytes", sent.len);
+            for plane in 0..2 {
+                set_plane(&mut buf[..sent.len], plane);
+                b.handle_packet(beat * MS, beat * MS, plane, &buf[..sent.len]).unwrap();
+            }
+        }
+        delivered.extend(events(&mut b).iter().filter_map(|e| match e {
+            Event::Piggyback { pb_seq, len, .. } => Some((*pb_seq, usize::from(*len))),
+            _ => None,
+        }));
+    }
+    assert_eq!(delivered, [(2, 3), (4, 4), (5, granted)], "the two that became too long are missing");
+    assert_eq!((a.counters().piggybacks_lost, b.counters().piggybacks_lost), (2, 2));
+    assert_eq!(a.set_payload_max(0), a.config().piggyback_grant(), "never below what heartbeats need");
+    assert_eq!(a.config().payload_max, a.config().payload_min());
+    assert_eq!(a.set_payload_max(usize::MAX), before);
+}
+
+#[test]
+fn a_program_is_told_who_watches_it_by_name_and_once() {
+    let (mut a, mut b) = (plain(1), plain(2));
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let target = a.join(0, "target".parse().unwrap()).unwrap().slot;
+    let exchange = |from: &mut Detector, to: &mut Detector, now: u64, buf: &mut [u8; PAYLOAD_MAX]| {
+        while let Some(sent) = from.poll_transmit(now, buf) {
+            to.handle_packet(now, now, 0, &buf[..sent.len]).unwrap();
+        }
+    };
+    exchange(&mut a, &mut b, 0, &mut buf);
+    // The watcher joins and watches in one go: its name and its wish travel together.
+    let watcher = b.join(0, "watcher".parse().unwrap()).unwrap().slot;
+    let wanted = Wanted { timeout_ns: 0, pbsize: 99 };
+    let at = Target { host: 1, process: Some("target".parse().unwrap()) };
+    b.monitor(0, at, wanted, watcher).unwrap();
+    let mut told = Vec::new();
+    for beat in 1..6 {
+        exchange(&mut b, &mut a, beat * MS, &mut buf);
+        exchange(&mut a, &mut b, beat * MS, &mut buf);
+        for event in events(&mut a) {
+            if let Event::MonitorRequest { host, watcher_slot, slot, pbsize, .. } = event {
+                told.push((a.process(host, watcher_slot).map(|p| p.name.to_string()), slot, pbsize));
+            }
+        }
+    }
+    assert_eq!(told, [(Some("watcher".to_owned()), target, 99)]);
+    // A watch of the very host: no heartbeat brings it.
+    a.monitor(0, at, wanted, HOST_SLOT).unwrap();
+    let local = Event::MonitorRequest { host: 1, watcher_slot: HOST_SLOT, slot: target, timeout_us: 0, pbsize: 99 };
+    assert_eq!(events(&mut a), [local]);
+}
+
+#[test]
 fn the_queue_bound_is_told() {
     let mut d = plain(1);
     let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;

@@ -3,7 +3,7 @@
 
 use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, time::Duration};
 
-use fide_client::{Client, ConnectOptions, Error, Reason, protocol::ErrorCode};
+use fide_client::{Client, ConnectOptions, Error, Event, Reason, Wanted, protocol::ErrorCode};
 use fide_testbed::{Victim, VictimSpec};
 use serde_json::json;
 
@@ -72,6 +72,53 @@ fn root_sixty_four_programs_and_sixty_four_clients() {
     }
     drop(sessions);
     until_true("sessions are free again", || Client::connect(options()).is_ok());
+}
+
+#[test]
+fn root_a_program_hears_who_watches_it_and_what_the_planes_carry() {
+    let Some(world) = world(2, calm()) else { return };
+    let (mut near, mut far) = (world.client(1), world.client(2));
+    let (subject, observer) = (world.sleeper(1), world.sleeper(2));
+    let joined = near.client.join_pid("subject", subject.pid(), Duration::ZERO).expect("joined");
+    far.client.join_pid("observer", observer.pid(), Duration::ZERO).expect("joined");
+    let wanted = Wanted { pbsize: 700, ..Wanted::default() };
+    let monitor = far.client.monitor("subject@h1", wanted).expect("monitored");
+    assert_eq!(monitor.pbsize, 700);
+    let told = near.next("who watches", |event| match event {
+        Event::MonitorRequest { process, watcher, pbsize, .. } => Some((*process, watcher.to_string(), *pbsize)),
+        _ => None,
+    });
+    assert_eq!(told, (joined.id, "observer@h2".to_owned(), 700));
+
+    let granted = |eyes: &mut Eyes| {
+        eyes.next("another size", |event| match event {
+            Event::PbsizeChanged { process, pbsize } if *process == joined.id => Some(*pbsize),
+            _ => None,
+        })
+    };
+    let mtu = |bytes: &str| {
+        let mut ip = world.bed.host(1).command("ip");
+        assert_eq!(output(ip.args(["link", "set", "p1", "mtu", bytes])).0, Some(0));
+    };
+    mtu("900");
+    let smaller = granted(&mut near);
+    assert!(smaller < 900 && joined.pbsize - smaller == 600, "{smaller} after {}", joined.pbsize);
+    let large = vec![1; usize::from(smaller) + 1];
+    let declined = near.client.piggyback(&large).expect_err("declined").to_string();
+    assert!(declined.contains(&smaller.to_string()), "{declined}");
+    near.client.piggyback(&large[1..]).expect("of the granted size");
+    far.next("the message", |event| match event {
+        Event::Piggyback { bytes, .. } if **bytes == large[1..] => Some(()),
+        _ => None,
+    });
+    mtu("1500");
+    assert_eq!(granted(&mut near), joined.pbsize);
+    near.client.piggyback(&large).expect("granted again");
+    far.next("the message", |event| match event {
+        Event::Piggyback { bytes, .. } if **bytes == *large => Some(()),
+        _ => None,
+    });
+    assert_eq!((world.counter(1, "sends_failed"), world.verdicts(2).len()), (0, 0), "no packet was too long");
 }
 
 /// A copy of `fide` that everybody can run, and a way to the socket.

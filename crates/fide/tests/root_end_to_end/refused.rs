@@ -168,6 +168,18 @@ fn root_a_timeout_that_this_host_cannot_hold_is_refused_unless_forced() {
 }
 
 #[test]
+fn root_planes_too_narrow_for_a_heartbeat_are_named() {
+    let Some(world) = start(2, fide_testbed::AgentsSpec { hosts: vec![1], ..calm() }) else { return };
+    let mut ip = world.bed.host(2).command("ip");
+    assert_eq!(output(ip.args(["link", "set", "p1", "mtu", "150"])).0, Some(0));
+    let dir = world.agents.dir(2);
+    let mut narrow = world.bed.host(2).command(fide());
+    narrow.arg("agent").arg("--config").arg(dir.join("fide.toml")).args(["--host", "h2", "--force-timeout"]);
+    narrow.arg("--runtime-dir").arg(&dir).arg("--state-dir").arg(dir.join("state"));
+    refused(&mut narrow, 3, &["p0, p1", "150 bytes", "ip link set"]);
+}
+
+#[test]
 fn root_a_second_agent_is_refused_and_does_not_disturb_the_first() {
     let Some(world) = world(2, calm()) else { return };
     let mut eyes = world.client(1);
