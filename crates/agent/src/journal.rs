@@ -15,6 +15,8 @@ use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
 
 /// Entries kept; older ones are forgotten.
 const ENTRIES_MAX: usize = 4096;
+/// Entries told in one answer.
+const TOLD_MAX: usize = 100;
 
 /// One thing that happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,10 +96,14 @@ impl Journal {
         self.entries.iter().rev().find(|entry| entry.id == id)
     }
 
-    /// Entries with a number above `since`, oldest first; the last hundred at most.
-    pub fn since(&self, since: u64) -> impl Iterator<Item = &Entry> {
-        let recent = self.entries.len().saturating_sub(100);
-        self.entries.iter().skip(recent).filter(move |entry| entry.seq > since)
+    /// Entries with a number above `since`, of one kind or all, oldest first; the last [`TOLD_MAX`] at most.
+    #[must_use]
+    pub fn last(&self, since: u64, wanted: Option<&str>) -> Vec<&Entry> {
+        let of_kind = |entry: &&Entry| wanted.is_none_or(|wanted| wanted == kind(&entry.record.event));
+        let recent = self.entries.iter().rev().take_while(|entry| entry.seq > since);
+        let mut entries: Vec<&Entry> = recent.filter(of_kind).take(TOLD_MAX).collect();
+        entries.reverse();
+        entries
     }
 
     /// First and last id, for a message.
@@ -186,6 +192,14 @@ impl Entry {
             value["incarnation"] = json!(verdict.incarnation);
             value["verdict"] = verdict_json(verdict.kind);
             value["evidence"] = evidence(config, &verdict.evidence);
+        }
+        if let Event::Excluded { by, incarnation } = self.record.event {
+            value["by"] = json!(host_name(config, by));
+            value["incarnation"] = json!(incarnation);
+        }
+        if let Event::ObserverStalled { gap_ns, withheld } = self.record.event {
+            value["gap_ns"] = json!(gap_ns);
+            value["withheld"] = json!(withheld);
         }
         value
     }

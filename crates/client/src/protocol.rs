@@ -104,6 +104,9 @@ pub enum Op {
         /// Only those with a greater number.
         #[serde(default)]
         since: u64,
+        /// Only those of this kind, such as "verdict".
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<String>,
     },
 }
 

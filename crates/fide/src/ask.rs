@@ -165,7 +165,7 @@ fn status_text(status: &Value) -> String {
 pub(crate) fn explain(arguments: &ExplainArguments) -> Done {
     let path = arguments.socket.path();
     let Some(event) = &arguments.event else {
-        let answer = ask(&path, Op::Events { since: 0 })?;
+        let answer = ask(&path, Op::Events { since: 0, kind: None })?;
         if arguments.json {
             println!("{:#}", answer["events"]);
         } else {

@@ -49,8 +49,9 @@ impl Control {
             Op::Status {} => self.status(id),
             Op::Explain { event } => self.explain(id, &event),
             Op::Metrics {} => self.metrics(id),
-            Op::Events { since } => {
-                let events = self.journal.since(since).map(|entry| entry.to_json(&self.parts.config)).collect();
+            Op::Events { since, kind } => {
+                let events = self.journal.last(since, kind.as_deref());
+                let events = events.into_iter().map(|entry| entry.to_json(&self.parts.config)).collect();
                 Ok(Answer::ok(id, &EventsOk { events }))
             }
         };

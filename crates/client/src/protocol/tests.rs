@@ -17,7 +17,8 @@ fn requests_have_the_documented_shape() {
         Op::Monitor { target: "a@b".into(), timeout_us: 5, pbsize: 6 },
         Op::Unmonitor { watch: 2 },
         Op::Explain { event: "e".into() },
-        Op::Events { since: u64::MAX },
+        Op::Events { since: u64::MAX, kind: None },
+        Op::Events { since: 0, kind: Some("verdict".into()) },
     ];
     for op in all {
         let request = Request { id: u64::MAX, op };

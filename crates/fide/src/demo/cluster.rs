@@ -45,18 +45,16 @@ pub(super) struct Cluster<'a> {
     pub(super) agents: Agents,
     /// While a cut healed, CLOCK_MONOTONIC ns.
     pub(super) heals: Vec<Range<u64>>,
-    /// The timeout at the start; it only grows.
-    pub(super) first_timeout_ns: i64,
 }
 
 /// A verdict on a host that nothing was done to.
 pub(super) struct Wrong {
-    /// The host held dead.
-    pub(super) accused: usize,
     /// What was told, and what the agent that told it gives for it.
     pub(super) told: String,
     /// While a cut healed.
     pub(super) healing: bool,
+    /// The host held dead says that it did not run for most of its silence.
+    pub(super) stalled: bool,
 }
 
 impl<'a> Cluster<'a> {
@@ -74,9 +72,7 @@ impl<'a> Cluster<'a> {
             .with_context(|| format!("the agent of h1 said:\n{}", agents.log_tail(1)))?;
         let sockets: Vec<PathBuf> = (1..=HOSTS).map(|host| agents.socket(host)).collect();
         let ears = Ears::start(&sockets, &VOTERS)?;
-        let mut cluster = Self { bed, ears, agents, heals: Vec::new(), first_timeout_ns: 0 };
-        cluster.first_timeout_ns = cluster.timeout_ns(&[WATCHER], VICTIMS)?;
-        Ok(cluster)
+        Ok(Self { bed, ears, agents, heals: Vec::new() })
     }
 
     /// Waits until every watched host is heard by all others and may act.
@@ -118,23 +114,73 @@ impl<'a> Cluster<'a> {
             if accused == SILENT {
                 continue;
             }
-            let why = why(agents, heard.host, &verdict.target, verdict.evidence.rx_ns);
+            let silence = Silence::behind(agents, heard.host, accused, verdict.evidence.rx_ns);
+            let why = silence.as_ref().map(|silence| format!(" ({})", silence.text)).unwrap_or_default();
             let told = format!("h{} was told {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
-            let healing = self.heals.iter().any(|heal| heal.contains(&heard.at_ns));
-            wrong.push(Wrong { accused, told, healing });
+            let healing = self.heals.iter().any(|heal| heal.contains(&heard.at_ns))
+                || silence.as_ref().is_some_and(|silence| silence.observer == SILENT);
+            let stalled = silence.is_some_and(|silence| silence.is_stall_of(agents, accused));
+            wrong.push(Wrong { told, healing, stalled });
         }
         wrong
     }
 }
 
-/// What the agent of `host` gives for its verdict on `target` around `at_ns`; empty if it does not know any more.
-fn why(agents: &Agents, host: usize, target: &str, at_ns: u64) -> String {
-    let Ok(told) = agents.ask(host, "events", json!({ "since": 0 })) else { return String::new() };
-    let ago = |event: &&Value| event["monotonic_ns"].as_u64().unwrap_or(0).abs_diff(at_ns);
-    let about =
-        |event: &&Value| event["text"].as_str().is_some_and(|text| text.starts_with(&format!("{target} is silent")));
-    let nearest = told["events"].as_array().into_iter().flatten().filter(about).min_by_key(ago);
-    nearest.and_then(|event| event["text"].as_str()).map_or(String::new(), |text| format!(" ({text})"))
+/// The silence behind a verdict, as its observer explains it. All hosts share one CLOCK_MONOTONIC.
+struct Silence {
+    /// Who judged it.
+    observer: usize,
+    span_ns: Range<u64>,
+    text: String,
+}
+
+impl Silence {
+    /// What the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still knows. A host that came
+    /// back had been excluded: then it is the silence behind that exclusion.
+    fn behind(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Self> {
+        let verdict = Self::nearest(agents, host, accused, at_ns)?;
+        if verdict["evidence"]["via"] != json!("superseded") {
+            return Self::of(host, &verdict);
+        }
+        let before = |event: &&Value| event["monotonic_ns"].as_u64().is_some_and(|ns| ns <= at_ns);
+        let excluded = events(agents, accused, "excluded");
+        let excluded = excluded.iter().filter(before).max_by_key(|event| event["monotonic_ns"].as_u64())?;
+        let by = VOTERS.into_iter().chain([OBSERVER]).find(|host| excluded["by"] == json!(format!("h{host}")))?;
+        Self::of(by, &Self::nearest(agents, by, accused, excluded["monotonic_ns"].as_u64()?)?)
+    }
+
+    /// The verdict nearest to that time.
+    fn nearest(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Value> {
+        let target = json!(format!("@h{accused}"));
+        let about = |event: &Value| event["subject"] == target && event["verdict"] == json!("host_silent");
+        let ago = |event: &Value| event["monotonic_ns"].as_u64().unwrap_or(0).abs_diff(at_ns);
+        events(agents, host, "verdict").into_iter().filter(about).min_by_key(ago)
+    }
+
+    fn of(observer: usize, verdict: &Value) -> Option<Self> {
+        let evidence = &verdict["evidence"];
+        let decided_ns = evidence["decided_ns"].as_u64()?;
+        let silent_ns = evidence["silent_ns_by_plane"].as_array()?.iter().filter_map(Value::as_u64).min()?;
+        let text = format!("h{observer}: {}", verdict["text"].as_str()?);
+        Some(Self { observer, span_ns: decided_ns - silent_ns..decided_ns, text })
+    }
+
+    /// Whether the agent of `accused` says itself that it did not run for most of that time.
+    fn is_stall_of(&self, agents: &Agents, accused: usize) -> bool {
+        let overlap = |event: &Value| {
+            let end_ns = event["monotonic_ns"].as_u64()?;
+            let begin_ns = end_ns.saturating_sub(event["gap_ns"].as_u64()?);
+            Some(end_ns.min(self.span_ns.end).saturating_sub(begin_ns.max(self.span_ns.start)))
+        };
+        let stalled_ns: u64 = events(agents, accused, "observer_stalled").iter().filter_map(overlap).sum();
+        2 * stalled_ns >= self.span_ns.end - self.span_ns.start
+    }
+}
+
+/// The last events of one kind that an agent remembers; none if it does not answer.
+fn events(agents: &Agents, host: usize, kind: &str) -> Vec<Value> {
+    let answer = agents.ask(host, "events", json!({ "since": 0, "kind": kind })).unwrap_or_default();
+    answer["events"].as_array().cloned().unwrap_or_default()
 }
 
 pub(super) fn peers(status: &Value) -> impl Iterator<Item = &Value> {

@@ -187,16 +187,13 @@ pub(super) fn stretch(
 }
 
 /// Over a whole run with one set of agents. Without leases two kinds of wrong verdicts are what was asked for, and only
-/// noted: those that a cut leaves behind, and those on hosts whose own agents measured that they did not run on time.
+/// noted: those that a cut leaves behind, and those on hosts whose own agents say that they did not run for most of the
+/// very silence that they were held dead for.
 pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: &mut Results) -> anyhow::Result<()> {
     let rule = if lease { "lease" } else { "network" };
     let (mut wrong, mut late, mut healing) = (Vec::new(), Vec::new(), Vec::new());
     for verdict in cluster.wrong_verdicts() {
-        let status = cluster.status(verdict.accused)?;
-        let ns = |value: &serde_json::Value| value.as_i64().unwrap_or(0) * 1000;
-        let stalled_ns = ns(&status["counters"]["stalled_us"]);
-        let ran_late = stalled_ns + 2 * ns(&status["heartbeat_us"]) >= cluster.first_timeout_ns;
-        match (lease, verdict.healing, ran_late) {
+        match (lease, verdict.healing, verdict.stalled) {
             (false, true, _) => healing.push(verdict.told),
             (false, false, true) => late.push(verdict.told),
             _ => wrong.push(verdict.told),
@@ -214,8 +211,8 @@ pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: 
         results.counts.push(Figure::count("verdicts_left_by_cuts_network", healing.len() as u64, cuts as u64));
         if let Some(first) = late.first() {
             results.note(format!(
-                "trust = network: {} verdicts on hosts whose agents counted stalls of their own; to run later than the \
-                 timeout is to be dead by that rule; the first: {first}",
+                "trust = network: {} verdicts on hosts whose agents did not run for most of that silence, by their own word; \
+                 to run later than the timeout is to be dead by that rule; the first: {first}",
                 late.len()
             ));
         }
