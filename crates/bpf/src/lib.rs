@@ -6,6 +6,8 @@
 //! - [`Receive`]: checks, counts and stores heartbeats where they arrive, arms a timer for each
 //!   peer, and tells waiting programs of a notice without any thread in between
 //!   (`c/heartbeat.bpf.c`, FiDe §3.2 and §3.4).
+//! - [`pingpong`]: where the packets of the jitter bench arrive (`c/pingpong.bpf.c`).
+//! - [`culprits`]: who else ran on the cores of a measurement (`c/culprits.bpf.c`).
 //!
 //! `c/intf.h` is the only contract between the C programs and Rust; [`intf`] mirrors it.
 //!
@@ -13,13 +15,17 @@
 //! `fide-detector`. The one verdict the receive program tells by itself is a notice that the
 //! dying process' own kernel sent, which needs no decision.
 
+pub mod culprits;
 mod exit_watch;
 pub mod intf;
 mod map;
+pub mod pingpong;
 mod receive;
+mod xdp;
 
 pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
-pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told, XdpMode};
+pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told};
+pub use xdp::XdpMode;
 
 /// What can go wrong between here and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +60,14 @@ mod skel {
     pub(crate) mod exit_watch {
         #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
         include!(concat!(env!("OUT_DIR"), "/exit_watch.skel.rs"));
+    }
+    pub(crate) mod culprits {
+        #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
+        include!(concat!(env!("OUT_DIR"), "/culprits.skel.rs"));
+    }
+    pub(crate) mod pingpong {
+        #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
+        include!(concat!(env!("OUT_DIR"), "/pingpong.skel.rs"));
     }
     pub(crate) mod heartbeat {
         #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]

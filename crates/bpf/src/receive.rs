@@ -2,9 +2,9 @@
 //! Loader of the receive program and the agent's side of its maps.
 
 use std::{
-    fmt, io,
+    io,
     mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr,
     sync::atomic::{Ordering, fence},
 };
@@ -22,38 +22,12 @@ use crate::{
     },
     map::MappedArray,
     skel::heartbeat::HeartbeatSkelBuilder,
+    xdp::{self, XdpMode},
 };
 
 /// Attempts at one slot before a reader gives up for this round. The writer holds a slot for less
 /// than a microsecond; a reader that meets 64 writes in a row is reading a flood.
 const SLOT_READS_MAX: usize = 64;
-
-/// How XDP is attached, best first (the receive ladder of `fide doctor`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver.
-    Native,
-    /// On the generic path, after the kernel made an skb.
-    Generic,
-}
-
-impl XdpMode {
-    fn flags(self) -> u32 {
-        match self {
-            Self::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
-            Self::Generic => libbpf_sys::XDP_FLAGS_SKB_MODE,
-        }
-    }
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        })
-    }
-}
 
 /// What the receive program must know before the first packet.
 #[derive(Clone, Copy, Debug)]
@@ -211,24 +185,7 @@ impl Receive {
     /// # Errors
     /// [`BpfError::Attach`], so that the caller can try the next rung.
     pub fn attach(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), BpfError> {
-        // SAFETY: zeroes are a valid value of this plain structure.
-        let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
-        options.sz = size_of_val(&options) as u64;
-        options.flags = mode.flags();
-        // SAFETY: a live program, an interface index the kernel checks, options that outlive the call.
-        let fd = unsafe {
-            libbpf_sys::bpf_link_create(
-                self.program.as_raw_fd(),
-                i32::try_from(ifindex).unwrap_or(i32::MAX),
-                libbpf_sys::BPF_XDP,
-                &raw const options,
-            )
-        };
-        if fd < 0 {
-            return Err(BpfError::Attach { ifindex, mode, source: io::Error::from_raw_os_error(-fd) });
-        }
-        // SAFETY: a new descriptor that is ours alone.
-        self.links.push(unsafe { OwnedFd::from_raw_fd(fd) });
+        self.links.push(xdp::attach(self.program.as_fd(), ifindex, mode)?);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 mod exits;
 mod heartbeat;
 mod layout;
+mod measuring;
 mod notice;
 mod rig;
 mod tag;

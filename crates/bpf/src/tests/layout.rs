@@ -16,7 +16,7 @@ use super::rig::Rig;
 use crate::intf::{Admit, Config, Key, Slot, Stats, Tell, Wake, Watch, Watched};
 
 /// Size of a C structure, and where its fields are.
-fn c_layout(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
+pub(super) fn c_layout(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
     let found: types::Struct<'_> = btf.type_by_name(name).unwrap_or_else(|| panic!("no struct {name} in the program"));
     let fields = found.iter().map(|field| {
         let types::MemberAttr::Normal { offset } = field.attr else { panic!("{name} has bit fields") };
@@ -34,7 +34,7 @@ macro_rules! same {
     (@name $field:ident $c_field:literal) => { $c_field };
 }
 
-fn btf_of(program: std::os::fd::BorrowedFd<'_>) -> Btf<'static> {
+pub(super) fn btf_of(program: std::os::fd::BorrowedFd<'_>) -> Btf<'static> {
     // SAFETY: plain data that the kernel fills; zeroes are a valid value.
     let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut len = u32::try_from(size_of_val(&info)).expect("small");

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who else ran on the cores of a measurement: loader of `c/culprits.bpf.c`.
+
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+
+use crate::{BpfError, map::MappedArray, skel::culprits::CulpritsSkelBuilder};
+
+/// Bytes of the ring of records.
+pub const RING_BYTES: u32 = 8 * 1024 * 1024;
+/// Cores that can be recorded.
+pub const CPUS: usize = 1024;
+/// Threads of the bench itself that can be left out.
+pub const OWN_MAX: usize = 4;
+
+/// Values of [`Culprit::kind`].
+pub mod kind {
+    /// `id` is the interrupt's number, `name` its handler.
+    pub const INTERRUPT: u32 = 1;
+    /// `id` is the vector, see [`super::softirq_name`].
+    pub const SOFTIRQ: u32 = 2;
+    /// `id` is the thread, `name` what it is called.
+    pub const THREAD: u32 = 3;
+    /// `id` is one of the processor's own, see [`super::vector_name`].
+    pub const VECTOR: u32 = 4;
+}
+
+/// Name of a softirq (linux/interrupt.h).
+#[must_use]
+pub fn softirq_name(vector: u32) -> &'static str {
+    const NAMES: [&str; 10] =
+        ["hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu"];
+    NAMES.get(vector as usize).copied().unwrap_or("unknown")
+}
+
+/// Name of an interrupt of the processor itself.
+#[must_use]
+pub fn vector_name(id: u32) -> &'static str {
+    match id {
+        1 => "local timer",
+        2 => "reschedule",
+        3 => "function call",
+        4 => "single function call",
+        5 => "irq work",
+        _ => "unknown",
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) cpus: [u64; CPUS / 64],
+    pub(crate) least_ns: u64,
+    pub(crate) own: [u32; OWN_MAX],
+}
+
+/// Something that ran.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+pub struct Culprit {
+    /// CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub cpu: u32,
+    /// See [`kind`].
+    pub kind: u32,
+    pub id: u32,
+    pub reserved: u32,
+    /// Ends at the first zero.
+    pub name: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Stats {
+    pub(crate) recorded: u64,
+    pub(crate) lost: u64,
+}
+
+/// What to record.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Cores of the measurement.
+    pub cpus: Vec<usize>,
+    /// What took less is left out.
+    pub least_ns: u64,
+    /// Threads of the bench itself, at most [`OWN_MAX`].
+    pub own_threads: Vec<u32>,
+}
+
+/// The recorder. It records until it is dropped; the ring [`RING_BYTES`] long is read by whoever measures.
+pub struct Recorder {
+    stats: MappedArray<Stats>,
+    records: OwnedFd,
+    vectors: bool,
+    _links: Vec<libbpf_rs::Link>,
+}
+
+impl Recorder {
+    /// Loads and attaches. Where the kernel has no trace points for the processor's own interrupts, those are not seen
+    /// ([`Recorder::sees_vectors`]).
+    ///
+    /// # Errors
+    /// [`BpfError::Load`] without BTF, the trace points or the privilege.
+    pub fn attach(settings: &Settings) -> Result<Self, BpfError> {
+        Self::attach_with(settings, true).or_else(|_| Self::attach_with(settings, false))
+    }
+
+    fn attach_with(settings: &Settings, vectors: bool) -> Result<Self, BpfError> {
+        let fail = |error: libbpf_rs::Error| BpfError::load("culprit recorder", &error);
+        let mut storage = MaybeUninit::uninit();
+        let mut open = CulpritsSkelBuilder::default().open(&mut storage).map_err(fail)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let basic = ["on_interrupt", "on_interrupt_end", "on_softirq", "on_softirq_end", "on_switch"];
+            program.set_autoload(vectors || basic.contains(&name.as_str()));
+        }
+        let mut skel = open.load().map_err(fail)?;
+        let own = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|source| BpfError::Map { what: "a descriptor could not be kept", source })
+        };
+        let mut config = Config { cpus: [0; CPUS / 64], least_ns: settings.least_ns, own: [0; OWN_MAX] };
+        for cpu in settings.cpus.iter().filter(|cpu| **cpu < CPUS) {
+            config.cpus[cpu / 64] |= 1 << (cpu % 64);
+        }
+        for (place, thread) in config.own.iter_mut().zip(&settings.own_threads) {
+            *place = *thread;
+        }
+        MappedArray::map(own(skel.maps.config.as_fd())?, 1, "config")?.write(0, config);
+        let stats = MappedArray::map(own(skel.maps.stats.as_fd())?, 1, "stats")?;
+        let records = own(skel.maps.records.as_fd())?;
+        let mut links = Vec::new();
+        for program in skel.object_mut().progs_mut() {
+            if program.autoload() {
+                links.push(program.attach().map_err(fail)?);
+            }
+        }
+        Ok(Self { stats, records, vectors, _links: links })
+    }
+
+    /// The ring of [`Culprit`]s.
+    #[must_use]
+    pub fn records_fd(&self) -> BorrowedFd<'_> {
+        self.records.as_fd()
+    }
+
+    /// Whether the processor's own interrupts (its timer, calls from other cores) are seen.
+    #[must_use]
+    pub fn sees_vectors(&self) -> bool {
+        self.vectors
+    }
+
+    /// Records made, and records lost because the ring was full.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let stats = self.stats.read(0);
+        (stats.recorded, stats.lost)
+    }
+}
