@@ -63,6 +63,12 @@ impl World {
         self.agents.ask(host, "status", json!({})).expect("status")
     }
 
+    /// What each plane is received by.
+    pub(crate) fn receive_rungs(&self, host: usize) -> Vec<String> {
+        let rungs = self.status(host)["rungs"]["receive"].clone();
+        rungs.as_array().expect("a list").iter().map(|rung| rung["used"].as_str().expect("named").to_owned()).collect()
+    }
+
     pub(crate) fn counter(&self, host: usize, name: &str) -> u64 {
         self.status(host)["counters"][name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }

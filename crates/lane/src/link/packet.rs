@@ -120,8 +120,7 @@ impl PacketReceiver {
     /// # Errors
     /// The kernel's.
     pub(super) fn sockets(&self) -> io::Result<Sockets> {
-        let udp = self.membership.as_fd().try_clone_to_owned()?;
-        Ok(Sockets { udp, packet: Some(self.socket.try_clone()?) })
+        Ok(Sockets { packet: Some(self.socket.try_clone()?), ..self.membership.sockets()? })
     }
 
     /// With what another agent has opened; filter and buffer came with it.

@@ -9,7 +9,7 @@ use std::{
 
 use fide_wire::PAYLOAD_MAX;
 
-use super::{Destination, SOCKET_PRIORITY, TYPE_OF_SERVICE, filter};
+use super::{Destination, SOCKET_PRIORITY, Sockets, TYPE_OF_SERVICE, filter};
 use crate::interface::Interface;
 
 /// A socket and the addresses it sends to.
@@ -143,6 +143,14 @@ impl Membership {
         filter::nothing(&socket)?;
         join(&socket, interface, destination, port)?;
         Ok(Self { socket })
+    }
+
+    /// For another agent.
+    ///
+    /// # Errors
+    /// The kernel's, if there are no descriptors left.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        Ok(Sockets { udp: self.socket.try_clone()?, packet: None })
     }
 }
 
