@@ -117,6 +117,9 @@ fn root_every_end_arrives_over_af_packet_and_so_does_a_silence() {
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
     assert_eq!(world.receive_rungs(1), ["af_packet", "af_packet"]);
     every_end(&world);
+    // The sockets that hold the groups take in nothing: nobody would ever read it.
+    let queued = world.queued(1, 7411);
+    assert!(queued.len() == 2 && queued.iter().all(|queued| *queued == 0), "{queued:?}");
     let mut eyes = [world.client(1), world.client(2)];
     let hosts = eyes.each_mut().map(|eyes| eyes.watch("@h3"));
     world.bed.isolate(3).expect("cut off");
