@@ -72,6 +72,8 @@ pub enum ReceiveRung {
     Xdp,
     /// XDP on the generic path.
     XdpGeneric,
+    /// Frames before the IP layer.
+    AfPacket,
     /// A UDP socket.
     Udp,
 }

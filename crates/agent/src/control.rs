@@ -16,7 +16,7 @@ use std::{
 
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_client::protocol::{MESSAGE_MAX, Reply as Answer, Request};
-use fide_lane::now_ns;
+use fide_lane::{link::Sockets, now_ns};
 use fide_wire::{Key, Keys, MAX_CLIENTS};
 use rustix::{
     buffer::spare_capacity,
@@ -89,7 +89,8 @@ pub struct Parts {
 
 /// Descriptors for an agent that takes over, kept apart from those in use.
 pub struct Estate {
-    pub receivers: Vec<OwnedFd>,
+    /// One per plane.
+    pub sockets: Vec<Sockets>,
     /// As `Receive::fds` gives them, links last; empty without the receive program.
     pub receive: Vec<OwnedFd>,
     pub links: usize,

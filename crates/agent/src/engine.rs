@@ -4,7 +4,7 @@
 //! A turn reads what arrived, lets the detector think, sends what is due and tells who waits:
 //!
 //! ```text
-//! slots, wake ring, UDP ─► detector ─► planes
+//! slots, ring, sockets ─► detector ─► planes
 //!      commands, outboxes ─►     └──► clients' rings, alive table, journal
 //! ```
 //!
@@ -24,7 +24,7 @@ use fide_bpf::Receive;
 use fide_detector::{Detector, HostSet};
 use fide_lane::{
     jitter::Spread,
-    link::{Sender, UdpReceiver},
+    link::{Receiver, Sender},
     now_ns,
     pace::{Mode, Ready, Waiter},
 };
@@ -43,7 +43,7 @@ use watches::Watches;
 
 /// Records taken from the wake ring in one turn.
 const RECORDS_PER_TURN: usize = 256;
-/// Datagrams taken from one UDP socket in one turn.
+/// Datagrams taken from one receiver in one turn.
 const DATAGRAMS_PER_TURN: usize = 256;
 /// Commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 4;
@@ -58,7 +58,7 @@ const IDLE_NS: u64 = 100_000_000;
 
 const TOKEN_COMMAND: u64 = 0;
 const TOKEN_RING: u64 = 1;
-const TOKEN_UDP: u64 = 2;
+const TOKEN_SOCKET: u64 = 2;
 
 /// What the loop is made of.
 pub struct Parts {
@@ -71,7 +71,7 @@ pub struct Parts {
     pub detector: Detector,
     pub senders: Vec<Sender>,
     /// Per plane; `None` where the receive program takes the packets.
-    pub receivers: Vec<Option<UdpReceiver>>,
+    pub receivers: Vec<Option<Receiver>>,
     pub kernel: Option<Kernel>,
     pub table: AliveTable,
     /// Host names by id, as records carry them.
@@ -133,7 +133,7 @@ impl Engine {
             waiter.add(kernel.receive.wake_fd(), TOKEN_RING)?;
         }
         for receiver in parts.receivers.iter().flatten() {
-            waiter.add(receiver.as_fd(), TOKEN_UDP)?;
+            waiter.add(receiver.as_fd(), TOKEN_SOCKET)?;
         }
         Ok(Self {
             waiter,
@@ -199,7 +199,7 @@ impl Engine {
         }
         self.parts.exchange.wake_control();
         self.read_slots();
-        self.drain_udp();
+        self.drain_receivers();
         self.parts.detector.tick(now_ns());
         // Before a command closes the session of a program that has just ended.
         self.drain_outboxes();

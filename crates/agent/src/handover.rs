@@ -26,6 +26,7 @@ use std::{
 
 use fide_bpf::{ReceiveFds, XdpMode};
 use fide_client::protocol::{MESSAGE_MAX, Op, Refusal, Reply, Request, TakeOverPhase};
+use fide_lane::link::Sockets;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -57,8 +58,8 @@ pub enum HandoverError {
 /// Goes with the descriptors of the first answer, which come in the order of the fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PrepareOk {
-    /// UDP sockets, one per plane.
-    pub planes: usize,
+    /// Per plane, whether a packet socket follows its UDP socket.
+    pub packet: Vec<bool>,
     /// Maps of the receive program, 9 if it is loaded.
     pub maps: usize,
     /// XDP links.
@@ -70,7 +71,8 @@ pub struct PrepareOk {
 
 /// What the first answer brought.
 pub struct Inherited {
-    pub receivers: Vec<OwnedFd>,
+    /// One per plane.
+    pub sockets: Vec<Sockets>,
     pub receive: Option<ReceiveFds>,
     pub mode: Option<XdpMode>,
     pub watched: Option<OwnedFd>,
@@ -156,20 +158,26 @@ impl Successor {
             .map_err(|source| HandoverError::NoAgent { path: path.display().to_string(), source })?;
         let successor = Self { socket };
         let (prepared, fds): (PrepareOk, _) = successor.ask(TakeOverPhase::Prepare)?;
+        let missing = || HandoverError::Nonsense("descriptors are missing".to_owned());
         let mut fds = fds.into_iter();
-        let receivers: Vec<OwnedFd> = fds.by_ref().take(prepared.planes).collect();
+        let mut sockets = Vec::new();
+        for packet in &prepared.packet {
+            let udp = fds.next().ok_or_else(missing)?;
+            let packet = if *packet { Some(fds.next().ok_or_else(missing)?) } else { None };
+            sockets.push(Sockets { udp, packet });
+        }
         let maps: Vec<OwnedFd> = fds.by_ref().take(prepared.maps + prepared.links).collect();
         let watched = fds.by_ref().take(prepared.exit_watch).next();
         let receive = if prepared.maps == 0 { None } else { ReceiveFds::from_fds(maps) };
-        if receivers.len() != prepared.planes || (receive.is_some() != (prepared.maps > 0)) {
-            return Err(HandoverError::Nonsense("descriptors are missing".to_owned()));
+        if receive.is_some() != (prepared.maps > 0) {
+            return Err(missing());
         }
         let mode = match (prepared.links, prepared.native) {
             (0, _) => None,
             (_, true) => Some(XdpMode::Native),
             (_, false) => Some(XdpMode::Generic),
         };
-        Ok((successor, Inherited { receivers, receive, mode, watched }))
+        Ok((successor, Inherited { sockets, receive, mode, watched }))
     }
 
     /// Freezes the running agent and gets its state, and the descriptors behind it.

@@ -76,7 +76,7 @@ pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) ->
         "counter",
         "Packets that changed nothing.",
         &[
-            refused("malformed", detector.refused_malformed + kernel.malformed),
+            refused("malformed", detector.refused_malformed + snapshot.engine.malformed + kernel.malformed),
             refused("bad_tag", snapshot.engine.bad_tag + kernel.bad_tag),
             refused("stale", detector.refused_stale_incarnation + detector.refused_dead_incarnation + kernel.stale),
             refused("replayed", detector.refused_replayed + kernel.replayed),

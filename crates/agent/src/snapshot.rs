@@ -30,6 +30,7 @@ pub struct Snapshot {
 pub struct EngineCounters {
     pub turns: u64,
     pub sends_failed: u64,
+    pub malformed: u64,
     pub bad_tag: u64,
     pub refused: u64,
     pub events_told: u64,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a configuration to a running agent.
 
+mod receive;
+
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -15,7 +17,7 @@ use fide_lane::{
     interface::{self, Interface, InterfaceError},
     isolation::{Urgent, default_core, isolate},
     jitter::HostKind,
-    link::{Destination, Sender, UdpReceiver},
+    link::{Destination, Membership, Receiver, Sender, Sockets},
     now_ns,
     pace::Mode,
 };
@@ -425,10 +427,8 @@ pub(crate) fn payload_max(names: &[String]) -> io::Result<usize> {
 /// The rungs this host grants.
 struct Host {
     senders: Vec<Sender>,
-    receivers: Vec<Option<UdpReceiver>>,
-    /// Sockets that only hold the membership of the groups, so that switches and NICs let the
-    /// packets through to the receive program.
-    joined: Vec<UdpReceiver>,
+    receivers: Vec<Option<Receiver>>,
+    joined: Vec<Membership>,
     kernel: Option<Kernel>,
     exit_watch: Option<ExitWatch>,
     rungs: Rungs,
@@ -437,7 +437,7 @@ struct Host {
 
 /// What the next agent would take over, as far as it is known.
 struct EstateBuilder {
-    receivers: Vec<OwnedFd>,
+    sockets: Vec<Sockets>,
     receive: Vec<OwnedFd>,
     links: usize,
     native: bool,
@@ -447,7 +447,7 @@ struct EstateBuilder {
 impl EstateBuilder {
     fn complete(self) -> Estate {
         Estate {
-            receivers: self.receivers,
+            sockets: self.sockets,
             receive: self.receive,
             links: self.links,
             native: self.native,
@@ -485,32 +485,21 @@ fn open_host(
     let (mode, no_xdp) = match &inherited {
         // The links are those of the agent before, with the new program.
         Some(inherited) => (inherited.mode, None),
-        None => attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
+        None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
     };
-    let mut sockets = inherited.as_mut().map(|inherited| std::mem::take(&mut inherited.receivers).into_iter());
-    let mut estate_receivers = Vec::new();
-    let mut receivers = Vec::new();
-    let mut joined = Vec::new();
-    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let receiver = match sockets.as_mut().and_then(Iterator::next) {
-            Some(socket) => UdpReceiver::from(socket),
-            None => UdpReceiver::open(interface, destination, config.port).map_err(|source| StartError::Link {
-                plane,
-                what: "nothing can be received",
-                source,
-            })?,
-        };
-        estate_receivers.push(receiver.as_fd().try_clone_to_owned()?);
-        if mode.is_some() {
-            joined.push(receiver);
-            receivers.push(None);
-        } else {
-            receivers.push(Some(receiver));
+    let planes = match &mut inherited {
+        Some(inherited) => {
+            let (theirs, mine) = (inherited.sockets.len(), interfaces.len());
+            if theirs != mine {
+                let what = format!("it has {theirs} planes, the configuration has {mine}");
+                return Err(HandoverError::Nonsense(what).into());
+            }
+            receive::take_over(mode, std::mem::take(&mut inherited.sockets))?
         }
-    }
-    let receive_rungs = match mode {
-        Some(mode) => Rung::new(format!("xdp {mode}"), no_xdp),
-        None => Rung::new("udp", no_xdp.clone()),
+        None => {
+            let links: Vec<_> = interfaces.iter().zip(&destinations).collect();
+            receive::open(config.receive, mode, no_xdp.as_ref(), &links, config.port)?
+        }
     };
 
     let watched = inherited.and_then(|inherited| inherited.watched);
@@ -524,7 +513,7 @@ fn open_host(
         links = receive.links();
     }
     let estate = EstateBuilder {
-        receivers: estate_receivers,
+        sockets: planes.sockets,
         receive: estate_receive,
         links,
         native: mode == Some(XdpMode::Native),
@@ -540,7 +529,7 @@ fn open_host(
     };
     let without = |what: &str| Rung::new(what, no_bpf.clone());
     let rungs = Rungs {
-        receive: vec![receive_rungs; interfaces.len()],
+        receive: planes.rungs,
         send,
         exit_watch: exit_rung,
         events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and eventfd") },
@@ -554,7 +543,7 @@ fn open_host(
         c_states: Rung::new("", None),
         isolated: Rung::new("", None),
     };
-    Ok(Host { senders, receivers, joined, kernel, exit_watch, rungs, estate })
+    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
 }
 
 fn destination(config: &Config, me: u16, plane: usize) -> Destination {
@@ -589,51 +578,19 @@ fn load(
         ifindex,
         key: keys.current.0,
     };
-    if config.receive == ReceiveRung::Udp && config.exit_watch == ExitRung::Pidfd {
-        return Err("the configuration asks for udp and pidfd".to_owned());
-    }
     let maps = match maps {
         Some(None) => return Err("the agent before had no BPF programs".to_owned()),
+        // Whatever the configuration asks for: its links stay.
         Some(maps) => maps,
         None => None,
     };
+    match (config.receive, config.exit_watch) {
+        _ if maps.is_some() => {}
+        (ReceiveRung::AfPacket, ExitRung::Pidfd) => return Err("the configuration asks for af-packet and pidfd".into()),
+        (ReceiveRung::Udp, ExitRung::Pidfd) => return Err("the configuration asks for udp and pidfd".into()),
+        _ => {}
+    }
     Receive::load(&settings, maps).map_err(|error| error.to_string())
-}
-
-/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why not a better one.
-fn attach(
-    wanted: ReceiveRung,
-    receive: Option<&mut Receive>,
-    interfaces: &[Interface],
-    no_bpf: Option<&String>,
-) -> Result<(Option<XdpMode>, Option<String>), StartError> {
-    let modes: &[XdpMode] = match wanted {
-        ReceiveRung::Auto => &[XdpMode::Native, XdpMode::Generic],
-        ReceiveRung::Xdp => &[XdpMode::Native],
-        ReceiveRung::XdpGeneric => &[XdpMode::Generic],
-        ReceiveRung::Udp => return Ok((None, Some("the configuration asks for it".to_owned()))),
-    };
-    let mut why = no_bpf.cloned();
-    if interfaces.iter().any(|interface| interface.loopback) {
-        why = Some("a plane is on loopback".to_owned());
-    } else if let Some(receive) = receive {
-        for mode in modes {
-            match interfaces.iter().try_for_each(|interface| receive.attach(interface.index, *mode)) {
-                Ok(()) => return Ok((Some(*mode), why)),
-                Err(error) => {
-                    receive.detach();
-                    why = Some(error.to_string());
-                }
-            }
-        }
-    }
-    match wanted {
-        ReceiveRung::Xdp => Err(StartError::Rung { wanted: "receive = \"xdp\"", why: why.unwrap_or_default() }),
-        ReceiveRung::XdpGeneric => {
-            Err(StartError::Rung { wanted: "receive = \"xdp-generic\"", why: why.unwrap_or_default() })
-        }
-        ReceiveRung::Auto | ReceiveRung::Udp => Ok((None, why)),
-    }
 }
 
 fn exit_watch(

@@ -150,7 +150,7 @@ impl Told<'_> {
             "stalls": detector.stalls,
             "stalled_us": detector.stalled_ns / 1000,
             "suspicions_withheld": detector.suspicions_withheld,
-            "refused_malformed": detector.refused_malformed,
+            "refused_malformed": detector.refused_malformed + engine.malformed,
             "refused_bad_tag": engine.bad_tag,
             "refused_stale": detector.refused_stale_incarnation + detector.refused_dead_incarnation,
             "refused_replayed": detector.refused_replayed,

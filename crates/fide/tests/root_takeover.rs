@@ -48,7 +48,7 @@ fn successor(bed: &Testbed, agents: &Agents, host: usize) -> Child {
     command.spawn().expect("a successor")
 }
 
-fn take_over(receive: &str, exit_watch: &str) {
+fn take_over(receive: &str, exit_watch: &str, expected: &str) {
     if let Err(why) = fide_testbed::supported() {
         println!("skipped: {why}");
         return;
@@ -108,6 +108,10 @@ fn take_over(receive: &str, exit_watch: &str) {
     assert_eq!(before["incarnation"], after["incarnation"], "the same life");
     let explained = agents.ask(1, "explain", json!({ "event": first["id"] })).expect("remembered");
     assert_eq!(explained, first, "what happened before is explained as before");
+    for plane in 0..2 {
+        let rung = |status: &Value| status["rungs"]["receive"][plane]["used"].clone();
+        assert_eq!((rung(&before), rung(&after)), (expected.into(), expected.into()), "plane {plane}");
+    }
     assert_eq!(after["processes"][0]["name"], "db");
     assert_eq!(status(&agents, 2)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(2));
     assert_eq!(status(&agents, 3)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(3));
@@ -131,10 +135,15 @@ fn take_over(receive: &str, exit_watch: &str) {
 
 #[test]
 fn root_takeover_with_bpf() {
-    take_over("auto", "auto");
+    take_over("auto", "auto", "xdp native");
 }
 
 #[test]
 fn root_takeover_without_bpf() {
-    take_over("udp", "pidfd");
+    take_over("udp", "pidfd", "udp");
+}
+
+#[test]
+fn root_takeover_over_af_packet() {
+    take_over("af-packet", "auto", "af_packet");
 }

@@ -2,7 +2,7 @@
 //! The periodic lane on a real host (X-Lane §4, FiDe §3.2 and §5).
 //!
 //! - [`interface`]: which network interface holds an address, and its hardware address.
-//! - [`link`]: sending a payload on one plane, over AF_PACKET or UDP, and receiving over UDP where
+//! - [`link`]: sending a payload on one plane, over AF_PACKET or UDP, and receiving over either where
 //!   the receive program of `fide-bpf` cannot be attached.
 //! - [`pace`]: waiting until a point in time or until something arrives, by sleeping or by spinning.
 //! - [`isolation`]: what keeps other work off the loop's core, and what of it this host granted.

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sending on one plane, and receiving over plain UDP.
+//! Sending on one plane, and receiving over AF_PACKET or UDP.
 
+mod filter;
 mod packet;
 mod udp;
 
-use std::{io, net::Ipv4Addr};
+use std::{
+    io,
+    net::Ipv4Addr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
-pub use packet::PacketSender;
-pub use udp::{UdpReceiver, UdpSender};
+use fide_wire::PAYLOAD_MAX;
+pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES};
+pub use udp::{Membership, UdpReceiver, UdpSender};
 
 use crate::interface::Interface;
 
@@ -71,6 +77,93 @@ impl Sender {
         match self {
             Self::Packet(sender) => sender.send(payload),
             Self::Udp(sender) => sender.send(payload),
+        }
+    }
+}
+
+/// A way to receive payloads on one plane where the receive program of `fide-bpf` does not.
+#[derive(Debug)]
+pub enum Receiver {
+    /// Frames before the IP layer.
+    Packet(PacketReceiver),
+    /// A UDP socket.
+    Udp(UdpReceiver),
+}
+
+/// What one agent hands another so that it goes on receiving where it stopped: what arrives in between
+/// waits in the socket.
+#[derive(Debug)]
+pub struct Sockets {
+    /// The UDP socket; only a [`Membership`] beside a packet socket or the receive program.
+    pub udp: OwnedFd,
+    /// The packet socket, on that rung.
+    pub packet: Option<OwnedFd>,
+}
+
+impl Receiver {
+    /// The best way this host grants: frames, else UDP. Returns why the better one was not taken.
+    ///
+    /// # Errors
+    /// If not even a UDP socket can be had; the address may be taken by another program.
+    pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<(Self, Option<String>)> {
+        let why = if interface.loopback {
+            "loopback has no frames of its own".to_owned()
+        } else {
+            match PacketReceiver::open(interface, destination, port) {
+                Ok(receiver) => return Ok((Self::Packet(receiver), None)),
+                Err(error) => format!("AF_PACKET: {error}"),
+            }
+        };
+        Ok((Self::Udp(UdpReceiver::open(interface, destination, port)?), Some(why)))
+    }
+
+    /// Name of the rung.
+    #[must_use]
+    pub fn rung(&self) -> &'static str {
+        match self {
+            Self::Packet(_) => "af_packet",
+            Self::Udp(_) => "udp",
+        }
+    }
+
+    /// Takes one payload; `None` if there is none. Never blocks. What is longer than [`PAYLOAD_MAX`] is given
+    /// a length that the packet view refuses.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receive(&self, buffer: &mut [u8; PAYLOAD_MAX + 1]) -> io::Result<Option<usize>> {
+        match self {
+            Self::Packet(receiver) => receiver.receive(buffer),
+            Self::Udp(receiver) => receiver.receive(buffer),
+        }
+    }
+
+    /// For another agent, which is on the same rung with them; in use here on.
+    ///
+    /// # Errors
+    /// The kernel's, if there are no descriptors left.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        match self {
+            Self::Packet(receiver) => receiver.sockets(),
+            Self::Udp(receiver) => Ok(Sockets { udp: receiver.as_fd().try_clone_to_owned()?, packet: None }),
+        }
+    }
+}
+
+impl From<Sockets> for Receiver {
+    fn from(Sockets { udp, packet }: Sockets) -> Self {
+        match packet {
+            Some(packet) => Self::Packet(PacketReceiver::take_over(packet, Membership::from(udp))),
+            None => Self::Udp(UdpReceiver::from(udp)),
+        }
+    }
+}
+
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Packet(receiver) => receiver.as_fd(),
+            Self::Udp(receiver) => receiver.as_fd(),
         }
     }
 }

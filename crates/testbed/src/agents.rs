@@ -37,7 +37,7 @@ pub struct AgentSpec {
     pub mode: String,
     /// Core of the loop; none: the agent's own choice.
     pub core: Option<usize>,
-    /// `auto`, `xdp`, `xdp-generic` or `udp`.
+    /// `auto`, `xdp`, `xdp-generic`, `af-packet` or `udp`.
     pub receive: String,
     /// `auto`, `bpf` or `pidfd`.
     pub exit_watch: String,

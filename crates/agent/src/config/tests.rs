@@ -63,6 +63,20 @@ fn drop_ins_override_in_order_of_their_names() {
 }
 
 #[test]
+fn rungs_have_the_names_of_the_ladder() {
+    for (name, rung) in [
+        ("auto", ReceiveRung::Auto),
+        ("xdp", ReceiveRung::Xdp),
+        ("xdp-generic", ReceiveRung::XdpGeneric),
+        ("af-packet", ReceiveRung::AfPacket),
+        ("udp", ReceiveRung::Udp),
+    ] {
+        let config = load(&format!("{GOOD}[agent]\nreceive = \"{name}\"\n")).expect(name);
+        assert_eq!(config.receive, rung);
+    }
+}
+
+#[test]
 fn a_drop_in_cannot_change_the_cluster() {
     let error = load_with(GOOD, &[("x.toml", "[[plane]]\ngroup = \"239.1.1.1\"\n")]).expect_err("refused");
     assert!(error.to_string().contains("not into a drop-in"), "{error}");

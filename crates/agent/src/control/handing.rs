@@ -2,7 +2,7 @@
 //! The old agent's end of a takeover.
 
 use std::{
-    io,
+    io, iter,
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
@@ -48,10 +48,11 @@ impl Control {
             TakeOverPhase::Prepare => {
                 let estate = &self.parts.estate;
                 let watch = self.parts.exit_watch.as_ref().map(|watch| watch.watched_fd().try_clone_to_owned());
-                let shared = estate.receivers.iter().chain(&estate.receive).map(OwnedFd::try_clone);
+                let sockets = estate.sockets.iter().flat_map(|of| iter::once(&of.udp).chain(&of.packet));
+                let shared = sockets.chain(&estate.receive).map(OwnedFd::try_clone);
                 *fds = shared.chain(watch).collect::<io::Result<_>>().map_err(failed)?;
                 let prepared = PrepareOk {
-                    planes: estate.receivers.len(),
+                    packet: estate.sockets.iter().map(|of| of.packet.is_some()).collect(),
                     maps: estate.receive.len() - estate.links,
                     links: estate.links,
                     native: estate.native,

@@ -4,7 +4,7 @@
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
 use fide_lane::now_ns;
-use fide_wire::{MAX_PLANES, PAYLOAD_MAX, Packet, ViewId, verify};
+use fide_wire::{HEADER_LEN, MAX_PLANES, PAYLOAD_MAX, Packet, ViewId, verify};
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
@@ -153,7 +153,7 @@ impl Engine {
     }
 
     /// Datagrams on the planes that the receive program does not serve.
-    pub(super) fn drain_udp(&mut self) {
+    pub(super) fn drain_receivers(&mut self) {
         for plane in 0..self.parts.receivers.len() {
             for count in 1..=DATAGRAMS_PER_TURN {
                 let Some(receiver) = &self.parts.receivers[plane] else { break };
@@ -170,6 +170,11 @@ impl Engine {
     fn datagram_received(&mut self, plane: u8, len: usize) {
         let now = now_ns();
         let payload = &self.datagram[..len];
+        // What the receive program would count so, too.
+        if !(HEADER_LEN..=PAYLOAD_MAX).contains(&len) {
+            self.counters.malformed += 1;
+            return;
+        }
         if verify(payload, &self.parts.keys).is_err() {
             self.counters.bad_tag += 1;
             return;

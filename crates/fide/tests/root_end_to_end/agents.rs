@@ -78,6 +78,26 @@ fn root_a_client_finds_the_next_agent_and_what_it_watched() {
     assert_eq!(eyes.reason(&survivor), Reason::Killed(9));
 }
 
+/// An agent without some of root's rights takes what it can and says why not more.
+#[test]
+fn root_without_rights_the_next_rung_is_taken() {
+    let spec = |rights: &str| {
+        let mut program: Vec<std::path::PathBuf> = ["setpriv", "--bounding-set", rights].map(Into::into).into();
+        program.extend(calm().program);
+        AgentsSpec { program, ..calm() }
+    };
+    for (rights, rung, why) in [
+        ("-sys_admin,-bpf", "af_packet", &["ermi"][..]),
+        ("-sys_admin,-bpf,-net_raw", "udp", &["ermi", "; AF_PACKET: Operation not permitted"]),
+    ] {
+        let Some(world) = world(2, spec(rights)) else { return };
+        assert_eq!(world.receive_rungs(1), [rung, rung]);
+        let told = world.status(1)["rungs"]["receive"][1]["fell_back"].to_string();
+        assert!(why.iter().all(|why| told.contains(why)), "{rights}: {told}");
+        println!("{rights}: {rung}, because {told}");
+    }
+}
+
 #[test]
 fn root_an_agent_that_leaves_is_no_failure() {
     let Some(mut world) = world(3, calm()) else { return };

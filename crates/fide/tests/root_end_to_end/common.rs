@@ -63,6 +63,26 @@ impl World {
         self.agents.ask(host, "status", json!({})).expect("status")
     }
 
+    /// What each plane is received by.
+    pub(crate) fn receive_rungs(&self, host: usize) -> Vec<String> {
+        let rungs = self.status(host)["rungs"]["receive"].clone();
+        rungs.as_array().expect("a list").iter().map(|rung| rung["used"].as_str().expect("named").to_owned()).collect()
+    }
+
+    /// Bytes that wait in each UDP socket of a host at `port`.
+    pub(crate) fn queued(&self, host: usize, port: u16) -> Vec<u64> {
+        let agent = self.agents.pid(host).expect("an agent");
+        let text = std::fs::read_to_string(format!("/proc/{agent}/net/udp")).expect("read");
+        // "sl local_address rem_address st tx_queue:rx_queue ...", all hexadecimal.
+        let columns = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let at_port = columns.filter(|columns| columns[1].ends_with(&format!(":{port:04X}")));
+        at_port
+            .map(|columns| {
+                u64::from_str_radix(columns[4].split_once(':').expect("two queues").1, 16).expect("a number")
+            })
+            .collect()
+    }
+
     pub(crate) fn counter(&self, host: usize, name: &str) -> u64 {
         self.status(host)["counters"][name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }

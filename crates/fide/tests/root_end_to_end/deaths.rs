@@ -102,11 +102,39 @@ fn root_every_end_arrives_trusting_the_network() {
 #[test]
 fn root_every_end_arrives_without_bpf() {
     let Some(world) = world(3, AgentsSpec { agent: without_bpf(), ..calm() }) else { return };
+    assert_eq!(world.receive_rungs(1), ["udp", "udp"]);
     let rungs = &world.status(1)["rungs"];
     assert_eq!(
         (&rungs["exit_watch"]["used"], &rungs["events"]["used"]),
         (&"pidfd".into(), &"shared memory and eventfd".into())
     );
+    every_end(&world);
+}
+
+#[test]
+fn root_every_end_arrives_over_af_packet_and_so_does_a_silence() {
+    let agent = AgentSpec { receive: "af-packet".into(), ..AgentSpec::default() };
+    let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
+    assert_eq!(world.receive_rungs(1), ["af_packet", "af_packet"]);
+    every_end(&world);
+    // The sockets that hold the groups take in nothing: nobody would ever read it.
+    let queued = world.queued(1, 7411);
+    assert!(queued.len() == 2 && queued.iter().all(|queued| *queued == 0), "{queued:?}");
+    let mut eyes = [world.client(1), world.client(2)];
+    let hosts = eyes.each_mut().map(|eyes| eyes.watch("@h3"));
+    world.bed.isolate(3).expect("cut off");
+    for (eyes, host) in eyes.iter_mut().zip(&hosts) {
+        assert_eq!(eyes.reason(host), Reason::HostSilent);
+    }
+    world.bed.rejoin(3).expect("restored");
+    world.settled(&[1, 2, 3]);
+}
+
+#[test]
+fn root_every_end_arrives_over_af_packet_by_unicast_without_bpf() {
+    let agent = AgentSpec { receive: "af-packet".into(), ..without_bpf() };
+    let Some(world) = world(3, AgentsSpec { multicast: false, agent, ..paper() }) else { return };
+    assert_eq!(world.receive_rungs(1), ["af_packet", "af_packet"]);
     every_end(&world);
 }
 

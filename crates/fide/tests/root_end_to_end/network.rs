@@ -4,10 +4,10 @@
 use std::{net::UdpSocket, time::Duration};
 
 use fide_client::{Event, Reason};
-use fide_testbed::{Victim, VictimSpec};
+use fide_testbed::{AgentSpec, AgentsSpec, Victim, VictimSpec};
 use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, Roster, RosterState, seal};
 
-use super::common::{Eyes, calm, paper, until_true, world};
+use super::common::{Eyes, World, calm, paper, until_true, world};
 
 const PORT: u16 = 7411;
 /// Packets of each kind that an impostor sends.
@@ -54,6 +54,18 @@ fn forgeries(incarnation: u32, victim: (u8, u32)) -> Vec<Vec<u8>> {
 #[test]
 fn root_strangers_are_counted_and_neither_kill_nor_hide() {
     let Some(world) = world(3, paper()) else { return };
+    strangers(&world);
+}
+
+#[test]
+fn root_strangers_are_counted_and_neither_kill_nor_hide_over_af_packet() {
+    let agent = AgentSpec { receive: "af-packet".into(), ..AgentSpec::default() };
+    let Some(world) = world(3, AgentsSpec { agent, ..paper() }) else { return };
+    assert_eq!(world.receive_rungs(1), ["af_packet", "af_packet"]);
+    strangers(&world);
+}
+
+fn strangers(world: &World) {
     let mut near = world.client(2);
     let mut eyes = world.client(1);
     let victim = Victim::spawn(Some(world.bed.host(2)), &VictimSpec::default()).expect("victim");
@@ -226,9 +238,7 @@ fn root_an_isolated_host_is_silent_fences_itself_and_comes_back_as_another() {
 
 #[test]
 fn root_nine_hosts() {
-    let Some(world) =
-        world(9, fide_testbed::AgentsSpec { heartbeat_us: 20_000, timeout_us: Some(2_000_000), ..calm() })
-    else {
+    let Some(world) = world(9, AgentsSpec { heartbeat_us: 20_000, timeout_us: Some(2_000_000), ..calm() }) else {
         return;
     };
     let mut near = world.client(9);

@@ -117,8 +117,10 @@ fn keys_that_others_can_read_are_refused() {
 
 #[test]
 fn what_this_host_cannot_do_ends_with_code_3() {
-    let place = Place::new(&GOOD.replacen("receive = \"udp\"", "receive = \"xdp\"", 1));
-    refused(&mut place.agent(&["--host", "a"]), 3, &["receive = \"xdp\"", "loopback", "auto"]);
+    for wanted in ["receive = \"xdp\"", "receive = \"xdp-generic\"", "receive = \"af-packet\""] {
+        let place = Place::new(&GOOD.replacen("receive = \"udp\"", wanted, 1));
+        refused(&mut place.agent(&["--host", "a"]), 3, &[wanted, "loopback", "auto"]);
+    }
 }
 
 #[test]

@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Raw frames past the queueing discipline: the shortest way from a thread to the driver.
+//! Raw frames past the queueing discipline: the shortest way from a thread to the driver, and the shortest
+//! way back that needs no program in the kernel but a filter.
 
 use std::{
-    io,
+    io::{self, IoSliceMut},
     net::Ipv4Addr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 use fide_wire::PAYLOAD_MAX;
 
-use super::{SOCKET_PRIORITY, TYPE_OF_SERVICE};
+use super::{
+    Destination, SOCKET_PRIORITY, Sockets, TYPE_OF_SERVICE, filter,
+    udp::{Membership, set_option},
+};
 use crate::interface::Interface;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const UDP: usize = 8;
 const HEADERS: usize = ETHERNET + IPV4 + UDP;
+
+/// Room for what waits to be received, of which the kernel allots twice as much: on Linux 6.18 some 1600
+/// heartbeats of a cluster of 64 hosts, 25 of each, or 2500 short packets. Beyond it the kernel drops the
+/// newest. Without CAP_NET_ADMIN it is `net.core.rmem_max` if that is less.
+pub const RECEIVE_BUFFER_BYTES: i32 = 1 << 20;
 
 /// A packet socket with a frame whose headers are written once.
 #[derive(Debug)]
@@ -24,39 +33,27 @@ pub struct PacketSender {
     frame: Box<[u8; HEADERS + PAYLOAD_MAX]>,
 }
 
+/// A packet socket that is given the cluster's packets on one interface and nothing else, and the membership
+/// that makes them arrive there. The interface is not put into promiscuous mode.
+#[derive(Debug)]
+pub struct PacketReceiver {
+    socket: OwnedFd,
+    membership: Membership,
+}
+
 impl PacketSender {
     /// Opens a socket on `interface` for packets to `group`.
     ///
     /// # Errors
     /// The kernel's, without CAP_NET_RAW.
     pub fn open(interface: &Interface, group: Ipv4Addr, port: u16) -> io::Result<Self> {
-        // SAFETY: no memory is handed over; the descriptor is ours alone. Protocol 0 receives nothing.
-        let socket = unsafe {
-            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        // SAFETY: zeroes are a valid value of this plain structure.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_ifindex = interface.index.cast_signed();
-        // SAFETY: the address outlives the call and is of the size given.
-        if unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                (&raw const address).cast(),
-                libc::socklen_t::try_from(size_of_val(&address)).expect("small"),
-            )
-        } != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
+        let socket = socket()?;
+        // Protocol 0 receives nothing.
+        bind(&socket, interface, 0)?;
         for (level, option, value) in
             [(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1), (libc::SOL_SOCKET, libc::SO_PRIORITY, SOCKET_PRIORITY)]
         {
-            super::udp::set_option(&socket, level, option, value)?;
+            set_option(&socket, level, option, value)?;
         }
         Ok(Self { socket, frame: Box::new(headers(interface, group, port)) })
     }
@@ -76,6 +73,114 @@ impl PacketSender {
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), self.frame.as_ptr().cast(), len, 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+impl PacketReceiver {
+    /// Opens a non-blocking socket for what arrives on `interface` at `port`, for the group of `destination`
+    /// or else for the interface's own address.
+    ///
+    /// # Errors
+    /// The kernel's, without CAP_NET_RAW; `Unsupported` if the interface has no Ethernet frames.
+    pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
+        let socket = socket()?;
+        let address = match destination {
+            Destination::Group(group) => *group,
+            Destination::Peers(_) => interface.address,
+        };
+        // All of this before it is bound to a protocol: until then nothing is queued.
+        filter::cluster_only(&socket, address, port)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+            .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER_BYTES))?;
+        bind(&socket, interface, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
+        if hardware_type(&socket)? != libc::ARPHRD_ETHER {
+            let why = format!("{} has no Ethernet frames", interface.name);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        Ok(Self { socket, membership: Membership::open(interface, destination, port)? })
+    }
+
+    /// Takes one packet; `None` if there is none. What is no whole UDP packet of at most [`PAYLOAD_MAX`]
+    /// bytes is an empty payload, which the packet view refuses.
+    ///
+    /// # Errors
+    /// The kernel's, such as `NetworkDown` once after the interface went down.
+    pub fn receive(&self, buffer: &mut [u8; PAYLOAD_MAX + 1]) -> io::Result<Option<usize>> {
+        let mut headers = [0; HEADERS];
+        let parts = &mut [IoSliceMut::new(&mut headers), IoSliceMut::new(buffer)];
+        match rustix::io::readv(&self.socket, parts) {
+            Ok(len) => Ok(Some(payload_len(&headers, len).unwrap_or(0))),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// For another agent: both sockets, in use here on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn sockets(&self) -> io::Result<Sockets> {
+        Ok(Sockets { packet: Some(self.socket.try_clone()?), ..self.membership.sockets()? })
+    }
+
+    /// With what another agent has opened; filter and buffer came with it.
+    pub(super) fn take_over(socket: OwnedFd, membership: Membership) -> Self {
+        Self { socket, membership }
+    }
+}
+
+impl AsFd for PacketReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Length of the payload in a frame of `len` bytes that begins with `headers`. Padding behind the packet does
+/// not count; `None` if the lengths contradict each other or it is no UDP packet with headers of these sizes.
+fn payload_len(headers: &[u8; HEADERS], len: usize) -> Option<usize> {
+    let word = |at| usize::from(u16::from_be_bytes([headers[at], headers[at + 1]]));
+    let (total, udp) = (word(ETHERNET + 2), word(ETHERNET + IPV4 + 4));
+    let shape = word(12) == 0x0800 && headers[14] == 0x45 && headers[23] == 17 && word(20) & 0x3fff == 0;
+    let whole = len >= HEADERS && ETHERNET + total <= len && IPV4 + udp <= total;
+    let payload = udp.checked_sub(UDP)?;
+    (shape && whole && payload <= PAYLOAD_MAX).then_some(payload)
+}
+
+/// A packet socket that receives nothing yet.
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is handed over; the descriptor is ours alone.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// From here on the socket receives `protocol` from `interface`.
+fn bind(socket: &OwnedFd, interface: &Interface, protocol: u16) -> io::Result<()> {
+    // SAFETY: zeroes are a valid value of this plain structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface.index.cast_signed();
+    // SAFETY: the address outlives the call and is of the size given.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            libc::socklen_t::try_from(size_of_val(&address)).expect("small"),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What frames of the interface look like that the socket is bound to.
+fn hardware_type(socket: &OwnedFd) -> io::Result<u16> {
+    // SAFETY: zeroes are a valid value of this plain structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of_val(&address)).expect("small");
+    // SAFETY: address and length are writable, and the length is the address'.
+    let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    if result == 0 { Ok(address.sll_hatype) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The headers, with lengths and checksum still to be filled in.
@@ -116,26 +221,4 @@ fn finish(frame: &mut [u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_frame_is_what_the_standards_say() {
-        let interface = Interface {
-            name: "p0".to_owned(),
-            index: 7,
-            hardware: [2, 0, 0, 0, 0, 9],
-            address: Ipv4Addr::new(10, 70, 1, 2),
-            loopback: false,
-        };
-        let mut frame = headers(&interface, Ipv4Addr::new(239, 198, 0, 1), 7411);
-        finish(&mut frame[..HEADERS + 3]);
-        assert_eq!(frame[..14], [1, 0, 0x5e, 0x46, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0]);
-        // A receiver sums the header with its checksum to all ones.
-        let sum: u32 = frame[14..34].chunks_exact(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
-        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-        assert_eq!(frame[16..18], 31u16.to_be_bytes());
-        assert_eq!(frame[38..40], 11u16.to_be_bytes());
-        assert_eq!(frame[15], 0xe0);
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plain UDP: the rung that always works.
+//! Plain UDP: the rung that always works, and what the rungs above it need of it.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 
 use fide_wire::PAYLOAD_MAX;
 
-use super::{Destination, SOCKET_PRIORITY, TYPE_OF_SERVICE};
+use super::{Destination, SOCKET_PRIORITY, Sockets, TYPE_OF_SERVICE, filter};
 use crate::interface::Interface;
 
 /// A socket and the addresses it sends to.
@@ -22,6 +22,13 @@ pub struct UdpSender {
 /// A bound socket, joined to the group where there is one.
 #[derive(Debug)]
 pub struct UdpReceiver {
+    socket: OwnedFd,
+}
+
+/// Holds the port and the membership of the group for a receiver below the IP layer, so that switches and
+/// NICs let the packets through and nobody is told that the port is closed. Takes in nothing.
+#[derive(Debug)]
+pub struct Membership {
     socket: OwnedFd,
 }
 
@@ -87,16 +94,7 @@ impl UdpReceiver {
     /// The kernel's; the address may be taken by another program.
     pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
         let socket = socket()?;
-        match destination {
-            Destination::Group(group) => {
-                set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-                bind(&socket, *group, port)?;
-                set_option(&socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, multicast(*group, interface))?;
-                // Only what arrives on this interface: both planes may use one group.
-                set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
-            }
-            Destination::Peers(_) => bind(&socket, interface.address, port)?,
-        }
+        join(&socket, interface, destination, port)?;
         Ok(Self { socket })
     }
 
@@ -131,6 +129,55 @@ impl From<OwnedFd> for UdpReceiver {
     /// A socket taken over from another agent.
     fn from(socket: OwnedFd) -> Self {
         Self { socket }
+    }
+}
+
+impl Membership {
+    /// Joins the group of `destination` on `interface`, if it is one, and takes the port.
+    ///
+    /// # Errors
+    /// The kernel's; the address may be taken by another program.
+    pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
+        let socket = socket()?;
+        // Before it is bound: what was queued until then would stay.
+        filter::nothing(&socket)?;
+        join(&socket, interface, destination, port)?;
+        Ok(Self { socket })
+    }
+
+    /// For another agent.
+    ///
+    /// # Errors
+    /// The kernel's, if there are no descriptors left.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        Ok(Sockets { udp: self.socket.try_clone()?, packet: None })
+    }
+}
+
+impl AsFd for Membership {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Membership {
+    /// A socket taken over from another agent; its filter came with it.
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+/// Binds to what `destination` sends to on `interface`.
+fn join(socket: &OwnedFd, interface: &Interface, destination: &Destination, port: u16) -> io::Result<()> {
+    match destination {
+        Destination::Group(group) => {
+            set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+            bind(socket, *group, port)?;
+            set_option(socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, multicast(*group, interface))?;
+            // Only what arrives on this interface: both planes may use one group.
+            set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)
+        }
+        Destination::Peers(_) => bind(socket, interface.address, port),
     }
 }
 
@@ -205,6 +252,18 @@ mod tests {
         sender.send(b"beat").expect("sent");
         assert_eq!(receiver.receive(&mut buffer).expect("there"), Some(4));
         assert_eq!(&buffer[..4], b"beat");
+    }
+
+    #[test]
+    fn a_membership_takes_in_nothing() {
+        let a = by_address(Ipv4Addr::new(127, 7, 0, 4)).expect("lo");
+        let here = Destination::Peers(vec![a.address]);
+        let port = 17_413;
+        let membership = Membership::open(&a, &here, port).expect("free");
+        UdpSender::open(&a, &here, port).expect("sender").send(b"beat").expect("sent");
+        // Loopback has delivered, or not, when the call returns.
+        let receiver = UdpReceiver::from(membership.as_fd().try_clone_to_owned().expect("a descriptor"));
+        assert_eq!(receiver.receive(&mut [0; PAYLOAD_MAX + 1]).expect("empty"), None);
     }
 
     #[test]
