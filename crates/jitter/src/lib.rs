@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a ping-pong run says about the hosts it ran on.
+//!
+//! - [`sample`]: a run, four time stamps per packet (jitter report §2.1), and what its clocks did wrong.
+//! - [`event`]: what ran on a core meanwhile.
+//! - [`log`]: both in a file, byte by byte; CSV.
+//!
+//! **Invariant:** no sockets, threads or clocks; randomness only from seeds.
+#![forbid(unsafe_code)]
+
+pub mod event;
+pub mod log;
+pub mod sample;
+
+pub use event::{CulpritKind, Event};
+pub use log::{Ending, Log, LogError, LogReader, LogWriter, read_log};
+pub use sample::{Fault, FaultKind, Host, MISSING, Restart, RunInfo, Sample, Samples, Schedule, Stamp};
