@@ -2,6 +2,7 @@
 //! Sending on one plane, and receiving over AF_PACKET or UDP.
 
 mod filter;
+pub mod frame;
 mod packet;
 mod udp;
 
@@ -12,7 +13,7 @@ use std::{
 };
 
 use fide_wire::PAYLOAD_MAX;
-pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES};
+pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket};
 pub use udp::{Membership, UdpReceiver, UdpSender};
 
 use crate::interface::Interface;

@@ -34,6 +34,20 @@ pub(super) fn cluster_only(socket: &OwnedFd, address: Ipv4Addr, port: u16) -> io
     )
 }
 
+/// Only UDP packets to `port`, whoever they are for.
+pub(super) fn port_only(socket: &OwnedFd, port: u16) -> io::Result<()> {
+    attach(
+        socket,
+        &all_of(&[
+            (libc::BPF_H, 12, Is::Equal(libc::ETH_P_IP.cast_unsigned())),
+            (libc::BPF_B, 14, Is::Equal(0x45)),
+            (libc::BPF_B, 23, Is::Equal(libc::IPPROTO_UDP.cast_unsigned())),
+            (libc::BPF_H, 20, Is::Without(0x3fff)),
+            (libc::BPF_H, 36, Is::Equal(u32::from(port))),
+        ]),
+    )
+}
+
 /// Nothing at all.
 pub(super) fn nothing(socket: &OwnedFd) -> io::Result<()> {
     attach(socket, &[instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])

@@ -11,15 +11,11 @@ use std::{
 use fide_wire::PAYLOAD_MAX;
 
 use super::{
-    Destination, SOCKET_PRIORITY, Sockets, TYPE_OF_SERVICE, filter,
+    Destination, SOCKET_PRIORITY, Sockets, filter,
+    frame::{HEADERS, finish, headers, multicast_hardware, payload_len},
     udp::{Membership, set_option},
 };
 use crate::interface::Interface;
-
-const ETHERNET: usize = 14;
-const IPV4: usize = 20;
-const UDP: usize = 8;
-const HEADERS: usize = ETHERNET + IPV4 + UDP;
 
 /// Room for what waits to be received, of which the kernel allots twice as much: on Linux 6.18 some 1600
 /// heartbeats of a cluster of 64 hosts, 25 of each, or 2500 short packets. Beyond it the kernel drops the
@@ -55,7 +51,7 @@ impl PacketSender {
         {
             set_option(&socket, level, option, value)?;
         }
-        Ok(Self { socket, frame: Box::new(headers(interface, group, port)) })
+        Ok(Self { socket, frame: Box::new(headers(interface, multicast_hardware(group), group, port)) })
     }
 
     /// Sends one payload.
@@ -135,15 +131,19 @@ impl AsFd for PacketReceiver {
     }
 }
 
-/// Length of the payload in a frame of `len` bytes that begins with `headers`. Padding behind the packet does
-/// not count; `None` if the lengths contradict each other or it is no UDP packet with headers of these sizes.
-fn payload_len(headers: &[u8; HEADERS], len: usize) -> Option<usize> {
-    let word = |at| usize::from(u16::from_be_bytes([headers[at], headers[at + 1]]));
-    let (total, udp) = (word(ETHERNET + 2), word(ETHERNET + IPV4 + 4));
-    let shape = word(12) == 0x0800 && headers[14] == 0x45 && headers[23] == 17 && word(20) & 0x3fff == 0;
-    let whole = len >= HEADERS && ETHERNET + total <= len && IPV4 + udp <= total;
-    let payload = udp.checked_sub(UDP)?;
-    (shape && whole && payload <= PAYLOAD_MAX).then_some(payload)
+/// A socket for all UDP packets to `port` that arrive on an interface, whole frames, whoever they are for; and to send
+/// frames of any kind, past the queueing discipline.
+///
+/// # Errors
+/// The kernel's, without CAP_NET_RAW.
+pub fn frame_socket(interface: &Interface, port: u16) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    filter::port_only(&socket, port)?;
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, SOCKET_PRIORITY)?;
+    bind(&socket, interface, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
+    Ok(socket)
 }
 
 /// A packet socket that receives nothing yet.
@@ -181,43 +181,6 @@ fn hardware_type(socket: &OwnedFd) -> io::Result<u16> {
     // SAFETY: address and length are writable, and the length is the address'.
     let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
     if result == 0 { Ok(address.sll_hatype) } else { Err(io::Error::last_os_error()) }
-}
-
-/// The headers, with lengths and checksum still to be filled in.
-fn headers(interface: &Interface, group: Ipv4Addr, port: u16) -> [u8; HEADERS + PAYLOAD_MAX] {
-    let mut frame = [0; HEADERS + PAYLOAD_MAX];
-    // RFC 1112 §6.4: the low 23 bits of the group.
-    let [_, b, c, d] = group.octets();
-    frame[..6].copy_from_slice(&[0x01, 0x00, 0x5e, b & 0x7f, c, d]);
-    frame[6..12].copy_from_slice(&interface.hardware);
-    frame[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
-    let ip = &mut frame[ETHERNET..ETHERNET + IPV4];
-    ip[0] = 0x45;
-    ip[1] = TYPE_OF_SERVICE;
-    ip[6] = 0x40; // don't fragment
-    ip[8] = 1; // time to live: a multicast stays on its segment
-    ip[9] = 17;
-    ip[12..16].copy_from_slice(&interface.address.octets());
-    ip[16..20].copy_from_slice(&group.octets());
-    let udp = &mut frame[ETHERNET + IPV4..HEADERS];
-    udp[..2].copy_from_slice(&port.to_be_bytes());
-    udp[2..4].copy_from_slice(&port.to_be_bytes());
-    // Checksum 0: none (RFC 768); the tag covers the payload.
-    frame
-}
-
-/// Fills in lengths and the IPv4 checksum of a whole frame.
-fn finish(frame: &mut [u8]) {
-    let total = u16::try_from(frame.len() - ETHERNET).expect("at most 1500");
-    let udp = total - u16::try_from(IPV4).expect("20");
-    frame[ETHERNET + IPV4 + 4..ETHERNET + IPV4 + 6].copy_from_slice(&udp.to_be_bytes());
-    let ip = &mut frame[ETHERNET..ETHERNET + IPV4];
-    ip[2..4].copy_from_slice(&total.to_be_bytes());
-    ip[10..12].fill(0);
-    let sum: u32 = ip.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ip[10..12].copy_from_slice(&(!u16::try_from(sum).expect("folded")).to_be_bytes());
 }
 
 #[cfg(test)]

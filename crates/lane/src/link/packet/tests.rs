@@ -4,6 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use proptest::prelude::*;
 
 use super::*;
+use crate::link::frame::{ETHERNET, IPV4, UDP};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 198, 0, 1);
 
@@ -19,7 +20,7 @@ fn interface() -> Interface {
 
 /// What a sender would send.
 fn frame_of(payload: &[u8]) -> Vec<u8> {
-    let mut frame = headers(&interface(), GROUP, 7411)[..HEADERS].to_vec();
+    let mut frame = headers(&interface(), multicast_hardware(GROUP), GROUP, 7411)[..HEADERS].to_vec();
     frame.extend(payload);
     finish(&mut frame);
     frame
@@ -35,7 +36,7 @@ fn receiver() -> (UnixDatagram, PacketReceiver) {
 
 #[test]
 fn a_frame_is_what_the_standards_say() {
-    let mut frame = headers(&interface(), GROUP, 7411);
+    let mut frame = headers(&interface(), multicast_hardware(GROUP), GROUP, 7411);
     finish(&mut frame[..HEADERS + 3]);
     assert_eq!(frame[..14], [1, 0, 0x5e, 0x46, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0]);
     // A receiver sums the header with its checksum to all ones.
