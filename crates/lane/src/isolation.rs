@@ -106,7 +106,11 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn pin(core: usize) -> io::Result<()> {
+/// Pins the calling thread to one core.
+///
+/// # Errors
+/// The kernel's; `InvalidInput` for a core that no kernel has.
+pub fn pin(core: usize) -> io::Result<()> {
     if core >= usize::try_from(libc::CPU_SETSIZE).expect("small") {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
@@ -151,9 +155,10 @@ impl Drop for Urgent {
     }
 }
 
-/// Locks what is mapped and what will be. Where the limit does not allow all of it, pages are
+/// Locks what is mapped and what will be, for the whole process. Where the limit does not allow all of it, pages are
 /// locked as they are touched.
-fn lock_memory() -> Measure {
+#[must_use]
+pub fn lock_memory() -> Measure {
     let hint = "needs CAP_IPC_LOCK or a higher `ulimit -l`";
     for (flags, text) in
         [(libc::MCL_CURRENT | libc::MCL_FUTURE, "all pages"), (libc::MCL_CURRENT | libc::MCL_ONFAULT, "pages in use")]
@@ -168,7 +173,11 @@ fn lock_memory() -> Measure {
     Measure::Missing(hint.to_owned())
 }
 
-fn hold_c_states() -> io::Result<File> {
+/// Keeps every core out of deep sleep for as long as the file is open.
+///
+/// # Errors
+/// The kernel's, without the right to write `/dev/cpu_dma_latency`.
+pub fn hold_c_states() -> io::Result<File> {
     let mut file = File::options().write(true).open("/dev/cpu_dma_latency")?;
     file.write_all(&0i32.to_ne_bytes())?;
     Ok(file)

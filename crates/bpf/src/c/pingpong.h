@@ -41,7 +41,7 @@ struct fide_pp_header {
 	__u32 magic;
 	__u8 version;
 	__u8 kind;
-	__u16 reserved0;
+	__u16 packet_bytes;
 	__u64 run;
 	__u64 id;
 	__s64 ts1_ns;
