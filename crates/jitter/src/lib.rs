@@ -5,6 +5,7 @@
 //! - [`event`]: what ran on a core meanwhile.
 //! - [`log`]: both in a file, byte by byte; CSV.
 //! - [`stats`]: the run in numbers, and the bound it supports.
+//! - [`synth`]: made-up runs with known disturbances.
 //!
 //! **Invariant:** no sockets, threads or clocks; randomness only from seeds.
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ pub mod event;
 pub mod log;
 pub mod sample;
 pub mod stats;
+pub mod synth;
 
 pub use event::{CulpritKind, Event};
 pub use log::{Ending, Log, LogError, LogReader, LogWriter, read_log};
