@@ -4,14 +4,20 @@
 //! - [`sample`]: a run, four time stamps per packet (jitter report §2.1), and what its clocks did wrong.
 //! - [`event`]: what ran on a core meanwhile.
 //! - [`log`]: both in a file, byte by byte; CSV.
+//! - [`stats`]: the run in numbers, and the bound it supports.
+//! - [`synth`]: made-up runs with known disturbances.
 //!
 //! **Invariant:** no sockets, threads or clocks; randomness only from seeds.
 #![forbid(unsafe_code)]
 
+mod baseline;
 pub mod event;
 pub mod log;
 pub mod sample;
+pub mod stats;
+pub mod synth;
 
 pub use event::{CulpritKind, Event};
 pub use log::{Ending, Log, LogError, LogReader, LogWriter, read_log};
 pub use sample::{Fault, FaultKind, Host, MISSING, Restart, RunInfo, Sample, Samples, Schedule, Stamp};
+pub use stats::{RunStats, StatsOptions};

@@ -123,8 +123,8 @@ impl RunInfo {
         if self.schedule == Schedule::Relative {
             return None;
         }
-        let due = i128::from(self.start_ns) + i128::from(id) * i128::from(self.period_ns);
-        i64::try_from(due).ok().filter(|&t| t != MISSING)
+        let after = i128::from(id).checked_mul(i128::from(self.period_ns))?;
+        i64::try_from(i128::from(self.start_ns).checked_add(after)?).ok().filter(|&t| t != MISSING)
     }
 }
 
@@ -294,7 +294,7 @@ impl Samples {
             }
             if let Some((id, then)) = self.last[stamp.index()] {
                 let gained = i128::from(now) - i128::from(then);
-                let expected = i128::from(sample.id.saturating_sub(id)) * i128::from(period_ns);
+                let expected = i128::from(sample.id.saturating_sub(id)).saturating_mul(i128::from(period_ns));
                 self.judge(row, stamp, gained, expected);
             }
             self.last[stamp.index()] = Some((sample.id, now));
@@ -311,13 +311,14 @@ impl Samples {
     fn judge(&mut self, row: u64, stamp: Stamp, gained: i128, expected: i128) {
         let wrapped = |unit: i128| {
             let size = (1_i128 << 32) * unit;
-            let missing = expected - gained;
-            missing > size / 2 && (missing + size / 2).rem_euclid(size).abs_diff(size / 2) < WRAP_SLACK_NS as u128
+            let missing = expected.saturating_sub(gained);
+            missing > size / 2
+                && missing.saturating_add(size / 2).rem_euclid(size).abs_diff(size / 2) < WRAP_SLACK_NS as u128
         };
         let kind = match gained {
             g if g < 0 && (wrapped(1) || wrapped(1000)) => FaultKind::Wrapped,
             g if g < 0 => FaultKind::Backwards,
-            g if g - expected > i128::from(JUMP_NS) => FaultKind::Jumped,
+            g if g.saturating_sub(expected) > i128::from(JUMP_NS) => FaultKind::Jumped,
             _ => return,
         };
         let by = if gained < 0 { -gained } else { gained - expected };
