@@ -5,6 +5,7 @@ mod agent;
 mod ask;
 mod demo;
 mod exit;
+mod jitter;
 mod run;
 mod watch;
 
@@ -40,6 +41,8 @@ enum Command {
     Explain(ask::ExplainArguments),
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),
+    /// Measure what this host and the way to another one can promise
+    Jitter(jitter::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => ask::status(&arguments),
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
+        Command::Jitter(arguments) => jitter::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match done {

@@ -6,7 +6,7 @@
 //! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP.
 //! - [`ping`], [`pong`]: the loops at A and at B; [`pong::Reflector`] answers inside XDP.
 //! - [`setting`]: under which conditions the measuring thread runs, and how far each was to be had.
-//! - [`recorder`]: who else ran on its core.
+//! - [`recorder`]: who else ran on its core; [`session`]: all of it, and the log.
 //!
 //! The loops allocate nothing, log nothing and take no lock while they measure.
 
@@ -15,6 +15,7 @@ pub mod ping;
 pub mod pong;
 pub mod port;
 pub mod recorder;
+pub mod session;
 pub mod setting;
 
 /// UDP port of the bench.

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide jitter`: what this host and the way to another one can promise.
+
+mod export;
+mod ping;
+mod pong;
+mod say;
+
+use crate::exit::Done;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Send packets at a fixed rate and note when each was sent, received and answered
+    Ping(ping::Arguments),
+    /// Answer the pings of other hosts until interrupted
+    Pong(pong::Arguments),
+    /// Write the packets of a log as CSV
+    Export(export::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    match &arguments.command {
+        Command::Ping(arguments) => ping::run(arguments),
+        Command::Pong(arguments) => pong::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
+    }
+}
+
+/// Options of the measuring thread, the same at both ends.
+#[derive(clap::Args)]
+pub(crate) struct Conditions {
+    /// Core to measure on; by default the highest this process may use
+    #[arg(long)]
+    core: Option<usize>,
+    /// Leave the thread to the scheduler's choice of core
+    #[arg(long, conflicts_with = "core")]
+    unpinned: bool,
+    /// An ordinary thread instead of SCHED_FIFO; what polls without pause is ordinary anyhow unless --fifo says otherwise
+    #[arg(long)]
+    ordinary: bool,
+    /// SCHED_FIFO also for what polls: the kernel takes 50 ms of every second away from it
+    #[arg(long, conflicts_with = "ordinary")]
+    fifo: bool,
+    /// Let cores sleep: do not hold /dev/cpu_dma_latency
+    #[arg(long)]
+    sleep_states: bool,
+    /// Do not lock memory
+    #[arg(long)]
+    unlocked: bool,
+}
+
+impl Conditions {
+    /// `polls`: the thread never sleeps. As a real-time thread it would meet the kernel's fair server, whose stalls of
+    /// 50 ms would drown what is measured.
+    fn wanted(&self, polls: bool) -> fide_pingpong::setting::Wanted {
+        let usual = fide_pingpong::setting::Wanted::default();
+        let core = self.core.unwrap_or_else(fide_lane::isolation::default_core);
+        fide_pingpong::setting::Wanted {
+            core: (!self.unpinned).then_some(core),
+            fifo: usual.fifo.filter(|_| self.fifo || !(self.ordinary || polls)),
+            no_sleep_states: !self.sleep_states,
+            lock_memory: !self.unlocked,
+        }
+    }
+}
+
+/// Four random bytes more than anybody repeats by chance.
+fn random() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
