@@ -17,9 +17,11 @@ mod exit_watch;
 pub mod intf;
 mod map;
 mod receive;
+mod xdp;
 
 pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
 pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told, XdpMode};
+pub use xdp::{XdpFacts, xdp_facts};
 
 /// What can go wrong between here and the kernel.
 #[derive(Debug, thiserror::Error)]
