@@ -4,8 +4,11 @@
 mod agent;
 mod ask;
 mod demo;
+mod doctor;
 mod exit;
+mod host;
 mod run;
+mod tune;
 mod watch;
 
 use std::process::ExitCode;
@@ -40,6 +43,10 @@ enum Command {
     Explain(ask::ExplainArguments),
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),
+    /// Judge what this host is set to, and measure what it holds
+    Doctor(doctor::Arguments),
+    /// Change what this host is set to, and restore it
+    Tune(tune::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),
 }
@@ -60,6 +67,8 @@ fn main() -> ExitCode {
         Command::Status(arguments) => ask::status(&arguments),
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match done {

@@ -23,6 +23,9 @@ pub mod roots;
 pub mod rungs;
 pub mod tune;
 
+#[cfg(test)]
+mod made_up;
+
 /// Tests that isolate a thread: locked memory is the process', not the thread's.
 #[cfg(test)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -41,8 +41,7 @@ pub(super) const ALL: &[(Kind, By)] = &[
     (
         Kind {
             cost: "a thread that became ready waits until whoever is in the kernel leaves it: milliseconds",
-            change: "full in /sys/kernel/debug/sched/preempt (mount debugfs); at boot: preempt=full; best a PREEMPT_RT \
-                     kernel",
+            change: "full in /sys/kernel/debug/sched/preempt; at boot: preempt=full; best a PREEMPT_RT kernel",
             ..kind("preemption", "preemption of the kernel", "full, or rt", How::Tune)
         },
         By::Host(preemption),
@@ -127,6 +126,7 @@ fn rtprio(host: &Host<'_>) -> Judged {
 fn preemption(host: &Host<'_>) -> Judged {
     const RIGHT: [&str; 2] = ["full", "rt"];
     let judge = |model: &str, from: &str| Finding::good_if(RIGHT.contains(&model), format!("{model}, says {from}"));
+    let at_boot = |finding: Finding| finding.but(How::Boot, "preempt=full; now: mount debugfs, then `fide tune`");
     if host.roots.sys("kernel/realtime").is_ok_and(|realtime| realtime == "1") {
         return Ok(judge("rt", "/sys/kernel/realtime"));
     }
@@ -134,7 +134,7 @@ fn preemption(host: &Host<'_>) -> Judged {
         return Ok(judge(chosen(&list), "debugfs"));
     }
     if let Some(model) = host.boot_parameter("preempt")? {
-        return Ok(judge(&model, "the kernel's command line"));
+        return Ok(at_boot(judge(&model, "the kernel's command line")));
     }
     for (key, model) in [
         ("CONFIG_PREEMPT_RT", "rt"),
@@ -144,7 +144,7 @@ fn preemption(host: &Host<'_>) -> Judged {
         ("CONFIG_PREEMPT_NONE", "none"),
     ] {
         if host.roots.built_with(key)? {
-            return Ok(judge(model, "the kernel's configuration"));
+            return Ok(at_boot(judge(model, "the kernel's configuration")));
         }
     }
     Ok(Finding::unknown("neither debugfs, command line nor configuration of the kernel say it"))

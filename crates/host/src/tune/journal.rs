@@ -27,6 +27,8 @@ use super::{Change, Target};
 pub const FILE: &str = "tune-undo.jsonl";
 const LOCK: &str = "tune.lock";
 const VERSION: u32 = 1;
+/// Fault of a last line that ends in the middle.
+const CUT_OFF: &str = "it is cut off";
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -152,12 +154,15 @@ impl Lock {
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Contents, JournalError> {
     let mut contents = Contents::default();
+    if bytes.is_empty() {
+        contents.damaged.push((1, CUT_OFF.to_owned()));
+    }
     let mut end = 0;
     for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         end += line.len();
         let fault = |error: serde_json::Error| match line.ends_with(b"\n") {
             true => error.to_string(),
-            false => "it is cut off".to_owned(),
+            false => CUT_OFF.to_owned(),
         };
         if index == 0 {
             match serde_json::from_slice::<Head>(line) {
@@ -209,7 +214,7 @@ impl Journal {
         };
         // The last line may be cut off, by a step that was not taken; any other must be whole.
         if let Some((line, why)) = contents.damaged.first()
-            && (contents.damaged.len() > 1 || why != "it is cut off" || *line == 1)
+            && (contents.damaged.len() > 1 || why != CUT_OFF || *line == 1)
         {
             return Err(JournalError::Damaged { path, line: *line, why: why.clone() });
         }
