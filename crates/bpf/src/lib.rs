@@ -42,6 +42,11 @@ pub enum BpfError {
     Layout { map: &'static str, found: u32, wanted: u32 },
 }
 
+/// Keeps libbpf from writing to standard error, for the whole process: what failed is in the errors.
+pub fn hush() {
+    libbpf_rs::set_print(None);
+}
+
 impl BpfError {
     pub(crate) fn last(what: &'static str) -> Self {
         Self::Map { what, source: std::io::Error::last_os_error() }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::doctor::Host;
+use crate::doctor::{Host, JIFFY_NS_USUAL, budget_wanted_us};
 
 /// One parameter of the kernel's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -57,6 +57,7 @@ pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
         parameter("skew_tick=1".to_owned(), "ticks of different cores do not meet at the same locks"),
     ];
     let line = parameters.iter().map(|parameter| parameter.text.as_str()).collect::<Vec<_>>().join(" ");
+    let tick_ns = host.machine.tick_ns().unwrap_or(JIFFY_NS_USUAL);
     let files = vec![
         (
             "grub.d/fide.cfg",
@@ -65,12 +66,12 @@ pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
                  GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {line}\"\n"
             ),
         ),
-        ("tuned/fide/tuned.conf", tuned(core, &line)),
+        ("tuned/fide/tuned.conf", tuned(core, budget_wanted_us(tick_ns), &line)),
     ];
     Ok(Boot { parameters, files })
 }
 
-fn tuned(core: usize, line: &str) -> String {
+fn tuned(core: usize, budget_us: u64, line: &str) -> String {
     format!(
         "# To /etc/tuned/fide/tuned.conf, then `tuned-adm profile fide` and reboot. Instead of `fide tune`, not beside it.\n\
          [main]\n\
@@ -85,13 +86,13 @@ fn tuned(core: usize, line: &str) -> String {
          [sysctl]\n\
          kernel.nmi_watchdog=0\n\
          kernel.numa_balancing=0\n\
-         net.core.netdev_budget_usecs=2000\n\
+         net.core.netdev_budget_usecs={budget_us}\n\
          \n\
          [irqbalance]\n\
          banned_cpus={core}\n\
          \n\
          [bootloader]\n\
-         cmdline_fide={line}\n"
+         cmdline_fide=+{line}\n"
     )
 }
 

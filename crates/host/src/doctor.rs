@@ -112,7 +112,10 @@ pub fn conditions(host: &Host<'_>) -> Vec<Condition> {
         match by {
             By::Host(judge) => conditions.push(condition(host, kind, None, judge(host))),
             By::Interface(_) if host.interfaces.is_empty() => {
-                let none = Finding::not_applicable("no interface but loopback is up");
+                let none = match Roots::list(&host.roots.sys.join("class/net")) {
+                    Ok(_) => Finding::not_applicable("no interface but loopback is up"),
+                    Err(unread) => Finding::unknown(unread),
+                };
                 conditions.push(condition(host, kind, None, Ok(none)));
             }
             By::Interface(judge) => {

@@ -131,7 +131,10 @@ fn on_core(core: usize) -> Measured {
     let wake_up = wake_ups();
     let (gap, detour) = spins();
     Measured {
-        thread: format!("{}, {}", measures.core.text(), measures.priority.text()),
+        thread: match measures.priority.held() {
+            true => format!("{}, {}", measures.core.text(), measures.priority.text()),
+            false => format!("{}, no real-time priority: {}", measures.core.text(), measures.priority.text()),
+        },
         wake_up,
         wake_up_held: held,
         gap,

@@ -56,6 +56,7 @@ const PORT: u16 = 7411;
 /// Finds all rungs, in the order of the agent's report.
 #[must_use]
 pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
+    fide_bpf::hush();
     let settings = Settings { me: 1, members: 1, port: PORT, ifindex: [0; fide_bpf::intf::MAX_PLANES], key: [0; 16] };
     let receive = Receive::load(&settings, None).map_err(|error| error.to_string());
     let mut rungs = receiving(host, planes, receive.as_ref().err());

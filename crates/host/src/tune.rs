@@ -14,7 +14,7 @@ mod plan;
 mod target;
 mod undo;
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io};
 
 pub use plan::{Change, Left, Options, Plan, plan};
 pub use target::{Form, Target};
@@ -53,8 +53,6 @@ impl fmt::Display for Outcome {
 pub enum TuneError {
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
 }
 
 /// Makes the changes of `plan`, each after it is in the journal. Returns what became of each, in
@@ -86,11 +84,19 @@ fn apply_one(host: &Host<'_>, change: &Change, journal: &mut Journal) -> Result<
     let now = target.read(host.machine);
     journal.finish(number, now.as_deref().unwrap_or_default())?;
     Ok(match (refused, now) {
+        (Some(error), _) if change.id == "irq-affinity" && managed(&error) => {
+            Outcome::Refused(format!("{error}: its driver keeps it; isolcpus=managed_irq at boot"))
+        }
         (Some(error), _) => Outcome::Refused(error.to_string()),
         (None, Ok(now)) if change.to.iter().any(|to| target.same(to, &now)) => Outcome::Applied,
         (None, Ok(now)) => Outcome::Otherwise(target.show(&now)),
         (None, Err(error)) => Outcome::Otherwise(format!("unknown: {error}")),
     })
+}
+
+/// An interrupt whose cores the kernel chose for its driver, or that cannot be moved at all.
+fn managed(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EIO))
 }
 
 #[cfg(test)]

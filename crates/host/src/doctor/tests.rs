@@ -54,6 +54,7 @@ fn in_a_container_without_files_all_is_unknown_and_nothing_is_guessed() {
     assert_eq!(by_verdict(&conditions, Verdict::Good), Vec::<&str>::new());
     // What the agent needs itself and does not find, is bad.
     assert_eq!(by_verdict(&conditions, Verdict::Bad), ["cpu-dma-latency"]);
+    assert_eq!(by_verdict(&conditions, Verdict::NotApplicable), Vec::<&str>::new());
     for condition in conditions.iter().filter(|condition| condition.verdict == Verdict::Unknown) {
         assert!(!condition.found.is_empty(), "says why: {condition:?}");
     }

@@ -275,7 +275,8 @@ impl<'a> Planner<'a> {
         if kernel_version(&self.host.roots.kernel()?).is_none_or(|version| version < (6, 2)) {
             return Err("kernels before 6.2 forget the affinity of threads when their cpuset changes".into());
         }
-        for group in Roots::list(&dir)? {
+        // The agent's own slice keeps the core.
+        for group in Roots::list(&dir)?.into_iter().filter(|name| !name.starts_with("fide")) {
             let group = dir.join(group);
             let path = group.join("cpuset.cpus");
             let Ok(now) = crate::roots::read(&path) else { continue };

@@ -356,6 +356,7 @@ fn control_groups_of_version_2_only_when_asked_for() {
     rig.tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n");
     rig.tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "\n");
     rig.tree.put("sys/fs/cgroup/a.slice/cpuset.cpus", "2-3\n");
+    rig.tree.put("sys/fs/cgroup/fide.slice/cpuset.cpus", "\n");
     rig.tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "\n");
     rig.tree.put("sys/fs/cgroup/system.slice/fide-agent.service/cgroup.procs", "");
     let (changes, left) = cpusets(&rig.tree);

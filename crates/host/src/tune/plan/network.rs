@@ -20,8 +20,8 @@ impl Planner<'_> {
         let wanted = budget_wanted_us(self.host.machine.tick_ns().unwrap_or(JIFFY_NS_USUAL));
         if us > wanted {
             let why = format!(
-                "a softirq that drains a flood holds its core so long; {wanted} us is the shortest that makes a \
-                 difference here, as the limit counts in ticks"
+                "a softirq that drains a flood holds its core so long; {wanted} us is the shortest that can be set \
+                 without harm"
             );
             self.file("netdev-budget", path, Form::Text, &wanted.to_string(), &why)?;
         }
