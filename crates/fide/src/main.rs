@@ -44,8 +44,13 @@ enum Command {
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),
     /// Judge what this host is set to, and measure what it holds
+    ///
+    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing.
     Doctor(doctor::Arguments),
     /// Change what this host is set to, and restore it
+    ///
+    /// Exit codes: 0 done, 1 something but interrupts that cannot be moved was refused, or left by --undo, 2 usage,
+    /// 3 unsupported here, 4 not permitted.
     Tune(tune::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),

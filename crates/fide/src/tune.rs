@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide tune`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::ErrorKind, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
 use fide_host::{
@@ -16,11 +16,10 @@ use fide_host::{
 use serde_json::{Value, json};
 
 use crate::{
-    exit::{Done, Failure, UNHEALTHY, USAGE},
+    exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, UNSUPPORTED, USAGE},
     host::HostArguments,
 };
 
-/// Exit codes: 0 done, 1 something was refused or left, 2 usage, 4 not permitted.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true)))]
 pub(crate) struct Arguments {
@@ -83,7 +82,14 @@ fn boot_id(host: &Host<'_>) -> Result<String, Failure> {
 }
 
 fn failure(error: TuneError) -> Failure {
-    anyhow::Error::from(error).into()
+    let code = match &error {
+        TuneError::Journal(JournalError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            NOT_PERMITTED
+        }
+        TuneError::Journal(JournalError::BootId(_)) => UNSUPPORTED,
+        TuneError::Journal(_) => UNHEALTHY,
+    };
+    Failure::new(code, anyhow!("{error}"))
 }
 
 fn run_plan(arguments: &Arguments, host: &Host<'_>, plan: &Plan) -> Done {
@@ -124,7 +130,13 @@ fn run_plan(arguments: &Arguments, host: &Host<'_>, plan: &Plan) -> Done {
             }
         }
     }
-    Ok(ExitCode::from(if refused > 0 { UNHEALTHY } else { 0 }))
+    // Some interrupts cannot be moved on nearly every host.
+    let unexpected = plan.changes.iter().zip(&outcomes).any(|(change, outcome)| match outcome {
+        Outcome::Refused(_) => change.id != "irq-affinity",
+        Outcome::Otherwise(_) => true,
+        Outcome::Applied | Outcome::Already => false,
+    });
+    Ok(ExitCode::from(if unexpected { UNHEALTHY } else { 0 }))
 }
 
 fn run_undo(arguments: &Arguments, host: &Host<'_>) -> Done {
