@@ -25,7 +25,7 @@ mod xdp;
 
 pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
 pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told};
-pub use xdp::XdpMode;
+pub use xdp::{XdpFacts, XdpMode, xdp_facts};
 
 /// What can go wrong between here and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,11 @@ pub enum BpfError {
         "map {map} holds values of {found} bytes, this program needs {wanted}: the running agent is of another version, restart instead of taking over"
     )]
     Layout { map: &'static str, found: u32, wanted: u32 },
+}
+
+/// Keeps libbpf from writing to standard error, for the whole process: what failed is in the errors.
+pub fn hush() {
+    libbpf_rs::set_print(None);
 }
 
 impl BpfError {

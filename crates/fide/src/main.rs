@@ -4,9 +4,12 @@
 mod agent;
 mod ask;
 mod demo;
+mod doctor;
 mod exit;
+mod host;
 mod jitter;
 mod run;
+mod tune;
 mod watch;
 
 use std::process::ExitCode;
@@ -43,6 +46,15 @@ enum Command {
     Metrics(ask::MetricsArguments),
     /// Measure what this host and the way to another one can promise
     Jitter(jitter::Arguments),
+    /// Judge what this host is set to, and measure what it holds
+    ///
+    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing.
+    Doctor(doctor::Arguments),
+    /// Change what this host is set to, and restore it
+    ///
+    /// Exit codes: 0 done, 1 something but interrupts that cannot be moved was refused, or left by --undo, 2 usage,
+    /// 3 unsupported here, 4 not permitted.
+    Tune(tune::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),
 }
@@ -64,6 +76,8 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
         Command::Jitter(arguments) => jitter::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match done {

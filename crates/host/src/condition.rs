@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One condition of a host: what was found, what is wanted, what the difference costs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What becomes of jitter under a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It adds jitter.
+    Bad,
+    /// It could not be found out; never guessed.
+    Unknown,
+    Good,
+    /// This host has no such thing.
+    NotApplicable,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Bad => "bad",
+            Self::Unknown => "unknown",
+            Self::Good => "good",
+            Self::NotApplicable => "n/a",
+        })
+    }
+}
+
+/// What a condition belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    Core,
+    Interrupts,
+    Scheduler,
+    Memory,
+    Network,
+    Kernel,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Core => "core",
+            Self::Interrupts => "interrupts",
+            Self::Scheduler => "scheduler",
+            Self::Memory => "memory",
+            Self::Network => "network",
+            Self::Kernel => "kernel",
+        })
+    }
+}
+
+/// Who can change a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// `fide tune --apply`, now.
+    Tune,
+    /// The agent, while it runs.
+    Agent,
+    /// The operator, now.
+    Operator,
+    /// The kernel's command line.
+    Boot,
+    /// The firmware's settings.
+    Firmware,
+    /// Nobody on this host.
+    NotHere,
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tune => "fide tune",
+            Self::Agent => "the agent",
+            Self::Operator => "by hand",
+            Self::Boot => "boot parameter",
+            Self::Firmware => "firmware",
+            Self::NotHere => "not here",
+        })
+    }
+}
+
+/// One condition of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Condition {
+    /// Stable name.
+    pub id: &'static str,
+    pub group: Group,
+    /// The interface it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    pub title: &'static str,
+    pub verdict: Verdict,
+    /// What there is; of an unknown one, why it is not known.
+    pub found: String,
+    pub wanted: String,
+    /// What it costs when it is bad.
+    pub cost: &'static str,
+    pub how: How,
+    /// What `how` has to do.
+    pub change: String,
+}
+
+/// What all hosts have in common of a condition. `{core}`, `{others}` and `{if}` in its texts stand
+/// for the loop's core, the other ones, and the interface.
+pub(crate) struct Kind {
+    pub(crate) id: &'static str,
+    pub(crate) group: Group,
+    pub(crate) title: &'static str,
+    pub(crate) wanted: &'static str,
+    pub(crate) cost: &'static str,
+    pub(crate) how: How,
+    pub(crate) change: &'static str,
+}
+
+/// What was found.
+pub(crate) struct Finding {
+    pub(crate) verdict: Verdict,
+    pub(crate) found: String,
+    /// Instead of what the kind says.
+    pub(crate) change: Option<(How, String)>,
+}
+
+impl Finding {
+    pub(crate) fn new(verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { verdict, found: found.into(), change: None }
+    }
+
+    pub(crate) fn good_if(good: bool, found: impl Into<String>) -> Self {
+        Self::new(if good { Verdict::Good } else { Verdict::Bad }, found)
+    }
+
+    pub(crate) fn unknown(why: impl fmt::Display) -> Self {
+        Self::new(Verdict::Unknown, why.to_string())
+    }
+
+    pub(crate) fn not_applicable(why: impl Into<String>) -> Self {
+        Self::new(Verdict::NotApplicable, why)
+    }
+
+    /// Who else has to do what else about it.
+    pub(crate) fn but(mut self, how: How, change: impl Into<String>) -> Self {
+        self.change = Some((how, change.into()));
+        self
+    }
+}
+
+/// So that a judge may use `?` on whatever cannot be read.
+pub(crate) type Judged = Result<Finding, Box<dyn std::error::Error>>;
