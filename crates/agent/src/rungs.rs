@@ -31,6 +31,8 @@ pub struct Rungs {
     pub exit_watch: Rung,
     pub events: Rung,
     pub timer: Rung,
+    /// What the timeout stands on.
+    pub bound: Rung,
     pub core: Rung,
     pub priority: Rung,
     pub memory: Rung,
@@ -52,6 +54,7 @@ impl Rungs {
                 ("exit watch".to_owned(), &self.exit_watch),
                 ("events to clients".to_owned(), &self.events),
                 ("silence timer".to_owned(), &self.timer),
+                ("jitter bound".to_owned(), &self.bound),
                 ("core".to_owned(), &self.core),
                 ("priority".to_owned(), &self.priority),
                 ("memory".to_owned(), &self.memory),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a configuration to a running agent.
 
+mod held;
 mod receive;
 
 use std::{
@@ -16,7 +17,6 @@ use fide_detector::{self as detector, Detector, HostSet};
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
     isolation::{Urgent, default_core, isolate},
-    jitter::HostKind,
     link::{Destination, Membership, Receiver, Sender, Sockets},
     now_ns,
     pace::Mode,
@@ -28,6 +28,8 @@ use fide_shm::{
     table::{AliveTable, name_bytes},
 };
 use fide_wire::{Keys, MAX_PLANES, PAYLOAD_MAX, PIGGYBACK_MAX};
+
+use held::{Held, held};
 
 use crate::{
     command::{Channel, Exchange, Memory},
@@ -126,11 +128,13 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     } else {
         (None, None, Some(Listener::bind(&path)?))
     };
-    let (kind, lateness_ns) = calibrate(core, config.heartbeat_ns, config.calibrate_ns)?;
+    let Held { kind, lateness_ns, rung: bound } =
+        held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
     let timeouts =
         Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
     let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    host.rungs.bound = bound;
     let rings = match &host.kernel {
         Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
         None => None,
@@ -331,30 +335,6 @@ fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
         .collect()
 }
 
-/// Measures how late this host wakes a thread that is isolated as the loop will be.
-fn calibrate(core: usize, heartbeat_ns: u64, length_ns: u64) -> io::Result<(HostKind, u64)> {
-    let measure = move || {
-        let isolation = isolate(core);
-        let measures = isolation.measures();
-        let kind = match (measures.isolated.held(), measures.priority.held()) {
-            (true, true) => HostKind::Isolated,
-            (false, true) => HostKind::Shared,
-            (_, false) => HostKind::Ordinary,
-        };
-        let start = now_ns();
-        let mut worst = 0;
-        let mut due = start;
-        while due < start + length_ns {
-            due += heartbeat_ns;
-            thread::sleep(std::time::Duration::from_nanos(due.saturating_sub(now_ns())));
-            worst = worst.max(now_ns().saturating_sub(due));
-        }
-        (kind, worst)
-    };
-    let thread = thread::Builder::new().name("fide-calibrate".to_owned()).spawn(measure)?;
-    thread.join().map_err(|_| io::Error::other("calibration panicked"))
-}
-
 fn timeout(config: &Config, timeouts: &Timeouts, lateness_ns: u64, force: bool) -> Result<u64, StartError> {
     let measured_ns = timeouts.for_jitter(lateness_ns);
     match config.timeout_ns {
@@ -537,6 +517,7 @@ fn open_host(
             (Some(_), Some(_)) => Rung::new("bpf timer", None),
             _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),
         },
+        bound: Rung::new("", None),
         core: Rung::new("", None),
         priority: Rung::new("", None),
         memory: Rung::new("", None),

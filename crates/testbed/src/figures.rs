@@ -96,6 +96,8 @@ pub enum Goal {
     AtMost(f64),
     /// At least.
     AtLeast(f64),
+    /// No further from 1 than this: as much as the baseline.
+    Near(f64),
 }
 
 impl Goal {
@@ -103,6 +105,7 @@ impl Goal {
         match self {
             Goal::AtMost(limit) => x <= limit,
             Goal::AtLeast(limit) => x >= limit,
+            Goal::Near(off) => (x - 1.0).abs() <= off,
         }
     }
 }
@@ -112,6 +115,7 @@ impl fmt::Display for Goal {
         match self {
             Goal::AtMost(x) => write!(f, "<= {x}"),
             Goal::AtLeast(x) => write!(f, ">= {x}"),
+            Goal::Near(off) => write!(f, "1 +- {off}"),
         }
     }
 }
@@ -190,6 +194,18 @@ impl Figure {
             figure: name.into(),
             value: Some(value as f64),
             unit: "count".into(),
+            statistic: "total".into(),
+            n,
+            ..Figure::default()
+        }
+    }
+
+    /// A share, found in `n` cases.
+    pub fn share(name: &str, share: f64, n: u64) -> Self {
+        Figure {
+            figure: name.into(),
+            value: Some(share),
+            unit: "share".into(),
             statistic: "total".into(),
             n,
             ..Figure::default()

@@ -23,7 +23,8 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
-const NEED_BPF: [&str; 3] = ["fide-bpf", "fide-agent", "fide"];
+const NEED_BPF: [&str; 7] =
+    ["fide-bpf", "fide-host", "fide-agent", "fide-pingpong", "fide-selftest", "fide-bench", "fide"];
 
 type Outcome = Result<(), String>;
 

@@ -31,7 +31,12 @@ pub(crate) const BUILD: &[Package] = &[
 ];
 
 /// For the baselines of the benches.
-pub(crate) const BENCH: &[Package] = &[package("golang-go", Some("go")), package("frr", Some("/usr/lib/frr/bfdd"))];
+pub(crate) const BENCH: &[Package] = &[
+    package("golang-go", Some("go")),
+    package("frr", Some("/usr/lib/frr/bfdd")),
+    package("sockperf", Some("sockperf")),
+    package("rt-tests", Some("cyclictest")),
+];
 
 /// While it says 101, Debian's packages start no service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

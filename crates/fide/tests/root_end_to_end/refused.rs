@@ -170,6 +170,51 @@ fn root_a_timeout_that_this_host_cannot_hold_is_refused_unless_forced() {
 }
 
 #[test]
+fn root_the_timeout_stands_on_the_stored_bound_if_it_is_of_this_host() {
+    let Some(world) = start(2, fide_testbed::AgentsSpec { hosts: vec![1], ..calm() }) else { return };
+    let dir = world.bed.scratch().join("bounded");
+    fs::create_dir_all(&dir).expect("made");
+    let config = dir.join("fide.toml");
+    let calm = fs::read_to_string(world.agents.dir(2).join("fide.toml")).expect("there");
+    fs::write(&config, calm.replace("timeout_us = 400000", "timeout_us = 50000")).expect("written");
+    let read = |path: &str| fs::read_to_string(path).expect("there").trim().to_owned();
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    let bound = |boot_id: &str| {
+        format!(
+            "version = 1\n[[bound]]\ncore = {}\nmethod = \"wake-up\"\njitter_max_ns = 14000000\npackets = 1000\n\
+             confidence = 0.95\nmeasured_at_s = 1\nkernel = \"{}\"\nboot_id = \"{boot_id}\"\n",
+            fide_lane::isolation::default_core(),
+            read("/proc/sys/kernel/osrelease"),
+        )
+    };
+    let on_h2 = |more: &[&str]| {
+        let mut command = world.bed.host(2).command(fide());
+        command.arg("agent").arg("--config").arg(&config).args(["--host", "h2"]).arg("--runtime-dir").arg(&dir);
+        command.arg("--state-dir").arg(&dir).args(more);
+        command
+    };
+    let rung = || {
+        let mut status = Command::new(fide());
+        let (_, out, _) = output(status.args(["status", "--json", "--socket"]).arg(dir.join("agent.sock")));
+        serde_json::from_str::<serde_json::Value>(&out).map(|status| status["rungs"]["bound"].clone()).ok()
+    };
+    // 14 ms of jitter: the configured 50 ms are too short for that.
+    fs::write(dir.join("bound.toml"), bound(&boot)).expect("written");
+    refused(&mut on_h2(&[]), 2, &["timeout_us = 50000", "measured to hold", "14000 us", "--force-timeout"]);
+    let running = Running::start(&mut on_h2(&["--force-timeout"]));
+    until_true("it goes by the bound", || {
+        rung().is_some_and(|rung| rung["used"] == "14000 us late at most, by wake-up of 1000 timers")
+    });
+    drop(running);
+    // Of another boot: it does not count, and that is said.
+    fs::write(dir.join("bound.toml"), bound("another")).expect("written");
+    let _running = Running::start(&mut on_h2(&["--force-timeout"]));
+    until_true("it measures by itself", || {
+        rung().is_some_and(|rung| rung["fell_back"].as_str().is_some_and(|why| why.contains("boot another")))
+    });
+}
+
+#[test]
 fn root_planes_too_narrow_for_a_heartbeat_are_named() {
     let Some(world) = start(2, fide_testbed::AgentsSpec { hosts: vec![1], ..calm() }) else { return };
     let mut ip = world.bed.host(2).command("ip");
