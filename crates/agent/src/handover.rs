@@ -51,6 +51,8 @@ pub enum HandoverError {
     Refused(Refusal),
     #[error("the running agent's answer makes no sense: {0}; restart instead of taking over")]
     Nonsense(String),
+    #[error("the running agent receives by XDP, and this one cannot: {0}; the running one goes on")]
+    Program(String),
     #[error("{0}")]
     Io(#[from] io::Error),
 }

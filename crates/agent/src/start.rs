@@ -460,6 +460,10 @@ fn open_host(
     let maps = inherited.as_mut().map(|inherited| inherited.receive.take());
     let (mut receive, no_bpf) = match load(config, me, keys, interfaces, maps) {
         Ok(receive) => (Some(receive), None),
+        // Its links would go on with a program that nobody serves.
+        Err(why) if inherited.as_ref().is_some_and(|inherited| inherited.mode.is_some()) => {
+            return Err(HandoverError::Program(why).into());
+        }
         Err(why) => (None, Some(why)),
     };
     let (mode, no_xdp) = match &inherited {

@@ -4,3 +4,4 @@
 
 pub mod plant;
 pub mod run;
+pub mod wake_up;

@@ -130,7 +130,7 @@ impl Drop for Plant {
     }
 }
 
-fn sleep_until(due_ns: u64) {
+pub(crate) fn sleep_until(due_ns: u64) {
     let at = libc::timespec {
         tv_sec: (due_ns / 1_000_000_000).cast_signed(),
         tv_nsec: (due_ns % 1_000_000_000).cast_signed(),

@@ -60,6 +60,7 @@ fn main() -> ExitCode {
 fn test() -> Outcome {
     let started = std::time::Instant::now();
     let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
+    setup::prepare(setup::TEST, "the jitter report is not opened in a browser");
     let mut scope = vec!["--workspace"];
     if !builds_bpf {
         for name in NEED_BPF {

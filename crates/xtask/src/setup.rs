@@ -30,6 +30,9 @@ pub(crate) const BUILD: &[Package] = &[
     package("libc6-dev", None),
 ];
 
+/// For the tests alone.
+pub(crate) const TEST: &[Package] = &[package("chromium", Some("chromium"))];
+
 /// For the baselines of the benches.
 pub(crate) const BENCH: &[Package] = &[
     package("golang-go", Some("go")),
