@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A report on made-up runs: `made_up [packets] [out.html]`. Prints how long each step took and how much memory it all
-//! needed. With 10000000 packets it is one run, else two and one with clocks that differ.
+//! needed. From ten million packets on it is one run, else two and one with clocks that differ.
 
 use fide_jitter::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter::{RunStats, Schedule, Stamp, StatsOptions};
 use fide_jitter_report::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
 use std::time::Instant;
+
+/// Packets from which on only one run is made.
+const ONE_FROM: u64 = 10_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -25,7 +28,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let busy = Scenario { noise: Noise::busy(), seed: 2, ..quiet.clone() };
     let apart = Scenario { clock: Some((5_000_000_000, 12.0)), schedule: Schedule::Relative, seed: 3, ..quiet.clone() };
     let mut scenarios = vec![("quiet <b>host</b>", quiet), ("busy host", busy), ("two clocks", apart)];
-    scenarios.truncate(if packets >= 10_000_000 { 1 } else { 3 });
+    if packets >= ONE_FROM {
+        scenarios.drain(..1);
+        scenarios.truncate(1);
+    }
     let mut runs = Vec::new();
     for (name, scenario) in scenarios {
         let start = Instant::now();

@@ -5,10 +5,15 @@ use crate::units;
 
 /// From this ratio of the largest to the smallest on, positive values are shown on a logarithmic scale.
 const LOG_FROM: f64 = 8.0;
-/// The share of the values that lies within the linear part of a bent scale.
+/// The share of what is shown that lies within the linear part of a bent scale.
 const LINEAR_SHARE: f64 = 0.99;
-/// A scale is bent if its ends are so many times as far away as the linear part reaches.
-const BENT_FROM: f64 = 8.0;
+/// But up to this share may be outside, if they are all so many times as far away as those inside. Many dots are the extremes
+/// of many packets, and so are not as rare as these.
+const OUTSIDE_MAX: f64 = 0.4;
+const GAP: f64 = 4.0;
+/// A scale is bent if its ends are so many times as far away as the linear part reaches. Below that it is better straight,
+/// so that a falling amplitude looks like one.
+const BENT_FROM: f64 = 20.0;
 
 /// How values become places.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,8 +108,16 @@ impl Scale {
     pub(crate) fn around(centre: f64, values: &[f64]) -> Self {
         let (low, high) = ends(values);
         let mut far: Vec<f64> = values.iter().map(|v| (v - centre).abs()).collect();
-        let inner = ((far.len() as f64 * LINEAR_SHARE) as usize).min(far.len().saturating_sub(1));
-        let reach = if far.is_empty() { 1.0 } else { *far.select_nth_unstable_by(inner, f64::total_cmp).1 };
+        far.sort_unstable_by(|a, b| b.total_cmp(a));
+        let at = |n: usize| far.get(n).copied().unwrap_or(0.0).max(1.0);
+        // Where some are far beyond all others is the place to bend; else where few are.
+        let outside = (far.len() as f64 * OUTSIDE_MAX) as usize;
+        let gap = (1..=outside)
+            .map(|n| (at(n - 1) / at(n), n))
+            .filter(|&(ratio, n)| ratio >= GAP && at(0) / at(n) >= BENT_FROM)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let inner = (far.len() as f64 * (1.0 - LINEAR_SHARE)).ceil() as usize;
+        let reach = gap.map_or(at(inner), |(_, n)| at(n));
         Scale::bending(centre, reach, low, high)
     }
 
@@ -135,10 +148,12 @@ impl Scale {
         }
         // Half of the height at most for what is beyond; and no kink that makes far things nearer.
         let bend = (1.0 / (end / reach).ln()).min(1.0);
+        // Some room beyond the last one, which is more where a scale is logarithmic.
+        let beyond = |far: f64| if far < reach { far + 0.1 * reach } else { far * 1.3 };
         Scale {
             kind: Kind::Bent { centre, reach, bend },
-            low: (centre - reach).min(centre - (centre - low) * 1.3),
-            high: (centre + reach).max(centre + (high - centre) * 1.3),
+            low: centre - beyond(centre - low),
+            high: centre + beyond(high - centre),
         }
     }
 
@@ -265,6 +280,19 @@ mod tests {
         let marks = scale.marks(6, Unit::Deviation(1e6));
         assert!(marks.iter().any(|m| m.1.as_deref() == Some("+10 us")), "{marks:?}");
         assert!(marks.iter().any(|m| m.1.as_deref() == Some("1 ms")), "{marks:?}");
+    }
+
+    #[test]
+    fn many_stalls_do_not_flatten_outliers_and_an_arrow_stays_straight() {
+        // Dots of a long run: a third are stalls of 5 to 50 ms, the others outliers of up to 500 us.
+        let stalls = (0..300).map(|i| 5e6 + f64::from(i) * 1.5e5);
+        let outliers: Vec<f64> = stalls.chain((0..700).map(|i| f64::from(i) * 1400.0 - 5e5)).collect();
+        let (_, reach) = Scale::around(0.0, &outliers).inner().unwrap();
+        assert!((5e5..6e5).contains(&reach), "{reach}");
+        // A falling amplitude above a baseline of 5 us has no gap.
+        let arrow: Vec<f64> =
+            (0..900).map(|i| f64::from(i % 10) * 1e3 - 5e3).chain((1..40).map(|i| f64::from(i) * 5e3)).collect();
+        assert_eq!(Scale::around(0.0, &arrow).kind, Kind::Linear);
     }
 
     #[test]

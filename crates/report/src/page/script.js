@@ -49,7 +49,7 @@
   function show(svg, event) {
     var box = svg.getBoundingClientRect(), view = svg.viewBox.baseVal;
     var x = (event.clientX - box.left) / box.width * view.width, y = (event.clientY - box.top) / box.height * view.height;
-    var best = 400, at = null, name = "";
+    var best = 900, at = null, name = "";
     svg.querySelectorAll("path[data-points]").forEach(function (path) {
       if (path.classList.contains("off")) return;
       pointsOf(path).forEach(function (p) {
