@@ -209,7 +209,11 @@ fn packets(run: &Run, index: usize, html: &mut Html) {
     let sent = stats.packets - stats.unsent;
     let of_sent = |n: u64| if sent == 0 { Cell::none() } else { Cell::number(share(n as f64 / sent as f64)) };
     let mut table = Table::new(["", "packets", "of those sent", ""]);
-    let late = format!("more than {}, at most {}", time(stats.late.after_ns as f64), time(stats.late.max_ns as f64));
+    let late = format!(
+        "counted from {} on; the latest by {}",
+        time(stats.late.after_ns as f64),
+        time(stats.late.max_ns as f64)
+    );
     let lost =
         if stats.lost == 0 { String::new() } else { format!("B received {} of them", count(stats.lost_after_b)) };
     let rows = [

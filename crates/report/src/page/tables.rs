@@ -20,10 +20,10 @@ pub(super) fn percentiles(run: &Run, index: usize, html: &mut Html) {
     heads.extend(shares.iter().map(|p| percentile(*p)));
     heads.extend(["max", "jitter", "jitter / mean", "mean", "std. dev.", "packets", "left out"].map(String::from));
     let mut table = Table::new(heads);
-    let mut none = Vec::new();
+    let mut none = Reasons::default();
     for measure in ORDER {
         let (Some(stats), Some(summary)) = (measures::of(run, measure), of(measure)) else {
-            none.push(format!("{}: {}", title(measure), why_none(run, measure)));
+            none.add(measure, why_none(run, measure));
             continue;
         };
         let name = if relative(measure, run) { format!("{} *", title(measure)) } else { title(measure) };
@@ -50,7 +50,25 @@ pub(super) fn percentiles(run: &Run, index: usize, html: &mut Html) {
     if ORDER.iter().any(|m| relative(*m, run) && measures::of(run, *m).is_some()) {
         html.element("p", "* above the run's own baseline, because the clocks of A and B differ: see below.");
     }
-    list(&none, html);
+    none.write("Nothing for", html);
+}
+
+/// Why measures have no numbers: the same reason once, with all that it is about.
+#[derive(Default)]
+struct Reasons(Vec<(String, Vec<String>)>);
+
+impl Reasons {
+    fn add(&mut self, measure: Measure, why: String) {
+        match self.0.iter_mut().find(|r| r.0 == why) {
+            Some((_, of)) => of.push(title(measure)),
+            None => self.0.push((why, vec![title(measure)])),
+        }
+    }
+
+    fn write(&self, what: &str, html: &mut Html) {
+        let words = self.0.iter().map(|(why, of)| format!("{what} {}: {why}.", of.join("; ")));
+        list(&words.collect::<Vec<_>>(), html);
+    }
 }
 
 fn list(words: &[String], html: &mut Html) {
@@ -79,20 +97,16 @@ pub(super) fn bounds(run: &Run, index: usize, html: &mut Html) {
         "fit",
     ]);
     let mut assumptions: Vec<String> = Vec::new();
-    // The same reason once, with all that it is about.
-    let mut refused: Vec<(String, Vec<String>)> = Vec::new();
-    let mut refuse = |measure, why: String| match refused.iter_mut().find(|r| r.0 == why) {
-        Some((_, of)) => of.push(title(measure)),
-        None => refused.push((why, vec![title(measure)])),
-    };
-    for measure in TIMES {
+    let mut refused = Reasons::default();
+    // How late a packet is sent is no latency, and has no bound.
+    for measure in TIMES.into_iter().filter(|m| *m != Measure::SendLateness) {
         let Some(stats) = measures::of(run, measure) else {
-            refuse(measure, why_none(run, measure));
+            refused.add(measure, why_none(run, measure));
             continue;
         };
         match &stats.tail {
             None => {}
-            Some(Err(why)) => refuse(measure, why.to_string()),
+            Some(Err(why)) => refused.add(measure, why.to_string()),
             Some(Ok(bound)) => {
                 let (low, high) = bound.interval_ns;
                 let name = if relative(measure, run) { format!("{} *", title(measure)) } else { title(measure) };
@@ -128,8 +142,7 @@ pub(super) fn bounds(run: &Run, index: usize, html: &mut Html) {
         list(&assumptions, html);
         table.write(&format!("bounds-{index}"), html);
     }
-    let refused = refused.iter().map(|(why, of)| format!("No bound for {}: {why}.", of.join("; ")));
-    list(&refused.collect::<Vec<_>>(), html);
+    refused.write("No bound for", html);
     violations(run, index, html);
 }
 
