@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What was found about one or several runs of the ping-pong, to be read.
+//!
+//! - [`Run`]: what goes in. The analysis is not done here; what was not analysed is left `None` and said to be so.
+//! - [`render()`]: one HTML page, for people. It needs no other file and no network, and nothing but its menus needs its
+//!   script.
+//! - [`to_json`]: the same for programs, times in ns.
+//!
+//! **Invariant:** no files, clocks or randomness: the same runs give the same bytes. Every string that comes from a log or
+//! a command line reaches the page through [`html::Text`].
+#![forbid(unsafe_code)]
+
+mod figures;
+mod html;
+mod json;
+mod measures;
+mod model;
+mod page;
+mod plot;
+mod scale;
+mod units;
+
+pub use json::{JSON_VERSION, to_json};
+pub use model::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN};
+pub use page::render;
+
+#[cfg(test)]
+mod tests;

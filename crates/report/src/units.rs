@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Numbers for people.
+
+/// Units of time, by their length in ns.
+const UNITS: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")];
+
+/// For columns of numbers: four digits, with zeros at the end.
+pub(crate) fn time_in_column(ns: f64) -> String {
+    let (number, unit) = match time(ns).split_once(' ') {
+        Some((number, unit)) => (number.to_owned(), unit.to_owned()),
+        None => return time(ns),
+    };
+    let digits = number.chars().filter(char::is_ascii_digit).count();
+    let zeros = 4usize.saturating_sub(digits);
+    // There is nothing below a ns.
+    if unit == "ns" || zeros == 0 {
+        return format!("{number} {unit}");
+    }
+    let point = if number.contains('.') { "" } else { "." };
+    format!("{number}{point}{} {unit}", "0".repeat(zeros))
+}
+
+/// Up to `digits` significant digits, no zeros at the end.
+fn significant(x: f64, digits: i32) -> String {
+    let whole = if x == 0.0 { 1 } else { x.abs().log10().floor() as i32 + 1 };
+    let text = format!("{x:.*}", (digits - whole).clamp(0, 9) as usize);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// `4.21 us`, `-150 us`, `1.5 ms`, with so many digits.
+pub(crate) fn time_to(ns: f64, digits: i32) -> String {
+    if !ns.is_finite() {
+        return "unbounded".into();
+    }
+    for (unit, name) in UNITS {
+        // The larger unit as soon as the digits round up to it.
+        if ns.abs() >= unit * (1.0 - 0.5 * 10f64.powi(-digits)) {
+            return format!("{} {name}", significant(ns / unit, digits));
+        }
+    }
+    if ns == 0.0 { "0".into() } else { format!("{} ns", significant(ns, 2)) }
+}
+
+/// With four digits.
+pub(crate) fn time(ns: f64) -> String {
+    time_to(ns, 4)
+}
+
+/// With its sign.
+pub(crate) fn deviation(ns: f64) -> String {
+    if ns > 0.0 { format!("+{}", time_to(ns, 3)) } else { time_to(ns, 3) }
+}
+
+/// `2 h 46 min`, for how long a run took.
+pub(crate) fn duration(ns: f64) -> String {
+    let s = (ns / 1e9).round();
+    match s {
+        ..120.0 => time_to(ns, 3),
+        ..7200.0 => format!("{} min {} s", (s / 60.0).floor(), s % 60.0),
+        _ => format!("{} h {} min", (s / 3600.0).floor(), (s / 60.0).floor() % 60.0),
+    }
+}
+
+/// `10,000,000`.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `2.5M`, for marks of an axis.
+pub(crate) fn short_count(n: f64) -> String {
+    let (x, suffix) = match n.abs() {
+        1e9.. => (n / 1e9, "G"),
+        1e6.. => (n / 1e6, "M"),
+        1e4.. => (n / 1e3, "k"),
+        _ => (n, ""),
+    };
+    format!("{}{suffix}", significant(x, 4))
+}
+
+/// `12.5%`, `0.0031%`, and below that `2.1e-7`.
+pub(crate) fn share(x: f64) -> String {
+    match x {
+        x if !x.is_finite() => "unknown".into(),
+        0.0 => "0".into(),
+        x if x.abs() < 1e-5 => format!("{x:.1e}"),
+        // What is not all is not 100%.
+        x if x < 1.0 && x > 0.99999 => ">99.999%".into(),
+        x if x < 1.0 && x > 0.9995 => format!("{}%", significant(x * 100.0, 5)),
+        x => format!("{}%", significant(x * 100.0, 3)),
+    }
+}
+
+/// `p99.9`; `min` and `max` for 0 and 1.
+pub(crate) fn percentile(share: f64) -> String {
+    match share {
+        0.0 => "min".into(),
+        1.0 => "max".into(),
+        _ => format!("p{}", significant(share * 100.0, 8)),
+    }
+}
+
+/// `2024-04-12 09:30:00 UTC`.
+pub(crate) fn date(unix_ns: i64) -> String {
+    let s = unix_ns.div_euclid(1_000_000_000);
+    let (days, second) = (s.div_euclid(86_400), s.rem_euclid(86_400));
+    // Days to civil date, in eras of 400 years that begin with a March (Howard Hinnant's algorithm).
+    let z = days + 719_468;
+    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let in_year = day - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * in_year + 2) / 153;
+    let (d, m) = (in_year - (153 * from_march + 2) / 5 + 1, (from_march + 2) % 12 + 1);
+    let y = year + era * 400 + i64::from(m <= 2);
+    format!("{y:04}-{m:02}-{d:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_the_unit_that_fits() {
+        let all = [0.0, 0.4, 999.0, 1000.0, 4213.0, 999_999.0, 150_300.0, -150_000.0, 1.5e6, 2e9, 5e12];
+        let words = ["0", "0.4 ns", "999 ns", "1 us", "4.213 us", "1 ms", "150.3 us", "-150 us", "1.5 ms", "2 s"];
+        assert!(all.iter().zip(words).all(|(ns, words)| time(*ns) == words), "{:?}", all.map(time));
+        assert_eq!((time(5e12).as_str(), time(f64::INFINITY).as_str()), ("5000 s", "unbounded"));
+        assert_eq!((deviation(2e5).as_str(), deviation(-2e5).as_str()), ("+200 us", "-200 us"));
+        assert_eq!([1000.0, 205e3, 12.5e6, 340.0].map(time_in_column), ["1.000 us", "205.0 us", "12.50 ms", "340 ns"]);
+        assert_eq!([1e9, 600e9, 1e13].map(duration), ["1 s", "10 min 0 s", "2 h 46 min"]);
+    }
+
+    #[test]
+    fn counts_and_shares() {
+        assert_eq!([0, 999, 1000, 10_000_000].map(count), ["0", "999", "1,000", "10,000,000"]);
+        assert_eq!([0.0, 2500.0, 2.5e6, 50_000.0].map(short_count), ["0", "2500", "2.5M", "50k"]);
+        assert_eq!([0.0, 1.0, 0.125, 0.000_031, 2.1e-7].map(share), ["0", "100%", "12.5%", "0.0031%", "2.1e-7"]);
+        assert_eq!([0.999_999_9, 0.9996].map(share), [">99.999%", "99.96%"]);
+        assert_eq!([0.0, 0.5, 0.999_999, 1.0].map(percentile), ["min", "p50", "p99.9999", "max"]);
+    }
+
+    #[test]
+    fn dates() {
+        let all = [0, -1, 951_782_400_000_000_000, 1_712_914_200_000_000_000].map(date);
+        assert_eq!(
+            all,
+            [
+                "1970-01-01 00:00:00 UTC",
+                "1969-12-31 23:59:59 UTC",
+                "2000-02-29 00:00:00 UTC",
+                "2024-04-12 09:30:00 UTC"
+            ]
+        );
+        date(i64::MAX);
+        date(i64::MIN);
+    }
+}
