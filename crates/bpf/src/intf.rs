@@ -16,7 +16,7 @@ pub const MAX_WATCHED: usize = 256;
 /// Size of the ring that wakes the agent, in bytes.
 pub const WAKE_RING_BYTES: u32 = 1024 * 1024;
 /// Size of one client's ring, in bytes.
-pub const CLIENT_RING_BYTES: u32 = 64 * 1024;
+pub const CLIENT_RING_BYTES: u32 = 256 * 1024;
 
 /// [`Admit::flags`]: arm the timer, this peer's silence matters here.
 pub const ADMIT_MONITOR: u32 = 1;

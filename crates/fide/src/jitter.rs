@@ -4,6 +4,7 @@
 mod export;
 mod ping;
 mod pong;
+mod report;
 mod say;
 
 use crate::exit::Done;
@@ -20,6 +21,8 @@ enum Command {
     Ping(ping::Arguments),
     /// Answer the pings of other hosts until interrupted
     Pong(pong::Arguments),
+    /// Draw what was measured, and say what it means
+    Report(report::Arguments),
     /// Write the packets of a log as CSV
     Export(export::Arguments),
 }
@@ -28,6 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     match &arguments.command {
         Command::Ping(arguments) => ping::run(arguments),
         Command::Pong(arguments) => pong::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Export(arguments) => export::run(arguments),
     }
 }

@@ -20,7 +20,7 @@ pub const SESSION_VERSION: u32 = 1;
 /// Bytes of the outbox: 11 piggybacks of the largest size.
 pub const OUTBOX_BYTES: usize = 16 << 10;
 /// Bytes of the inbox: about a thousand verdicts.
-pub const INBOX_BYTES: usize = 64 << 10;
+pub const INBOX_BYTES: usize = 256 << 10;
 
 #[repr(C, align(64))]
 struct Line(AtomicU64);

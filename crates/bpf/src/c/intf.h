@@ -19,7 +19,8 @@
 #define FIDE_WAKE_RING_BYTES (1024 * 1024)
 /* Kept free for exits and silences, and for packets on other cores past the same check. */
 #define FIDE_WAKE_RESERVE (64 * 1024)
-#define FIDE_CLIENT_RING_BYTES (64 * 1024)
+/* Every watch of a host coming up at once, and as many wishes to watch its own programs, with the longest names. */
+#define FIDE_CLIENT_RING_BYTES (256 * 1024)
 /* Every so many packets of a stale or dead incarnation one reaches the agent. */
 #define FIDE_STALE_SAMPLE 32
 
