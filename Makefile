@@ -3,16 +3,17 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-detect clean
+.PHONY: help setup demo test bench bench-detect bench-jitter clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
 	@echo "make demo          three hosts in network namespaces, something dies, everybody knows"
 	@echo "make test          all that CI runs: format, lints, headers, unit and end-to-end tests"
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
+	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"
 	@echo "make bench         all benchmarks"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo test bench bench-detect clean:
+setup demo test bench bench-detect bench-jitter clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(ARGS)

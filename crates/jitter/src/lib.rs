@@ -3,6 +3,7 @@
 //!
 //! - [`sample`]: a run, four time stamps per packet (jitter report §2.1), and what its clocks did wrong.
 //! - [`event`]: what ran on a core meanwhile.
+//! - [`attribute`]: who made packets late.
 //! - [`log`]: both in a file, byte by byte; CSV.
 //! - [`stats`]: the run in numbers, and the bound it supports.
 //! - [`synth`]: made-up runs with known disturbances.
@@ -10,6 +11,7 @@
 //! **Invariant:** no sockets, threads or clocks; randomness only from seeds.
 #![forbid(unsafe_code)]
 
+pub mod attribute;
 mod baseline;
 pub mod event;
 pub mod log;

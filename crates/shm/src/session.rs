@@ -290,7 +290,7 @@ mod tests {
         layout.inbox.head.0.store(u64::MAX / 2, Ordering::Relaxed);
         let mut buffer = [0; PIGGYBACK_MAX];
         assert!(matches!(agent.pop_outbox(&mut buffer), Err(Broken::Length { .. })));
-        let refused = (0..100).find_map(|_| agent.push_inbox(&[0; EVENT_MAX]).err());
+        let refused = (0..INBOX_BYTES).find_map(|_| agent.push_inbox(&[0; EVENT_MAX]).err());
         assert!(matches!(refused, Some(PushError::Broken(_))));
         layout.magic.store(0, Ordering::Relaxed);
         let again = AgentSession::take_over(agent.as_fd().try_clone_to_owned().unwrap());

@@ -19,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root
   bench-detect     detection times and their baselines -> target/bench/detect.json
+  bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench            all benches
   clean            cargo clean, and network namespaces of dead runs";
 
@@ -40,7 +41,8 @@ fn main() -> ExitCode {
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "bench-detect" => bench(&["bench-detect"], rest),
-        "bench" => bench(&["bench-detect"], rest),
+        "bench-jitter" => bench(&["bench-jitter"], rest),
+        "bench" => bench(&["bench-detect", "bench-jitter"], rest),
         "clean" => clean(),
         _ => {
             eprintln!("{USAGE}");

@@ -4,8 +4,12 @@
 use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
-use fide_jitter::stats::{RunStats, StatsOptions, TailOptions};
-use fide_jitter_report::{Run, render, to_json};
+use fide_jitter::{
+    Stamp,
+    attribute::{Attribution, Culprit, attribute},
+    stats::{RunStats, StatsOptions, TailOptions},
+};
+use fide_jitter_report::{Blame, CulpritTotal, LatePacket, Run, UNKNOWN, render, to_json};
 
 use super::export;
 use crate::exit::{Done, Failure, USAGE};
@@ -41,7 +45,13 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let log = export::open(path)?;
         let stats = RunStats::of(&log.info, &log.samples, &options);
         let name = path.file_stem().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
-        runs.push(Run::new(name, log.info, stats));
+        let recorded = log.info.isolation.get("culprits").is_some_and(|state| state == "recorded");
+        let found = recorded.then(|| attribute(&log.info, &log.samples, &log.events));
+        let start_ns = log.info.start_ns;
+        let mut run = Run::new(name, log.info, stats);
+        run.culprits = found.as_ref().map(|found| totals(found, &log.names));
+        run.late = found.as_ref().map(|found| late(found, &log.names, start_ns));
+        runs.push(run);
     }
     fs::write(&arguments.html, render(&runs))
         .map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", arguments.html.display())))?;
@@ -50,4 +60,53 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         println!("{:#}", to_json(&runs));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Late packets shown one by one.
+const SHOWN_MAX: usize = 50;
+
+fn name_of(names: &[String], id: u32) -> String {
+    names.get(id as usize).cloned().unwrap_or_else(|| format!("name {id}"))
+}
+
+/// Where a packet became late, for people.
+fn place(stamp: Stamp) -> &'static str {
+    match stamp {
+        Stamp::Ts1 => "ts1, sending at A",
+        Stamp::Ts2 => "ts2, on the way to B",
+        Stamp::Ts3 => "ts3, within B",
+        Stamp::Ts4 => "ts4, on the way back",
+    }
+}
+
+fn totals(found: &Attribution, names: &[String]) -> Vec<CulpritTotal> {
+    let total = |of: &fide_jitter::attribute::Total| {
+        let (kind, name) = match of.culprit {
+            Culprit::Known { kind, name } => (kind.name().to_owned(), name_of(names, name)),
+            Culprit::Unknown => (UNKNOWN.to_owned(), String::new()),
+        };
+        let share = of.packets as f64 / found.late.max(1) as f64;
+        CulpritTotal { kind, name, packets: of.packets, share, worst_ns: of.worst_ns }
+    };
+    found.totals.iter().map(total).collect()
+}
+
+fn late(found: &Attribution, names: &[String], start_ns: i64) -> Vec<LatePacket> {
+    let packet = |late: &fide_jitter::attribute::Late| LatePacket {
+        id: late.id,
+        at_ns: Some(late.from_ns.saturating_sub(start_ns)),
+        place: place(late.stamp).to_owned(),
+        late_ns: late.late_ns(),
+        blame: late
+            .blame
+            .iter()
+            .map(|part| Blame {
+                kind: part.kind.name().to_owned(),
+                name: name_of(names, part.name),
+                cpu: Some(part.cpu),
+                ns: part.ns,
+            })
+            .collect(),
+    };
+    found.packets.iter().take(SHOWN_MAX).map(packet).collect()
 }

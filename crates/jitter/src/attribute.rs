@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who made packets late.
+//!
+//! The way of a packet has four stages, each ending in a stamp: sent (`ts1`, due before), received at B (`ts2`), about to be
+//! answered (`ts3`), back (`ts4`). A stage is late by what it took beyond its median; it is an outlier beyond
+//! [`OUTLIER_MAD`] median deviations and [`LEAST_NS`]. During that time something else ran on a core that the stage needs:
+//! that core's records are laid over it, where they nest the innermost counts, and whoever had most of it is to blame. Where
+//! less than half of the time is explained, nobody is: it is [`Culprit::Unknown`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{CulpritKind, Event};
+use crate::sample::{Host, MISSING, RunInfo, Samples, Schedule, Stamp};
+
+/// A stage is late beyond its median by more than this, ns.
+pub const LEAST_NS: i64 = 20_000;
+/// And by more than so many median absolute deviations.
+pub const OUTLIER_MAD: i64 = 10;
+/// Late packets that are kept one by one, the latest.
+pub const KEPT_MAX: usize = 1000;
+/// Records looked at for one packet; what a longer list holds beyond is not blamed.
+const RECORDS_MAX: usize = 4096;
+
+/// Whom a late packet is laid to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Culprit {
+    /// Something that was recorded.
+    Known {
+        /// Of which kind.
+        kind: CulpritKind,
+        /// Index of its name in the log's names.
+        name: u32,
+    },
+    /// Nothing that was recorded had half of the time.
+    Unknown,
+}
+
+/// Time that one culprit had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blame {
+    /// Who.
+    pub kind: CulpritKind,
+    /// Index of its name.
+    pub name: u32,
+    /// Where.
+    pub cpu: u32,
+    /// How much of the lateness, ns.
+    pub ns: i64,
+}
+
+/// One late packet, in the stage where it became so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// Row in the samples.
+    pub row: usize,
+    /// Its id.
+    pub id: u64,
+    /// The stamp that ends the stage.
+    pub stamp: Stamp,
+    /// From when to when it waited, on the clock of the stamp's host, ns.
+    pub from_ns: i64,
+    /// See `from_ns`.
+    pub to_ns: i64,
+    /// Whom it is laid to.
+    pub culprit: Culprit,
+    /// All who had a part, the largest first.
+    pub blame: Vec<Blame>,
+}
+
+impl Late {
+    /// By how much, ns.
+    pub fn late_ns(&self) -> i64 {
+        self.to_ns - self.from_ns
+    }
+}
+
+/// All that is laid to one culprit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Total {
+    /// Who.
+    pub culprit: Culprit,
+    /// Packets.
+    pub packets: u64,
+    /// The latest of them, ns.
+    pub worst_ns: i64,
+    /// All their lateness, ns.
+    pub sum_ns: i64,
+}
+
+/// Who made packets late.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribution {
+    /// From when on each stage counts as late, ns beyond its median, by [`Stamp::index`].
+    pub thresholds_ns: [i64; 4],
+    /// Late stages of packets.
+    pub late: u64,
+    /// The latest [`KEPT_MAX`], the latest first.
+    pub packets: Vec<Late>,
+    /// By packets, most first; the unknown are among them.
+    pub totals: Vec<Total>,
+}
+
+/// Records of one core in the order of begins, and up to which time the ones before reach.
+struct Core<'a> {
+    events: Vec<&'a Event>,
+    reach: Vec<i64>,
+}
+
+/// Lays late packets to what ran meanwhile.
+pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Event]) -> Attribution {
+    let mut cores: BTreeMap<(Host, u32), Core<'_>> = BTreeMap::new();
+    for event in events {
+        let core =
+            cores.entry((event.host, event.cpu)).or_insert_with(|| Core { events: Vec::new(), reach: Vec::new() });
+        core.events.push(event);
+    }
+    for core in cores.values_mut() {
+        core.events.sort_unstable_by_key(|event| (event.start_ns, event.end_ns));
+        let mut reach = i64::MIN;
+        core.reach = core
+            .events
+            .iter()
+            .map(|event| {
+                reach = reach.max(event.end_ns);
+                reach
+            })
+            .collect();
+    }
+    let mut found = Attribution::default();
+    let mut totals: BTreeMap<Culprit, Total> = BTreeMap::new();
+    let mut latest: Vec<Late> = Vec::new();
+    for stamp in Stamp::ALL {
+        let times = stage(info, samples, stamp);
+        let Some((median, threshold)) = normal(&times) else { continue };
+        found.thresholds_ns[stamp.index()] = threshold;
+        for &(row, time) in times.iter().filter(|(_, time)| time - median > threshold) {
+            let to_ns = samples.stamps(stamp)[row];
+            let late_ns = time - median;
+            let (culprit, blame) = blame(info, &cores, samples, row, stamp, late_ns);
+            let total = totals.entry(culprit).or_insert(Total { culprit, packets: 0, worst_ns: 0, sum_ns: 0 });
+            total.packets += 1;
+            total.worst_ns = total.worst_ns.max(late_ns);
+            total.sum_ns = total.sum_ns.saturating_add(late_ns);
+            found.late += 1;
+            latest.push(Late {
+                row,
+                id: samples.ids()[row],
+                stamp,
+                from_ns: to_ns.saturating_sub(late_ns),
+                to_ns,
+                culprit,
+                blame,
+            });
+            if latest.len() == 2 * KEPT_MAX {
+                keep_latest(&mut latest);
+            }
+        }
+    }
+    keep_latest(&mut latest);
+    found.packets = latest;
+    found.totals = totals.into_values().collect();
+    found.totals.sort_by_key(|total| (std::cmp::Reverse(total.packets), total.culprit));
+    found
+}
+
+fn keep_latest(late: &mut Vec<Late>) {
+    late.sort_by_key(|late| (std::cmp::Reverse(late.late_ns()), late.row, late.stamp));
+    late.truncate(KEPT_MAX);
+}
+
+/// (row, time) of the stage that ends in `stamp`.
+fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<(usize, i64)> {
+    let to = samples.stamps(stamp);
+    let mut times = Vec::new();
+    for (row, &to_ns) in to.iter().enumerate().filter(|(_, to)| **to != MISSING) {
+        let from_ns = match stamp {
+            Stamp::Ts1 if info.schedule == Schedule::Absolute => info.due_ns(samples.ids()[row]),
+            Stamp::Ts1 => row.checked_sub(1).and_then(|before| {
+                let adjacent = samples.ids()[before] + 1 == samples.ids()[row];
+                adjacent.then(|| to[before].checked_add(i64::try_from(info.period_ns).ok()?))?
+            }),
+            _ => Some(samples.stamps(Stamp::ALL[stamp.index() - 1])[row]),
+        };
+        if let Some(time) = from_ns.filter(|from| *from != MISSING).and_then(|from| to_ns.checked_sub(from)) {
+            times.push((row, time));
+        }
+    }
+    times
+}
+
+/// The median, and how far beyond it is late; `None` for fewer than ten times.
+fn normal(times: &[(usize, i64)]) -> Option<(i64, i64)> {
+    if times.len() < 10 {
+        return None;
+    }
+    let mut sorted: Vec<i64> = times.iter().map(|(_, time)| *time).collect();
+    let middle = sorted.len() / 2;
+    let (_, &mut median, _) = sorted.select_nth_unstable(middle);
+    let mut off: Vec<i64> = sorted.iter().map(|time| time.saturating_sub(median).saturating_abs()).collect();
+    let (_, &mut deviation, _) = off.select_nth_unstable(middle);
+    Some((median, deviation.saturating_mul(OUTLIER_MAD).max(LEAST_NS)))
+}
+
+/// Who had the time that the stage lost. A packet on its way needs the core that sends and the one that receives: of both
+/// the one that explains more.
+fn blame(
+    info: &RunInfo,
+    cores: &BTreeMap<(Host, u32), Core<'_>>,
+    samples: &Samples,
+    row: usize,
+    stamp: Stamp,
+    late_ns: i64,
+) -> (Culprit, Vec<Blame>) {
+    let at = |stamp: Stamp| samples.stamps(stamp)[row];
+    let mut best: Vec<Blame> = Vec::new();
+    let explained = |blame: &[Blame]| blame.iter().map(|part| part.ns).sum::<i64>();
+    let mut look = |of: Stamp, from_ns: i64, to_ns: i64| {
+        let Some(cpu) = info.cores[of.index()] else { return };
+        let Some(core) = cores.get(&(of.host(), cpu)) else { return };
+        let found = overlaps(core, from_ns, to_ns);
+        if explained(&found) > explained(&best) {
+            best = found;
+        }
+    };
+    let to_ns = at(stamp);
+    look(stamp, to_ns.saturating_sub(late_ns), to_ns);
+    if matches!(stamp, Stamp::Ts2 | Stamp::Ts4) {
+        // Sent, but not yet on its way.
+        let sent = Stamp::ALL[stamp.index() - 1];
+        look(sent, at(sent), at(sent).saturating_add(late_ns));
+    }
+    let culprit = match best.first() {
+        Some(most) if 2 * explained(&best) >= late_ns => Culprit::Known { kind: most.kind, name: most.name },
+        _ => Culprit::Unknown,
+    };
+    (culprit, best)
+}
+
+/// Time of each culprit between two moments, most first; where records nest, the innermost has it.
+fn overlaps(core: &Core<'_>, from_ns: i64, to_ns: i64) -> Vec<Blame> {
+    let end = core.events.partition_point(|event| event.start_ns < to_ns);
+    // Nothing before reaches into it.
+    let begin = core.reach[..end].partition_point(|reach| *reach <= from_ns).max(end.saturating_sub(RECORDS_MAX));
+    let inside: Vec<&&Event> = core.events[begin..end].iter().filter(|event| event.end_ns > from_ns).collect();
+    let mut edges: Vec<i64> =
+        inside.iter().flat_map(|event| [event.start_ns.max(from_ns), event.end_ns.min(to_ns)]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut shares: BTreeMap<(CulpritKind, u32, u32), i64> = BTreeMap::new();
+    for span in edges.windows(2) {
+        // The one that began last is the innermost.
+        let innermost = inside.iter().rev().find(|event| event.start_ns <= span[0] && event.end_ns >= span[1]);
+        if let Some(event) = innermost {
+            *shares.entry((event.kind, event.name, event.cpu)).or_default() += span[1] - span[0];
+        }
+    }
+    let mut blame: Vec<Blame> =
+        shares.into_iter().map(|((kind, name, cpu), ns)| Blame { kind, name, cpu, ns }).collect();
+    blame.sort_by_key(|part| std::cmp::Reverse(part.ns));
+    blame
+}
+
+#[cfg(test)]
+mod tests;
