@@ -136,7 +136,10 @@ pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Event]) -> Attribu
         let times = stage(info, samples, stamp);
         let Some((median, threshold)) = normal(&times) else { continue };
         found.thresholds_ns[stamp.index()] = threshold;
-        for &(row, time) in times.iter().filter(|(_, time)| time - median > threshold) {
+        for (row, &time) in times.iter().enumerate().filter(|(_, time)| **time != MISSING) {
+            if time - median <= threshold {
+                continue;
+            }
             let to_ns = samples.stamps(stamp)[row];
             let late_ns = time - median;
             let (culprit, blame) = blame(info, &cores, samples, row, stamp, late_ns);
@@ -171,36 +174,38 @@ fn keep_latest(late: &mut Vec<Late>) {
     late.truncate(KEPT_MAX);
 }
 
-/// (row, time) of the stage that ends in `stamp`.
-fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<(usize, i64)> {
+/// What each packet took for the stage that ends in `stamp`, or [`MISSING`].
+fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<i64> {
     let to = samples.stamps(stamp);
-    let mut times = Vec::new();
-    for (row, &to_ns) in to.iter().enumerate().filter(|(_, to)| **to != MISSING) {
-        let from_ns = match stamp {
-            Stamp::Ts1 if info.schedule == Schedule::Absolute => info.due_ns(samples.ids()[row]),
-            Stamp::Ts1 => row.checked_sub(1).and_then(|before| {
-                let adjacent = samples.ids()[before] + 1 == samples.ids()[row];
-                adjacent.then(|| to[before].checked_add(i64::try_from(info.period_ns).ok()?))?
-            }),
-            _ => Some(samples.stamps(Stamp::ALL[stamp.index() - 1])[row]),
-        };
-        if let Some(time) = from_ns.filter(|from| *from != MISSING).and_then(|from| to_ns.checked_sub(from)) {
-            times.push((row, time));
-        }
-    }
-    times
+    let from = |row: usize| match stamp {
+        Stamp::Ts1 if info.schedule == Schedule::Absolute => info.due_ns(samples.ids()[row]),
+        Stamp::Ts1 => row.checked_sub(1).and_then(|before| {
+            let adjacent = samples.ids()[before] + 1 == samples.ids()[row];
+            (adjacent && to[before] != MISSING).then(|| to[before].checked_add(i64::try_from(info.period_ns).ok()?))?
+        }),
+        _ => Some(samples.stamps(Stamp::ALL[stamp.index() - 1])[row]),
+    };
+    let time = |row: usize| {
+        let from_ns = from(row).filter(|from| *from != MISSING && to[row] != MISSING)?;
+        to[row].checked_sub(from_ns)
+    };
+    (0..to.len()).map(|row| time(row).unwrap_or(MISSING)).collect()
 }
 
 /// The median, and how far beyond it is late; `None` for fewer than ten times.
-fn normal(times: &[(usize, i64)]) -> Option<(i64, i64)> {
-    if times.len() < 10 {
+fn normal(times: &[i64]) -> Option<(i64, i64)> {
+    let count = times.iter().filter(|time| **time != MISSING).count();
+    if count < 10 {
         return None;
     }
-    let mut sorted: Vec<i64> = times.iter().map(|(_, time)| *time).collect();
-    let middle = sorted.len() / 2;
-    let (_, &mut median, _) = sorted.select_nth_unstable(middle);
-    let mut off: Vec<i64> = sorted.iter().map(|time| time.saturating_sub(median).saturating_abs()).collect();
-    let (_, &mut deviation, _) = off.select_nth_unstable(middle);
+    let mut values: Vec<i64> = Vec::with_capacity(count);
+    values.extend(times.iter().filter(|time| **time != MISSING));
+    let middle = count / 2;
+    let median = *values.select_nth_unstable(middle).1;
+    for value in &mut values {
+        *value = value.saturating_sub(median).saturating_abs();
+    }
+    let deviation = *values.select_nth_unstable(middle).1;
     Some((median, deviation.saturating_mul(OUTLIER_MAD).max(LEAST_NS)))
 }
 

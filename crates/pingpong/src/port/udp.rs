@@ -18,7 +18,13 @@ pub struct UdpPort {
     socket: OwnedFd,
     to: Option<libc::sockaddr_in>,
     polls: bool,
+    /// How long a blocking receive waits at most, as the kernel was told.
+    limit_ns: u64,
 }
+
+/// The kernel counts the limit of a blocking receive in its own ticks: only waits that may end so much later use it. The
+/// others are ended by poll(2), which is exact and costs a system call more.
+const COARSE_NS: u64 = 50_000_000;
 
 impl UdpPort {
     /// Binds to the interface's address.
@@ -28,7 +34,7 @@ impl UdpPort {
     pub fn open(interface: &Interface, peer: Option<Ipv4Addr>, port: u16, polls: bool) -> io::Result<Self> {
         // SAFETY: no memory is handed over; the descriptor is ours alone.
         let socket = unsafe {
-            let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
+            let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -50,7 +56,33 @@ impl UdpPort {
                 libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size_of::<i32>() as u32)
             };
         }
-        Ok(Self { socket, to: peer.map(|peer| address(peer, port)), polls })
+        Ok(Self { socket, to: peer.map(|peer| address(peer, port)), polls, limit_ns: 0 })
+    }
+
+    /// Has blocking receives end after so long.
+    fn limit(&mut self, limit_ns: u64) -> io::Result<()> {
+        if self.limit_ns.abs_diff(limit_ns) < COARSE_NS / 2 {
+            return Ok(());
+        }
+        let limit = libc::timeval {
+            tv_sec: (limit_ns / 1_000_000_000).cast_signed(),
+            tv_usec: (limit_ns % 1_000_000_000 / 1000).cast_signed(),
+        };
+        // SAFETY: the value outlives the call and is of the size given.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const limit).cast(),
+                size_of_val(&limit) as libc::socklen_t,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.limit_ns = limit_ns;
+        Ok(())
     }
 }
 
@@ -67,7 +99,8 @@ fn address(address: Ipv4Addr, port: u16) -> libc::sockaddr_in {
 }
 
 impl UdpPort {
-    fn take(&mut self, buffer: &mut [u8; PAYLOAD_MAX]) -> io::Result<Option<Arrived>> {
+    /// Takes the next datagram; waits for it, up to the limit, if `flags` do not say MSG_DONTWAIT.
+    fn take(&mut self, buffer: &mut [u8; PAYLOAD_MAX], flags: i32) -> io::Result<Option<Arrived>> {
         // SAFETY: zeroes are valid values of these plain structures.
         let (mut from, mut message): (libc::sockaddr_in, libc::msghdr) = unsafe { std::mem::zeroed() };
         let mut control = [0u64; 16];
@@ -79,7 +112,7 @@ impl UdpPort {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
         // SAFETY: the message points to live buffers of the lengths given.
-        let got = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        let got = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
         let at_ns = now_ns();
         if got < 0 {
             let error = io::Error::last_os_error();
@@ -141,7 +174,12 @@ impl Port for UdpPort {
 
     fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX], until_ns: u64) -> io::Result<Option<Arrived>> {
         loop {
-            if let Some(arrived) = self.take(buffer)? {
+            let left_ns = until_ns.saturating_sub(now_ns());
+            if !self.polls && left_ns >= COARSE_NS {
+                self.limit(left_ns)?;
+                return self.take(buffer, 0);
+            }
+            if let Some(arrived) = self.take(buffer, libc::MSG_DONTWAIT)? {
                 return Ok(Some(arrived));
             }
             let left_ns = until_ns.saturating_sub(now_ns());
