@@ -6,6 +6,7 @@ mod ping;
 mod pong;
 mod report;
 mod say;
+mod selftest;
 
 use crate::exit::Done;
 
@@ -23,6 +24,8 @@ enum Command {
     Pong(pong::Arguments),
     /// Draw what was measured, and say what it means
     Report(report::Arguments),
+    /// Plant disturbances on this machine and see whether they are found
+    Selftest(selftest::Arguments),
     /// Write the packets of a log as CSV
     Export(export::Arguments),
 }
@@ -32,6 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Ping(arguments) => ping::run(arguments),
         Command::Pong(arguments) => pong::run(arguments),
         Command::Report(arguments) => report::run(arguments),
+        Command::Selftest(arguments) => selftest::run(arguments),
         Command::Export(arguments) => export::run(arguments),
     }
 }

@@ -14,6 +14,7 @@
 pub mod attribute;
 mod baseline;
 pub mod event;
+pub mod families;
 pub mod log;
 pub mod sample;
 pub mod stats;

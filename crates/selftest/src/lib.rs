@@ -3,5 +3,6 @@
 //! the analysis has to find them, and nothing else.
 
 pub mod plant;
+pub mod recover;
 pub mod run;
 pub mod wake_up;

@@ -17,6 +17,8 @@ use fide_lane::{
     now_ns,
 };
 
+/// Name of a planting thread.
+pub const PLANTED_BY: &str = "planted";
 /// Above the measuring threads, whatever they are.
 const PRIORITY: i32 = 85;
 /// Windows that are kept: more than any run has.
@@ -88,7 +90,7 @@ impl Plant {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("planted".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name(PLANTED_BY.to_owned()).spawn(move || {
             let mut windows = Vec::with_capacity(WINDOWS_MAX);
             let taken = pin(core).and_then(|()| set_fifo(PRIORITY));
             let failed = taken.is_err();

@@ -7,17 +7,20 @@
 //! | `vs_sockperf` | round trips of the UDP method | sockperf's ping-pong |
 //! | `vs_cyclictest` | wake-ups of an isolated thread | cyclictest |
 //! | `culprit_attributed` | threads, timers and packets planted on a core | who the analysis blames |
+//! | `planted_recovered` | disturbances of known period and length planted at four sending intervals | what is found |
+//! | `no_false_family` | made-up runs of noise alone | |
 //! | `analyse_10m` | ten million packets read, analysed and drawn | |
 #![forbid(unsafe_code)]
 
 mod cost;
 mod noise;
+mod planted;
 mod tools;
 mod volume;
 
 use clap::Parser;
 use fide_selftest::run::Cores;
-use fide_testbed::figures::{Figure, Report};
+use fide_testbed::figures::Report;
 use fide_testbed::{Spec, Testbed};
 use std::process::ExitCode;
 
@@ -61,10 +64,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let bed = Testbed::build(Spec { hosts: 3, planes: 1, ..Spec::default() })?;
     cost::run(args, &bed, cores, &mut report);
     noise::run(args, &bed, cores, &mut report);
+    planted::run(args, &bed, cores, &mut report);
     volume::run(args, &mut report);
-    for missing in ["planted_recovered", "no_false_family"] {
-        report.add(Figure::unmeasured(missing, "share", "periodic families are not analysed yet"));
-    }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());
     Ok(())

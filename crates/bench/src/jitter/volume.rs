@@ -4,6 +4,7 @@
 use crate::Args;
 use anyhow::Context;
 use fide_jitter::attribute::attribute;
+use fide_jitter::families::{FamilyOptions, find_families};
 use fide_jitter::stats::{RunStats, StatsOptions};
 use fide_jitter::synth::{Noise, Scenario, synthesize};
 use fide_jitter::{LogWriter, Schedule, read_log};
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
                     value: Some(value),
                     statistic: "total".into(),
                     n: args.packets,
-                    ..Figure::unmeasured(name, unit, "without periodic families")
+                    ..Figure { figure: name.into(), unit: unit.into(), ..Figure::default() }
                 }
                 .goal(Goal::AtMost(limit))
             };
@@ -65,10 +66,11 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
     let start = Instant::now();
     let log = read_log(BufReader::new(File::open(file.path())?))?;
     let stats = RunStats::of(&log.info, &log.samples, &StatsOptions::default());
+    let families = find_families(&log.info, &log.samples, &FamilyOptions::default());
     let found = attribute(&log.info, &log.samples, &log.events);
     let page = render(&[Run::new("volume", log.info, stats)]);
     let seconds = start.elapsed().as_secs_f64();
-    eprintln!("{} late stages, a page of {} bytes", found.late, page.len());
+    eprintln!("{} late stages, {} families, a page of {} bytes", found.late, families.families.len(), page.len());
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak_kib =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());

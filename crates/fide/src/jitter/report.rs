@@ -7,9 +7,10 @@ use anyhow::anyhow;
 use fide_jitter::{
     Stamp,
     attribute::{Attribution, Culprit, attribute},
+    families::{Family, FamilyOptions, find_families},
     stats::{RunStats, StatsOptions, TailOptions},
 };
-use fide_jitter_report::{Blame, CulpritTotal, LatePacket, Run, UNKNOWN, render, to_json};
+use fide_jitter_report::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
 
 use super::export;
 use crate::exit::{Done, Failure, USAGE};
@@ -47,8 +48,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let name = path.file_stem().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
         let recorded = log.info.isolation.get("culprits").is_some_and(|state| state == "recorded");
         let found = recorded.then(|| attribute(&log.info, &log.samples, &log.events));
+        let families = find_families(&log.info, &log.samples, &FamilyOptions::default());
         let start_ns = log.info.start_ns;
         let mut run = Run::new(name, log.info, stats);
+        run.families = Some(families.families.iter().map(family).collect());
         run.culprits = found.as_ref().map(|found| totals(found, &log.names));
         run.late = found.as_ref().map(|found| late(found, &log.names, start_ns));
         runs.push(run);
@@ -76,6 +79,21 @@ fn place(stamp: Stamp) -> &'static str {
         Stamp::Ts2 => "ts2, on the way to B",
         Stamp::Ts3 => "ts3, within B",
         Stamp::Ts4 => "ts4, on the way back",
+    }
+}
+
+fn family(of: &Family) -> FamilyText {
+    FamilyText {
+        kind: of.kind.clone(),
+        place: place(of.stamp).to_owned(),
+        period_ns: of.period_ns,
+        period_error: of.period_error_ns / of.period_ns,
+        duration_ns: of.duration_ns,
+        duration_at_least: !of.duration_known,
+        hits: of.packets,
+        confidence: of.confidence,
+        sentence: of.text.clone(),
+        alternatives: of.alternatives.iter().map(|other| format!("{:.4} ms", other.period_ns / 1e6)).collect(),
     }
 }
 

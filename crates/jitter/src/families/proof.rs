@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What all packets say about a disturbance: those that it should have delayed and did, and those that it did not.
+//!
+//! For a packet due `r` before a window's end, and so within it for every duration D above `r`: if it was delayed by `r`, up
+//! to the noise, that is so much more likely with the disturbance than without, `ln(K(delay - r) / f(delay))`, with `K` the
+//! density of the noise and `f` that of all delays around here. If it was delayed less, D is below `r`, or the window was
+//! missed: `ln(1 - h)`, where `h` is the share of windows that hit. If it was delayed more, something else did that, which
+//! says nothing. Only the first packet in a window counts, because what delays it delays those that queue behind it too.
+
+use super::chain::Chain;
+use super::late::{Late, Null};
+use super::stage::Stage;
+
+/// Resolution of D, ns.
+pub(super) const STEP_NS: f64 = 2000.0;
+/// Longest D that is looked for, ns.
+pub(super) const DURATION_MAX_NS: f64 = 6e6;
+/// A delay fits if it is off by no more than so many scales.
+pub(super) const FIT: f64 = 6.0;
+/// A packet that should be late by this many scales more than the threshold is late if it was hit.
+const SURE: f64 = 2.5;
+/// Share of hits that fit badly, at five times the scale.
+const BAD_FIT: f64 = 0.1;
+
+/// Evidence for a period, by duration.
+#[derive(Debug, Clone)]
+pub(super) struct Proof {
+    /// Nats in favour, at the best duration, over all.
+    pub(super) evidence: f64,
+    /// Windows that hit, and that should have but did not, at the best duration.
+    pub(super) hit: f64,
+    pub(super) missed: f64,
+    /// The longest delay that fits at all, and the shortest that should have been there next: D is between.
+    pub(super) duration: (f64, f64),
+    /// By bins of [`STEP_NS`].
+    pub(super) by_duration: Vec<f64>,
+}
+
+/// Counts by duration, as steps.
+struct Steps {
+    fit: Vec<f64>,
+    hit: Vec<f64>,
+    missed: Vec<f64>,
+}
+
+/// What a packet says.
+#[derive(Clone, Copy, PartialEq)]
+enum Word {
+    Nothing,
+    Hit(f64),
+    Missed,
+}
+
+/// Looks up which packets begin a group of late ones.
+pub(super) struct Firsts {
+    by_packet: Vec<(u32, f32)>,
+}
+
+impl Firsts {
+    pub(super) fn of(lates: &[Late]) -> Self {
+        let mut by_packet: Vec<(u32, f32)> = lates.iter().map(|l| (l.i, l.crowd)).collect();
+        by_packet.sort_unstable_by_key(|f| f.0);
+        Firsts { by_packet }
+    }
+
+    fn crowd(&self, i: usize) -> Option<f32> {
+        let at = self.by_packet.binary_search_by_key(&(i as u32), |f| f.0).ok()?;
+        Some(self.by_packet[at].1)
+    }
+}
+
+/// Calls `f` with the end of each window that the chain lets know, in order; each period cut into `cut`.
+pub(super) fn windows(chain: &Chain, cut: i64, mut f: impl FnMut(f64)) {
+    for (i, s) in chain.stretches.iter().enumerate() {
+        let n = s.k.len();
+        // Half as long again to either side, but not into where another stretch knows better.
+        let beyond = (s.k[n - 1] / 2).clamp(1, 64);
+        let before = i.checked_sub(1).and_then(|p| chain.stretches[p].end.last()).map_or(f64::MIN, |&e| e);
+        let after = chain.stretches.get(i + 1).map_or(f64::MAX, |next| next.end[0]);
+        let from = if before == f64::MIN { f64::MIN } else { f64::midpoint(before, s.end[0]) };
+        let to = if after == f64::MAX { f64::MAX } else { f64::midpoint(s.end[n - 1], after) };
+        let mut near = 0;
+        let mut last: Option<f64> = None;
+        for k in s.k[0] - beyond..=s.k[n - 1] + beyond {
+            while near + 1 < n && s.k[near + 1] <= k {
+                near += 1;
+            }
+            let end = chain.predict(s, near, k);
+            if end < from || end > to {
+                continue;
+            }
+            if let Some(last) = last {
+                (1..cut).for_each(|c| f(last + (end - last) * c as f64 / cut as f64));
+            }
+            f(end);
+            last = Some(end);
+        }
+    }
+}
+
+/// Judges a chain's period divided by `cut`.
+pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, cut: i64) -> Proof {
+    let period = chain.period / cut as f64;
+    let longest = (0.95 * period).min(DURATION_MAX_NS);
+    let bins = (longest / STEP_NS) as usize + 2;
+    let mut steps = Steps { fit: vec![0.0; bins], hit: vec![0.0; bins], missed: vec![0.0; bins] };
+    let shortest = f64::from(stage.threshold) + SURE * chain.scale;
+    let word = |i: usize, r: f64| -> Word {
+        if r < shortest || stage.masked.has(i) {
+            return Word::Nothing;
+        }
+        let off = f64::from(stage.delay[i]) - r;
+        if off < -FIT * chain.scale || stage.delay[i] <= stage.threshold {
+            return Word::Missed;
+        }
+        if off > FIT * chain.scale {
+            return Word::Nothing;
+        }
+        let laplace = |scale: f64| (-off.abs() / scale).exp() / (2.0 * scale);
+        let kernel = (1.0 - BAD_FIT) * laplace(chain.scale) + BAD_FIT * laplace(5.0 * chain.scale);
+        match firsts.crowd(i) {
+            Some(crowd) => Word::Hit(kernel.ln() - null.ln_density(stage.delay[i]) - f64::from(crowd)),
+            None => Word::Nothing,
+        }
+    };
+    let mut at = 0;
+    windows(chain, cut, |end| {
+        let from = end - longest;
+        // Windows come in order, but for the noise.
+        if at > 0 && stage.due.get(at - 1).is_none_or(|&d| d as f64 > from) {
+            at = stage.due.partition_point(|&d| d as f64 <= from);
+        }
+        while at < stage.len() && stage.due[at] as f64 <= from {
+            at += 1;
+        }
+        // From the last packet in the window backwards: each counts for durations up to where the one before counts.
+        let mut inside = at;
+        while inside < stage.len() && (stage.due[inside] as f64) < end {
+            inside += 1;
+        }
+        let mut now = Word::Nothing;
+        for i in (at..inside).rev() {
+            let r = end - stage.due[i] as f64;
+            let next = word(i, r);
+            if next == now {
+                continue;
+            }
+            let bin = (r / STEP_NS) as usize;
+            for (word, sign) in [(now, -1.0), (next, 1.0)] {
+                match word {
+                    Word::Nothing => {}
+                    Word::Hit(fit) => {
+                        steps.fit[bin] += sign * fit;
+                        steps.hit[bin] += sign;
+                    }
+                    Word::Missed => steps.missed[bin] += sign,
+                }
+            }
+            now = next;
+        }
+    });
+    steps.sum(shortest)
+}
+
+impl Steps {
+    fn sum(mut self, shortest: f64) -> Proof {
+        for v in [&mut self.fit, &mut self.hit, &mut self.missed] {
+            let mut sum = 0.0;
+            v.iter_mut().for_each(|x| {
+                sum += *x;
+                *x = sum;
+            });
+        }
+        let evidence = |b: usize| {
+            let (hit, missed) = (self.hit[b].max(0.0), self.missed[b].max(0.0));
+            let share = (hit + 0.5) / (hit + missed + 1.0);
+            self.fit[b] + hit * share.ln() + missed * (1.0 - share).ln()
+        };
+        let by_duration: Vec<f64> = (0..self.fit.len()).map(evidence).collect();
+        let first = (shortest / STEP_NS) as usize;
+        let best = (first.min(by_duration.len() - 1)..by_duration.len())
+            .max_by(|&a, &b| by_duration[a].total_cmp(&by_duration[b]))
+            .unwrap_or(0);
+        // As good as the best: half a hit or so less.
+        let good = |b: &usize| by_duration[*b] > by_duration[best] - 1.0;
+        let low = (0..=best).rev().take_while(good).last().unwrap_or(best);
+        let high = (best..by_duration.len()).take_while(good).last().unwrap_or(best);
+        Proof {
+            evidence: by_duration[best],
+            hit: self.hit[best],
+            missed: self.missed[best],
+            duration: (low as f64 * STEP_NS, (high + 1) as f64 * STEP_NS),
+            by_duration,
+        }
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds the disturbances of one stamp, one after the other: the clearest first, which is then taken away.
+
+use super::FamilyOptions;
+use super::chain::Chain;
+use super::lag;
+use super::late::{Late, Null, late_packets};
+use super::proof::{DURATION_MAX_NS, FIT, Firsts, Proof, STEP_NS, judge, windows};
+use super::stage::Stage;
+use super::unfold;
+
+/// Ranges of delays that are searched one by one, in ns: what has a short duration does not drown in longer delays, and
+/// constant amplitudes stand out. The lower end is never below the outlier threshold.
+const BANDS: [(f64, f64); 9] = [
+    (0.0, 6e4),
+    (0.0, 1.5e5),
+    (0.0, 4e5),
+    (0.0, 1e6),
+    (0.0, DURATION_MAX_NS),
+    (6e4, 1.5e5),
+    (1.5e5, 4e5),
+    (4e5, 1e6),
+    (1e6, DURATION_MAX_NS),
+];
+/// Candidate periods to try per band.
+const CANDIDATES: usize = 8;
+/// Of these, so many are built and judged with care.
+const BUILDS: usize = 2;
+/// A period that lacks more nats than this does not become better by unfolding.
+const UNFOLD_DEBT: f64 = 30.0;
+/// A sketch must be so much better than chance, nats; what it costs to be one of many is several times as much.
+const SKETCH_MIN: f64 = 12.0;
+/// Of those, so many are looked at as if only each so-many-th of their windows had been seen.
+const UNFOLDS: usize = 2;
+/// Late packets from which candidates are judged first.
+const FIRST_LOOK: usize = 30_000;
+/// Periods are looked for this many times faster or slower than the one found.
+pub(super) const FACTOR_MAX: i64 = 48;
+/// Share of hits that must be at each so-many-th window for a slower period.
+const SLOWER_SHARE: f64 = 0.9;
+/// A period with so many nats less than another is as good.
+pub(super) const AS_GOOD: f64 = 3.0;
+/// A faster period must be better by so many nats.
+const BETTER: f64 = 5.0;
+
+/// Periods that differ by no more, but for a whole factor, may be the same.
+const SAME_PERIOD: f64 = 2e-4;
+/// And durations by this factor.
+const SAME_DURATION: f64 = 1.3;
+
+/// Late packets up to which all faster periods are followed on their own.
+const TRY_ALL: usize = 400;
+
+/// A disturbance as found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) chain: Chain,
+    /// The disturbance's period is so many-th of the chain's.
+    pub(super) cut: i64,
+    pub(super) proof: Proof,
+    /// Nats in favour, less what the search would find by chance.
+    pub(super) evidence: f64,
+    /// Other periods that explain the packets as well: divisor, its proof.
+    pub(super) faster: Vec<(i64, Proof)>,
+}
+
+impl Found {
+    fn new(stage: &Stage, options: &FamilyOptions, chain: Chain, cut: i64, proof: Proof) -> Found {
+        let evidence = proof.evidence - price(stage, &chain, options) - (cut as f64).ln();
+        Found { chain, cut, proof, evidence, faster: Vec::new() }
+    }
+
+    /// The disturbance's period, ns.
+    pub(super) fn period(&self) -> f64 {
+        self.chain.period / self.cut as f64
+    }
+}
+
+/// What is known of a stage while nothing is taken away.
+pub(super) struct View {
+    pub(super) lates: Vec<Late>,
+    pub(super) null: Null,
+    pub(super) firsts: Firsts,
+}
+
+impl View {
+    pub(super) fn of(stage: &Stage) -> View {
+        let mut lates = late_packets(stage);
+        let null = Null::of(stage, &lates);
+        let firsts = Firsts::of(&lates);
+        lates.retain(|l| f64::from(l.delay) <= DURATION_MAX_NS);
+        View { lates, null, firsts }
+    }
+}
+
+/// Nats that a chain found by searching costs: which period, where each stretch begins, which duration.
+pub(super) fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
+    let periods = stage.span() / chain.scale * (options.period_max_ns / options.period_min_ns).ln();
+    let phase = (chain.period / chain.scale).ln() + 3.0;
+    periods.ln().max(0.0) + chain.stretches.len() as f64 * phase + (DURATION_MAX_NS / STEP_NS).ln()
+}
+
+/// Finds the clearest disturbance.
+fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found> {
+    let range = (options.period_min_ns, options.period_max_ns.min(stage.span() / 3.0));
+    let mut sketches: Vec<Chain> = Vec::new();
+    let mut counts: Vec<(f64, usize)> = Vec::new();
+    for band in BANDS {
+        let low = band.0.max(f64::from(stage.threshold));
+        if band.1 <= low {
+            continue;
+        }
+        let inside = |l: &&Late| (low..=band.1).contains(&f64::from(l.delay));
+        let lates: Vec<Late> = view.lates.iter().filter(inside).copied().collect();
+        // Hardly other packets than in a band before.
+        let like = |&(from, n): &(f64, usize)| from == low && n as f64 > 0.9 * lates.len() as f64;
+        if counts.iter().any(like) {
+            continue;
+        }
+        counts.push((low, lates.len()));
+        let look = &lates[..lates.len().min(FIRST_LOOK)];
+        let candidates = lag::candidates(&lates, stage.period, range, CANDIDATES);
+        let mut of_band: Vec<Chain> =
+            candidates.iter().filter_map(|c| Chain::sketch(look, &view.null, c.period, c.slack)).collect();
+        of_band.sort_unstable_by(|a, b| b.score.total_cmp(&a.score));
+        if std::env::var("V").is_ok() {
+            eprintln!("band {low}..{} n {} all {}", band.1, lates.len(), view.lates.len());
+            for c in of_band.iter().take(4) {
+                eprintln!(
+                    "   sketch {:.5} scale {:.0} score {:.1} hits {} str {}",
+                    c.period / 1e6,
+                    c.scale,
+                    c.score,
+                    c.stretches.iter().map(|s| s.k.len()).sum::<usize>(),
+                    c.stretches.len()
+                );
+            }
+        }
+        of_band.truncate(BUILDS);
+        of_band.retain(|c| c.score > SKETCH_MIN);
+        sketches.extend(of_band);
+    }
+    sketches.sort_unstable_by(|a, b| b.score.total_cmp(&a.score));
+    let mut built: Vec<Found> = Vec::new();
+    let mut tried: Vec<f64> = Vec::new();
+    for sketch in sketches {
+        if tried.iter().any(|t| (sketch.period / t - 1.0).abs() < 1e-4) {
+            continue;
+        }
+        tried.push(sketch.period);
+        let Some(chain) = Chain::build(&view.lates, &view.null, sketch.period, sketch.scale) else { continue };
+        let (chain, proof) = slower(stage, view, chain);
+        built.push(Found::new(stage, options, chain, 1, proof));
+    }
+    if std::env::var("V").is_ok() {
+        for b in &built {
+            eprintln!(
+                "   built {:.5} scale {:.0} ev {:.1} proof {:.1} hit {} miss {} str {}",
+                b.chain.period / 1e6,
+                b.chain.scale,
+                b.evidence,
+                b.proof.evidence,
+                b.proof.hit,
+                b.proof.missed,
+                b.chain.stretches.len()
+            );
+        }
+    }
+    // Those that explain most as they are, and those that may when unfolded.
+    built.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
+    let rest = built.split_off(built.len().min(UNFOLDS));
+    let most = rest.into_iter().max_by(|a, b| a.proof.evidence.total_cmp(&b.proof.evidence));
+    let promising = |b: &Found| b.evidence > -UNFOLD_DEBT;
+    let unfold = |b: Found| if promising(&b) { faster(stage, view, b, options) } else { b };
+    built.into_iter().chain(most).map(unfold).max_by(|a, b| a.evidence.total_cmp(&b.evidence))
+}
+
+/// The slowest period that explains as much.
+fn slower(stage: &Stage, view: &View, chain: Chain) -> (Chain, Proof) {
+    let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
+    for times in (2..=FACTOR_MAX).rev() {
+        let Some(mut slow) = chain.slower(times, SLOWER_SHARE) else { continue };
+        if slow.refine().is_none() {
+            continue;
+        }
+        let other = judge(stage, &view.null, &view.firsts, &slow, 1);
+        if other.evidence > proof.evidence - AS_GOOD {
+            return slower(stage, view, slow);
+        }
+    }
+    (chain, proof)
+}
+
+/// Whether a faster period explains more, and which explain as much.
+fn faster(stage: &Stage, view: &View, mut found: Found, options: &FamilyOptions) -> Found {
+    for _ in 0..4 {
+        let mut better: Option<Found> = None;
+        let mut as_good = Vec::new();
+        let mut cuts: Vec<i64> = (2..=FACTOR_MAX).collect();
+        cuts.extend(unfold::cuts(&found.chain, &view.lates, FACTOR_MAX));
+        for cut in cuts {
+            let period = found.chain.period / cut as f64;
+            if period < options.period_min_ns {
+                continue;
+            }
+            let proof = judge(stage, &view.null, &view.firsts, &found.chain, cut);
+            let gain = proof.evidence - found.proof.evidence;
+            if gain > -AS_GOOD {
+                as_good.push((cut, proof.clone()));
+            }
+            let mut offer = |other: Found| {
+                if other.evidence > better.as_ref().unwrap_or(&found).evidence + BETTER {
+                    better = Some(other);
+                }
+            };
+            if gain > BETTER {
+                offer(Found::new(stage, options, found.chain.clone(), cut, proof));
+            } else if view.lates.len() > TRY_ALL {
+                continue;
+            }
+            // What a faster period explains may lie where the slower one was lost.
+            if let Some(chain) = Chain::build(&view.lates, &view.null, period, found.chain.scale) {
+                let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
+                offer(Found::new(stage, options, chain, 1, proof));
+            }
+        }
+        found.faster = as_good;
+        match better {
+            None => break,
+            Some(next) if next.cut == 1 => {
+                let (chain, proof) = slower(stage, view, next.chain);
+                found = Found::new(stage, options, chain, 1, proof);
+            }
+            Some(next) => {
+                found = next;
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// What a disturbance did.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Doing {
+    /// Rows of the packets that it delayed.
+    pub(super) rows: Vec<u32>,
+    /// Windows that met a packet.
+    pub(super) met: u64,
+    /// By window that delayed a packet: how long before its end the first of them was due, ns.
+    pub(super) firsts: Vec<f64>,
+}
+
+/// Masks what a disturbance explains, and says what that is.
+pub(super) fn take_away(stage: &mut Stage, found: &Found) -> Doing {
+    let duration = f64::midpoint(found.proof.duration.0, found.proof.duration.1);
+    let slack = 4.0 * found.chain.scale;
+    let mut doing = Doing::default();
+    let mut ends = Vec::new();
+    windows(&found.chain, found.cut, |end| ends.push(end));
+    for end in ends {
+        let from = stage.due.partition_point(|&d| (d as f64) < end - duration - slack);
+        let mut met = None;
+        for i in from..stage.len() {
+            let r = end - stage.due[i] as f64;
+            if r < -slack {
+                break;
+            }
+            let late = stage.delay[i] > stage.threshold && f64::from(stage.delay[i]) < duration + slack;
+            if late && !stage.masked.has(i) {
+                doing.rows.push(stage.rows[i]);
+            }
+            if met.is_none() && r > 0.0 && (r < duration || late) {
+                met = Some(r);
+                let fits = (f64::from(stage.delay[i]) - r).abs() < FIT * found.chain.scale;
+                if late && fits && !stage.masked.has(i) {
+                    doing.firsts.push(r);
+                }
+            }
+            stage.masked.set(i);
+        }
+        doing.met += u64::from(met.is_some());
+    }
+    doing.rows.sort_unstable();
+    doing.rows.dedup();
+    doing
+}
+
+/// True if one is what is left of the other.
+fn same(a: &Found, b: &Found) -> bool {
+    let ratio = (a.period() / b.period()).max(b.period() / a.period());
+    let whole = (ratio / ratio.round() - 1.0).abs() < SAME_PERIOD && ratio < FACTOR_MAX as f64;
+    whole
+        && a.proof.duration.0 < SAME_DURATION * b.proof.duration.1
+        && b.proof.duration.0 < SAME_DURATION * a.proof.duration.1
+}
+
+/// All disturbances of a stage, and what each did.
+pub(super) fn search(stage: &mut Stage, options: &FamilyOptions) -> Vec<(Found, Doing)> {
+    let mut all: Vec<(Found, Doing)> = Vec::new();
+    // Left-overs of one that was lost on the way do not count as another.
+    for _ in 0..2 * options.families_max {
+        let view = View::of(stage);
+        let Some(found) = clearest(stage, &view, options) else { break };
+        if found.evidence < options.evidence_min || found.proof.hit < options.hits_min as f64 {
+            break;
+        }
+        let doing = take_away(stage, &found);
+        if let Some((_, known)) = all.iter_mut().find(|(f, _)| same(f, &found)) {
+            known.rows.extend(doing.rows);
+            known.met += doing.met;
+            known.firsts.extend(doing.firsts);
+        } else if all.len() < options.families_max {
+            all.push((found, doing));
+        } else {
+            break;
+        }
+    }
+    all
+}

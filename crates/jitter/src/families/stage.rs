@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one of the four stamps adds to a packet's delay: when it was due there, and how much later it happened.
+
+use crate::baseline::Baseline;
+use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Schedule, Stamp};
+
+/// A clock that goes back further than this has jumped; less is noise.
+const BACK_NS: i64 = 1_000_000;
+/// Values looked at to estimate the noise.
+const PROBE: usize = 200_000;
+/// Lowest outlier threshold, ns.
+const THRESHOLD_MIN_NS: f64 = 4000.0;
+/// The threshold never exceeds this because of many outliers, ns.
+const THRESHOLD_CAP_NS: f64 = 25_000.0;
+/// Outlier threshold in noise sigmas, at least.
+const SIGMAS: f64 = 8.0;
+
+/// A set of row numbers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rows(Vec<u64>);
+
+impl Rows {
+    pub(crate) fn new(len: usize) -> Self {
+        Rows(vec![0; len.div_ceil(64)])
+    }
+
+    pub(crate) fn set(&mut self, i: usize) {
+        self.0[i / 64] |= 1 << (i % 64);
+    }
+
+    pub(crate) fn has(&self, i: usize) -> bool {
+        self.0[i / 64] >> (i % 64) & 1 == 1
+    }
+}
+
+/// The packets as one stamp saw them, in their order. Times ns.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage {
+    /// Sending interval.
+    pub(crate) period: f64,
+    /// Row in the samples.
+    pub(crate) rows: Vec<u32>,
+    /// When the packet would have had this stamp had nothing happened here; never falls.
+    pub(crate) due: Vec<i64>,
+    /// How much later it had it.
+    pub(crate) delay: Vec<i32>,
+    /// Packets that say nothing (any more): delayed before this or explained.
+    pub(crate) masked: Rows,
+    /// A delay above this is an outlier.
+    pub(crate) threshold: i32,
+}
+
+impl Stage {
+    /// Looks at one stamp. `late` has the rows that were late at a stamp before; those late here are added.
+    pub(crate) fn of(info: &RunInfo, samples: &Samples, stamp: Stamp, late: &mut Rows) -> Stage {
+        let (rows, mut due) = raw(info, samples, stamp);
+        let base = Baseline::of(&due);
+        let ts = samples.stamps(stamp);
+        let mut delay = Vec::with_capacity(rows.len());
+        let (mut shift, mut last, mut last_id) = (0_i64, None::<i64>, 0);
+        for (i, (slot, &row)) in due.iter_mut().zip(&rows).enumerate() {
+            let d = slot.saturating_sub(base.at(i));
+            delay.push(d.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
+            let id = samples.ids()[row as usize];
+            let mut t = ts[row as usize].saturating_sub(d).saturating_add(shift);
+            if let Some(last) = last {
+                let expected = (id.saturating_sub(last_id) as i64).saturating_mul(info.period_ns as i64);
+                let gained = t.saturating_sub(last);
+                if gained < -BACK_NS || gained > expected.saturating_add(JUMP_NS) {
+                    // The clock jumped: go on as if it had not. The phase is lost there.
+                    let next = last.saturating_add(expected.clamp(0, JUMP_NS));
+                    shift = shift.saturating_add(next.saturating_sub(t));
+                    t = next;
+                }
+                t = t.max(last);
+            }
+            (last, last_id) = (Some(t), id);
+            *slot = t;
+        }
+        let threshold = threshold(&delay);
+        let mut masked = Rows::new(rows.len());
+        for (i, &row) in rows.iter().enumerate() {
+            let burst = i > 0 && ((due[i] - due[i - 1]) as f64) < info.period_ns as f64 / 2.0;
+            // In a burst packets wait for each other, which is the doing of what made the burst.
+            if late.has(row as usize) || (burst && stamp != Stamp::Ts1) {
+                masked.set(i);
+            }
+        }
+        for (&row, &d) in rows.iter().zip(&delay) {
+            if d > threshold {
+                late.set(row as usize);
+            }
+        }
+        Stage { period: info.period_ns as f64, rows, due, delay, masked, threshold }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    /// First to last due time, ns; at least 1.
+    pub(crate) fn span(&self) -> f64 {
+        match (self.due.first(), self.due.last()) {
+            (Some(a), Some(b)) => (b - a).max(1) as f64,
+            _ => 1.0,
+        }
+    }
+}
+
+/// Rows that have the stamp, and its distance from what it follows.
+fn raw(info: &RunInfo, samples: &Samples, stamp: Stamp) -> (Vec<u32>, Vec<i64>) {
+    let (ids, ts) = (samples.ids(), samples.stamps(stamp));
+    let n = ids.len().min(u32::MAX as usize);
+    let (mut rows, mut values) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    let mut put = |row: usize, value: i64| {
+        rows.push(row as u32);
+        values.push(value);
+    };
+    let mut before: Option<(u64, i64)> = None;
+    for (row, (&id, &t)) in ids.iter().zip(ts).enumerate().take(n) {
+        if t == MISSING {
+            continue;
+        }
+        if stamp == Stamp::Ts1 {
+            let due = match (info.schedule, before) {
+                (Schedule::Absolute, _) => info.due_ns(id),
+                (Schedule::Relative, Some((last, then))) => {
+                    let periods = i64::try_from(id.saturating_sub(last)).unwrap_or(i64::MAX);
+                    Some(then.saturating_add(periods.saturating_mul(info.period_ns as i64)))
+                }
+                (Schedule::Relative, None) => None,
+            };
+            before = Some((id, t));
+            if let Some(due) = due {
+                put(row, t.saturating_sub(due));
+            }
+            continue;
+        }
+        // What it follows: the stamp before, or the last one that was taken.
+        let from = Stamp::ALL[..stamp.index()].iter().rev().map(|&s| samples.stamps(s)[row]).find(|&t| t != MISSING);
+        if let Some(from) = from {
+            put(row, t.saturating_sub(from));
+        }
+    }
+    (rows, values)
+}
+
+/// [`SIGMAS`] times the noise, as seen by the lower part of the delays, which no disturbance reaches; or what 2% of all
+/// exceed, if that is more, but for it at most [`THRESHOLD_CAP_NS`].
+fn threshold(delay: &[i32]) -> i32 {
+    let step = delay.len().div_ceil(PROBE).max(1);
+    let mut probe: Vec<i32> = delay.iter().step_by(step).copied().collect();
+    if probe.is_empty() {
+        return THRESHOLD_MIN_NS as i32;
+    }
+    probe.sort_unstable();
+    let at = |q: f64| f64::from(probe[((probe.len() - 1) as f64 * q) as usize]);
+    // Of a normal distribution these are 0.803 sigma apart.
+    let sigma = (at(0.2) - at(0.05)) / 0.803;
+    let t = (SIGMAS * sigma).max(at(0.98).min(THRESHOLD_CAP_NS)).max(THRESHOLD_MIN_NS);
+    t.min(f64::from(i32::MAX)) as i32
+}
