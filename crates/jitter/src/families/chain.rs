@@ -20,8 +20,9 @@ const LINK_MAX: (f64, usize) = (5e9, 4);
 pub(super) const DRIFT: f64 = 3e-5;
 /// A link may be off by so many scales.
 const REACH: f64 = 5.0;
-/// What a lost phase costs beyond the chance to find it again, nats.
-const LOST_COST: f64 = 4.0;
+/// What a lost phase costs beyond the chance to find it again, nats; and the logarithm of how many late packets there are,
+/// with each of which it could be found.
+const LOST_COST: f64 = 2.0;
 /// Hits in a stretch with one phase, at least.
 const STRETCH_MIN: usize = 3;
 /// Hits to either side from which the end of a window is predicted: many if the period is steady, few if it drifts.
@@ -73,7 +74,7 @@ fn link(lates: &[Late], null: &Null, period: f64, scale: f64, skip: usize) -> (f
     // By windows since the last hit: how far off a hit may be, and what it costs beyond that.
     let scales: Vec<f64> = (0..=skip).map(|m| scale + DRIFT * m as f64 * period).collect();
     let costs: Vec<f64> = (0..=skip).map(|m| (2.0 * scales[m]).ln() + (m.max(1) as f64).ln() + 1.0).collect();
-    let restart = period.ln() + LOST_COST;
+    let restart = period.ln() + LOST_COST + (lates.len().max(1) as f64).ln();
     let mut top = (0.0_f64, NONE);
     for (i, late) in lates.iter().enumerate() {
         let chance = null.ln_chance(late.delay) + f64::from(late.crowd);
@@ -270,6 +271,11 @@ impl Chain {
         let ahead = gap as f64 * self.period;
         let change = ahead - (ahead / sending).round() * sending;
         ((gap * cut) as u64, change)
+    }
+
+    /// Hits of all stretches.
+    pub(super) fn hits(&self) -> usize {
+        self.stretches.iter().map(|s| s.k.len()).sum()
     }
 
     /// The same hits, seen as windows of `times` the period, if at least `share` of all allow it.

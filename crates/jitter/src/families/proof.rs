@@ -51,16 +51,35 @@ enum Word {
     Missed,
 }
 
-/// Looks up which packets begin a group of late ones.
+/// The first packet due after `t`; looks near `from` first.
+fn seek(due: &[i64], from: usize, t: f64) -> usize {
+    let t = t as i64;
+    if from > 0 && due[from - 1] > t {
+        return due[..from].partition_point(|&d| d <= t);
+    }
+    let (mut low, mut step) = (from, 1);
+    while low + step < due.len() && due[low + step - 1] <= t {
+        low += step;
+        step *= 2;
+    }
+    let high = (low + step).min(due.len());
+    low + due[low..high].partition_point(|&d| d <= t)
+}
+
+/// Looks up packets that were not just in time.
 pub(super) struct Firsts {
+    /// Those that begin a group of late ones: packet, and how crowded it is there.
     by_packet: Vec<(u32, f32)>,
+    /// All that are late or masked.
+    special: Vec<u32>,
 }
 
 impl Firsts {
-    pub(super) fn of(lates: &[Late]) -> Self {
+    pub(super) fn of(stage: &Stage, lates: &[Late]) -> Self {
         let mut by_packet: Vec<(u32, f32)> = lates.iter().map(|l| (l.i, l.crowd)).collect();
         by_packet.sort_unstable_by_key(|f| f.0);
-        Firsts { by_packet }
+        let late = |i: &u32| stage.delay[*i as usize] > stage.threshold || stage.masked.has(*i as usize);
+        Firsts { by_packet, special: (0..stage.len() as u32).filter(late).collect() }
     }
 
     fn crowd(&self, i: usize) -> Option<f32> {
@@ -106,7 +125,7 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
     let mut steps = Steps { fit: vec![0.0; bins], hit: vec![0.0; bins], missed: vec![0.0; bins] };
     let shortest = f64::from(stage.threshold) + SURE * chain.scale;
     let word = |i: usize, r: f64| -> Word {
-        if r < shortest || stage.masked.has(i) {
+        if stage.masked.has(i) {
             return Word::Nothing;
         }
         let off = f64::from(stage.delay[i]) - r;
@@ -123,29 +142,27 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
             None => Word::Nothing,
         }
     };
-    let mut at = 0;
+    let (mut at, mut until, mut special) = (0, 0, 0);
     windows(chain, cut, |end| {
-        let from = end - longest;
-        // Windows come in order, but for the noise.
-        if at > 0 && stage.due.get(at - 1).is_none_or(|&d| d as f64 > from) {
-            at = stage.due.partition_point(|&d| d as f64 <= from);
-        }
-        while at < stage.len() && stage.due[at] as f64 <= from {
-            at += 1;
-        }
-        // From the last packet in the window backwards: each counts for durations up to where the one before counts.
-        let mut inside = at;
-        while inside < stage.len() && (stage.due[inside] as f64) < end {
-            inside += 1;
-        }
-        let mut now = Word::Nothing;
-        for i in (at..inside).rev() {
-            let r = end - stage.due[i] as f64;
-            let next = word(i, r);
-            if next == now {
-                continue;
+        // Packets that are in the window for some duration, and would be seen to be late.
+        at = seek(&stage.due, at, end - longest);
+        until = seek(&stage.due, until, end - shortest);
+        special = {
+            let from = firsts.special[special.min(firsts.special.len())..].partition_point(|&i| (i as usize) < at);
+            // Windows come in order, but for the noise.
+            let near = special + from;
+            if near > 0 && firsts.special[near - 1] as usize >= at {
+                firsts.special.partition_point(|&i| (i as usize) < at)
+            } else {
+                near
             }
-            let bin = (r / STEP_NS) as usize;
+        };
+        let mut now = Word::Nothing;
+        let mut step = |i: usize, next: Word| {
+            if next == now {
+                return;
+            }
+            let bin = (((end - stage.due[i] as f64) / STEP_NS) as usize).min(bins - 1);
             for (word, sign) in [(now, -1.0), (next, 1.0)] {
                 match word {
                     Word::Nothing => {}
@@ -157,6 +174,21 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
                 }
             }
             now = next;
+        };
+        // From the last packet backwards: each counts for durations up to where the one before counts. All but the special
+        // ones were in time.
+        let inside = firsts.special[special..].iter().take_while(|&&i| (i as usize) < until).count();
+        let mut plain = until;
+        for &i in firsts.special[special..special + inside].iter().rev() {
+            let i = i as usize;
+            if i + 1 < plain {
+                step(plain - 1, Word::Missed);
+            }
+            step(i, word(i, end - stage.due[i] as f64));
+            plain = i;
+        }
+        if at < plain {
+            step(plain - 1, Word::Missed);
         }
     });
     steps.sum(shortest)

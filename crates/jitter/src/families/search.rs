@@ -26,6 +26,8 @@ const BANDS: [(f64, f64); 9] = [
 const CANDIDATES: usize = 8;
 /// Of these, so many are built and judged with care.
 const BUILDS: usize = 2;
+/// No hit is worth more nats than this.
+const WORTH: f64 = 10.0;
 /// A period that lacks more nats than this does not become better by unfolding.
 const UNFOLD_DEBT: f64 = 30.0;
 /// A sketch must be so much better than chance, nats; what it costs to be one of many is several times as much.
@@ -87,17 +89,27 @@ impl View {
     pub(super) fn of(stage: &Stage) -> View {
         let mut lates = late_packets(stage);
         let null = Null::of(stage, &lates);
-        let firsts = Firsts::of(&lates);
+        let firsts = Firsts::of(stage, &lates);
         lates.retain(|l| f64::from(l.delay) <= DURATION_MAX_NS);
         View { lates, null, firsts }
     }
 }
 
-/// Nats that a chain found by searching costs: which period, where each stretch begins, which duration.
-pub(super) fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
-    let periods = stage.span() / chain.scale * (options.period_max_ns / options.period_min_ns).ln();
+/// Nats that a period found by searching costs.
+pub(super) fn search_price(stage: &Stage, scale: f64, options: &FamilyOptions) -> f64 {
+    let periods = stage.span() / scale * (options.period_max_ns / options.period_min_ns).ln();
+    periods.ln().max(0.0)
+}
+
+/// Nats that a chain of a period that is given costs: where each stretch begins, and which duration.
+pub(super) fn chain_price(chain: &Chain) -> f64 {
     let phase = (chain.period / chain.scale).ln() + 3.0;
-    periods.ln().max(0.0) + chain.stretches.len() as f64 * phase + (DURATION_MAX_NS / STEP_NS).ln()
+    chain.stretches.len() as f64 * phase + (DURATION_MAX_NS / STEP_NS).ln()
+}
+
+/// Nats that a chain found by searching costs.
+fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
+    search_price(stage, chain.scale, options) + chain_price(chain)
 }
 
 /// Finds the clearest disturbance.
@@ -123,19 +135,6 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
         let mut of_band: Vec<Chain> =
             candidates.iter().filter_map(|c| Chain::sketch(look, &view.null, c.period, c.slack)).collect();
         of_band.sort_unstable_by(|a, b| b.score.total_cmp(&a.score));
-        if std::env::var("V").is_ok() {
-            eprintln!("band {low}..{} n {} all {}", band.1, lates.len(), view.lates.len());
-            for c in of_band.iter().take(4) {
-                eprintln!(
-                    "   sketch {:.5} scale {:.0} score {:.1} hits {} str {}",
-                    c.period / 1e6,
-                    c.scale,
-                    c.score,
-                    c.stretches.iter().map(|s| s.k.len()).sum::<usize>(),
-                    c.stretches.len()
-                );
-            }
-        }
         of_band.truncate(BUILDS);
         of_band.retain(|c| c.score > SKETCH_MIN);
         sketches.extend(of_band);
@@ -149,22 +148,11 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
         }
         tried.push(sketch.period);
         let Some(chain) = Chain::build(&view.lates, &view.null, sketch.period, sketch.scale) else { continue };
+        if price(stage, &chain, options) > WORTH * chain.hits() as f64 {
+            continue;
+        }
         let (chain, proof) = slower(stage, view, chain);
         built.push(Found::new(stage, options, chain, 1, proof));
-    }
-    if std::env::var("V").is_ok() {
-        for b in &built {
-            eprintln!(
-                "   built {:.5} scale {:.0} ev {:.1} proof {:.1} hit {} miss {} str {}",
-                b.chain.period / 1e6,
-                b.chain.scale,
-                b.evidence,
-                b.proof.evidence,
-                b.proof.hit,
-                b.proof.missed,
-                b.chain.stretches.len()
-            );
-        }
     }
     // Those that explain most as they are, and those that may when unfolded.
     built.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));

@@ -6,6 +6,8 @@ use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Schedule, Stamp};
 
 /// A clock that goes back further than this has jumped; less is noise.
 const BACK_NS: i64 = 1_000_000;
+/// Times are counted up to this, ns: 36 years.
+const TIME_MAX_NS: i64 = 1 << 60;
 /// Values looked at to estimate the noise.
 const PROBE: usize = 200_000;
 /// Lowest outlier threshold, ns.
@@ -40,11 +42,11 @@ pub(crate) struct Stage {
     pub(crate) period: f64,
     /// Row in the samples.
     pub(crate) rows: Vec<u32>,
-    /// When the packet would have had this stamp had nothing happened here; never falls.
+    /// When the packet would have had this stamp had nothing happened here, counted from the first; never falls.
     pub(crate) due: Vec<i64>,
     /// How much later it had it.
     pub(crate) delay: Vec<i32>,
-    /// Packets that say nothing (any more): delayed before this or explained.
+    /// Packets that say nothing (any more): delayed before this stamp, or explained.
     pub(crate) masked: Rows,
     /// A delay above this is an outlier.
     pub(crate) threshold: i32,
@@ -57,24 +59,26 @@ impl Stage {
         let base = Baseline::of(&due);
         let ts = samples.stamps(stamp);
         let mut delay = Vec::with_capacity(rows.len());
-        let (mut shift, mut last, mut last_id) = (0_i64, None::<i64>, 0);
+        let (mut shift, mut last, mut last_id) = (None::<i64>, 0, 0);
         for (i, (slot, &row)) in due.iter_mut().zip(&rows).enumerate() {
             let d = slot.saturating_sub(base.at(i));
             delay.push(d.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
             let id = samples.ids()[row as usize];
-            let mut t = ts[row as usize].saturating_sub(d).saturating_add(shift);
-            if let Some(last) = last {
-                let expected = (id.saturating_sub(last_id) as i64).saturating_mul(info.period_ns as i64);
-                let gained = t.saturating_sub(last);
-                if gained < -BACK_NS || gained > expected.saturating_add(JUMP_NS) {
-                    // The clock jumped: go on as if it had not. The phase is lost there.
-                    let next = last.saturating_add(expected.clamp(0, JUMP_NS));
-                    shift = shift.saturating_add(next.saturating_sub(t));
-                    t = next;
-                }
-                t = t.max(last);
+            let t = ts[row as usize].saturating_sub(d);
+            // Counted from the first packet on, so that nothing can overflow.
+            let by = *shift.get_or_insert(t.saturating_neg());
+            let expected = i64::try_from(u128::from(id.saturating_sub(last_id)) * u128::from(info.period_ns));
+            let expected = expected.unwrap_or(i64::MAX);
+            let mut t = t.saturating_add(by);
+            let gained = t.saturating_sub(last);
+            if i > 0 && (gained < -BACK_NS || gained > expected.saturating_add(JUMP_NS)) {
+                // The clock jumped: go on as if it had not. The phase is lost there.
+                let next = last.saturating_add(expected.min(JUMP_NS));
+                shift = Some(by.saturating_add(next.saturating_sub(t)));
+                t = next;
             }
-            (last, last_id) = (Some(t), id);
+            t = t.clamp(last, TIME_MAX_NS);
+            (last, last_id) = (t, id);
             *slot = t;
         }
         let threshold = threshold(&delay);
@@ -125,8 +129,8 @@ fn raw(info: &RunInfo, samples: &Samples, stamp: Stamp) -> (Vec<u32>, Vec<i64>) 
             let due = match (info.schedule, before) {
                 (Schedule::Absolute, _) => info.due_ns(id),
                 (Schedule::Relative, Some((last, then))) => {
-                    let periods = i64::try_from(id.saturating_sub(last)).unwrap_or(i64::MAX);
-                    Some(then.saturating_add(periods.saturating_mul(info.period_ns as i64)))
+                    let after = u128::from(id.saturating_sub(last)) * u128::from(info.period_ns);
+                    Some(then.saturating_add(i64::try_from(after).unwrap_or(i64::MAX)))
                 }
                 (Schedule::Relative, None) => None,
             };

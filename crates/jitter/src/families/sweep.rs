@@ -8,7 +8,7 @@
 use super::chain::Chain;
 use super::family::{duration, ms, us};
 use super::proof::{Proof, STEP_NS, judge};
-use super::search::{Found, View, price, search, take_away};
+use super::search::{Found, View, chain_price, search, search_price, take_away};
 use super::shape::{Shape, expected_shape};
 use super::stage::{Rows, Stage};
 use super::{Family, FamilyOptions};
@@ -26,6 +26,10 @@ const PHASES: u64 = 16;
 const MISSED: f64 = 3.0;
 /// A run speaks against a period by no more than this, nats: it may just not have been there then.
 const AGAINST_MAX: f64 = 60.0;
+/// Evidence from here on is not nothing, nats.
+const WEAK: f64 = 10.0;
+/// Scale of the noise to begin with, ns.
+const SCALE_NS: f64 = 5000.0;
 /// A slower period that is worse by no more than this is preferred.
 const AS_GOOD: f64 = 3.0;
 
@@ -154,7 +158,7 @@ impl Joint {
         let trials: Vec<Trial> = runs
             .iter()
             .zip(stages.iter().zip(views))
-            .map(|(run, (stage, view))| Trial::of(period, run, stage, view, options))
+            .map(|(run, (stage, view))| Trial::of(period, run, stage, view))
             .collect();
         let bins = trials.iter().map(|t| t.by_duration.len()).max().unwrap_or(0);
         let total = |bin: usize| -> f64 {
@@ -164,13 +168,15 @@ impl Joint {
         let best = (0..bins).max_by(|&a, &b| totals[a].total_cmp(&totals[b])).unwrap_or(0);
         let evidence = totals.get(best).copied().unwrap_or(f64::MIN);
         let good = |b: &usize| totals[*b] > evidence - 1.0;
+        // The period was searched for once.
+        let dearest = stages.iter().map(|s| search_price(s, SCALE_NS, options)).fold(0.0, f64::max);
         let low = (0..=best).rev().take_while(good).last().unwrap_or(best);
         let high = (best..bins).take_while(good).last().unwrap_or(best);
         let duration = (low as f64 * STEP_NS, (high + 1) as f64 * STEP_NS);
         // Refined by the run that knows best.
         let known = trials.iter().filter_map(|t| t.chain.as_ref()).filter_map(|(c, _)| c.slope());
         let period = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(period, |s| s.0);
-        Joint { period, trials, evidence, duration }
+        Joint { period, trials, evidence: evidence - dearest, duration }
     }
 
     fn tell(&self, stamp: Stamp, runs: &[RunView], stages: &mut [Stage]) -> SweepFamily {
@@ -222,18 +228,24 @@ impl Joint {
 }
 
 impl Trial {
-    fn of(period: f64, run: &RunView, stage: &Stage, view: &View, options: &FamilyOptions) -> Trial {
-        let scale = 5000.0_f64.min(0.012 * period);
+    fn of(period: f64, run: &RunView, stage: &Stage, view: &View) -> Trial {
+        let scale = SCALE_NS.min(0.012 * period);
         let chain = Chain::build(&view.lates, &view.null, period, scale)
             .filter(|c| (c.period / period - 1.0).abs() < SAME)
             .map(|chain| {
                 let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
                 (chain, proof)
             });
-        let price = chain.as_ref().map_or(0.0, |(chain, _)| price(stage, chain, options));
-        if let Some((_, proof)) = chain.as_ref().filter(|(_, p)| p.evidence > price) {
-            let by_duration = proof.by_duration.iter().map(|e| e - price).collect();
-            return Trial { chain, by_duration };
+        if let Some((chain, proof)) = chain {
+            let price = chain_price(&chain);
+            if proof.evidence > price {
+                let by_duration = proof.by_duration.iter().map(|e| e - price).collect();
+                return Trial { chain: Some((chain, proof)), by_duration };
+            }
+            // Too little to count, too much to count against it.
+            if proof.evidence > WEAK {
+                return Trial { chain: None, by_duration: vec![0.0] };
+            }
         }
         // Not seen: which durations does that speak against?
         let bins = ((0.95 * period).min(super::proof::DURATION_MAX_NS) / STEP_NS) as usize + 2;
@@ -253,7 +265,8 @@ impl Trial {
 fn must_hit(period: f64, duration: f64, run: &RunView, stage: &Stage) -> (u64, u64) {
     let windows = ((stage.span() / period) as u64).min(2000);
     let seen = duration - f64::from(stage.threshold);
-    if seen <= 0.0 {
+    // A relative schedule begins anew with each hit, and may go on missing.
+    if seen <= 0.0 || run.schedule == Schedule::Relative {
         return (0, windows);
     }
     let sending = run.sending_ns as f64;
