@@ -41,8 +41,8 @@
 //! 3. For a candidate, late packets are chained, each a whole number of periods after one before; the period may drift and
 //!    the phase may get lost and found again.
 //! 4. All packets judge the chain: those due `r` before a window's end should be late by `r` if `r < D`. The log likelihood
-//!    ratio against chance (all delays as they are spread around there) is summed up for each D. The best D is the estimate;
-//!    its range is where the ratio is within 1 nat of the best.
+//!    ratio against chance (all delays as they are spread around there) is summed up for each D. D is reported where packets
+//!    begin to be hit half as often as within the window, as windows vary in length; its range is what one packet could change.
 //! 5. Slower and faster periods are judged too: the slowest that explains as much is reported, those that explain as much
 //!    are listed as alternatives. [`sweep()`] judges several runs with different P together, which tells them apart.
 //! 6. From the ratio is taken what the best of all candidates would have by chance (periods times phases times durations that

@@ -38,13 +38,14 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// A real-time thread that takes `core` for `duration_ns` every `period_ns`.
+    /// A real-time thread that takes `core` every `period_ns`, from when its timer runs out until `duration_ns` later: the
+    /// time that it takes to wake up is part of it, as the core does nothing else meanwhile.
     ///
     /// # Errors
     /// The kernel's, without the right to SCHED_FIFO.
     pub fn thread(core: usize, period_ns: u64, duration_ns: u64) -> io::Result<Self> {
-        Self::start(core, period_ns, move |start_ns| {
-            let end_ns = start_ns + duration_ns;
+        Self::start(core, period_ns, move |due_ns| {
+            let end_ns = due_ns + duration_ns;
             while now_ns() < end_ns {
                 std::hint::spin_loop();
             }
@@ -58,9 +59,9 @@ impl Plant {
     /// The kernel's.
     pub fn interrupts(core: usize, period_ns: u64, timers: usize) -> io::Result<Self> {
         let timers: Vec<OwnedFd> = (0..timers).map(|_| timer()).collect::<io::Result<_>>()?;
-        Self::start(core, period_ns, move |start_ns| {
+        Self::start(core, period_ns, move |due_ns| {
             // Armed from this core, they run out on it; later than this thread is asleep again.
-            let at_ns = start_ns + period_ns / 2;
+            let at_ns = due_ns + period_ns / 2;
             timers.iter().try_for_each(|timer| arm(timer, at_ns))
         })
     }
@@ -102,7 +103,7 @@ impl Plant {
             while !told.load(Ordering::Relaxed) && windows.len() < WINDOWS_MAX {
                 sleep_until(due);
                 let start_ns = now_ns();
-                if disturb(start_ns).is_err() {
+                if disturb(due).is_err() {
                     break;
                 }
                 windows.push(Window { start_ns, end_ns: now_ns() });

@@ -6,7 +6,7 @@ use crate::Args;
 use fide_jitter::Schedule;
 use fide_jitter::families::{FamilyOptions, find_families};
 use fide_jitter::synth::{Noise, Scenario, synthesize};
-use fide_selftest::recover::{Case, SENDING_US, run as recover};
+use fide_selftest::recover::{Case, SENDING_US, judge, record};
 use fide_selftest::run::Cores;
 use fide_testbed::Testbed;
 use fide_testbed::figures::{Figure, Goal, Report};
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args, bed: &Testbed, cores: Cores, report: &mut Report)
     let (count, mut right, mut wrong) = (cases.len() as u64, 0u64, Vec::new());
     for (at, case) in cases.into_iter().enumerate() {
         eprintln!("planted disturbance {} of {count}", at + 1);
-        match recover(bed, cores, case) {
+        match record(bed, cores, case).and_then(|run| judge(&run.info, &run.samples, &run.events, &run.names)) {
             Ok(outcome) if outcome.recovered().is_some() => right += 1,
             Ok(outcome) => {
                 let found = outcome.found.families.first().map_or("nothing".to_owned(), |family| {
@@ -35,8 +35,8 @@ pub(crate) fn run(args: &Args, bed: &Testbed, cores: Cores, report: &mut Report)
                 });
                 wrong.push(format!(
                     "{:.4} ms, {:.0} us at the {} every {} us: {found}",
-                    outcome.period_ns / 1e6,
-                    outcome.duration_ns / 1e3,
+                    outcome.case.period_ns as f64 / 1e6,
+                    outcome.case.duration_ns as f64 / 1e3,
                     if outcome.case.at_sender { "sender" } else { "receiver" },
                     outcome.case.sending_ns / 1000
                 ));

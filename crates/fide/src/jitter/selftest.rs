@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide jitter selftest`: are planted disturbances found?
 
-use std::process::ExitCode;
+use std::{
+    fs::{self, File},
+    io::BufWriter,
+    path::PathBuf,
+    process::ExitCode,
+};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use fide_selftest::{
-    recover::{Case, Outcome, run as recover},
+    recover::{self, Case, Outcome},
     run::Cores,
 };
 use fide_testbed::{Spec, Testbed};
 use serde_json::{Value, json};
 
-use super::say::time;
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
+use super::{export, say::time};
+use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -22,6 +27,12 @@ pub(crate) struct Arguments {
     /// Print what was planted and found as JSON
     #[arg(long)]
     json: bool,
+    /// Keep the log of every case in this directory
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Measure nothing: analyse logs that were kept
+    #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with_all = ["all", "keep"])]
+    replay: Vec<PathBuf>,
 }
 
 /// Cases of the short selftest, among all.
@@ -32,8 +43,27 @@ const SHARE: f64 = 0.95;
 const SHORT_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
+    let mut told = Told { json: arguments.json, outcomes: Vec::new() };
+    if arguments.replay.is_empty() {
+        plant(arguments, &mut told)?;
+    } else {
+        told.begin();
+        for path in &arguments.replay {
+            let log = export::open(path)?;
+            let outcome = recover::judge(&log.info, &log.samples, &log.events, &log.names)
+                .map_err(|error| Failure::new(USAGE, error.context(path.display().to_string())))?;
+            told.one(outcome);
+        }
+    }
+    Ok(told.end())
+}
+
+fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
     fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, error))?;
     ctrlc::set_handler(|| std::process::exit(130)).context("setting up the interrupt")?;
+    if let Some(dir) = &arguments.keep {
+        fs::create_dir_all(dir).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", dir.display())))?;
+    }
     let cores = Cores::here().map_err(|error| Failure::new(UNSUPPORTED, error))?;
     let bed = Testbed::build(Spec { planes: 1, ..Spec::hosts(2) }).context("building two hosts")?;
     let mut cases = Case::all();
@@ -41,30 +71,57 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         cases.retain(|case| case.packets() * case.sending_ns <= SHORT_NS);
         cases = cases.into_iter().step_by(SHORT_EVERY / 2).collect();
     }
-    if !arguments.json {
-        println!(
-            "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}",
-            "core of", "schedule", "sending", "planted T", "D", "found", "T", "D"
-        );
-    }
-    let (mut right, mut told) = (0usize, Vec::new());
+    told.begin();
     let count = cases.len();
     for (at, case) in cases.into_iter().enumerate() {
         eprintln!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
-        let outcome = recover(&bed, cores, case)?;
-        right += usize::from(outcome.recovered().is_some());
-        if !arguments.json {
+        let measured = recover::record(&bed, cores, case)?;
+        if let Some(dir) = &arguments.keep {
+            let path = dir.join(format!("{:02}.fjl", at + 1));
+            let failed = |error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow!("{}: {error}", path.display()));
+            let file = File::create(&path).map_err(|error| failed(&error))?;
+            measured.write(BufWriter::new(file)).map_err(|error| failed(&error))?;
+        }
+        told.one(recover::judge(&measured.info, &measured.samples, &measured.events, &measured.names)?);
+    }
+    Ok(())
+}
+
+/// What is told of the outcomes.
+struct Told {
+    json: bool,
+    outcomes: Vec<Outcome>,
+}
+
+impl Told {
+    fn begin(&self) {
+        if !self.json {
+            println!(
+                "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}",
+                "core of", "schedule", "sending", "planted T", "D", "found", "T", "D"
+            );
+        }
+    }
+
+    fn one(&mut self, outcome: Outcome) {
+        if !self.json {
             println!("{}", line(&outcome));
         }
-        told.push(to_json(&outcome));
+        self.outcomes.push(outcome);
     }
-    let share = right as f64 / count.max(1) as f64;
-    if arguments.json {
-        println!("{:#}", json!({ "planted": count, "recovered": right, "share": share, "cases": told }));
-    } else {
-        println!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
+
+    fn end(self) -> ExitCode {
+        let count = self.outcomes.len();
+        let right = self.outcomes.iter().filter(|outcome| outcome.recovered().is_some()).count();
+        let share = right as f64 / count.max(1) as f64;
+        if self.json {
+            let cases: Vec<Value> = self.outcomes.iter().map(to_json).collect();
+            println!("{:#}", json!({ "planted": count, "recovered": right, "share": share, "cases": cases }));
+        } else {
+            println!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
+        }
+        if share >= SHARE { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) }
     }
-    Ok(if share >= SHARE { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) })
 }
 
 fn line(outcome: &Outcome) -> String {
@@ -75,8 +132,8 @@ fn line(outcome: &Outcome) -> String {
         if case.at_sender { "sender" } else { "receiver" },
         format!("{:?}", case.schedule).to_lowercase(),
         time(case.sending_ns as f64),
-        format!("{:.4} ms", outcome.period_ns / 1e6),
-        time(outcome.duration_ns),
+        format!("{:.4} ms", case.period_ns as f64 / 1e6),
+        time(case.duration_ns as f64),
         found.map_or("nothing", |family| family.kind.as_str()),
         found.map_or(String::new(), |family| format!("{:.4} ms", family.period_ns / 1e6)),
         found.map_or(String::new(), |family| time(family.duration_ns)),
@@ -90,9 +147,8 @@ fn to_json(outcome: &Outcome) -> Value {
         "at": if case.at_sender { "sender" } else { "receiver" },
         "schedule": case.schedule,
         "sending_ns": case.sending_ns,
-        "period_ns": outcome.period_ns,
-        "duration_ns": outcome.duration_ns,
-        "windows": outcome.windows,
+        "period_ns": case.period_ns,
+        "duration_ns": case.duration_ns,
         "recovered": outcome.recovered().is_some(),
         "families": outcome.found.families,
     })

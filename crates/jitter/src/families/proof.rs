@@ -19,6 +19,8 @@ pub(super) const DURATION_MAX_NS: f64 = 6e6;
 pub(super) const FIT: f64 = 6.0;
 /// A packet that should be late by this many scales more than the threshold is late if it was hit.
 const SURE: f64 = 2.5;
+/// Where a window begins is known up to packets that count so much: a hit or a miss counts a half.
+const EDGE_LESS: f64 = 0.75;
 /// Share of hits that fit badly, at five times the scale.
 const BAD_FIT: f64 = 0.1;
 
@@ -195,6 +197,19 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
 }
 
 impl Steps {
+    /// The bins between which the window begins: before them packets are hit half as often as within it. A window that is
+    /// sometimes longer has hits beyond, which the likelihood would follow.
+    fn edge(&self, first: usize, best: usize) -> (usize, usize) {
+        let half = (self.hit[best] + 0.5) / (self.hit[best] + self.missed[best] + 1.0) / 2.0;
+        let score = |b: usize| self.hit[b] * (1.0 - half) - self.missed[b] * half;
+        let bins = self.hit.len();
+        let top = (first.min(bins - 1)..bins).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap_or(best);
+        let good = |b: &usize| score(*b) > score(top) - EDGE_LESS;
+        let low = (0..=top).rev().take_while(good).last().unwrap_or(top);
+        let high = (top..bins).take_while(good).last().unwrap_or(top);
+        (low, high)
+    }
+
     fn sum(mut self, shortest: f64) -> Proof {
         for v in [&mut self.fit, &mut self.hit, &mut self.missed] {
             let mut sum = 0.0;
@@ -213,10 +228,7 @@ impl Steps {
         let best = (first.min(by_duration.len() - 1)..by_duration.len())
             .max_by(|&a, &b| by_duration[a].total_cmp(&by_duration[b]))
             .unwrap_or(0);
-        // As good as the best: half a hit or so less.
-        let good = |b: &usize| by_duration[*b] > by_duration[best] - 1.0;
-        let low = (0..=best).rev().take_while(good).last().unwrap_or(best);
-        let high = (best..by_duration.len()).take_while(good).last().unwrap_or(best);
+        let (low, high) = self.edge(first, best);
         Proof {
             evidence: by_duration[best],
             hit: self.hit[best],

@@ -185,7 +185,8 @@ fn faster(stage: &Stage, view: &View, mut found: Found, options: &FamilyOptions)
         let mut better: Option<Found> = None;
         let mut as_good = Vec::new();
         let mut cuts: Vec<i64> = (2..=FACTOR_MAX).collect();
-        cuts.extend(unfold::cuts(&found.chain, &view.lates, FACTOR_MAX));
+        let most = (found.chain.period / options.period_min_ns) as i64;
+        cuts.extend(unfold::cuts(&found.chain, &view.lates, FACTOR_MAX, most));
         for cut in cuts {
             let period = found.chain.period / cut as f64;
             if period < options.period_min_ns {

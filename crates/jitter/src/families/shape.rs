@@ -30,6 +30,11 @@ impl Shape {
             Shape::Arrow => "arrow",
         }
     }
+
+    /// Of delays of the first packet in each window, sorted, ns; None without any.
+    pub fn of(sorted: &[f64]) -> Option<Shape> {
+        (!sorted.is_empty()).then(|| shape_of(sorted, 0.0))
+    }
 }
 
 /// The shape of sorted amplitudes (delays of the first packet in each window).
@@ -70,5 +75,5 @@ pub fn expected_shape(disturbance: &Disturbance, schedule: Schedule, sending_ns:
         }
     }
     firsts.sort_unstable_by(f64::total_cmp);
-    (!firsts.is_empty()).then(|| shape_of(&firsts, 0.0))
+    Shape::of(&firsts)
 }

@@ -81,7 +81,11 @@ impl Stage {
             (last, last_id) = (t, id);
             *slot = t;
         }
-        let threshold = threshold(&delay);
+        let (threshold, usual) = threshold(&delay);
+        // From the baseline up to what is usual, which is when a window that begins then is just missed.
+        due.iter_mut().for_each(|t| *t = t.saturating_add(usual.into()));
+        delay.iter_mut().for_each(|d| *d = d.saturating_sub(usual));
+        let threshold = threshold - usual;
         let mut masked = Rows::new(rows.len());
         for (i, &row) in rows.iter().enumerate() {
             let burst = i > 0 && ((due[i] - due[i - 1]) as f64) < info.period_ns as f64 / 2.0;
@@ -150,17 +154,18 @@ fn raw(info: &RunInfo, samples: &Samples, stamp: Stamp) -> (Vec<u32>, Vec<i64>) 
 }
 
 /// [`SIGMAS`] times the noise, as seen by the lower part of the delays, which no disturbance reaches; or what 2% of all
-/// exceed, if that is more, but for it at most [`THRESHOLD_CAP_NS`].
-fn threshold(delay: &[i32]) -> i32 {
+/// exceed, if that is more, but for it at most [`THRESHOLD_CAP_NS`]. And the median of those below it.
+fn threshold(delay: &[i32]) -> (i32, i32) {
     let step = delay.len().div_ceil(PROBE).max(1);
     let mut probe: Vec<i32> = delay.iter().step_by(step).copied().collect();
     if probe.is_empty() {
-        return THRESHOLD_MIN_NS as i32;
+        return (THRESHOLD_MIN_NS as i32, 0);
     }
     probe.sort_unstable();
     let at = |q: f64| f64::from(probe[((probe.len() - 1) as f64 * q) as usize]);
     // Of a normal distribution these are 0.803 sigma apart.
     let sigma = (at(0.2) - at(0.05)) / 0.803;
     let t = (SIGMAS * sigma).max(at(0.98).min(THRESHOLD_CAP_NS)).max(THRESHOLD_MIN_NS);
-    t.min(f64::from(i32::MAX)) as i32
+    let t = t.min(f64::from(i32::MAX)) as i32;
+    (t, probe[probe.partition_point(|d| *d <= t) / 2].clamp(0, t))
 }

@@ -12,12 +12,16 @@ const BINS_MAX: usize = 1 << 20;
 /// Late packets at one distance that make it stand out, at least.
 const COUNT_MIN: u32 = 4;
 /// Distances to look at.
-const PEAKS: usize = 6;
-/// A distance may be up to so many faster periods.
-const PARTS_MAX: i64 = 6;
+const PEAKS: usize = 64;
+/// A number must explain these distances by so many nats more than any number would.
+const NATS_MIN: f64 = 8.0;
+/// Numbers to try, the best.
+const CUTS: usize = 4;
+/// A part is at least so many bins long, or everything would lie on it.
+const PART_MIN: f64 = 8.0;
 
-/// Numbers above `beyond` to divide the chain's period by.
-pub(super) fn cuts(chain: &Chain, lates: &[Late], beyond: i64) -> Vec<i64> {
+/// Numbers above `beyond`, up to `most`, to divide the chain's period by.
+pub(super) fn cuts(chain: &Chain, lates: &[Late], beyond: i64, most: i64) -> Vec<i64> {
     let period = chain.period;
     let bin = (4.0 * chain.scale).max(period / BINS_MAX as f64);
     let bins = (period / bin) as usize + 1;
@@ -49,18 +53,21 @@ pub(super) fn cuts(chain: &Chain, lates: &[Late], beyond: i64) -> Vec<i64> {
     };
     let mut peaks: Vec<usize> = (0..bins).filter(stands_out).collect();
     peaks.sort_unstable_by_key(|&b| std::cmp::Reverse(counts[b]));
-    let mut found = Vec::new();
-    for &b in peaks.iter().take(PEAKS) {
-        let after = sums[b] / f64::from(counts[b]);
-        for distance in [after, period - after] {
-            for parts in 1..=PARTS_MAX {
-                let cut = (parts as f64 * period / distance).round() as i64;
-                let off = distance - parts as f64 * period / cut as f64;
-                if cut > beyond && off.abs() < bin && !found.contains(&cut) {
-                    found.push(cut);
-                }
-            }
+    peaks.truncate(PEAKS);
+    let distances: Vec<(f64, f64)> =
+        peaks.iter().map(|&b| (sums[b] / f64::from(counts[b]), f64::from(counts[b]))).collect();
+    let all: f64 = distances.iter().map(|d| d.1).sum();
+    let mut found: Vec<(f64, i64)> = Vec::new();
+    for cut in beyond + 1..=most.min((period / (PART_MIN * bin)) as i64) {
+        let part = period / cut as f64;
+        let on_it = |after: f64| (after - (after / part).round() * part).abs() < bin;
+        let here: f64 = distances.iter().filter(|d| on_it(d.0)).map(|d| d.1).sum();
+        let by_chance = all * 2.0 * bin / part;
+        let nats = if here > by_chance { here * (here / by_chance).ln() - (here - by_chance) } else { 0.0 };
+        if nats > NATS_MIN {
+            found.push((nats, cut));
         }
     }
-    found
+    found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    found.into_iter().take(CUTS).map(|f| f.1).collect()
 }
