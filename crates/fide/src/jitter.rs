@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide jitter`: what this host and the way to another one can promise.
 
+mod analyse;
 mod export;
+mod path;
 mod ping;
 mod pong;
 mod report;
 mod say;
 mod selftest;
+mod sweep;
 
 use crate::exit::Done;
 
@@ -24,6 +27,8 @@ enum Command {
     Pong(pong::Arguments),
     /// Draw what was measured, and say what it means
     Report(report::Arguments),
+    /// Measure at several sending intervals, and explain them by one disturbance
+    Sweep(sweep::Arguments),
     /// Plant disturbances on this machine and see whether they are found
     Selftest(selftest::Arguments),
     /// Write the packets of a log as CSV
@@ -35,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Ping(arguments) => ping::run(arguments),
         Command::Pong(arguments) => pong::run(arguments),
         Command::Report(arguments) => report::run(arguments),
+        Command::Sweep(arguments) => sweep::run(arguments),
         Command::Selftest(arguments) => selftest::run(arguments),
         Command::Export(arguments) => export::run(arguments),
     }

@@ -3,7 +3,7 @@
 //! [`JSON_VERSION`] up, a new key does not.
 
 use crate::measures::{self, ORDER};
-use crate::model::{CulpritTotal, FamilyText, LatePacket, Run};
+use crate::model::{CulpritTotal, FamilyText, LatePacket, Report, Run};
 use fide_jitter::RunInfo;
 use fide_jitter::sample::{Fault, Restart};
 use fide_jitter::stats::{Histogram, LateSends, MeasureStats, Reference, TailBound, Violation};
@@ -149,10 +149,12 @@ impl<'a> MeasureJson<'a> {
 /// ```text
 /// { "version": 1, "unit": "ns", "runs": [ { "name", "conditions", "packets", "clocks", "pongs",
 ///   "measures": { "round_trip": { "summary", "histogram", "cdf", "points", "violation", "bound", "no_bound", ... }, ... },
-///   "families", "culprits", "late_packets" } ] }
+///   "families", "culprits", "late_packets" } ],
+///   "disturbances": null or [ { "place", "period_ns", "duration_ns", "shows", ... } ] }
 /// ```
-pub fn to_json(runs: &[Run]) -> Value {
+pub fn to_json<'a>(report: impl Into<Report<'a>>) -> Value {
+    let Report { runs, disturbances } = report.into();
     // Maps with text keys and plain values: it is always JSON.
     let runs: Vec<Value> = runs.iter().filter_map(|run| serde_json::to_value(RunJson::of(run)).ok()).collect();
-    json!({ "version": JSON_VERSION, "unit": "ns", "runs": runs })
+    json!({ "version": JSON_VERSION, "unit": "ns", "runs": runs, "disturbances": disturbances })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What was found about one or several runs of the ping-pong, to be read.
 //!
-//! - [`Run`]: what goes in. The analysis is not done here; what was not analysed is left `None` and said to be so.
+//! - [`Report`], [`Run`]: what goes in. The analysis is not done here; what was not analysed is left `None` and said to be so.
 //! - [`render()`]: one HTML page, for people. It needs no other file and no network, and nothing but its menus needs its
 //!   script.
 //! - [`to_json`]: the same for programs, times in ns.
@@ -21,7 +21,7 @@ mod scale;
 mod units;
 
 pub use json::{JSON_VERSION, to_json};
-pub use model::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN};
+pub use model::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Report, Run, Shows, UNKNOWN};
 pub use page::render;
 
 #[cfg(test)]

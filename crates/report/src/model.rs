@@ -7,6 +7,67 @@ use serde::{Deserialize, Serialize};
 /// [`CulpritTotal::kind`] of packets for whose lateness nothing was found.
 pub const UNKNOWN: &str = "unknown";
 
+/// All that a page tells.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report<'a> {
+    /// Side by side, in this order.
+    pub runs: &'a [Run],
+    /// What is behind several of the runs: None if nobody looked, empty if there is nothing.
+    pub disturbances: Option<&'a [Disturbance]>,
+}
+
+impl<'a> From<&'a [Run]> for Report<'a> {
+    fn from(runs: &'a [Run]) -> Self {
+        Report { runs, disturbances: None }
+    }
+}
+
+impl<'a> From<&'a Vec<Run>> for Report<'a> {
+    fn from(runs: &'a Vec<Run>) -> Self {
+        runs.as_slice().into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Run; N]> for Report<'a> {
+    fn from(runs: &'a [Run; N]) -> Self {
+        runs.as_slice().into()
+    }
+}
+
+/// A disturbance that explains how the pattern changes from one sending interval to another (jitter report §3).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disturbance {
+    /// What is disturbed: a stamp, a host, a core.
+    pub place: String,
+    /// Its period, ns.
+    pub period_ns: f64,
+    /// How long it takes, ns.
+    pub duration_ns: f64,
+    /// It may take longer: no packet of any run met it any earlier.
+    pub duration_at_least: bool,
+    /// How sure it is that the period is this one, 0 to 1.
+    pub confidence: f64,
+    /// All this in a sentence.
+    pub sentence: String,
+    /// Other periods that explain all runs as well, ns.
+    pub alternatives_ns: Vec<f64>,
+    /// How it shows in each run, in their order.
+    pub shows: Vec<Shows>,
+}
+
+/// How a disturbance shows in a run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shows {
+    /// `ts2-arrow`, ...; None: not at all.
+    pub kind: Option<String>,
+    /// How it should, by theory; None: it need not show.
+    pub expected: Option<String>,
+    /// Packets that it delayed.
+    pub packets: u64,
+}
+
 /// One analysed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {

@@ -7,7 +7,7 @@ mod run;
 mod tables;
 
 use crate::html::{Html, Text};
-use crate::model::Run;
+use crate::model::Report;
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
@@ -43,7 +43,8 @@ const NOTES: [(&str, &str); 6] = [
 ];
 
 /// The report on these runs: a whole HTML page, without anything outside of it.
-pub fn render(runs: &[Run]) -> String {
+pub fn render<'a>(report: impl Into<Report<'a>>) -> String {
+    let Report { runs, disturbances } = report.into();
     let mut html = Html::default();
     let title = match runs {
         [] => "Jitter report".to_owned(),
@@ -70,6 +71,9 @@ pub fn render(runs: &[Run]) -> String {
                 html.put(format_args!("<li><a href=\"#run{i}\">{}</a></li>\n", Text(&run.name)));
             }
             html.raw("</ol></nav>\n");
+            if let Some(disturbances) = disturbances {
+                findings::disturbances(disturbances, runs, &mut html);
+            }
             compare::write(runs, &mut html);
             for (i, run) in runs.iter().enumerate() {
                 html.put(format_args!("<section class=\"run\" id=\"run{i}\">\n"));

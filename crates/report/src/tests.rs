@@ -244,6 +244,26 @@ fn keys(value: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 #[test]
+fn what_is_behind_several_runs_is_told_with_how_it_shows_in_each() {
+    let runs = [small(&[[0, 1, 2, 3]]), small(&[[0, 1, 2, 3]])];
+    assert!(!render(&runs).contains("One cause"), "nobody looked");
+    assert_eq!(to_json(&runs)["disturbances"], Value::Null);
+    let none = render(Report { runs: &runs, disturbances: Some(&[]) });
+    assert!(none.contains("No disturbance was found"));
+    let behind = crate::model::Disturbance {
+        sentence: "something <takes> the core".into(),
+        alternatives_ns: vec![7.5e6],
+        shows: vec![Shows { kind: Some("ts2-arrow".into()), packets: 42, ..Shows::default() }, Shows::default()],
+        ..Default::default()
+    };
+    let page = render(Report { runs: &runs, disturbances: Some(&[behind]) });
+    sound(&page);
+    for words in ["something &lt;takes&gt;", "ts2-arrow", "42", "not at all", "need not show", "period of 7.5"] {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
 fn json_keys_are_stable() {
     let mut run = made("one", &scenario(20_000, Noise::quiet()));
     run.families = Some(vec![FamilyText::default()]);
@@ -252,7 +272,8 @@ fn json_keys_are_stable() {
     run.info.isolation = [("governor".to_owned(), "performance".to_owned())].into();
     run.stats.pongs = vec![Restart { row: 0, incarnation: 1 }];
     run.stats.faults = vec![Fault { row: 0, stamp: Stamp::Ts1, kind: FaultKind::Order, by: 1 }];
-    let mut json = to_json(&[run]);
+    let behind = crate::model::Disturbance { shows: vec![Shows::default()], ..Default::default() };
+    let mut json = to_json(Report { runs: &[run], disturbances: Some(&[behind]) });
     assert_eq!(json["version"], 1);
     let measures = json["runs"][0]["measures"].as_object().unwrap();
     let mut names: Vec<String> = measures.keys().cloned().collect();

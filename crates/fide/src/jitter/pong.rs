@@ -19,7 +19,7 @@ use fide_pingpong::{
     setting,
 };
 
-use super::{Conditions, ping::failure};
+use super::{Conditions, path::failure};
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 
 #[derive(clap::Args)]

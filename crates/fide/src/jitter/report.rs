@@ -5,19 +5,17 @@ use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
 use fide_jitter::{
-    Stamp,
-    attribute::{Attribution, Culprit, attribute},
-    families::{Family, FamilyOptions, find_families},
-    stats::{RunStats, StatsOptions, TailOptions},
+    families::RunView,
+    stats::{StatsOptions, TailOptions},
 };
-use fide_jitter_report::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
+use fide_jitter_report::{Report, render, to_json};
 
-use super::export;
+use super::{analyse, export};
 use crate::exit::{Done, Failure, USAGE};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Logs of `fide jitter ping`; several are shown side by side
+    /// Logs of `fide jitter ping`; several are shown side by side, and those of the same two hosts explained together
     #[arg(required = true)]
     logs: Vec<PathBuf>,
     /// Where to write the page
@@ -40,91 +38,42 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     }
     let tail = TailOptions { packets: arguments.next, risk: arguments.risk, ..TailOptions::default() };
     let options = StatsOptions { tail, ..StatsOptions::default() };
-    let mut runs = Vec::new();
+    let (mut runs, mut views, mut packets) = (Vec::new(), Vec::new(), 0);
     for path in &arguments.logs {
         eprintln!("reading {}", path.display());
         let log = export::open(path)?;
-        let stats = RunStats::of(&log.info, &log.samples, &options);
+        packets += log.samples.len();
+        if arguments.logs.len() > 1 && packets <= analyse::SWEEP_PACKETS_MAX {
+            views.push(RunView::of(&log.info, &log.samples));
+        }
         let name = path.file_stem().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
-        let recorded = log.info.isolation.get("culprits").is_some_and(|state| state == "recorded");
-        let found = recorded.then(|| attribute(&log.info, &log.samples, &log.events));
-        let families = find_families(&log.info, &log.samples, &FamilyOptions::default());
-        let start_ns = log.info.start_ns;
-        let mut run = Run::new(name, log.info, stats);
-        run.families = Some(families.families.iter().map(family).collect());
-        run.culprits = found.as_ref().map(|found| totals(found, &log.names));
-        run.late = found.as_ref().map(|found| late(found, &log.names, start_ns));
-        runs.push(run);
+        runs.push(analyse::run_of(name, log.info, &log.samples, (&log.events, &log.names), &options));
     }
-    fs::write(&arguments.html, render(&runs))
-        .map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", arguments.html.display())))?;
-    eprintln!("written to {}", arguments.html.display());
+    let hosts = |run: &fide_jitter_report::Run| (run.info.host_a.clone(), run.info.host_b.clone());
+    let same = runs.windows(2).all(|two| hosts(&two[0]) == hosts(&two[1]));
+    let across = if runs.len() < 2 {
+        None
+    } else if !same {
+        eprintln!("not looked for a common cause: the runs are not all between the same two hosts");
+        None
+    } else if views.len() < runs.len() {
+        eprintln!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
+        None
+    } else {
+        eprintln!("looking for what explains all {} runs", runs.len());
+        Some(analyse::across(&views))
+    };
+    let report = Report { runs: &runs, disturbances: across.as_deref() };
+    write_page(&arguments.html, report)?;
     if arguments.json {
-        println!("{:#}", to_json(&runs));
+        println!("{:#}", to_json(report));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Late packets shown one by one.
-const SHOWN_MAX: usize = 50;
-
-fn name_of(names: &[String], id: u32) -> String {
-    names.get(id as usize).cloned().unwrap_or_else(|| format!("name {id}"))
-}
-
-/// Where a packet became late, for people.
-fn place(stamp: Stamp) -> &'static str {
-    match stamp {
-        Stamp::Ts1 => "ts1, sending at A",
-        Stamp::Ts2 => "ts2, on the way to B",
-        Stamp::Ts3 => "ts3, within B",
-        Stamp::Ts4 => "ts4, on the way back",
-    }
-}
-
-fn family(of: &Family) -> FamilyText {
-    FamilyText {
-        kind: of.kind.clone(),
-        place: place(of.stamp).to_owned(),
-        period_ns: of.period_ns,
-        period_error: of.period_error_ns / of.period_ns,
-        duration_ns: of.duration_ns,
-        duration_at_least: !of.duration_known,
-        hits: of.packets,
-        confidence: of.confidence,
-        sentence: of.text.clone(),
-        alternatives: of.alternatives.iter().map(|other| format!("{:.4} ms", other.period_ns / 1e6)).collect(),
-    }
-}
-
-fn totals(found: &Attribution, names: &[String]) -> Vec<CulpritTotal> {
-    let total = |of: &fide_jitter::attribute::Total| {
-        let (kind, name) = match of.culprit {
-            Culprit::Known { kind, name } => (kind.name().to_owned(), name_of(names, name)),
-            Culprit::Unknown => (UNKNOWN.to_owned(), String::new()),
-        };
-        let share = of.packets as f64 / found.late.max(1) as f64;
-        CulpritTotal { kind, name, packets: of.packets, share, worst_ns: of.worst_ns }
-    };
-    found.totals.iter().map(total).collect()
-}
-
-fn late(found: &Attribution, names: &[String], start_ns: i64) -> Vec<LatePacket> {
-    let packet = |late: &fide_jitter::attribute::Late| LatePacket {
-        id: late.id,
-        at_ns: Some(late.from_ns.saturating_sub(start_ns)),
-        place: place(late.stamp).to_owned(),
-        late_ns: late.late_ns(),
-        blame: late
-            .blame
-            .iter()
-            .map(|part| Blame {
-                kind: part.kind.name().to_owned(),
-                name: name_of(names, part.name),
-                cpu: Some(part.cpu),
-                ns: part.ns,
-            })
-            .collect(),
-    };
-    found.packets.iter().take(SHOWN_MAX).map(packet).collect()
+/// Writes the page.
+pub(super) fn write_page(to: &std::path::Path, report: Report<'_>) -> Result<(), Failure> {
+    fs::write(to, render(report)).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
+    eprintln!("written to {}", to.display());
+    Ok(())
 }

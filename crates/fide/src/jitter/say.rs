@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A measurement in a few lines.
 
-use fide_jitter::stats::{Measure, MeasureStats, RunStats};
+use fide_jitter::{
+    families::Families,
+    stats::{Measure, MeasureStats, RunStats},
+};
 use fide_pingpong::session::Measurement;
 use serde_json::{Value, json};
 
@@ -82,7 +85,7 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
 }
 
 /// For programs.
-pub(super) fn summary_json(measured: &Measurement, stats: &RunStats) -> Value {
+pub(super) fn summary_json(measured: &Measurement, stats: &RunStats, found: &Families) -> Value {
     let of = |measure: Measure| {
         let stats = stats.measure(measure)?;
         let summary = stats.summary.as_ref()?;
@@ -106,6 +109,7 @@ pub(super) fn summary_json(measured: &Measurement, stats: &RunStats) -> Value {
         "a_to_b": of(Measure::AToB),
         "b_to_a": of(Measure::BToA),
         "round_trip": of(Measure::RoundTrip),
+        "families": found.families,
         "events": measured.events.len(),
         "events_lost": measured.events_lost,
     })

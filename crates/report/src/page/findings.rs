@@ -3,7 +3,7 @@
 
 use crate::html::{Cell, Html, Table, Text};
 use crate::measures;
-use crate::model::{Blame, CulpritTotal, FamilyText, Run, UNKNOWN};
+use crate::model::{Blame, CulpritTotal, Disturbance, FamilyText, Run, UNKNOWN};
 use crate::units::{count, duration, share, time, time_to};
 use fide_jitter::stats::Measure;
 
@@ -56,6 +56,35 @@ fn write_family(family: &FamilyText, html: &mut Html) {
         html.raw("</ul>\n");
     }
     html.raw("</article>\n");
+}
+
+/// What is behind all runs.
+pub(super) fn disturbances(all: &[Disturbance], runs: &[Run], html: &mut Html) {
+    html.raw("<section id=\"disturbances\">\n").element("h2", "One cause, several patterns");
+    if all.is_empty() {
+        html.element("p", "No disturbance was found that explains what the runs show.");
+    }
+    for (n, one) in all.iter().take(ROWS_MAX).enumerate() {
+        html.element("p", &one.sentence);
+        let mut table = Table::new(["run", "sending interval", "shows as", "by theory", "packets late"]);
+        for (run, shows) in runs.iter().zip(&one.shows) {
+            let words = |kind: &Option<String>, none: &str| Cell::words(kind.as_deref().unwrap_or(none));
+            table.row(vec![
+                Cell::words(&run.name),
+                Cell::time(run.info.period_ns as f64),
+                words(&shows.kind, "not at all"),
+                words(&shows.expected, "need not show"),
+                Cell::number(count(shows.packets)),
+            ]);
+        }
+        table.write(&format!("disturbance-{n}"), html);
+        if !one.alternatives_ns.is_empty() {
+            let others: Vec<String> = one.alternatives_ns.iter().take(ROWS_MAX).map(|ns| time_to(*ns, 6)).collect();
+            html.element("p", &format!("As good would be a period of {}.", others.join(", ")));
+        }
+    }
+    html.raw("</section>\n");
+    rest(all.len(), html);
 }
 
 /// With as many digits as are sure, and how sure they are.
