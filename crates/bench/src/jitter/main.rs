@@ -39,6 +39,28 @@ struct Args {
     /// Everything briefly, to see that it works; no number to quote.
     #[arg(long)]
     quick: bool,
+    /// Only these parts, and a result file with only their figures; all when none is named.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+}
+
+/// Parts that can be asked for one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The cost of recording, sockperf and cyclictest.
+    Cost,
+    /// Culprits of planted noise.
+    Noise,
+    /// Periodic disturbances, planted and not.
+    Planted,
+    /// Ten million packets.
+    Volume,
+}
+
+impl Args {
+    fn runs(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
 }
 
 fn main() -> ExitCode {
@@ -62,10 +84,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("jitter");
     let cores = Cores::here()?;
     let bed = Testbed::build(Spec { hosts: 3, planes: 1, ..Spec::default() })?;
-    cost::run(args, &bed, cores, &mut report);
-    noise::run(args, &bed, cores, &mut report);
-    planted::run(args, &bed, cores, &mut report);
-    volume::run(args, &mut report);
+    if args.runs(Part::Cost) {
+        cost::run(args, &bed, cores, &mut report);
+    }
+    if args.runs(Part::Noise) {
+        noise::run(args, &bed, cores, &mut report);
+    }
+    if args.runs(Part::Planted) {
+        planted::run(args, &bed, cores, &mut report);
+    }
+    if args.runs(Part::Volume) {
+        volume::run(args, &mut report);
+    }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());
     Ok(())

@@ -3,7 +3,7 @@
 //! there. Whom does the analysis blame for the packets that came late meanwhile?
 
 use crate::Args;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use fide_jitter::attribute::{Culprit, attribute};
 use fide_jitter::{CulpritKind, Host, Schedule, Stamp};
 use fide_pingpong::port::Method;
@@ -11,16 +11,20 @@ use fide_selftest::plant::{Plant, Window};
 use fide_selftest::run::{Cores, How, measure};
 use fide_testbed::Testbed;
 use fide_testbed::figures::{Figure, Goal, Report};
+use std::io::Write;
 use std::net::SocketAddrV4;
+use std::process::{Command, Stdio};
 
 /// Between two disturbances; shares no small factor with the sending interval.
 const PERIOD_NS: u64 = 7_310_000;
 const SENDING_NS: u64 = 200_000;
 const THREAD_NS: u64 = 400_000;
-/// Together some 100 us in one interrupt.
-const TIMERS: usize = 256;
-/// Together some 300 us in one softirq.
-const PACKETS: usize = 200;
+/// Together some hundreds of microseconds in one interrupt.
+const TIMERS: usize = 768;
+/// Together some hundreds of microseconds in one softirq, as each is compared with [`RULES`].
+const PACKETS: usize = 40;
+/// Rules of host 2's interface that no packet matches; pings are let through before them.
+const RULES: usize = 1000;
 /// Where nobody listens: the kernel does all the work of receiving and then drops.
 const SINK_PORT: u16 = 7499;
 /// After the planted moment its consequences may still be under way.
@@ -76,6 +80,7 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
         "interrupt" => Plant::interrupts(cores.b, PERIOD_NS, TIMERS)?,
         _ => {
             steer(bed, cores.b)?;
+            burden(bed)?;
             let to = SocketAddrV4::new(bed.host(2).address(0), SINK_PORT);
             let from = bed.host(3).address(0);
             bed.host(3).run_in(|| Plant::packets(cores.a, PERIOD_NS, from, to, PACKETS))??
@@ -127,12 +132,37 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
     Ok(score)
 }
 
+/// Makes each packet but pings costly to receive for host 2, as a long list of rules does.
+fn burden(bed: &Testbed) -> anyhow::Result<()> {
+    let mut rules = format!(
+        "qdisc add dev p0 ingress\n\
+         filter add dev p0 parent ffff: protocol ip prio 1 u32 match ip dport {} 0xffff flowid :1\n",
+        fide_pingpong::PORT
+    );
+    for rule in 0..RULES {
+        let [.., high, low] = (rule as u32).to_be_bytes();
+        rules += &format!(
+            "filter add dev p0 parent ffff: protocol ip prio 2 u32 match ip src 192.0.{high}.{low} flowid :1\n"
+        );
+    }
+    in_host_2(bed, "tc -batch -", &rules).context("rules of the interface")
+}
+
 /// What host 2 receives is worked on by `core`.
 fn steer(bed: &Testbed, core: usize) -> anyhow::Result<()> {
-    let write = format!("echo {:x} > /sys/class/net/p0/queues/rx-0/rps_cpus", 1u64 << core);
-    let done = std::process::Command::new("ip")
-        .args(["netns", "exec", bed.host(2).namespace(), "sh", "-c", &write])
-        .output()?;
-    ensure!(done.status.success(), "receive packet steering: {}", String::from_utf8_lossy(&done.stderr));
-    Ok(())
+    let mask = format!("{:x}", 1u64 << core);
+    in_host_2(bed, "cat > /sys/class/net/p0/queues/rx-0/rps_cpus", &mask).context("receive packet steering")
+}
+
+/// Runs a command in host 2, whose namespace ends with the testbed, and all that was set in it.
+fn in_host_2(bed: &Testbed, command: &str, input: &str) -> anyhow::Result<()> {
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", bed.host(2).namespace(), "sh", "-c", command])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let sent = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
+    let done = child.wait_with_output()?;
+    ensure!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(sent?)
 }

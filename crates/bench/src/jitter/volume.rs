@@ -6,8 +6,8 @@ use anyhow::Context;
 use fide_jitter::attribute::attribute;
 use fide_jitter::families::{FamilyOptions, find_families};
 use fide_jitter::stats::{RunStats, StatsOptions};
-use fide_jitter::synth::{Noise, Scenario, synthesize};
-use fide_jitter::{LogWriter, Schedule, read_log};
+use fide_jitter::synth::{Disturbance, Noise, Scenario, synthesize};
+use fide_jitter::{LogWriter, Schedule, Stamp, read_log};
 use fide_jitter_report::{Run, render};
 use fide_testbed::figures::{Figure, Goal, Report};
 use std::fs::File;
@@ -49,7 +49,11 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
             period_ns: 1_000_000,
             schedule: Schedule::Absolute,
             packets,
-            disturbances: Vec::new(),
+            // So that there is something to be found and taken away.
+            disturbances: vec![
+                Disturbance::new(Stamp::Ts2, 25_381_966.0, 300_000.0),
+                Disturbance::new(Stamp::Ts1, 4_000_000.0, 20_000.0),
+            ],
             noise: Noise::busy(),
             clock: None,
             seed: 1,
@@ -70,7 +74,8 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
     let found = attribute(&log.info, &log.samples, &log.events);
     let page = render(&[Run::new("volume", log.info, stats)]);
     let seconds = start.elapsed().as_secs_f64();
-    eprintln!("{} late stages, {} families, a page of {} bytes", found.late, families.families.len(), page.len());
+    eprintln!("{} late stages, a page of {} bytes", found.late, page.len());
+    families.families.iter().for_each(|family| eprintln!("{}", family.text));
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak_kib =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());

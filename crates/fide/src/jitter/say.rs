@@ -26,6 +26,11 @@ pub(super) fn time(ns: f64) -> String {
     }
 }
 
+/// A sending interval: 1000 us and 1001 us are not the same.
+pub(super) fn interval(ns: u64) -> String {
+    format!("{} us", ns as f64 / 1e3)
+}
+
 fn percentile(stats: &MeasureStats, share: f64) -> Option<i64> {
     let summary = stats.summary.as_ref()?;
     summary.percentiles.iter().find(|(of, _)| *of == share).map(|(_, ns)| *ns)
@@ -40,7 +45,7 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
         info.host_b,
         info.method,
         info.packet_bytes,
-        time(info.period_ns as f64),
+        interval(info.period_ns),
         info.schedule
     );
     println!(

@@ -16,12 +16,15 @@ use fide_selftest::{
 use fide_testbed::{Spec, Testbed};
 use serde_json::{Value, json};
 
-use super::{export, say::time};
+use super::{
+    export,
+    say::{interval, time},
+};
 use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Every planted disturbance at every sending interval (about six minutes) instead of a handful
+    /// Every planted disturbance at every sending interval (about nine minutes) instead of a handful
     #[arg(long)]
     all: bool,
     /// Print what was planted and found as JSON
@@ -131,7 +134,7 @@ fn line(outcome: &Outcome) -> String {
         "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}{}",
         if case.at_sender { "sender" } else { "receiver" },
         format!("{:?}", case.schedule).to_lowercase(),
-        time(case.sending_ns as f64),
+        interval(case.sending_ns),
         format!("{:.4} ms", case.period_ns as f64 / 1e6),
         time(case.duration_ns as f64),
         found.map_or("nothing", |family| family.kind.as_str()),

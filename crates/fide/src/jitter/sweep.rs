@@ -12,7 +12,7 @@ use super::{
     analyse,
     path::{self, Path},
     report::write_page,
-    say::time,
+    say::interval,
 };
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 
@@ -60,8 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             eprintln!("interrupted: what was measured so far is analysed");
             break;
         }
-        let interval = time(options.plan.period_ns as f64);
-        eprintln!("{} of {}: a packet every {interval}", n + 1, plans.len());
+        eprintln!("{} of {}: a packet every {}", n + 1, plans.len(), interval(options.plan.period_ns));
         let name = format!("{}-{}us", n + 1, options.plan.period_ns as f64 / 1e3);
         let log = arguments.out.join(format!("{name}.fjl"));
         let file = File::create(&log).map_err(|error| at(&log, &error))?;
@@ -91,7 +90,7 @@ fn tell(runs: &[Run], across: &[Disturbance]) {
     for run in runs {
         println!(
             "a packet every {}: {} sent, {} lost",
-            time(run.info.period_ns as f64),
+            interval(run.info.period_ns),
             run.stats.packets,
             run.stats.lost
         );
