@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod headers;
+mod rdma;
 mod run;
 mod setup;
 mod summary;
@@ -21,6 +22,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench            all benches
+  rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         "bench-detect" => bench(&["bench-detect"], rest),
         "bench-jitter" => bench(&["bench-jitter"], rest),
         "bench" => bench(&["bench-detect", "bench-jitter"], rest),
+        "rdma" => rdma::test(),
         "clean" => clean(),
         _ => {
             eprintln!("{USAGE}");

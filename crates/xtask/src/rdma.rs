@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The method rdma-ud between two hosts: emulated ones, each with a kernel that makes a network interface an RDMA card.
+//!
+//! The kernel and a busybox are Debian's, unpacked below the target directory and not installed. Nothing here is timed:
+//! an emulated processor says nothing about that.
+
+mod guest;
+mod image;
+
+use crate::run::{Step, target_dir};
+use crate::{Outcome, setup};
+use guest::Guest;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Everything after the build has to be over by then; it takes about a minute.
+const LIMIT: Duration = Duration::from_secs(600);
+/// What host 1 has to report as passed, see `init.sh`.
+const CHECKS: [&str; 6] =
+    ["no_card", "nobody_answers", "measures", "log_names_method", "longer_than_the_mtu", "finds_a_restarted_pong"];
+
+pub(crate) fn test() -> Outcome {
+    for packages in [setup::BUILD, setup::RDMA, setup::EMULATOR] {
+        if !setup::prepare(packages, "rdma-ud cannot be tested") {
+            return Err("packages are missing, see above".into());
+        }
+    }
+    Step::cargo(&["build", "-p", "fide", "--features", "rdma"]).run("build")?;
+    let image = image::make(&target_dir())?;
+    // A directory of its own, short enough for the name of a socket.
+    let dir = std::env::temp_dir().join(format!("fide-rdma-{}", std::process::id()));
+    fs::create_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let outcome = run(&image, &dir);
+    let _ = fs::remove_dir_all(&dir);
+    outcome
+}
+
+fn run(image: &image::Image, dir: &Path) -> Outcome {
+    let until = Instant::now() + LIMIT;
+    let wire = dir.join("wire");
+    // Host 2 holds the wire's end that has to be there first. Both end with their guest's value.
+    let _pong = Guest::start(image, 2, &wire)?;
+    while !wire.exists() {
+        if Instant::now() > until {
+            return Err("host 2's emulator made no network".into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut ping = Guest::start(image, 1, &wire)?;
+    let mut passed = Vec::new();
+    while let Some(line) = ping.line(until)? {
+        match line.strip_prefix("CHECK ") {
+            Some("END") => return verdict(&passed),
+            Some(check) => passed.extend(check.strip_prefix("PASS ").map(str::to_owned)),
+            None => {}
+        }
+    }
+    Err("host 1 ended before its checks did, see above".into())
+}
+
+fn verdict(passed: &[String]) -> Outcome {
+    let failed: Vec<&str> = CHECKS.into_iter().filter(|check| !passed.iter().any(|p| p == check)).collect();
+    if failed.is_empty() && passed.len() == CHECKS.len() {
+        println!("rdma: {} checks passed", CHECKS.len());
+        return Ok(());
+    }
+    Err(format!("failed: {}; see host 1's lines above", failed.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_to_pass() {
+        let all: Vec<String> = CHECKS.iter().map(ToString::to_string).collect();
+        assert_eq!(verdict(&all), Ok(()));
+        assert!(verdict(&all[1..]).is_err_and(|why| why.contains("no_card")));
+        assert!(verdict(&[]).is_err());
+    }
+
+    #[test]
+    fn the_script_makes_the_checks_that_are_asked_for() {
+        let script = include_str!("rdma/init.sh");
+        let made: Vec<&str> = script
+            .lines()
+            .filter_map(|line| line.strip_prefix("check "))
+            .filter_map(|rest| rest.split_whitespace().next())
+            .collect();
+        assert_eq!(made, CHECKS);
+    }
+}
