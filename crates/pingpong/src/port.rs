@@ -136,7 +136,7 @@ pub enum PortError {
     NotBuilt { method: Method, feature: &'static str },
     #[error(
         "rdma-ud: no RDMA device on interface {interface}: `rdma link add rxe0 type rxe netdev {interface}` makes a \
-         software one"
+         software one (module rdma_rxe)"
     )]
     NoRdmaDevice { interface: String },
     #[error(
@@ -157,7 +157,7 @@ pub fn open(
     port: u16,
 ) -> Result<Box<dyn Port>, PortError> {
     let failed = |source| PortError::Open { method, source };
-    if interface.loopback && !matches!(method, Method::Udp | Method::UdpPoll) {
+    if interface.loopback && !matches!(method, Method::Udp | Method::UdpPoll | Method::RdmaUd) {
         return Err(PortError::NoFrames { method, interface: interface.name.clone() });
     }
     Ok(match method {

@@ -66,6 +66,7 @@ fn test() -> Outcome {
     let started = std::time::Instant::now();
     let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
     setup::prepare(setup::TEST, "the jitter report is not opened in a browser");
+    let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
     let mut scope = vec!["--workspace"];
     if !builds_bpf {
         for name in NEED_BPF {
@@ -81,7 +82,13 @@ fn test() -> Outcome {
     headers::check(&root_dir())?;
     println!("headers: ok");
     Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
-    Step::cargo(&["clippy"]).args(&scope).args(&["--all-targets", "--", "-D", "warnings"]).run("lints")?;
+    // Compiled is all it is here: `make rdma` tests it.
+    let features: &[&str] = if compiles_rdma { &["--features", "fide/rdma"] } else { &[] };
+    Step::cargo(&["clippy"])
+        .args(&scope)
+        .args(features)
+        .args(&["--all-targets", "--", "-D", "warnings"])
+        .run("lints")?;
     // The programs that end-to-end tests start have to be there whichever test binary runs first.
     Step::cargo(&["build", "--bins"]).args(&scope).run("build")?;
 

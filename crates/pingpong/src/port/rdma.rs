@@ -206,6 +206,8 @@ impl RdmaPort {
                 (*heard_ns, *unanswered) = (at_ns, 0);
                 true
             }
+            // It came over something else than IPv4.
+            Role::Answers if from.is_unspecified() => false,
             Role::Answers => match self.peer(from) {
                 Ok(known) => {
                     self.to = Some((known, qpn));
