@@ -2,6 +2,9 @@
 //! The ways to send and receive a packet (jitter report §2.3), behind one trait.
 
 mod frame;
+// Tested also where there is no libibverbs.
+#[cfg(any(feature = "rdma", test))]
+mod greeting;
 #[cfg(any(feature = "rdma", test))]
 mod hello;
 #[cfg(feature = "rdma")]

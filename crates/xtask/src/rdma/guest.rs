@@ -3,7 +3,6 @@
 
 use super::image::Image;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Instant;
@@ -18,13 +17,13 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Boots host 1 or 2; `wire` is the network between both. Its lines are shown.
-    pub(super) fn start(image: &Image, host: u8, wire: &Path) -> Result<Self, String> {
+    /// Boots host 1 or 2; `wire` names the network between both. Its lines are shown.
+    pub(super) fn start(image: &Image, host: u8, wire: &str) -> Result<Self, String> {
         let end = if host == 2 { "on" } else { "off" };
         let mut emulator = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-smp", "2", "-m", "512"])
-            .args(["-netdev", &format!("stream,id=wire,server={end},addr.type=unix,addr.path={}", wire.display())])
+            .args(["-netdev", &format!("stream,id=wire,server={end},addr.type=unix,addr.abstract=on,addr.path={wire}")])
             .args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=02:00:00:47:01:0{host}")])
             .arg("-kernel")
             .arg(&image.kernel)

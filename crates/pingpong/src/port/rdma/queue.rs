@@ -7,6 +7,7 @@ use std::{
     net::Ipv4Addr,
     ptr::{self, NonNull},
     slice,
+    sync::Arc,
 };
 
 use fide_lane::{interface::Interface, link::TYPE_OF_SERVICE};
@@ -57,20 +58,29 @@ unsafe extern "C" {
     fn fide_rdma_give_back(rdma: *mut Rdma, slot: u32) -> c_int;
 }
 
+/// What is open; closed with the last of its users.
+struct Card(NonNull<Rdma>);
+
 /// A queue pair, its rings and its memory.
 pub(super) struct Queue {
-    rdma: NonNull<Rdma>,
+    card: Arc<Card>,
     qpn: u32,
     mtu_bytes: u32,
     device: String,
 }
 
-/// The way to a host; it has to end before its queue.
-pub(super) struct Handle(NonNull<AddressHandle>);
+/// The way to a host.
+pub(super) struct Handle {
+    handle: NonNull<AddressHandle>,
+    // It has to end before its card.
+    _card: Arc<Card>,
+}
 
-// SAFETY: both are used by one thread at a time, and libibverbs ties nothing to a thread.
-unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: libibverbs ties nothing to a thread, and its calls for making, using and ending these may come from several.
+unsafe impl Send for Card {}
+// SAFETY: as above. Only a `Queue`, by `&mut`, touches what the C file keeps of the rings.
+unsafe impl Sync for Card {}
+// SAFETY: as for the card.
 unsafe impl Send for Handle {}
 
 /// A datagram in its slot, which goes back to the ring at the end.
@@ -116,7 +126,7 @@ impl Queue {
         };
         // SAFETY: the name ends with a zero, as the whole was zeroes before.
         let device = unsafe { CStr::from_ptr(found.device.as_ptr()) }.to_string_lossy().into_owned();
-        Ok(Self { rdma, qpn: found.qpn, mtu_bytes: found.mtu_bytes, device })
+        Ok(Self { card: Arc::new(Card(rdma)), qpn: found.qpn, mtu_bytes: found.mtu_bytes, device })
     }
 
     /// The number of this queue pair.
@@ -137,9 +147,9 @@ impl Queue {
         let mut handle = ptr::null_mut();
         let address = to.octets();
         // SAFETY: the queue is open; four bytes of address and the handle outlive the call.
-        let result = unsafe { fide_rdma_handle(self.rdma.as_ptr(), address.as_ptr(), &raw mut handle) };
+        let result = unsafe { fide_rdma_handle(self.card.0.as_ptr(), address.as_ptr(), &raw mut handle) };
         match NonNull::new(handle) {
-            Some(handle) if result == 0 => Ok(Handle(handle)),
+            Some(handle) if result == 0 => Ok(Handle { handle, _card: self.card.clone() }),
             _ => Err(io::Error::from_raw_os_error(result)),
         }
     }
@@ -149,7 +159,8 @@ impl Queue {
     pub(super) fn send(&mut self, to: &Handle, qpn: u32, payload: &[u8]) -> io::Result<()> {
         let Ok(len) = u32::try_from(payload.len()) else { return Err(io::ErrorKind::InvalidInput.into()) };
         // SAFETY: queue and handle are open; the payload is read during the call only: it is copied or goes inline.
-        let result = unsafe { fide_rdma_send(self.rdma.as_ptr(), to.0.as_ptr(), qpn, payload.as_ptr().cast(), len) };
+        let result =
+            unsafe { fide_rdma_send(self.card.0.as_ptr(), to.handle.as_ptr(), qpn, payload.as_ptr().cast(), len) };
         match result {
             0 => Ok(()),
             libc::EMSGSIZE => Err(io::Error::other(format!(
@@ -167,7 +178,7 @@ impl Queue {
     pub(super) fn take(&mut self) -> io::Result<Option<Datagram<'_>>> {
         let mut slot = Slot { data: ptr::null(), bytes: 0, slot: 0, from_qpn: 0, from: [0; 4] };
         // SAFETY: the queue is open, and the slot outlives the call.
-        match unsafe { fide_rdma_take(self.rdma.as_ptr(), &raw mut slot) } {
+        match unsafe { fide_rdma_take(self.card.0.as_ptr(), &raw mut slot) } {
             0 => Ok(None),
             1 => Ok(Some(Datagram { queue: self, slot })),
             error => Err(io::Error::from_raw_os_error(-error)),
@@ -191,7 +202,7 @@ impl Datagram<'_> {
     /// The card's.
     pub(super) fn give_back(self) -> io::Result<()> {
         // SAFETY: the queue is open, and this slot was taken from it; nothing borrows it any more.
-        match unsafe { fide_rdma_give_back(self.queue.rdma.as_ptr(), self.slot.slot) } {
+        match unsafe { fide_rdma_give_back(self.queue.card.0.as_ptr(), self.slot.slot) } {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
@@ -200,14 +211,14 @@ impl Datagram<'_> {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: made by `Queue::handle`, dropped once, before its queue.
-        unsafe { fide_rdma_forget(self.0.as_ptr()) };
+        // SAFETY: made by `Queue::handle`, dropped once, before its card.
+        unsafe { fide_rdma_forget(self.handle.as_ptr()) };
     }
 }
 
-impl Drop for Queue {
+impl Drop for Card {
     fn drop(&mut self) {
-        // SAFETY: opened in `open`, closed once; no datagram borrows from it, and its handles are gone.
-        unsafe { fide_rdma_close(self.rdma.as_ptr()) };
+        // SAFETY: opened in `open`, closed once; its queue and its handles are gone.
+        unsafe { fide_rdma_close(self.0.as_ptr()) };
     }
 }
