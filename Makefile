@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-detect bench-jitter clean
+.PHONY: help setup demo test bench bench-detect bench-jitter rdma clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -12,8 +12,9 @@ help:
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
 	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"
 	@echo "make bench         all benchmarks"
+	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo test bench bench-detect bench-jitter clean:
+setup demo test bench bench-detect bench-jitter rdma clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(ARGS)

@@ -3,7 +3,7 @@
 //! time stamps are taken. What they say is `fide-jitter`'s to find out.
 //!
 //! - [`packet`]: what is in a packet.
-//! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP.
+//! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP, RDMA.
 //! - [`ping`], [`pong`]: the loops at A and at B; [`pong::Reflector`] answers inside XDP.
 //! - [`setting`]: under which conditions the measuring thread runs, and how far each was to be had.
 //! - [`recorder`]: who else ran on its core; [`session`]: all of it, and the log.

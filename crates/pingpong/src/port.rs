@@ -2,6 +2,13 @@
 //! The ways to send and receive a packet (jitter report §2.3), behind one trait.
 
 mod frame;
+// Tested also where there is no libibverbs.
+#[cfg(any(feature = "rdma", test))]
+mod greeting;
+#[cfg(any(feature = "rdma", test))]
+mod hello;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod udp;
 mod xsk;
 
@@ -12,6 +19,8 @@ use fide_lane::interface::{Interface, InterfaceError};
 use fide_wire::PAYLOAD_MAX;
 
 pub use frame::FramePort;
+#[cfg(feature = "rdma")]
+pub use rdma::RdmaPort;
 pub use udp::UdpPort;
 pub use xsk::XskPort;
 
@@ -32,12 +41,14 @@ pub enum Method {
     XskZeroCopy,
     /// Answered in XDP; only at B.
     Reflect,
+    /// RDMA unreliable datagrams over RoCEv2; only with the feature `rdma`.
+    RdmaUd,
 }
 
 impl Method {
     /// All, in the order of the report.
-    pub const ALL: [Self; 7] =
-        [Self::Udp, Self::UdpPoll, Self::Packet, Self::Slot, Self::Xsk, Self::XskZeroCopy, Self::Reflect];
+    pub const ALL: [Self; 8] =
+        [Self::Udp, Self::UdpPoll, Self::Packet, Self::Slot, Self::Xsk, Self::XskZeroCopy, Self::Reflect, Self::RdmaUd];
 
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -49,6 +60,7 @@ impl Method {
             Self::Xsk => "af-xdp",
             Self::XskZeroCopy => "af-xdp-zc",
             Self::Reflect => "xdp-reflect",
+            Self::RdmaUd => "rdma-ud",
         }
     }
 
@@ -123,9 +135,21 @@ pub enum PortError {
     NoNeighbour { peer: Ipv4Addr, interface: String },
     #[error("{method} needs Ethernet frames and {interface} has none; udp and udp-poll work there")]
     NoFrames { method: Method, interface: String },
+    #[error("{method} is not in this program: build it with `--features {feature}` (needs libibverbs-dev)")]
+    NotBuilt { method: Method, feature: &'static str },
+    #[error(
+        "rdma-ud: no RDMA device on interface {interface}: `rdma link add rxe0 type rxe netdev {interface}` makes a \
+         software one (module rdma_rxe)"
+    )]
+    NoRdmaDevice { interface: String },
+    #[error(
+        "{peer} did not answer the rdma handshake on UDP port {port}: does `fide jitter pong --method rdma-ud` run there?"
+    )]
+    NoHandshake { peer: Ipv4Addr, port: u16 },
 }
 
-/// Opens one end on `interface`. `peer` is who is sent to; `None` answers whoever sends.
+/// Opens one end on `interface`. `peer` is who is sent to; `None` answers whoever sends. With RDMA the peer has to be one
+/// that answers.
 ///
 /// # Errors
 /// [`PortError`], which names what would be right. Nothing falls back by itself: who measures wants to know what.
@@ -136,7 +160,7 @@ pub fn open(
     port: u16,
 ) -> Result<Box<dyn Port>, PortError> {
     let failed = |source| PortError::Open { method, source };
-    if interface.loopback && !matches!(method, Method::Udp | Method::UdpPoll) {
+    if interface.loopback && !matches!(method, Method::Udp | Method::UdpPoll | Method::RdmaUd) {
         return Err(PortError::NoFrames { method, interface: interface.name.clone() });
     }
     Ok(match method {
@@ -148,5 +172,9 @@ pub fn open(
         Method::Xsk => Box::new(XskPort::open(interface, peer, port, false)?),
         Method::XskZeroCopy => Box::new(XskPort::open(interface, peer, port, true)?),
         Method::Reflect => return Err(PortError::ReflectSends),
+        #[cfg(feature = "rdma")]
+        Method::RdmaUd => Box::new(RdmaPort::open(interface, peer, port)?),
+        #[cfg(not(feature = "rdma"))]
+        Method::RdmaUd => return Err(PortError::NotBuilt { method, feature: "rdma" }),
     })
 }

@@ -155,6 +155,14 @@ fn root_what_cannot_be_is_said() {
 }
 
 #[test]
+#[cfg(not(feature = "rdma"))]
+fn a_program_without_rdma_says_how_to_build_it() {
+    let here = interface::by_address(Ipv4Addr::LOCALHOST).expect("loopback");
+    let text = port::open(Method::RdmaUd, &here, None, PORT).err().expect("refused").to_string();
+    assert!(text.contains("rdma-ud") && text.contains("--features rdma"), "{text}");
+}
+
+#[test]
 fn root_an_interface_that_goes_away_ends_the_run_and_keeps_what_was_measured() {
     let Some(bed) = bed() else { return };
     let plan = Plan { packets: 100_000, ..plan() };

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod headers;
+mod rdma;
 mod run;
 mod setup;
 mod summary;
@@ -21,6 +22,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench            all benches
+  rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         "bench-detect" => bench(&["bench-detect"], rest),
         "bench-jitter" => bench(&["bench-jitter"], rest),
         "bench" => bench(&["bench-detect", "bench-jitter"], rest),
+        "rdma" => rdma::test(),
         "clean" => clean(),
         _ => {
             eprintln!("{USAGE}");
@@ -63,6 +66,7 @@ fn test() -> Outcome {
     let started = std::time::Instant::now();
     let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
     setup::prepare(setup::TEST, "the jitter report is not opened in a browser");
+    let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
     let mut scope = vec!["--workspace"];
     if !builds_bpf {
         for name in NEED_BPF {
@@ -78,7 +82,13 @@ fn test() -> Outcome {
     headers::check(&root_dir())?;
     println!("headers: ok");
     Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
-    Step::cargo(&["clippy"]).args(&scope).args(&["--all-targets", "--", "-D", "warnings"]).run("lints")?;
+    // Compiled is all it is here: `make rdma` tests it.
+    let features: &[&str] = if compiles_rdma { &["--features", "fide/rdma"] } else { &[] };
+    Step::cargo(&["clippy"])
+        .args(&scope)
+        .args(features)
+        .args(&["--all-targets", "--", "-D", "warnings"])
+        .run("lints")?;
     // The programs that end-to-end tests start have to be there whichever test binary runs first.
     Step::cargo(&["build", "--bins"]).args(&scope).run("build")?;
 

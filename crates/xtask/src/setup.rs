@@ -33,6 +33,12 @@ pub(crate) const BUILD: &[Package] = &[
 /// For the tests alone.
 pub(crate) const TEST: &[Package] = &[package("chromium", Some("chromium"))];
 
+/// For the method rdma-ud of the jitter bench.
+pub(crate) const RDMA: &[Package] = &[package("libibverbs-dev", None)];
+
+/// For hosts with a kernel of our choice.
+pub(crate) const EMULATOR: &[Package] = &[package("qemu-system-x86", Some("qemu-system-x86_64"))];
+
 /// For the baselines of the benches.
 pub(crate) const BENCH: &[Package] = &[
     package("golang-go", Some("go")),
@@ -99,6 +105,7 @@ fn is_there(package: &Package) -> bool {
     match package.name {
         "libelf-dev" => Path::new("/usr/include/libelf.h").exists(),
         "zlib1g-dev" => Path::new("/usr/include/zlib.h").exists(),
+        "libibverbs-dev" => Path::new("/usr/include/infiniband/verbs.h").exists(),
         "libc6-dev" => Path::new("/usr/include/stdio.h").exists(),
         _ => false,
     }

@@ -30,7 +30,7 @@ pub(super) struct Path {
     /// Address of the host where `fide jitter pong` runs
     #[arg(long, value_name = "ADDRESS")]
     to: Ipv4Addr,
-    /// How packets are sent and received: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc
+    /// How packets are sent and received: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc, rdma-ud
     #[arg(long, default_value = "udp")]
     method: Method,
     /// Payload of a packet
@@ -125,9 +125,13 @@ pub(super) fn failure(error: PortError) -> Failure {
     let code = match &error {
         PortError::Open { source, .. } if denied(source) => NOT_PERMITTED,
         PortError::Bpf { source: BpfError::Load { reason, .. }, .. } if reason.contains("ermi") => NOT_PERMITTED,
-        PortError::Open { .. } | PortError::Bpf { .. } | PortError::NoFrames { .. } => UNSUPPORTED,
+        PortError::Open { .. }
+        | PortError::Bpf { .. }
+        | PortError::NoFrames { .. }
+        | PortError::NotBuilt { .. }
+        | PortError::NoRdmaDevice { .. } => UNSUPPORTED,
         PortError::Interface(_) | PortError::ReflectSends => USAGE,
-        PortError::NoNeighbour { .. } => UNHEALTHY,
+        PortError::NoNeighbour { .. } | PortError::NoHandshake { .. } => UNHEALTHY,
     };
     Failure::new(code, error)
 }

@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
     /// Who sends; needed where answers cannot be addressed otherwise (xdp-slot)
     #[arg(long, value_name = "ADDRESS")]
     to: Option<Ipv4Addr>,
-    /// How packets are received and answered: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc, xdp-reflect
+    /// How packets are received and answered: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc,
+    /// xdp-reflect, rdma-ud
     #[arg(long, default_value = "udp")]
     method: Method,
     /// UDP port, the same at both ends
@@ -68,7 +69,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
         reflector.answered()
     } else {
-        let mut opened = port::open(arguments.method, &interface, arguments.to, arguments.port).map_err(failure)?;
+        // With RDMA whoever has a peer asks it; this side answers, and knows from each packet whom.
+        let to = arguments.to.filter(|_| arguments.method != Method::RdmaUd);
+        let mut opened = port::open(arguments.method, &interface, to, arguments.port).map_err(failure)?;
         ready(&opened.name(), arguments);
         let (wanted, until) = (arguments.conditions.wanted(arguments.method.polls()), stop.clone());
         let thread = std::thread::Builder::new().name("fide-pong".to_owned()).spawn(move || {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Both ends over loopback; time is handed in.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use super::*;
+
+const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Turns until a packet over loopback has to be there; one is enough, but for a busy machine.
+const TURNS: u64 = 10_000;
+
+fn port_of(greeting: &Greeting) -> u16 {
+    greeting.socket.local_addr().expect("bound").port()
+}
+
+fn answering(qpn: u32) -> Greeting {
+    Greeting::open(LO, None, 0, qpn).expect("a free port")
+}
+
+/// One that has met nobody yet but wants to hear.
+fn asking(port: u16) -> (Greeting, u64) {
+    let mut ping = Greeting::open(LO, Some(LO), port, 50).expect("opened");
+    for _ in 0..UNANSWERED {
+        ping.sends();
+    }
+    let Role::Asks(Asking { nonce, .. }) = ping.role else { panic!("it has a peer") };
+    (ping, nonce)
+}
+
+/// Turns of both until the one that asks is told something.
+fn told(ping: &mut Greeting, pong: &mut Greeting, start_ns: u64) -> Option<u32> {
+    (0..TURNS).find_map(|turn| {
+        let now_ns = start_ns + turn * LOOK_NS;
+        pong.turn(now_ns);
+        ping.turn(now_ns)
+    })
+}
+
+#[test]
+fn who_asks_is_told_and_asks_again_only_after_silence() {
+    let mut pong = answering(70);
+    let (mut ping, _) = asking(port_of(&pong));
+    let start_ns = 10 * ASK_AGAIN_NS;
+    assert_eq!(told(&mut ping, &mut pong, start_ns), Some(70));
+
+    // Answered as it is, it has nothing to ask, however long it takes.
+    let later_ns = 1000 * start_ns;
+    ping.sends();
+    assert!(ping.hears(LO, later_ns));
+    assert_eq!(ping.turn(2 * later_ns), None);
+    let Role::Asks(asking) = &ping.role else { panic!("it asks") };
+    assert!(!asking.open && asking.asked_ns < later_ns);
+
+    // Another one in its place, as after a restart.
+    let port = port_of(&pong);
+    drop(pong);
+    let mut pong = Greeting::open(LO, None, port, 71).expect("free again");
+    for _ in 0..UNANSWERED {
+        ping.sends();
+    }
+    assert_eq!(told(&mut ping, &mut pong, 3 * later_ns), Some(71));
+}
+
+#[test]
+fn it_meets_who_answers_and_nobody_else() {
+    let mut pong = answering(72);
+    let mut ping = Greeting::open(LO, Some(LO), port_of(&pong), 50).expect("opened");
+    let met = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !met.load(Ordering::Acquire) {
+                pong.turn(now_ns());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let told = ping.meet();
+        met.store(true, Ordering::Release);
+        assert_eq!(told.expect("sockets work"), Some(72));
+    });
+
+    let silent = UdpSocket::bind((LO, 0)).expect("a free port");
+    let port = silent.local_addr().expect("bound").port();
+    let mut ping = Greeting::open(LO, Some(LO), port, 50).expect("opened");
+    assert_eq!(ping.meet().expect("sockets work"), None);
+    silent.set_nonblocking(true).expect("set");
+    let asked = std::iter::from_fn(|| silent.recv_from(&mut [0; 64]).ok()).count();
+    assert_eq!(asked, ASKS as usize, "it asks a bounded number of times");
+}
+
+#[test]
+fn forged_answers_are_none() {
+    let peer = UdpSocket::bind((LO, 0)).expect("a free port");
+    let (mut ping, nonce) = asking(peer.local_addr().expect("bound").port());
+    let ping_at = SocketAddr::from((LO, port_of(&ping)));
+    let stranger = UdpSocket::bind((OTHER, 0)).expect("loopback");
+    let good = Hello { kind: Kind::Answer, qpn: 99, nonce };
+
+    let start_ns = 10 * ASK_AGAIN_NS;
+    assert_eq!(ping.turn(start_ns), None, "it has asked");
+    let send = |from: &UdpSocket, bytes: &[u8]| assert_eq!(from.send_to(bytes, ping_at).expect("sent"), bytes.len());
+    send(&stranger, &good.emit());
+    send(&peer, &Hello { nonce: nonce ^ 1, ..good }.emit());
+    send(&peer, &Hello { kind: Kind::Ask, ..good }.emit());
+    send(&peer, &[&good.emit()[..], &[0]].concat());
+    send(&peer, &[]);
+    // The last one is right: all before it have been looked at when it is found.
+    send(&peer, &Hello { qpn: 98, ..good }.emit());
+    let told = (1..TURNS).find_map(|turn| ping.turn(start_ns + turn * LOOK_NS));
+    assert_eq!(told, Some(98));
+}
+
+#[test]
+fn who_answers_is_moved_by_nothing() {
+    let mut pong = answering(73);
+    let pong_at = SocketAddr::from((LO, port_of(&pong)));
+    let other = UdpSocket::bind((LO, 0)).expect("a free port");
+    other.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let ask = Hello { kind: Kind::Ask, qpn: 5, nonce: 6 };
+    for bytes in [&[][..], &[0; 1000], &Hello { kind: Kind::Answer, ..ask }.emit(), &ask.emit()[1..], &ask.emit()] {
+        other.send_to(bytes, pong_at).expect("sent");
+    }
+    for turn in 1..=TURNS {
+        assert_eq!(pong.turn(turn * LOOK_NS), None);
+    }
+    // Only the last was a question, and the answer names the one who was asked.
+    let mut bytes = [0; 2 * HELLO];
+    let len = other.recv(&mut bytes).expect("an answer");
+    assert_eq!(Hello::parse(&bytes[..len]), Some(Hello { kind: Kind::Answer, qpn: 73, nonce: 6 }));
+    other.set_nonblocking(true).expect("set");
+    assert!(other.recv(&mut bytes).is_err(), "one question, one answer");
+    assert!(pong.hears(OTHER, 0), "it answers anybody");
+}
