@@ -52,7 +52,7 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
             // So that there is something to be found and taken away.
             disturbances: vec![
                 Disturbance::new(Stamp::Ts2, 25_381_966.0, 300_000.0),
-                Disturbance::new(Stamp::Ts1, 4_000_000.0, 20_000.0),
+                Disturbance::new(Stamp::Ts1, 4_000_000.0, 60_000.0),
             ],
             noise: Noise::busy(),
             clock: None,

@@ -34,8 +34,10 @@ const UNFOLD_DEBT: f64 = 30.0;
 const SKETCH_MIN: f64 = 12.0;
 /// Of those, so many are looked at as if only each so-many-th of their windows had been seen.
 const UNFOLDS: usize = 2;
-/// Late packets from which candidates are judged first.
-const FIRST_LOOK: usize = 30_000;
+/// Late packets from which candidates are judged. In a run with more, the best of them are then judged by all.
+const PART: usize = 10_000;
+/// So many.
+const FROM_PART: usize = 2;
 /// Periods are looked for this many times faster or slower than the one found.
 pub(super) const FACTOR_MAX: i64 = 48;
 /// Share of hits that must be at each so-many-th window for a slower period.
@@ -86,6 +88,15 @@ pub(super) struct View {
 }
 
 impl View {
+    /// The same with the first late packets only; None if there are no more.
+    fn part(&self) -> Option<View> {
+        (self.lates.len() > PART).then(|| View {
+            lates: self.lates[..PART].to_vec(),
+            null: self.null.clone(),
+            firsts: self.firsts.clone(),
+        })
+    }
+
     pub(super) fn of(stage: &Stage) -> View {
         let mut lates = late_packets(stage);
         let null = Null::of(stage, &lates);
@@ -114,6 +125,23 @@ fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
 
 /// Finds the clearest disturbance.
 fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found> {
+    let Some(part) = view.part() else {
+        let found = best(stage, view, view, options);
+        return found.into_iter().max_by(|a, b| a.evidence.total_cmp(&b.evidence));
+    };
+    let mut found = best(stage, view, &part, options);
+    found.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
+    found.truncate(FROM_PART);
+    let whole = found.into_iter().filter_map(|found| {
+        let chain = Chain::build(&view.lates, &view.null, found.chain.period, found.chain.scale)?;
+        let proof = judge(stage, &view.null, &view.firsts, &chain, found.cut);
+        Some(Found { faster: found.faster, ..Found::new(stage, options, chain, found.cut, proof) })
+    });
+    whole.max_by(|a, b| a.evidence.total_cmp(&b.evidence))
+}
+
+/// Finds the clearest disturbances in a part of what is known: candidates from all of it, judged by the part.
+fn best(stage: &Stage, all: &View, view: &View, options: &FamilyOptions) -> Vec<Found> {
     let range = (options.period_min_ns, options.period_max_ns.min(stage.span() / 3.0));
     let mut sketches: Vec<Chain> = Vec::new();
     let mut counts: Vec<(f64, usize)> = Vec::new();
@@ -123,14 +151,14 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
             continue;
         }
         let inside = |l: &&Late| (low..=band.1).contains(&f64::from(l.delay));
-        let lates: Vec<Late> = view.lates.iter().filter(inside).copied().collect();
+        let lates: Vec<Late> = all.lates.iter().filter(inside).copied().collect();
         // Hardly other packets than in a band before.
         let like = |&(from, n): &(f64, usize)| from == low && n as f64 > 0.9 * lates.len() as f64;
         if counts.iter().any(like) {
             continue;
         }
         counts.push((low, lates.len()));
-        let look = &lates[..lates.len().min(FIRST_LOOK)];
+        let look = &lates[..lates.len().min(PART)];
         let candidates = lag::candidates(&lates, stage.period, range, CANDIDATES);
         let mut of_band: Vec<Chain> =
             candidates.iter().filter_map(|c| Chain::sketch(look, &view.null, c.period, c.slack)).collect();
@@ -160,7 +188,7 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
     let most = rest.into_iter().max_by(|a, b| a.proof.evidence.total_cmp(&b.proof.evidence));
     let promising = |b: &Found| b.evidence > -UNFOLD_DEBT;
     let unfold = |b: Found| if promising(&b) { faster(stage, view, b, options) } else { b };
-    built.into_iter().chain(most).map(unfold).max_by(|a, b| a.evidence.total_cmp(&b.evidence))
+    built.into_iter().chain(most).map(unfold).collect()
 }
 
 /// The slowest period that explains as much.
