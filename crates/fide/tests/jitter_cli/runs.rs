@@ -98,6 +98,7 @@ fn who_ran_is_not_recorded_and_the_report_says_why() {
     for (more, rights, why) in [
         (&["--no-record"][..], true, "not recorded: not asked for"),
         (&["--unpinned"], true, "not recorded: the measuring thread has no core of its own"),
+        (&["--core", "1000"], true, "not recorded: the measuring thread has no core of its own"),
         (&[], false, "not recorded: the kernel did not take the culprit recorder"),
     ] {
         let mut command = fide(&arguments);
@@ -110,6 +111,9 @@ fn who_ran_is_not_recorded_and_the_report_says_why() {
         let told = json(&output)["run"]["isolation"]["culprits"].as_str().expect("told").to_owned();
         assert!(told.starts_with(why), "{told}");
         let reported = report(&log);
+        if told.contains("no core of its own") {
+            assert_eq!(reported.run["conditions"]["cores"], serde_json::json!([null, null, null, null]), "{more:?}");
+        }
         assert!(reported.run["culprits"].is_null());
         assert_eq!(reported.run["conditions"]["isolation"]["culprits"], told);
         assert!(reported.page.contains(&format!("Nobody is blamed: {why}")), "{told}");
