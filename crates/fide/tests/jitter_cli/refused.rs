@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What cannot be is refused before anything is measured or written, and the message says what would be right.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use fide_jitter::RunInfo;
 
@@ -70,6 +70,24 @@ fn a_ping_that_cannot_be_is_refused() {
         (&["ping", "--from", "here", "--to", "192.0.2.2"], 2, &["--from", "here"]),
         (&["ping", "--from", "127.0.0.1"], 2, &["--to"]),
     ]);
+}
+
+#[test]
+fn a_sweep_that_cannot_be_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("sweep").to_str().expect("text").to_owned();
+    let sweep = ["sweep", "--from", "127.0.0.1", "--to", "127.0.0.2", "--out", &out];
+    let refused: [(&[&str], i32, &[&str]); 5] = [
+        (&["--seconds", "0"], 2, &["--seconds 0"]),
+        (&["--seconds", "NaN"], 2, &["--seconds NaN"]),
+        (&["--period-us", "1000,10"], 2, &["10000 ns", "20000"]),
+        (&["--period-us", "0"], 2, &["20000"]),
+        (&["--period-us", "20", "--seconds", "100000"], 2, &["packets"]),
+    ];
+    for (more, code, words) in refused {
+        all_refused(&[(&[&sweep[..], more].concat(), code, words)]);
+    }
+    assert!(!Path::new(&out).exists(), "nothing is measured before all is known to be right");
 }
 
 #[test]
