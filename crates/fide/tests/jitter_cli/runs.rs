@@ -41,7 +41,7 @@ fn one_packet_is_a_measurement() {
     let output = run(ping("127.72.2.1", "127.72.2.2", &["--packets", "1", "--out"]).arg(&log));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.starts_with("127.72.2.1 to 127.72.2.2, udp, 1024 bytes every 1.00 ms"), "{text}");
+    assert!(text.starts_with("127.72.2.1 to 127.72.2.2, udp, 1024 bytes every 1000 us"), "{text}");
     assert!(text.contains("1 packets: 1 answered, 0 lost"), "{text}");
     assert!(report(&log).page.contains("The log has one packet"));
 }
