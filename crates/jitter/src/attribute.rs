@@ -137,11 +137,11 @@ pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Event]) -> Attribu
         let Some((median, threshold)) = normal(&times) else { continue };
         found.thresholds_ns[stamp.index()] = threshold;
         for (row, &time) in times.iter().enumerate().filter(|(_, time)| **time != MISSING) {
-            if time - median <= threshold {
+            let late_ns = time.saturating_sub(median);
+            if late_ns <= threshold {
                 continue;
             }
             let to_ns = samples.stamps(stamp)[row];
-            let late_ns = time - median;
             let (culprit, blame) = blame(info, &cores, samples, row, stamp, late_ns);
             let total = totals.entry(culprit).or_insert(Total { culprit, packets: 0, worst_ns: 0, sum_ns: 0 });
             total.packets += 1;
@@ -180,7 +180,7 @@ fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<i64> {
     let from = |row: usize| match stamp {
         Stamp::Ts1 if info.schedule == Schedule::Absolute => info.due_ns(samples.ids()[row]),
         Stamp::Ts1 => row.checked_sub(1).and_then(|before| {
-            let adjacent = samples.ids()[before] + 1 == samples.ids()[row];
+            let adjacent = samples.ids()[before].checked_add(1) == Some(samples.ids()[row]);
             (adjacent && to[before] != MISSING).then(|| to[before].checked_add(i64::try_from(info.period_ns).ok()?))?
         }),
         _ => Some(samples.stamps(Stamp::ALL[stamp.index() - 1])[row]),
@@ -221,7 +221,7 @@ fn blame(
 ) -> (Culprit, Vec<Blame>) {
     let at = |stamp: Stamp| samples.stamps(stamp)[row];
     let mut best: Vec<Blame> = Vec::new();
-    let explained = |blame: &[Blame]| blame.iter().map(|part| part.ns).sum::<i64>();
+    let explained = |blame: &[Blame]| blame.iter().map(|part| part.ns).fold(0, i64::saturating_add);
     let mut look = |of: Stamp, from_ns: i64, to_ns: i64| {
         let Some(cpu) = info.cores[of.index()] else { return };
         let Some(core) = cores.get(&(of.host(), cpu)) else { return };
@@ -238,7 +238,9 @@ fn blame(
         look(sent, at(sent), at(sent).saturating_add(late_ns));
     }
     let culprit = match best.first() {
-        Some(most) if 2 * explained(&best) >= late_ns => Culprit::Known { kind: most.kind, name: most.name },
+        Some(most) if explained(&best).saturating_mul(2) >= late_ns => {
+            Culprit::Known { kind: most.kind, name: most.name }
+        }
         _ => Culprit::Unknown,
     };
     (culprit, best)
@@ -259,7 +261,8 @@ fn overlaps(core: &Core<'_>, from_ns: i64, to_ns: i64) -> Vec<Blame> {
         // The one that began last is the innermost.
         let innermost = inside.iter().rev().find(|event| event.start_ns <= span[0] && event.end_ns >= span[1]);
         if let Some(event) = innermost {
-            *shares.entry((event.kind, event.name, event.cpu)).or_default() += span[1] - span[0];
+            let share = shares.entry((event.kind, event.name, event.cpu)).or_default();
+            *share = share.saturating_add(span[1].saturating_sub(span[0]));
         }
     }
     let mut blame: Vec<Blame> =

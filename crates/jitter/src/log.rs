@@ -21,7 +21,7 @@
 //! Blocks follow each other up to the `end` block, after which there is nothing. In payloads a `uint` is a LEB128 varint of
 //! at most 10 bytes, a `sint` the zigzag coding of an `i64` as `uint`.
 //!
-//! - **samples**: `uint` incarnation of the pong; then nine columns: id, ts1 to ts4, hw1 to hw4. Each begins with a byte: 0
+//! - **samples**: `uint` incarnation of the pong (0: nobody has answered yet); then nine columns: id, ts1 to ts4, hw1 to hw4. Each begins with a byte: 0
 //!   no row has it, 1 all have, 2 a bitmap of (rows + 7) / 8 bytes follows, bit `i % 8` of byte `i / 8` for row `i`. (Ids:
 //!   always 1.) Then for each row that has it a `sint`: `residual - residual of the row before that has it` (0 before the
 //!   first), where `residual = value - reference`, all arithmetic modulo 2^64. References: id - 0; ts1 - `id * period`; ts2 -
@@ -96,6 +96,9 @@ pub enum LogError {
         #[source]
         source: io::Error,
     },
+    /// Nothing in it.
+    #[error("not a jitter log: it is empty")]
+    Empty,
     /// Not such a file.
     #[error("not a jitter log: it begins with {found:02x?}, and should with {MAGIC:02x?} (\"FIDEJTR\\n\")")]
     Magic {

@@ -231,9 +231,10 @@ impl Samples {
         }
     }
 
-    /// Packets from here on are answered by pong `incarnation`; nothing happens if they are already.
+    /// Packets from here on are answered by pong `incarnation`; nothing happens if they are already, or if it is 0: nobody
+    /// has answered yet.
     pub fn restart(&mut self, incarnation: u32) {
-        if self.restarts.last().is_some_and(|r| r.incarnation == incarnation) {
+        if incarnation == 0 || self.restarts.last().is_some_and(|r| r.incarnation == incarnation) {
             return;
         }
         self.restarts.push(Restart { row: self.len() as u64, incarnation });

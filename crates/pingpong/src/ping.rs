@@ -32,6 +32,8 @@ const DETOUR_NS: u64 = 5_000;
 const DETOURS_MAX: usize = 1 << 20;
 /// New pongs that are noted.
 const RESTARTS_MAX: usize = 1024;
+/// How often a longer wait looks whether it is to stop.
+const LOOK_NS: u64 = 100_000_000;
 /// A link that takes no packet for this long is gone.
 const GONE_NS: u64 = 1_000_000_000;
 
@@ -148,10 +150,15 @@ impl Loop<'_> {
         let mut last_taken_ns = due;
         let mut sent = 0;
         for id in 0..packets {
-            if let Err(error) = self.wait(due) {
+            if let Err(error) = self.wait(due, &progress.stop) {
                 self.measured.ended = Some(format!("nothing could be received any more: {error}"));
                 break;
             }
+            if progress.stop.load(Ordering::Relaxed) {
+                self.measured.ended = Some("told to stop".to_owned());
+                break;
+            }
+            sent = id + 1;
             match self.send(id) {
                 Ok(at_ns) => {
                     last_taken_ns = at_ns;
@@ -161,6 +168,7 @@ impl Loop<'_> {
                 }
                 Err(error) => {
                     self.measured.send_failed += 1;
+                    self.measured.samples[usize::try_from(id).expect("counted")].ts[0] = MISSING;
                     if now_ns().saturating_sub(last_taken_ns) > GONE_NS {
                         self.measured.ended = Some(format!("no packet was taken for a second: {error}"));
                         break;
@@ -168,13 +176,8 @@ impl Loop<'_> {
                 }
             }
             due += period_ns;
-            sent = id + 1;
             progress.sent.store(sent, Ordering::Relaxed);
             progress.answered.store(self.answered, Ordering::Relaxed);
-            if progress.stop.load(Ordering::Relaxed) {
-                self.measured.ended = Some("told to stop".to_owned());
-                break;
-            }
         }
         self.drain(sent);
         progress.answered.store(self.answered, Ordering::Relaxed);
@@ -182,18 +185,18 @@ impl Loop<'_> {
         self.measured
     }
 
-    /// Takes what arrives until a packet is due.
-    fn wait(&mut self, due: u64) -> io::Result<()> {
+    /// Takes what arrives until a packet is due, or it is told to stop.
+    fn wait(&mut self, due: u64, stop: &AtomicBool) -> io::Result<()> {
         let mut before = now_ns();
         loop {
             let now = now_ns();
             if now - before > DETOUR_NS {
                 self.detour(before, now);
             }
-            if now >= due {
+            if now >= due || stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let until = if self.plan.spin || due - now <= SPIN_NS { now } else { due - SPIN_NS };
+            let until = if self.plan.spin || due - now <= SPIN_NS { now } else { (due - SPIN_NS).min(now + LOOK_NS) };
             let arrived = self.port.receive(&mut self.buffer, until)?;
             before = now_ns();
             if let Some(arrived) = arrived {

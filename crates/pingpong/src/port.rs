@@ -160,6 +160,9 @@ pub fn open(
     port: u16,
 ) -> Result<Box<dyn Port>, PortError> {
     let failed = |source| PortError::Open { method, source };
+    if method == Method::Reflect {
+        return Err(PortError::ReflectSends);
+    }
     if interface.loopback && !matches!(method, Method::Udp | Method::UdpPoll | Method::RdmaUd) {
         return Err(PortError::NoFrames { method, interface: interface.name.clone() });
     }

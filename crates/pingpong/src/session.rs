@@ -21,6 +21,8 @@ use crate::{
 
 /// Name of the thread that answers.
 pub const PONG: &[u8] = b"fide-pong";
+/// Name of the condition that says why a run ended before its last packet.
+pub const ENDED: &str = "ended";
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -101,7 +103,9 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
             _ => Err(SessionError::Panicked),
         };
     };
-    let recorder = start_recorder(options, id, &mut conditions);
+    // Where it could not be pinned it runs anywhere.
+    let pinned = options.wanted.core.filter(|core| conditions.get("core") == Some(&core.to_string()));
+    let recorder = start_recorder(options, pinned, id, &mut conditions);
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let _ = go.send(());
     let measured = thread.join().map_err(|_| SessionError::Panicked)??;
@@ -111,7 +115,7 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     // An answering thread in another process has no number here, but its name.
     let others: Vec<_> = recorded.culprits.into_iter().filter(|culprit| !culprit.name.starts_with(PONG)).collect();
     let mut events = recorder::events(&others, Host::A, &mut names);
-    if let (Some(core), true) = (options.wanted.core, options.record) {
+    if let (Some(core), true) = (pinned, options.record) {
         let core = u32::try_from(core).unwrap_or(u32::MAX);
         let stolen = recorder::stolen(&measured.detours, &events, Host::A, core, &mut names);
         events.extend(stolen);
@@ -120,14 +124,17 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     // One machine: what ran on B's core is B's.
     let core_b = options.same_machine.and_then(|same| same.core);
     for event in &mut events {
-        if core_b.is_some_and(|core| core as u32 == event.cpu) && options.wanted.core != core_b {
+        if core_b.is_some_and(|core| core as u32 == event.cpu) && pinned != core_b {
             event.host = Host::B;
         }
     }
     conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
     conditions.insert("ignored".to_owned(), measured.ignored.to_string());
+    if let Some(why) = &measured.ended {
+        conditions.insert(ENDED.to_owned(), why.clone());
+    }
     let core = |core: Option<usize>| core.and_then(|core| u32::try_from(core).ok());
-    let (core_a, core_b) = (core(options.wanted.core), core(core_b));
+    let (core_a, core_b) = (core(pinned), core(core_b));
     let info = RunInfo {
         method: rung,
         period_ns: options.plan.period_ns,
@@ -163,9 +170,14 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     })
 }
 
-fn start_recorder(options: &Options, thread: u32, conditions: &mut BTreeMap<String, String>) -> Option<Recorder> {
+fn start_recorder(
+    options: &Options,
+    pinned: Option<usize>,
+    thread: u32,
+    conditions: &mut BTreeMap<String, String>,
+) -> Option<Recorder> {
     let same = options.same_machine.unwrap_or_default();
-    let cores: Vec<usize> = options.wanted.core.into_iter().chain(same.core).collect();
+    let cores: Vec<usize> = pinned.into_iter().chain(same.core).collect();
     let mut note = |text: String| conditions.insert("culprits".to_owned(), text);
     if !options.record {
         note("not recorded: not asked for".to_owned());

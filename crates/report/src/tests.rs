@@ -82,7 +82,7 @@ fn a_run_has_all_its_plots_and_numbers() {
         assert!(page.contains(&format!("data-table=\"{name}-0\"")), "{name}");
     }
     assert!(!page.contains("Nothing to draw"));
-    assert!(page.contains("Not analysed.") && page.contains("Not recorded"));
+    assert!(page.contains("Not analysed.") && page.contains("Nobody is blamed: not recorded"));
     // The maximum is shown, not only a percentile.
     let summary = run.stats.measure(Measure::RoundTrip).unwrap().summary.clone().unwrap();
     assert!(page.contains(&format!("title=\"{} ns\"", summary.max_ns)));

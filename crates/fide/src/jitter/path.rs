@@ -119,11 +119,21 @@ pub(super) fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Mea
     })
 }
 
+/// Packets went out and none came back.
+pub(super) fn nobody_answered(options: &Options) -> Failure {
+    let (to, port) = (options.peer, options.port);
+    let why = anyhow!(
+        "nobody answered: does `fide jitter pong --from {to}` run there with the same --port ({port}), and may UDP pass?"
+    );
+    Failure::new(UNHEALTHY, why)
+}
+
 /// What a port that cannot be had means for whoever asked for it.
 pub(super) fn failure(error: PortError) -> Failure {
     let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
         PortError::Open { source, .. } if denied(source) => NOT_PERMITTED,
+        PortError::Open { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => UNHEALTHY,
         PortError::Bpf { source: BpfError::Load { reason, .. }, .. } if reason.contains("ermi") => NOT_PERMITTED,
         PortError::Open { .. }
         | PortError::Bpf { .. }

@@ -2,9 +2,9 @@
 //! `fide jitter ping`.
 
 use std::{
-    fs::File,
-    io::BufWriter,
-    path::PathBuf,
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter},
+    path::{Path as FilePath, PathBuf},
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -54,9 +54,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let usage = |error: anyhow::Error| Failure::new(USAGE, error);
     let options = arguments.path.options(arguments.period_us, arguments.packets)?;
     // Before anything is measured: an hour later would be late to learn that it cannot be written.
-    let file =
-        File::create(&arguments.out).map_err(|error| usage(anyhow::anyhow!("{}: {error}", arguments.out.display())))?;
+    let out =
+        Out::open(&arguments.out).map_err(|error| usage(anyhow::anyhow!("{}: {error}", arguments.out.display())))?;
     let measured = path::measure(&options, &path::stop_on_interrupt()?)?;
+    let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
     measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;
     let stats = RunStats::of(&measured.info, &measured.samples, &StatsOptions::default());
     if arguments.bound {
@@ -70,7 +71,47 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         found.families.iter().for_each(|family| println!("{}", family.text));
         println!("written to {}", arguments.out.display());
     }
-    Ok(if stats.answered == 0 { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })
+    if stats.answered == 0 {
+        return Err(path::nobody_answered(&options));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the log goes. What the file held before is given up for a measurement only, not for a try.
+struct Out {
+    file: File,
+    /// It was not there before.
+    fresh: Option<PathBuf>,
+}
+
+impl Out {
+    fn open(path: &FilePath) -> io::Result<Self> {
+        match File::create_new(path) {
+            Ok(file) => Ok(Self { file, fresh: Some(path.to_owned()) }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(Self { file: OpenOptions::new().write(true).open(path)?, fresh: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn emptied(mut self) -> io::Result<File> {
+        self.fresh = None;
+        let file = self.file.try_clone()?;
+        // Pipes and devices have no length.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        if let Some(path) = &self.fresh {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation is known but

@@ -109,7 +109,10 @@ impl<R: Read> LogReader<R> {
         let io = |offset| move |source| LogError::Io { what: "reading a jitter log", offset, source };
         let mut head = vec![0; HEADER_LEN];
         let n = fill(&mut r, &mut head).map_err(io(0))?;
-        if !head[..n.min(8)].starts_with(&MAGIC[..n.min(8)]) || n == 0 {
+        if n == 0 {
+            return Err(LogError::Empty);
+        }
+        if !head[..n.min(8)].starts_with(&MAGIC[..n.min(8)]) {
             return Err(LogError::Magic { found: head[..n.min(8)].to_vec() });
         }
         if n < HEADER_LEN {

@@ -39,9 +39,10 @@ fn a_new_pong_is_not_compared_with_the_old() {
     let mut s = filled([(0, [0, 5_000_000, 5_000_001, 100])]);
     s.restart(1);
     s.restart(1);
+    s.restart(0);
     s.push(&Sample::new(1, [1000, 7, 8, 1100]), 1000);
     assert_eq!(s.faults_total(), 0);
-    assert_eq!(s.restarts(), [Restart { row: 1, incarnation: 1 }]);
+    assert_eq!(s.restarts(), [Restart { row: 1, incarnation: 1 }], "0 is nobody");
 }
 
 #[test]

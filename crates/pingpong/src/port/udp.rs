@@ -43,7 +43,11 @@ impl UdpPort {
         let own = address(interface.address, port);
         // SAFETY: the address outlives the call and is of the size given.
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), ADDRESS_LEN) } != 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            return Err(match error.kind() {
+                io::ErrorKind::AddrInUse => io::Error::new(error.kind(), taken(interface.address, port)),
+                _ => error,
+            });
         }
         let stamps = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
         for (level, option, value) in [
@@ -84,6 +88,12 @@ impl UdpPort {
         self.limit_ns = limit_ns;
         Ok(())
     }
+}
+
+fn taken(address: Ipv4Addr, port: u16) -> String {
+    format!(
+        "port {port} of {address} is taken, perhaps by another ping or pong: end that, or give both ends another --port"
+    )
 }
 
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;

@@ -99,7 +99,8 @@ fn precise(ns: f64, error: f64) -> String {
 /// Totals per culprit.
 pub(super) fn culprits(run: &Run, index: usize, html: &mut Html) {
     let Some(culprits) = &run.culprits else {
-        html.element("p", "Not recorded: nobody noted what else ran on the cores.");
+        let why = run.info.isolation.get("culprits").map_or("not recorded: nobody noted what else ran", String::as_str);
+        html.element("p", &format!("Nobody is blamed: {why}."));
         return;
     };
     let late: u64 = culprits.iter().map(|c| c.packets).sum();

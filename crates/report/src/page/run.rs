@@ -87,6 +87,12 @@ fn remarks(run: &Run, html: &mut Html) {
         n if n < 1000 => all.push(format!("Only {n} packets: rare outliers cannot have been seen.")),
         _ => {}
     }
+    if let Some(ending) = info.isolation.get("log") {
+        all.push(format!("The log is not whole: {ending}."));
+    }
+    if let Some(why) = info.isolation.get("ended") {
+        all.push(format!("The run ended before its last packet: {why}."));
+    }
     if !info.same_clock && stats.packets > 0 {
         all.push(
             "A and B have clocks of their own. Ping and pong alone are given above the run's own baseline; round trips are \
@@ -111,6 +117,15 @@ fn remarks(run: &Run, html: &mut Html) {
             count(stats.faults_total),
             faults(run),
             count(left_out)
+        ));
+    }
+    let before = |m| stats.measure(m).map_or(0, |m| m.impossible);
+    if info.same_clock && before(Measure::AToB).max(before(Measure::BToA)) > 0 {
+        all.push(format!(
+            "{} pings and {} pongs arrived before they were sent and are left out: A and B have clocks of their own, and \
+             --same-machine was wrong.",
+            count(before(Measure::AToB)),
+            count(before(Measure::BToA))
         ));
     }
     if stats.pongs.len() > 1 {
