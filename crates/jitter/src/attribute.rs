@@ -19,7 +19,7 @@ pub const LEAST_NS: i64 = 20_000;
 /// And by more than so many median absolute deviations.
 pub const OUTLIER_MAD: i64 = 10;
 /// Late packets that are kept one by one, the latest.
-pub const KEPT_MAX: usize = 1000;
+pub const KEPT_MAX: usize = 20_000;
 /// Records looked at for one packet; what a longer list holds beyond is not blamed.
 const RECORDS_MAX: usize = 4096;
 

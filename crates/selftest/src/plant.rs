@@ -107,7 +107,8 @@ impl Plant {
                     break;
                 }
                 windows.push(Window { start_ns, end_ns: now_ns() });
-                due += period_ns;
+                // One that came too late for the next is not to run after it for ever.
+                due += period_ns * (now_ns().saturating_sub(due) / period_ns).max(1);
             }
             windows
         })?;

@@ -20,15 +20,15 @@ const PERIOD_NS: u64 = 7_310_000;
 const SENDING_NS: u64 = 200_000;
 const THREAD_NS: u64 = 400_000;
 /// Together some hundreds of microseconds in one interrupt.
-const TIMERS: usize = 768;
+const TIMERS: usize = 512;
 /// Together some hundreds of microseconds in one softirq, as each is compared with [`RULES`].
 const PACKETS: usize = 40;
 /// Rules of host 2's interface that no packet matches; pings are let through before them.
 const RULES: usize = 1000;
 /// Where nobody listens: the kernel does all the work of receiving and then drops.
 const SINK_PORT: u16 = 7499;
-/// After the planted moment its consequences may still be under way.
-const AFTER_NS: u64 = 500_000;
+/// After the planted moment its consequences may still be under way: of packets that are received, and of timers.
+const AFTER_NS: (u64, u64) = (500_000, 200_000);
 
 /// Late packets that noise explains, and how many of them were laid to it.
 #[derive(Default)]
@@ -102,7 +102,11 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
         // The last one that began before this packet was there, and was not long over when it began to wait.
         let next = windows.partition_point(|window| window.start_ns < to_ns);
         let Some(window) = next.checked_sub(1).map(|last| windows[last]) else { continue };
-        let tail_ns = if kind == "thread" { 0 } else { AFTER_NS };
+        let tail_ns = match kind {
+            "thread" => 0,
+            "interrupt" => AFTER_NS.1,
+            _ => AFTER_NS.0,
+        };
         let overlap = to_ns.min(window.end_ns + tail_ns).saturating_sub(from_ns.max(window.start_ns));
         if 2 * overlap < to_ns - from_ns {
             continue;
