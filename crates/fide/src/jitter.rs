@@ -11,6 +11,8 @@ mod say;
 mod selftest;
 mod sweep;
 
+use fide_pingpong::pages::Pages;
+
 use crate::exit::Done;
 
 #[derive(clap::Args)]
@@ -67,6 +69,9 @@ pub(crate) struct Conditions {
     /// Do not lock memory
     #[arg(long)]
     unlocked: bool,
+    /// Keep packets and results on huge pages where there are any; af-xdp takes two reserved ones (sysctl vm.nr_hugepages)
+    #[arg(long)]
+    huge_pages: bool,
 }
 
 impl Conditions {
@@ -80,6 +85,7 @@ impl Conditions {
             fifo: usual.fifo.filter(|_| self.fifo || !(self.ordinary || polls)),
             no_sleep_states: !self.sleep_states,
             lock_memory: !self.unlocked,
+            pages: if self.huge_pages { Pages::Huge } else { Pages::Usual },
         }
     }
 }

@@ -5,12 +5,14 @@
 //! - [`packet`]: what is in a packet.
 //! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP, RDMA.
 //! - [`ping`], [`pong`]: the loops at A and at B; [`pong::Reflector`] answers inside XDP.
+//! - [`pages`]: huge ones, on request.
 //! - [`setting`]: under which conditions the measuring thread runs, and how far each was to be had.
 //! - [`recorder`]: who else ran on its core; [`session`]: all of it, and the log.
 //!
 //! The loops allocate nothing, log nothing and take no lock while they measure.
 
 pub mod packet;
+pub mod pages;
 pub mod ping;
 pub mod pong;
 pub mod port;

@@ -17,6 +17,7 @@ use fide_wire::PAYLOAD_MAX;
 use crate::{
     PERIOD_MIN_NS,
     packet::{HEADER, Header, Kind},
+    pages::{self, Pages},
     port::Port,
 };
 
@@ -113,6 +114,8 @@ pub struct Measured {
     pub ignored: u64,
     /// Why it ended before the last packet, if it did.
     pub ended: Option<String>,
+    /// Whether the samples lie on them.
+    pub huge_pages: String,
 }
 
 struct Loop<'a> {
@@ -129,11 +132,12 @@ struct Loop<'a> {
 ///
 /// # Errors
 /// [`PlanError`], before anything is sent.
-pub fn run(port: &mut dyn Port, plan: Plan, progress: &Progress) -> Result<Measured, PlanError> {
+pub fn run(port: &mut dyn Port, plan: Plan, pages: Pages, progress: &Progress) -> Result<Measured, PlanError> {
     plan.check()?;
     let count = usize::try_from(plan.packets).expect("at most PACKETS_MAX");
-    let samples = (0..plan.packets).map(|id| Sample::new(id, [MISSING; 4])).collect();
-    let mut measured = Measured { samples, ..Measured::default() };
+    let (mut samples, huge_pages) = pages::room(count, pages);
+    samples.extend((0..plan.packets).map(|id| Sample::new(id, [MISSING; 4])));
+    let mut measured = Measured { samples, huge_pages, ..Measured::default() };
     measured.detours.reserve_exact(DETOURS_MAX.min(count * 4 + 1024));
     measured.restarts.reserve_exact(RESTARTS_MAX);
     let this =

@@ -18,6 +18,8 @@ use fide_bpf::BpfError;
 use fide_lane::interface::{Interface, InterfaceError};
 use fide_wire::PAYLOAD_MAX;
 
+use crate::pages::Pages;
+
 pub use frame::FramePort;
 #[cfg(feature = "rdma")]
 pub use rdma::RdmaPort;
@@ -159,6 +161,20 @@ pub fn open(
     peer: Option<Ipv4Addr>,
     port: u16,
 ) -> Result<Box<dyn Port>, PortError> {
+    open_on(Pages::Usual, method, interface, peer, port)
+}
+
+/// The same, with packets that are shared with a card on such pages; [`Port::name`] says if they were not to be had.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_on(
+    pages: Pages,
+    method: Method,
+    interface: &Interface,
+    peer: Option<Ipv4Addr>,
+    port: u16,
+) -> Result<Box<dyn Port>, PortError> {
     let failed = |source| PortError::Open { method, source };
     if method == Method::Reflect {
         return Err(PortError::ReflectSends);
@@ -172,8 +188,8 @@ pub fn open(
         }
         Method::Packet => Box::new(FramePort::open(interface, peer, port, false)?),
         Method::Slot => Box::new(FramePort::open(interface, peer, port, true)?),
-        Method::Xsk => Box::new(XskPort::open(interface, peer, port, false)?),
-        Method::XskZeroCopy => Box::new(XskPort::open(interface, peer, port, true)?),
+        Method::Xsk => Box::new(XskPort::open(interface, peer, port, false, pages)?),
+        Method::XskZeroCopy => Box::new(XskPort::open(interface, peer, port, true, pages)?),
         Method::Reflect => return Err(PortError::ReflectSends),
         #[cfg(feature = "rdma")]
         Method::RdmaUd => Box::new(RdmaPort::open(interface, peer, port)?),

@@ -90,12 +90,12 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     let (own, watched) = (options.clone(), progress.clone());
     let thread = std::thread::Builder::new().name("fide-ping".to_owned()).spawn(move || {
         let setting = setting::take(&own.wanted);
-        let mut port = port::open(own.method, &own.interface, Some(own.peer), own.port)?;
+        let mut port = port::open_on(own.wanted.pages, own.method, &own.interface, Some(own.peer), own.port)?;
         let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let _ = ready.send((id, setting.found.clone(), port.name()));
         // Without a word to go the session is over already.
         let _ = may_go.recv();
-        Ok::<Measured, SessionError>(ping::run(port.as_mut(), own.plan, &watched)?)
+        Ok::<Measured, SessionError>(ping::run(port.as_mut(), own.plan, own.wanted.pages, &watched)?)
     })?;
     let Ok((id, mut conditions, rung)) = is_ready.recv() else {
         return match thread.join() {
@@ -128,6 +128,7 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
             event.host = Host::B;
         }
     }
+    conditions.insert("huge_pages".to_owned(), measured.huge_pages);
     conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
     conditions.insert("ignored".to_owned(), measured.ignored.to_string());
     if let Some(why) = &measured.ended {

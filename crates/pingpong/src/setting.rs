@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, fs::File};
 
+use crate::pages::Pages;
 use fide_lane::isolation::{Measure, hold_c_states, lock_memory, pin, set_fifo};
 
 /// What is wanted of the host.
@@ -16,11 +17,13 @@ pub struct Wanted {
     /// Hold `/dev/cpu_dma_latency` at 0.
     pub no_sleep_states: bool,
     pub lock_memory: bool,
+    /// For packets and results.
+    pub pages: Pages,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { core: None, fifo: Some(70), no_sleep_states: true, lock_memory: true }
+        Self { core: None, fifo: Some(70), no_sleep_states: true, lock_memory: true, pages: Pages::Usual }
     }
 }
 
@@ -62,7 +65,7 @@ pub fn take(wanted: &Wanted) -> Setting {
     for (name, path) in [
         ("isolated_cores", "/sys/devices/system/cpu/isolated"),
         ("clock_source", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        ("huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
+        ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
         ("kernel", "/proc/sys/kernel/osrelease"),
     ] {
         note(name, read(path).unwrap_or_else(|error| format!("unknown: {error}")));
@@ -76,7 +79,13 @@ mod tests {
 
     #[test]
     fn what_is_not_to_be_had_is_noted() {
-        let wanted = Wanted { core: Some(1_000_000), fifo: Some(1000), no_sleep_states: false, lock_memory: false };
+        let wanted = Wanted {
+            core: Some(1_000_000),
+            fifo: Some(1000),
+            no_sleep_states: false,
+            lock_memory: false,
+            pages: Pages::Usual,
+        };
         let setting = std::thread::spawn(move || take(&wanted)).join().expect("no panic");
         assert!(setting.found["core"].starts_with("not pinned to 1000000"), "{:?}", setting.found);
         assert!(setting.found["priority"].starts_with("ordinary: SCHED_FIFO 1000 refused"), "{:?}", setting.found);

@@ -11,6 +11,7 @@ use fide_jitter::Schedule;
 use fide_lane::interface::{self, Interface};
 use fide_pingpong::{
     PORT,
+    pages::Pages,
     ping::{self, Measured, Plan, PlanError, Progress},
     pong::{self, Answered, Reflector},
     port::{self, Method, PortError},
@@ -76,7 +77,7 @@ fn run(bed: &Testbed, a: Method, b: Method, plan: Plan) -> (Measured, Answered) 
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let mut port = port::open(a, &here(1), Some(address(2)), PORT).expect("ping's port");
-                ping::run(port.as_mut(), plan, &Progress::default()).expect("a good plan")
+                ping::run(port.as_mut(), plan, Pages::Usual, &Progress::default()).expect("a good plan")
             })
             .expect("entered");
         stop.store(true, Ordering::Relaxed);
@@ -129,6 +130,27 @@ fn root_a_relative_schedule_sends_one_period_after_the_last_send() {
     let (measured, _) = run(&bed, Method::Udp, Method::Udp, Plan { schedule: Schedule::Relative, ..plan() });
     let apart = measured.samples.windows(2).all(|pair| pair[1].ts[0] - pair[0].ts[0] >= 1_000_000);
     assert!(apart, "{:?}", measured.samples);
+}
+
+#[test]
+fn root_huge_pages_are_taken_or_said_to_be_missing() {
+    let Some(bed) = bed() else { return };
+    let free = std::fs::read_to_string("/proc/meminfo")
+        .expect("read")
+        .lines()
+        .find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok())
+        .unwrap_or(0);
+    let name = |pages| {
+        bed.host(1)
+            .run_in(|| port::open_on(pages, Method::Xsk, &here(1), None, PORT).expect("a port").name())
+            .expect("entered")
+    };
+    let found = name(Pages::Huge);
+    assert!(
+        found.contains(if free >= 2 { ", huge pages" } else { ", usual pages (no 2 huge ones are free" }),
+        "{found}"
+    );
+    assert!(!name(Pages::Usual).contains("pages"));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 //! The path between two hosts, and one measurement over it: what every command that sends pings has in common.
 
 use std::{
+    fs::{self, File, OpenOptions},
+    io,
     net::Ipv4Addr,
+    path::{Path as FilePath, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -117,6 +120,43 @@ pub(super) fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Mea
         SessionError::Plan(_) => Failure::new(USAGE, error),
         _ => Failure::new(UNHEALTHY, error),
     })
+}
+
+/// Where the log goes. What the file held before is given up for a measurement only, not for a try.
+pub(super) struct Out {
+    file: File,
+    /// It was not there before.
+    fresh: Option<PathBuf>,
+}
+
+impl Out {
+    pub(super) fn open(path: &FilePath) -> io::Result<Self> {
+        match File::create_new(path) {
+            Ok(file) => Ok(Self { file, fresh: Some(path.to_owned()) }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(Self { file: OpenOptions::new().write(true).open(path)?, fresh: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn emptied(mut self) -> io::Result<File> {
+        self.fresh = None;
+        let file = self.file.try_clone()?;
+        // Pipes and devices have no length.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        if let Some(path) = &self.fresh {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// Packets went out and none came back.

@@ -2,9 +2,8 @@
 //! `fide jitter ping`.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, BufWriter},
-    path::{Path as FilePath, PathBuf},
+    io::BufWriter,
+    path::PathBuf,
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -21,7 +20,7 @@ use fide_jitter::{
 use fide_pingpong::session::{Measurement, Options};
 
 use super::{
-    path::{self, Path},
+    path::{self, Out, Path},
     say,
 };
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
@@ -75,43 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         return Err(path::nobody_answered(&options));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Where the log goes. What the file held before is given up for a measurement only, not for a try.
-struct Out {
-    file: File,
-    /// It was not there before.
-    fresh: Option<PathBuf>,
-}
-
-impl Out {
-    fn open(path: &FilePath) -> io::Result<Self> {
-        match File::create_new(path) {
-            Ok(file) => Ok(Self { file, fresh: Some(path.to_owned()) }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Ok(Self { file: OpenOptions::new().write(true).open(path)?, fresh: None })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn emptied(mut self) -> io::Result<File> {
-        self.fresh = None;
-        let file = self.file.try_clone()?;
-        // Pipes and devices have no length.
-        if file.metadata()?.is_file() {
-            file.set_len(0)?;
-        }
-        Ok(file)
-    }
-}
-
-impl Drop for Out {
-    fn drop(&mut self) {
-        if let Some(path) = &self.fresh {
-            let _ = fs::remove_file(path);
-        }
-    }
 }
 
 /// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation is known but

@@ -71,9 +71,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     } else {
         // With RDMA whoever has a peer asks it; this side answers, and knows from each packet whom.
         let to = arguments.to.filter(|_| arguments.method != Method::RdmaUd);
-        let mut opened = port::open(arguments.method, &interface, to, arguments.port).map_err(failure)?;
-        ready(&opened.name(), arguments);
         let (wanted, until) = (arguments.conditions.wanted(arguments.method.polls()), stop.clone());
+        let mut opened =
+            port::open_on(wanted.pages, arguments.method, &interface, to, arguments.port).map_err(failure)?;
+        ready(&opened.name(), arguments);
         let thread = std::thread::Builder::new().name("fide-pong".to_owned()).spawn(move || {
             let _setting = setting::take(&wanted);
             pong::answer(opened.as_mut(), incarnation, &until)

@@ -2,7 +2,7 @@
 //! `fide jitter sweep`: the same measurement at several sending intervals. One disturbance gives each of them another pattern
 //! (jitter report §3); together they tell which one it is.
 
-use std::{fs, fs::File, io::BufWriter, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
+use std::{fs, io::BufWriter, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 
 use anyhow::anyhow;
 use fide_jitter::{families::RunView, stats::StatsOptions};
@@ -10,7 +10,7 @@ use fide_jitter_report::{Disturbance, Report, Run, to_json};
 
 use super::{
     analyse,
-    path::{self, Path},
+    path::{self, Out, Path},
     report::write_page,
     say::interval,
 };
@@ -63,8 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         eprintln!("{} of {}: a packet every {}", n + 1, plans.len(), interval(options.plan.period_ns));
         let name = format!("{}-{}us", n + 1, options.plan.period_ns as f64 / 1e3);
         let log = arguments.out.join(format!("{name}.fjl"));
-        let file = File::create(&log).map_err(|error| at(&log, &error))?;
+        let out = Out::open(&log).map_err(|error| at(&log, &error))?;
         let measured = path::measure(options, &progress)?;
+        let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
         measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;
         if let Some(why) = &measured.ended {
             eprintln!("ended early: {why}");
@@ -83,7 +84,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     } else {
         tell(&runs, &across);
     }
-    Ok(if answered == 0 { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })
+    match plans.first() {
+        Some(options) if answered == 0 => Err(path::nobody_answered(options)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn tell(runs: &[Run], across: &[Disturbance]) {

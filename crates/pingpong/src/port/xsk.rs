@@ -24,6 +24,8 @@ use fide_lane::{
 };
 use fide_wire::PAYLOAD_MAX;
 
+use crate::pages::{HUGE_BYTES, Pages};
+
 use super::{
     Arrived, Method, Port, PortError,
     frame::{Envelope, attach},
@@ -131,6 +133,8 @@ pub struct XskPort {
     zero_copy: bool,
     socket: OwnedFd,
     memory: Mapping,
+    /// Which pages it lies on, if somebody asked.
+    on: &'static str,
     fill: Ring<u64>,
     completion: Ring<u64>,
     rx: Ring<libc::xdp_desc>,
@@ -147,13 +151,18 @@ impl XskPort {
     ///
     /// # Errors
     /// [`PortError`]; zero-copy is refused by drivers that cannot.
-    pub fn open(interface: &Interface, peer: Option<Ipv4Addr>, port: u16, zero_copy: bool) -> Result<Self, PortError> {
+    pub fn open(
+        interface: &Interface,
+        peer: Option<Ipv4Addr>,
+        port: u16,
+        zero_copy: bool,
+        pages: Pages,
+    ) -> Result<Self, PortError> {
         let method = if zero_copy { Method::XskZeroCopy } else { Method::Xsk };
         let envelope = Envelope::new(interface, peer, port)?;
         let (program, mode) = attach(interface, port, Mode::Socket, method)?;
         let failed = |source| PortError::Open { method, source };
-        let memory = Mapping::new(MEMORY_BYTES, -1, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE)
-            .map_err(failed)?;
+        let (memory, on) = packets(pages).map_err(failed)?;
         let (socket, offsets) = socket(&memory).map_err(failed)?;
         let mut opened = Self {
             fill: Ring::map(&socket, &offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING).map_err(failed)?,
@@ -166,6 +175,7 @@ impl XskPort {
             zero_copy,
             socket,
             memory,
+            on,
             envelope,
         };
         for frame in 0..RING {
@@ -199,6 +209,24 @@ impl XskPort {
 }
 
 /// A socket whose rings have their sizes and whose frames are registered.
+/// Memory for packets. Whole huge pages are reserved, or there are none.
+fn packets(pages: Pages) -> io::Result<(Mapping, &'static str)> {
+    let usual = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    if pages == Pages::Usual {
+        return Ok((Mapping::new(MEMORY_BYTES, -1, 0, usual)?, ""));
+    }
+    match Mapping::new(MEMORY_BYTES, -1, 0, usual | libc::MAP_HUGETLB) {
+        Ok(memory) => Ok((memory, ", huge pages")),
+        Err(_) => Ok((
+            Mapping::new(MEMORY_BYTES, -1, 0, usual)?,
+            ", usual pages (no 2 huge ones are free: sysctl vm.nr_hugepages)",
+        )),
+    }
+}
+
+// As many as the message says.
+const _: () = assert!(MEMORY_BYTES == 2 * HUGE_BYTES);
+
 fn socket(memory: &Mapping) -> io::Result<(OwnedFd, libc::xdp_mmap_offsets)> {
     // SAFETY: no memory is handed over; the descriptor is ours alone.
     let socket = unsafe {
@@ -304,6 +332,6 @@ impl Port for XskPort {
     }
 
     fn name(&self) -> String {
-        format!("{}, {}", if self.zero_copy { "af-xdp-zc" } else { "af-xdp" }, self.mode)
+        format!("{}, {}{}", if self.zero_copy { "af-xdp-zc" } else { "af-xdp" }, self.mode, self.on)
     }
 }
