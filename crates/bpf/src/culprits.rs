@@ -27,6 +27,8 @@ pub mod kind {
     pub const THREAD: u32 = 3;
     /// `id` is one of the processor's own, see [`super::vector_name`].
     pub const VECTOR: u32 = 4;
+    /// From when a timer ran out until its interrupt came, at least 20 us later.
+    pub const LATE: u32 = 5;
 }
 
 /// Name of a softirq (linux/interrupt.h).
@@ -101,23 +103,34 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Loads and attaches. Where the kernel has no trace points for the processor's own interrupts, those are not seen
-    /// ([`Recorder::sees_vectors`]).
+    /// Loads and attaches. Where the kernel has no trace points for timers or for the processor's own interrupts, those are
+    /// not seen ([`Recorder::sees_vectors`]).
     ///
     /// # Errors
     /// [`BpfError::Load`] without BTF, the trace points or the privilege.
     pub fn attach(settings: &Settings) -> Result<Self, BpfError> {
-        Self::attach_with(settings, true).or_else(|_| Self::attach_with(settings, false))
+        const LEVELS: [&[&str]; 3] = [&[], &["on_timer"], &["on_timer", "vectors"]];
+        let mut last = None;
+        for without in LEVELS {
+            match Self::attach_without(settings, without) {
+                Ok(recorder) => return Ok(recorder),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("three tries"))
     }
 
-    fn attach_with(settings: &Settings, vectors: bool) -> Result<Self, BpfError> {
+    fn attach_without(settings: &Settings, without: &[&str]) -> Result<Self, BpfError> {
         let fail = |error: libbpf_rs::Error| BpfError::load("culprit recorder", &error);
         let mut storage = MaybeUninit::uninit();
         let mut open = CulpritsSkelBuilder::default().open(&mut storage).map_err(fail)?;
         for mut program in open.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let basic = ["on_interrupt", "on_interrupt_end", "on_softirq", "on_softirq_end", "on_switch"];
-            program.set_autoload(vectors || basic.contains(&name.as_str()));
+            let timer = name == "on_timer";
+            let wanted = basic.contains(&name.as_str())
+                || if timer { !without.contains(&"on_timer") } else { !without.contains(&"vectors") };
+            program.set_autoload(wanted);
         }
         let mut skel = open.load().map_err(fail)?;
         let own = |fd: BorrowedFd<'_>| {
@@ -139,6 +152,7 @@ impl Recorder {
                 links.push(program.attach().map_err(fail)?);
             }
         }
+        let vectors = !without.contains(&"vectors");
         Ok(Self { stats, records, vectors, _links: links })
     }
 

@@ -30,6 +30,8 @@ const TAKE: Duration = Duration::from_millis(100);
 pub const LEAST_NS: u64 = 1_000;
 /// A hole in time in which nothing of this kernel ran.
 const NOBODY: &str = "hypervisor or firmware";
+/// The same, or somebody who keeps interrupts off.
+const LATE: &str = "no timer interrupt: hypervisor, firmware, or interrupts off";
 
 /// Why nothing is recorded.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +143,7 @@ pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Event>
                 kind::INTERRUPT => (CulpritKind::Interrupt, format!("irq {} {text}", culprit.id)),
                 kind::SOFTIRQ => (CulpritKind::Softirq, softirq_name(culprit.id).to_owned()),
                 kind::VECTOR => (CulpritKind::Interrupt, vector_name(culprit.id).to_owned()),
+                kind::LATE => (CulpritKind::Steal, LATE.to_owned()),
                 _ => (CulpritKind::Thread, text.into_owned()),
             };
             Event {
@@ -207,6 +210,7 @@ mod tests {
             culprit(kind::SOFTIRQ, 3, b"", 200, 300),
             culprit(kind::VECTOR, 1, b"", 300, 400),
             culprit(kind::THREAD, 78, b"kworker/1:0", 900, 950),
+            culprit(kind::LATE, 0, b"", 950, 990),
         ];
         let events = events(&all, Host::B, &mut names);
         let told: Vec<(&str, &str)> =
@@ -218,10 +222,11 @@ mod tests {
                 ("softirq", "net_rx"),
                 ("interrupt", "local timer"),
                 ("thread", "kworker/1:0"),
-                ("thread", "kworker/1:0")
+                ("thread", "kworker/1:0"),
+                ("steal", LATE)
             ]
         );
-        assert_eq!(names.list().len(), 4);
+        assert_eq!(names.list().len(), 5);
     }
 
     #[test]

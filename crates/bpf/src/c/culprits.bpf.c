@@ -23,6 +23,15 @@ struct irqaction {
 	const char *name;
 } __attribute__((preserve_access_index));
 
+struct timerqueue_node {
+	__s64 expires;
+} __attribute__((preserve_access_index));
+
+struct hrtimer {
+	struct timerqueue_node node;
+	__u8 is_soft;
+} __attribute__((preserve_access_index));
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -188,5 +197,32 @@ VECTOR(reschedule, 4, FIDE_VECTOR_RESCHEDULE)
 VECTOR(call_function, 5, FIDE_VECTOR_CALL)
 VECTOR(call_function_single, 6, FIDE_VECTOR_CALL_SINGLE)
 VECTOR(irq_work, 7, FIDE_VECTOR_WORK)
+
+/*
+ * A timer whose interrupt comes late: the core was not there (a hypervisor, the
+ * firmware), or had its interrupts off. What ran meanwhile is recorded too, and
+ * nests inside.
+ */
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(on_timer, struct hrtimer *timer, __s64 *now)
+{
+	struct fide_culprit_config *cfg = recorded_here();
+	struct fide_culprit culprit = {};
+	__s64 at = 0, late;
+
+	/* Those of a softirq wait for it, which is recorded. */
+	if (!cfg || timer->is_soft)
+		return 0;
+	if (bpf_probe_read_kernel(&at, sizeof(at), now))
+		return 0;
+	late = at - timer->node.expires;
+	if (late < FIDE_CULPRIT_LATE_NS)
+		return 0;
+	culprit.end_ns = bpf_ktime_get_ns();
+	culprit.start_ns = culprit.end_ns - late;
+	culprit.cpu = bpf_get_smp_processor_id();
+	culprit.kind = FIDE_CULPRIT_LATE;
+	return put(cfg, &culprit);
+}
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

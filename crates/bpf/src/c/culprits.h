@@ -13,6 +13,10 @@
 #define FIDE_CULPRIT_SOFTIRQ 2 /* id: its vector */
 #define FIDE_CULPRIT_THREAD 3 /* id: the thread */
 #define FIDE_CULPRIT_VECTOR 4 /* id: the processor's own interrupt, FIDE_VECTOR_... */
+#define FIDE_CULPRIT_LATE 5 /* from when a timer ran out until its interrupt came */
+
+/* A timer that is late by less is none of it: waking a core takes time, too. */
+#define FIDE_CULPRIT_LATE_NS 20000
 
 #define FIDE_VECTOR_TIMER 1
 #define FIDE_VECTOR_RESCHEDULE 2
