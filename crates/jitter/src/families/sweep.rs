@@ -106,7 +106,7 @@ struct Joint {
 
 /// Explains several runs by as few disturbances as it takes, the clearest first. Empty if nothing is found.
 pub fn sweep(runs: &[RunView], options: &FamilyOptions) -> Vec<SweepFamily> {
-    let mut all = Vec::new();
+    let mut all: Vec<SweepFamily> = Vec::new();
     for stamp in Stamp::ALL {
         let mut stages: Vec<Stage> = runs.iter().map(|r| r.stages[stamp.index()].clone()).collect();
         for _ in 0..options.families_max {
@@ -131,6 +131,7 @@ pub fn sweep(runs: &[RunView], options: &FamilyOptions) -> Vec<SweepFamily> {
             all.push(family);
         }
     }
+    all.sort_by(|a, b| b.evidence.total_cmp(&a.evidence));
     all
 }
 

@@ -63,6 +63,8 @@ pub(super) fn disturbances(all: &[Disturbance], runs: &[Run], html: &mut Html) {
     html.raw("<section id=\"disturbances\">\n").element("h2", "One cause, several patterns");
     if all.is_empty() {
         html.element("p", "No disturbance was found that explains what the runs show.");
+    } else {
+        html.element("p", "What all runs together say, the clearest first. In theory a disturbance need not show where its packets always miss it.");
     }
     for (n, one) in all.iter().take(ROWS_MAX).enumerate() {
         html.element("p", &one.sentence);
