@@ -25,6 +25,17 @@ pub const SLOTS: usize = 1024;
 /// The part of a payload that means something, bytes.
 pub const HEADER: usize = 64;
 
+/// What the program writes in front of a packet that goes to a socket, where there is room, bytes.
+pub const STAMP_BYTES: usize = 16;
+const STAMP_MAGIC: u64 = 0x706d_6174_7365_6469;
+
+/// The time of arrival in such bytes, CLOCK_MONOTONIC ns; None if it is none of the program's.
+#[must_use]
+pub fn stamp_in(bytes: &[u8]) -> Option<u64> {
+    let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+    (word(0)? == STAMP_MAGIC).then(|| word(8))?
+}
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -9,6 +9,7 @@ mod greeting;
 mod hello;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod stamp;
 mod udp;
 mod xsk;
 

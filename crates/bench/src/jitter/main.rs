@@ -84,6 +84,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("jitter");
     let cores = Cores::here()?;
     let bed = Testbed::build(Spec { hosts: 3, planes: 1, ..Spec::default() })?;
+    // First, in a process that holds nothing else yet.
+    if args.runs(Part::Volume) {
+        volume::run(args, &mut report);
+    }
     if args.runs(Part::Cost) {
         cost::run(args, &bed, cores, &mut report);
     }
@@ -92,9 +96,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.runs(Part::Planted) {
         planted::run(args, &bed, cores, &mut report);
-    }
-    if args.runs(Part::Volume) {
-        volume::run(args, &mut report);
     }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());

@@ -65,6 +65,20 @@ static __always_inline int reflect(struct ethhdr *eth, struct iphdr *ip, struct 
 	return XDP_TX;
 }
 
+/* Writes the time of arrival in front of the packet; pointers into it are void afterwards. */
+static __always_inline void stamp(struct xdp_md *ctx, __u64 now)
+{
+	struct fide_pp_stamp *stamp;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*stamp)))
+		return;
+	stamp = (void *)(long)ctx->data_meta;
+	if ((void *)(stamp + 1) > (void *)(long)ctx->data)
+		return;
+	stamp->magic = FIDE_PP_STAMP_MAGIC;
+	stamp->rx_ns = now;
+}
+
 SEC("xdp")
 int pingpong_receive(struct xdp_md *ctx)
 {
@@ -92,8 +106,10 @@ int pingpong_receive(struct xdp_md *ctx)
 	}
 	if (cfg->mode == FIDE_PP_MODE_REFLECT)
 		return reflect(eth, ip, udp, header, counters, cfg->incarnation, now);
-	if (cfg->mode == FIDE_PP_MODE_SOCKET)
+	if (cfg->mode == FIDE_PP_MODE_SOCKET) {
+		stamp(ctx, now);
 		return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+	}
 	n = __sync_fetch_and_add(&counters->head, 1);
 	index = n % FIDE_PP_SLOTS;
 	slot = bpf_map_lookup_elem(&slots, &index);

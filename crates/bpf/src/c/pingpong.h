@@ -19,6 +19,14 @@
 #define FIDE_PP_MODE_REFLECT 2 /* answered where it arrives */
 #define FIDE_PP_MODE_SOCKET 3 /* to the AF_XDP socket of its queue */
 
+#define FIDE_PP_STAMP_MAGIC 0x706d617473656469ULL
+
+/* In front of a packet that goes to a socket, if the driver leaves room there. */
+struct fide_pp_stamp {
+	__u64 magic;
+	__u64 rx_ns;
+};
+
 struct fide_pp_config {
 	__u16 port; /* host byte order */
 	__u16 mode;

@@ -21,7 +21,7 @@ use fide_lane::{
 };
 use fide_wire::PAYLOAD_MAX;
 
-use super::{Arrived, Method, Port, PortError};
+use super::{Arrived, Method, Port, PortError, stamp};
 use crate::packet::HEADER;
 
 /// A frame whose headers are written once, for one peer.
@@ -110,6 +110,7 @@ impl FramePort {
         let method = if slot { Method::Slot } else { Method::Packet };
         let envelope = Envelope::new(interface, peer, port)?;
         let socket = frame_socket(interface, port).map_err(|source| PortError::Open { method, source })?;
+        stamp::enable(&socket);
         let slots = slot.then(|| attach(interface, port, Mode::Slot, method)).transpose()?;
         Ok(Self { socket, envelope, slots })
     }
@@ -150,16 +151,15 @@ impl Port for FramePort {
             } else {
                 let mut headers = [0; HEADERS];
                 let parts = &mut [io::IoSliceMut::new(&mut headers), io::IoSliceMut::new(&mut buffer[..])];
-                match rustix::io::readv(&self.socket, parts) {
-                    Ok(len) => {
-                        let at_ns = now_ns();
+                match stamp::receive(&self.socket, None, parts, libc::MSG_DONTWAIT) {
+                    Ok((len, at_ns, kernel_ns)) => {
                         if let Some(len) = payload_len(&headers, len) {
                             self.envelope.answer(&headers);
-                            return Ok(Some(Arrived { len, at_ns, kernel_ns: None }));
+                            return Ok(Some(Arrived { len, at_ns, kernel_ns }));
                         }
                     }
-                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
+                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    Err(error) => return Err(error),
                 }
             }
             if now_ns() >= until_ns {

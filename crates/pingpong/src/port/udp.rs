@@ -11,7 +11,7 @@ use fide_lane::{interface::Interface, link::TYPE_OF_SERVICE, now_ns};
 use fide_wire::PAYLOAD_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Arrived, Port};
+use super::{Arrived, Port, stamp};
 
 /// A UDP socket; it asks for the kernel's own time of arrival.
 pub struct UdpPort {
@@ -49,17 +49,19 @@ impl UdpPort {
                 _ => error,
             });
         }
-        let stamps = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
-        for (level, option, value) in [
-            (libc::IPPROTO_IP, libc::IP_TOS, i32::from(TYPE_OF_SERVICE)),
-            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, stamps.cast_signed()),
-        ] {
-            // Both only help to see and to be quick; without them it still measures.
-            // SAFETY: the value outlives the call and is of the size given.
-            let _ = unsafe {
-                libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size_of::<i32>() as u32)
-            };
-        }
+        stamp::enable(&socket);
+        let service = i32::from(TYPE_OF_SERVICE);
+        // Only a help to be quick.
+        // SAFETY: the value outlives the call and is of the size given.
+        let _ = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_TOS,
+                (&raw const service).cast(),
+                size_of_val(&service) as libc::socklen_t,
+            )
+        };
         Ok(Self { socket, to: peer.map(|peer| address(peer, port)), polls, limit_ns: 0 })
     }
 
@@ -111,58 +113,27 @@ fn address(address: Ipv4Addr, port: u16) -> libc::sockaddr_in {
 impl UdpPort {
     /// Takes the next datagram; waits for it, up to the limit, if `flags` do not say MSG_DONTWAIT.
     fn take(&mut self, buffer: &mut [u8; PAYLOAD_MAX], flags: i32) -> io::Result<Option<Arrived>> {
-        // SAFETY: zeroes are valid values of these plain structures.
-        let (mut from, mut message): (libc::sockaddr_in, libc::msghdr) = unsafe { std::mem::zeroed() };
-        let mut control = [0u64; 16];
-        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        message.msg_name = (&raw mut from).cast();
-        message.msg_namelen = ADDRESS_LEN;
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        // SAFETY: the message points to live buffers of the lengths given.
-        let got = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
-        let at_ns = now_ns();
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                // A peer that is not there yet answers with an ICMP that is reported at the next call.
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => Ok(None),
-                _ => Err(error),
-            };
-        }
+        // SAFETY: zeroes are a valid value of this plain structure.
+        let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let parts = &mut [io::IoSliceMut::new(&mut buffer[..])];
+        let (len, at_ns, kernel_ns) = match stamp::receive(&self.socket, Some(&mut from), parts, flags) {
+            Ok(received) => received,
+            // A peer that is not there yet answers with an ICMP that is reported at the next call.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         if self.to.is_none_or(|to| to.sin_addr.s_addr == from.sin_addr.s_addr) {
             self.to = Some(from);
         }
-        Ok(Some(Arrived { len: got.unsigned_abs(), at_ns, kernel_ns: stamp(&message) }))
+        Ok(Some(Arrived { len, at_ns, kernel_ns }))
     }
-}
-
-/// The kernel's time of arrival among the control messages, on CLOCK_MONOTONIC.
-fn stamp(message: &libc::msghdr) -> Option<u64> {
-    // SAFETY: the kernel filled `msg_control` up to `msg_controllen`; the macros stay inside of it.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(message);
-        while let Some(header) = control.as_ref() {
-            if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SO_TIMESTAMPING {
-                let seen = libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
-                return to_monotonic(seen);
-            }
-            control = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    None
-}
-
-/// From CLOCK_REALTIME, by the distance of both clocks now.
-fn to_monotonic(seen: libc::timespec) -> Option<u64> {
-    let real = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-    let ago = ns(real.tv_sec, real.tv_nsec) - ns(seen.tv_sec, seen.tv_nsec);
-    // Zero: the kernel has not stamped it.
-    (seen.tv_sec != 0).then_some(())?;
-    u64::try_from(i128::from(now_ns()) - ago).ok()
 }
 
 impl Port for UdpPort {

@@ -15,7 +15,7 @@ use std::{
 
 use fide_bpf::{
     XdpMode,
-    pingpong::{Mode, PingPong},
+    pingpong::{Mode, PingPong, STAMP_BYTES, stamp_in},
 };
 use fide_lane::{
     interface::Interface,
@@ -200,6 +200,19 @@ impl XskPort {
         Ok(opened)
     }
 
+    /// The time of arrival that the program wrote in front of a packet, if there is room. Taken away, so that no later packet
+    /// in this frame has it.
+    fn stamp(&mut self, address: u64) -> Option<u64> {
+        let start = usize::try_from(address.checked_sub(STAMP_BYTES as u64)?).ok()?;
+        let room = address % u64::from(FRAME_BYTES) >= STAMP_BYTES as u64 && start + STAMP_BYTES <= MEMORY_BYTES;
+        // SAFETY: checked to lie inside the memory; the kernel gave the frame away until it is filled in again.
+        let stamp =
+            room.then(|| unsafe { std::slice::from_raw_parts_mut(self.memory.base.add(start), STAMP_BYTES) })?;
+        let rx_ns = stamp_in(stamp)?;
+        stamp[..8].fill(0);
+        Some(rx_ns)
+    }
+
     fn frame(&self, address: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = (usize::try_from(address).ok()?, len as usize);
         // SAFETY: checked to lie inside the memory; the kernel gave the frame away until it is filled in again.
@@ -308,6 +321,7 @@ impl Port for XskPort {
         loop {
             if let Some(received) = self.rx.take() {
                 let at_ns = now_ns();
+                let kernel_ns = self.stamp(received.addr);
                 let mut len = None;
                 if let Some(frame) = self.frame(received.addr, received.len)
                     && let Some(headers) = frame.first_chunk::<HEADERS>()
@@ -321,7 +335,7 @@ impl Port for XskPort {
                 // The frame's own begin, whatever headroom the kernel left in it.
                 self.fill.put(received.addr - received.addr % u64::from(FRAME_BYTES));
                 if let Some(len) = len {
-                    return Ok(Some(Arrived { len, at_ns, kernel_ns: None }));
+                    return Ok(Some(Arrived { len, at_ns, kernel_ns }));
                 }
             }
             if now_ns() >= until_ns {
