@@ -131,9 +131,9 @@ fn the_real_log_is_one() {
     assert!(report(REAL));
     assert!(payloads(REAL).iter().any(|payload| payload.len() > 10_000));
     assert_eq!(changed(&[]), REAL);
-    let values = 0..40;
-    let still = values.filter(|value| report(&changed(&[(0, 5000, *value), (1, 3000, *value)]))).count();
-    assert!(still > 30, "only {still} of 40 changed logs get past the reader");
+    // All over the log: some places are kinds or numbers of names, where not every value is one.
+    let still = (0..40).filter(|n| report(&changed(&[(*n, 997 * n, 5 * *n as u8)]))).count();
+    assert!(still >= 20, "only {still} of 40 changed logs get past the reader");
 }
 
 proptest! {
