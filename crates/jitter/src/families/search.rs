@@ -36,8 +36,9 @@ const SKETCH_MIN: f64 = 12.0;
 const UNFOLDS: usize = 2;
 /// Late packets from which candidates are judged. In a run with more, the best of them are then judged by all.
 const PART: usize = 10_000;
-/// So many.
+/// So many, if they are not further behind the best than by this share of its evidence.
 const FROM_PART: usize = 2;
+const CLOSE: f64 = 0.5;
 /// Periods are looked for this many times faster or slower than the one found.
 pub(super) const FACTOR_MAX: i64 = 48;
 /// Share of hits that must be at each so-many-th window for a slower period.
@@ -132,6 +133,9 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
     let mut found = best(stage, view, &part, options);
     found.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
     found.truncate(FROM_PART);
+    // One that is far behind in a part will not be ahead in all.
+    let best = found.first().map_or(0.0, |found| found.evidence);
+    found.retain(|found| best <= 0.0 || found.evidence >= CLOSE * best);
     let whole = found.into_iter().filter_map(|found| {
         let chain = Chain::build(&view.lates, &view.null, found.chain.period, found.chain.scale)?;
         let proof = judge(stage, &view.null, &view.firsts, &chain, found.cut);
