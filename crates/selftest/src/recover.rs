@@ -161,8 +161,8 @@ pub fn judge(info: &RunInfo, samples: &Samples, events: &[Event], names: &[Strin
 fn shape(case: &Case, info: &RunInfo, samples: &Samples, ends: &[i64]) -> Option<Shape> {
     let due = due(case, info, samples);
     let first = |end: &i64| {
-        let from = due.partition_point(|due| *due <= end - case.duration_ns.cast_signed());
-        due.get(from).map(|due| end - due).filter(|delay| *delay > SEEN_NS.cast_signed())
+        let from = due.partition_point(|due| *due <= end.saturating_sub_unsigned(case.duration_ns));
+        due.get(from).map(|due| end.saturating_sub(*due)).filter(|delay| *delay > SEEN_NS.cast_signed())
     };
     let mut delays: Vec<f64> = ends.iter().filter_map(first).map(|delay| delay as f64).collect();
     delays.sort_unstable_by(f64::total_cmp);
@@ -176,12 +176,12 @@ fn due(case: &Case, info: &RunInfo, samples: &Samples) -> Vec<i64> {
     let from: Vec<i64> = match (case.at_sender, case.schedule) {
         (false, _) => ts1.to_vec(),
         (true, Schedule::Absolute) => samples.ids().iter().map(|id| info.due_ns(*id).unwrap_or(0)).collect(),
-        (true, Schedule::Relative) => ts1[..1].iter().chain(ts1).take(ts1.len()).copied().collect(),
+        (true, Schedule::Relative) => ts1.first().into_iter().chain(ts1).take(ts1.len()).copied().collect(),
     };
     let to = if case.at_sender { ts1 } else { ts2 };
-    let mut after: Vec<i64> =
-        from.iter().zip(to).filter(|(_, to)| **to != MISSING).map(|(from, to)| to - from).collect();
+    let both = from.iter().zip(to).filter(|(from, to)| **from != MISSING && **to != MISSING);
+    let mut after: Vec<i64> = both.map(|(from, to)| to.saturating_sub(*from)).collect();
     let middle = after.len() / 2;
     let typical = if after.is_empty() { 0 } else { *after.select_nth_unstable(middle).1 };
-    from.iter().map(|from| from + typical).collect()
+    from.iter().map(|from| from.saturating_add(typical)).collect()
 }
