@@ -31,6 +31,9 @@ pub mod kind {
     pub const LATE: u32 = 5;
 }
 
+const VECTORS: &str = "the processor's own interrupts";
+const TIMERS: &str = "late timers";
+
 /// Name of a softirq (linux/interrupt.h).
 #[must_use]
 pub fn softirq_name(vector: u32) -> &'static str {
@@ -98,38 +101,33 @@ pub struct Settings {
 pub struct Recorder {
     stats: MappedArray<Stats>,
     records: OwnedFd,
-    vectors: bool,
+    unseen: Vec<&'static str>,
     _links: Vec<libbpf_rs::Link>,
 }
 
 impl Recorder {
     /// Loads and attaches. Where the kernel has no trace points for timers or for the processor's own interrupts, those are
-    /// not seen ([`Recorder::sees_vectors`]).
+    /// not seen, see [`Recorder::unseen`].
     ///
     /// # Errors
     /// [`BpfError::Load`] without BTF, the trace points or the privilege.
     pub fn attach(settings: &Settings) -> Result<Self, BpfError> {
-        const LEVELS: [&[&str]; 3] = [&[], &["on_timer"], &["on_timer", "vectors"]];
-        let mut last = None;
-        for without in LEVELS {
-            match Self::attach_without(settings, without) {
-                Ok(recorder) => return Ok(recorder),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("three tries"))
+        Self::attach_with(settings, true, true)
+            .or_else(|_| Self::attach_with(settings, true, false))
+            .or_else(|_| Self::attach_with(settings, false, true))
+            .or_else(|_| Self::attach_with(settings, false, false))
     }
 
-    fn attach_without(settings: &Settings, without: &[&str]) -> Result<Self, BpfError> {
+    fn attach_with(settings: &Settings, vectors: bool, timers: bool) -> Result<Self, BpfError> {
         let fail = |error: libbpf_rs::Error| BpfError::load("culprit recorder", &error);
         let mut storage = MaybeUninit::uninit();
         let mut open = CulpritsSkelBuilder::default().open(&mut storage).map_err(fail)?;
         for mut program in open.open_object_mut().progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            let basic = ["on_interrupt", "on_interrupt_end", "on_softirq", "on_softirq_end", "on_switch"];
-            let timer = name == "on_timer";
-            let wanted = basic.contains(&name.as_str())
-                || if timer { !without.contains(&"on_timer") } else { !without.contains(&"vectors") };
+            let wanted = match &*program.name().to_string_lossy() {
+                "on_interrupt" | "on_interrupt_end" | "on_softirq" | "on_softirq_end" | "on_switch" => true,
+                "on_timer" => timers,
+                _ => vectors,
+            };
             program.set_autoload(wanted);
         }
         let mut skel = open.load().map_err(fail)?;
@@ -152,8 +150,8 @@ impl Recorder {
                 links.push(program.attach().map_err(fail)?);
             }
         }
-        let vectors = !without.contains(&"vectors");
-        Ok(Self { stats, records, vectors, _links: links })
+        let unseen = [(vectors, VECTORS), (timers, TIMERS)].into_iter().filter(|(seen, _)| !seen).map(|(_, what)| what);
+        Ok(Self { stats, records, unseen: unseen.collect(), _links: links })
     }
 
     /// The ring of [`Culprit`]s.
@@ -162,10 +160,10 @@ impl Recorder {
         self.records.as_fd()
     }
 
-    /// Whether the processor's own interrupts (its timer, calls from other cores) are seen.
+    /// What this kernel has no trace points for.
     #[must_use]
-    pub fn sees_vectors(&self) -> bool {
-        self.vectors
+    pub fn unseen(&self) -> &[&'static str] {
+        &self.unseen
     }
 
     /// Records made, and records lost because the ring was full.

@@ -56,8 +56,8 @@ pub struct Recorded {
     pub culprits: Vec<Culprit>,
     /// Records for which there was no room.
     pub lost: u64,
-    /// Whether the processor's own interrupts were seen too.
-    pub vectors: bool,
+    /// What this kernel has no trace points for.
+    pub unseen: Vec<&'static str>,
 }
 
 impl Recorder {
@@ -71,7 +71,7 @@ impl Recorder {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let thread = std::thread::Builder::new().name("fide-recorder".to_owned()).spawn(move || {
-            let mut recorded = Recorded { vectors: kernel.sees_vectors(), ..Recorded::default() };
+            let mut recorded = Recorded { unseen: kernel.unseen().to_vec(), ..Recorded::default() };
             let mut beyond = 0;
             loop {
                 let last = told.load(Ordering::Relaxed);

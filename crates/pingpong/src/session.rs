@@ -128,6 +128,9 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
             event.host = Host::B;
         }
     }
+    if !recorded.unseen.is_empty() {
+        conditions.insert("culprits_unseen".to_owned(), recorded.unseen.join(", "));
+    }
     conditions.insert("huge_pages".to_owned(), measured.huge_pages);
     conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
     conditions.insert("ignored".to_owned(), measured.ignored.to_string());
