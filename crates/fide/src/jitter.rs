@@ -89,10 +89,3 @@ impl Conditions {
         }
     }
 }
-
-/// Four random bytes more than anybody repeats by chance.
-fn random() -> std::io::Result<u64> {
-    let mut bytes = [0; 8];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
-}

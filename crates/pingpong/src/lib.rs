@@ -11,6 +11,11 @@
 //!
 //! The loops allocate nothing, log nothing and take no lock while they measure.
 
+use std::{
+    fs::File,
+    io::{self, Read},
+};
+
 pub mod packet;
 pub mod pages;
 pub mod ping;
@@ -26,3 +31,13 @@ pub const PORT: u16 = 7412;
 pub const PACKET_BYTES: usize = 1024;
 /// The shortest sending interval: below it FiDe §6.2 found no stability.
 pub const PERIOD_MIN_NS: u64 = 20_000;
+
+/// A number that nobody repeats by chance: of a run, of a pong, of a handshake.
+///
+/// # Errors
+/// The kernel's, without `/dev/urandom`.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -70,7 +70,7 @@ impl Path {
             period_ns: period_ns.round() as u64,
             packet_bytes: self.bytes,
             schedule: if self.relative { Schedule::Relative } else { Schedule::Absolute },
-            run: super::random().map_err(|error| Failure::new(UNHEALTHY, error))?,
+            run: fide_pingpong::random().map_err(|error| Failure::new(UNHEALTHY, error))?,
             spin: self.spin,
         };
         plan.check().map_err(|error| Failure::new(USAGE, error))?;

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
     ctrlc::set_handler(move || told.store(true, Ordering::Relaxed)).map_err(|error| Failure::new(UNHEALTHY, error))?;
-    let incarnation = (super::random().map_err(|error| Failure::new(UNHEALTHY, error))? as u32).max(1);
+    let incarnation = (fide_pingpong::random().map_err(|error| Failure::new(UNHEALTHY, error))? as u32).max(1);
     let deadline = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let over = |stop: &AtomicBool| stop.load(Ordering::Relaxed) || deadline.is_some_and(|at| Instant::now() >= at);
 

@@ -6,8 +6,7 @@
 //! nothing of it.
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     time::Duration,
 };
@@ -69,7 +68,7 @@ impl Greeting {
             None => Role::Answers,
             Some(peer) => Role::Asks(Asking {
                 peer: SocketAddrV4::new(peer, port),
-                nonce: random()?,
+                nonce: crate::random()?,
                 asked_ns: 0,
                 open: false,
                 heard_ns: 0,
@@ -173,12 +172,6 @@ impl Greeting {
             _ => Ok(None),
         }
     }
-}
-
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]

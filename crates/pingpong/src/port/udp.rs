@@ -5,11 +5,15 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
 };
 
 use fide_lane::{interface::Interface, link::TYPE_OF_SERVICE, now_ns};
 use fide_wire::PAYLOAD_MAX;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
 
 use super::{Arrived, Port, stamp};
 
@@ -50,18 +54,8 @@ impl UdpPort {
             });
         }
         stamp::enable(&socket);
-        let service = i32::from(TYPE_OF_SERVICE);
         // Only a help to be quick.
-        // SAFETY: the value outlives the call and is of the size given.
-        let _ = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_IP,
-                libc::IP_TOS,
-                (&raw const service).cast(),
-                size_of_val(&service) as libc::socklen_t,
-            )
-        };
+        let _ = sockopt::set_ip_tos(&socket, TYPE_OF_SERVICE);
         Ok(Self { socket, to: peer.map(|peer| address(peer, port)), polls, limit_ns: 0 })
     }
 
@@ -70,23 +64,7 @@ impl UdpPort {
         if self.limit_ns.abs_diff(limit_ns) < COARSE_NS / 2 {
             return Ok(());
         }
-        let limit = libc::timeval {
-            tv_sec: (limit_ns / 1_000_000_000).cast_signed(),
-            tv_usec: (limit_ns % 1_000_000_000 / 1000).cast_signed(),
-        };
-        // SAFETY: the value outlives the call and is of the size given.
-        let result = unsafe {
-            libc::setsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const limit).cast(),
-                size_of_val(&limit) as libc::socklen_t,
-            )
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(Duration::from_nanos(limit_ns)))?;
         self.limit_ns = limit_ns;
         Ok(())
     }
