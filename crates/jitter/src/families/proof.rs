@@ -69,7 +69,6 @@ fn seek(due: &[i64], from: usize, t: f64) -> usize {
 }
 
 /// Looks up packets that were not just in time.
-#[derive(Clone)]
 pub(super) struct Firsts {
     /// Those that begin a group of late ones: packet, and how crowded it is there.
     by_packet: Vec<(u32, f32)>,

@@ -89,15 +89,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// The same with the first late packets only; None if there are no more.
-    fn part(&self) -> Option<View> {
-        (self.lates.len() > PART).then(|| View {
-            lates: self.lates[..PART].to_vec(),
-            null: self.null.clone(),
-            firsts: self.firsts.clone(),
-        })
-    }
-
     pub(super) fn of(stage: &Stage) -> View {
         let mut lates = late_packets(stage);
         let null = Null::of(stage, &lates);
@@ -126,11 +117,11 @@ fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
 
 /// Finds the clearest disturbance.
 fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found> {
-    let Some(part) = view.part() else {
-        let found = best(stage, view, view, options);
+    let part = &view.lates[..view.lates.len().min(PART)];
+    let mut found = best(stage, view, part, options);
+    if part.len() == view.lates.len() {
         return found.into_iter().max_by(|a, b| a.evidence.total_cmp(&b.evidence));
-    };
-    let mut found = best(stage, view, &part, options);
+    }
     found.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
     found.truncate(FROM_PART);
     // One that is far behind in a part will not be ahead in all.
@@ -145,7 +136,7 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
 }
 
 /// Finds the clearest disturbances in a part of what is known: candidates from all of it, judged by the part.
-fn best(stage: &Stage, all: &View, view: &View, options: &FamilyOptions) -> Vec<Found> {
+fn best(stage: &Stage, view: &View, part: &[Late], options: &FamilyOptions) -> Vec<Found> {
     let range = (options.period_min_ns, options.period_max_ns.min(stage.span() / 3.0));
     let mut sketches: Vec<Chain> = Vec::new();
     let mut counts: Vec<(f64, usize)> = Vec::new();
@@ -155,7 +146,7 @@ fn best(stage: &Stage, all: &View, view: &View, options: &FamilyOptions) -> Vec<
             continue;
         }
         let inside = |l: &&Late| (low..=band.1).contains(&f64::from(l.delay));
-        let lates: Vec<Late> = all.lates.iter().filter(inside).copied().collect();
+        let lates: Vec<Late> = view.lates.iter().filter(inside).copied().collect();
         // Hardly other packets than in a band before.
         let like = |&(from, n): &(f64, usize)| from == low && n as f64 > 0.9 * lates.len() as f64;
         if counts.iter().any(like) {
@@ -179,7 +170,7 @@ fn best(stage: &Stage, all: &View, view: &View, options: &FamilyOptions) -> Vec<
             continue;
         }
         tried.push(sketch.period);
-        let Some(chain) = Chain::build(&view.lates, &view.null, sketch.period, sketch.scale) else { continue };
+        let Some(chain) = Chain::build(part, &view.null, sketch.period, sketch.scale) else { continue };
         if price(stage, &chain, options) > WORTH * chain.hits() as f64 {
             continue;
         }
@@ -191,7 +182,7 @@ fn best(stage: &Stage, all: &View, view: &View, options: &FamilyOptions) -> Vec<
     let rest = built.split_off(built.len().min(UNFOLDS));
     let most = rest.into_iter().max_by(|a, b| a.proof.evidence.total_cmp(&b.proof.evidence));
     let promising = |b: &Found| b.evidence > -UNFOLD_DEBT;
-    let unfold = |b: Found| if promising(&b) { faster(stage, view, b, options) } else { b };
+    let unfold = |b: Found| if promising(&b) { faster(stage, view, part, b, options) } else { b };
     built.into_iter().chain(most).map(unfold).collect()
 }
 
@@ -212,13 +203,13 @@ fn slower(stage: &Stage, view: &View, chain: Chain) -> (Chain, Proof) {
 }
 
 /// Whether a faster period explains more, and which explain as much.
-fn faster(stage: &Stage, view: &View, mut found: Found, options: &FamilyOptions) -> Found {
+fn faster(stage: &Stage, view: &View, part: &[Late], mut found: Found, options: &FamilyOptions) -> Found {
     for _ in 0..4 {
         let mut better: Option<Found> = None;
         let mut as_good = Vec::new();
         let mut cuts: Vec<i64> = (2..=FACTOR_MAX).collect();
         let most = (found.chain.period / options.period_min_ns) as i64;
-        cuts.extend(unfold::cuts(&found.chain, &view.lates, FACTOR_MAX, most));
+        cuts.extend(unfold::cuts(&found.chain, part, FACTOR_MAX, most));
         for cut in cuts {
             let period = found.chain.period / cut as f64;
             if period < options.period_min_ns {
@@ -236,11 +227,11 @@ fn faster(stage: &Stage, view: &View, mut found: Found, options: &FamilyOptions)
             };
             if gain > BETTER {
                 offer(Found::new(stage, options, found.chain.clone(), cut, proof));
-            } else if view.lates.len() > TRY_ALL {
+            } else if part.len() > TRY_ALL {
                 continue;
             }
             // What a faster period explains may lie where the slower one was lost.
-            if let Some(chain) = Chain::build(&view.lates, &view.null, period, found.chain.scale) {
+            if let Some(chain) = Chain::build(part, &view.null, period, found.chain.scale) {
                 let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
                 offer(Found::new(stage, options, chain, 1, proof));
             }
