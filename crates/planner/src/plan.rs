@@ -95,7 +95,8 @@ pub struct Planner {
     next: u64,
 }
 
-struct View<'a> {
+/// What links cost one more tree of a request.
+pub struct View<'a> {
     planner: &'a Planner,
     request: &'a Request,
     /// Switches of trees that stay.
@@ -500,11 +501,11 @@ impl Planner {
         }
     }
 
-    /// The cheapest trees for a request as the network is now, without holding it.
+    /// What `f` makes of the search for a request's trees as the network is now; nothing is held. For comparing methods.
     ///
     /// # Errors
-    /// [`Refusal::Request`], [`Refusal::NoTrees`].
-    pub fn try_find(&self, request: &Request) -> Result<Found, Refusal> {
+    /// [`Refusal::Request`].
+    pub fn with_search<T>(&self, request: &Request, f: impl FnOnce(&Search<'_, View<'_>>) -> T) -> Result<T, Refusal> {
         let resolved = request.resolve(&self.topology)?;
         let avoid = BTreeSet::new();
         let view = View { planner: self, request, blocked: BTreeSet::new(), avoid: &avoid };
@@ -515,14 +516,7 @@ impl Planner {
             receivers: &resolved.receivers,
             redundancy: usize::from(request.redundancy),
         };
-        Ok(search.find()?)
-    }
-
-    /// What a link would cost one more tree of a request, as the search sees it; none if it may not be used.
-    #[must_use]
-    pub fn weigh(&self, request: &Request, link: LinkId) -> Option<Weight> {
-        let avoid = BTreeSet::new();
-        View { planner: self, request, blocked: BTreeSet::new(), avoid: &avoid }.weigh(link)
+        Ok(f(&search))
     }
 }
 

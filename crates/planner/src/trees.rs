@@ -8,10 +8,12 @@
 //! - [`branch`]: searches all sets of trees that could be cheaper than the best known; exhaustive if it ends within its
 //!   bound. Small networks: it makes both of the above exact.
 //! - [`cut`]: names what is in the way when there are none.
+//! - [`brute`]: all sets of trees, for comparison.
 //!
 //! Whatever finds them, [`crate::tree::check_disjoint`] proves them.
 
 mod branch;
+pub mod brute;
 mod cut;
 mod negotiate;
 mod regular;
