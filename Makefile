@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-detect bench-jitter rdma clean
+.PHONY: help setup demo test bench bench-detect bench-jitter bench-planner rdma clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -11,10 +11,11 @@ help:
 	@echo "make test          all that CI runs: format, lints, headers, unit and end-to-end tests"
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
 	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"
+	@echo "make bench-planner planned trees: bounds run packet by packet, cost, time to plan"
 	@echo "make bench         all benchmarks"
 	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo test bench bench-detect bench-jitter rdma clean:
+setup demo test bench bench-detect bench-jitter bench-planner rdma clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(ARGS)

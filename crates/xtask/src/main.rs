@@ -21,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   demo [...]       `fide demo`, with its arguments; over loopback without root
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
+  bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench            all benches
   rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
@@ -44,7 +45,8 @@ fn main() -> ExitCode {
         "demo" => demo(rest),
         "bench-detect" => bench(&["bench-detect"], rest),
         "bench-jitter" => bench(&["bench-jitter"], rest),
-        "bench" => bench(&["bench-detect", "bench-jitter"], rest),
+        "bench-planner" => bench(&["bench-planner"], rest),
+        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner"], rest),
         "rdma" => rdma::test(),
         "clean" => clean(),
         _ => {
