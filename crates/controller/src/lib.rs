@@ -3,4 +3,5 @@
 pub mod identity;
 pub mod pki;
 pub mod sequence;
+pub mod tls;
 pub mod upcalls;

@@ -232,9 +232,6 @@ pub fn revoke(dir: &Path, identity: Identity) -> Result<Serial> {
         Err(Error::Missing { .. }) => String::new(),
         other => other?,
     };
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
     text.push_str(&format!("{serial} # {identity}\n"));
     files::write(&list, &text, Access::All, true)?;
     Ok(serial)

@@ -23,6 +23,8 @@ pub enum RevokedError {
          shows them"
     )]
     Line { line: usize },
+    #[error("the revocation list does not end with a newline, so it may be cut off; end its last line")]
+    Cut,
     #[error("the revocation list has more than {REVOKED_MAX} entries; replace the authority instead")]
     TooMany,
 }
@@ -64,6 +66,9 @@ impl fmt::Debug for Serial {
 
 /// Reads a revocation list. Errors name the line.
 pub fn parse(text: &str) -> Result<BTreeSet<Serial>, RevokedError> {
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(RevokedError::Cut);
+    }
     let mut serials = BTreeSet::new();
     for (n, line) in text.lines().enumerate() {
         let entry = line.split('#').next().unwrap_or_default().trim();
@@ -88,13 +93,14 @@ mod tests {
         let list = parse("# all\n00:0A:ff # host.a\n\n  aff\n0\n").unwrap();
         assert_eq!(list.iter().map(|s| s.to_string()).collect::<Vec<_>>(), ["00", "0aff"]);
         assert_eq!(parse("0a\nnot hex\n"), Err(RevokedError::Line { line: 2 }));
-        assert_eq!(parse(&"f".repeat(41)), Err(RevokedError::Line { line: 1 }));
-        assert_eq!(parse(":"), Err(RevokedError::Line { line: 1 }));
+        assert_eq!(parse(&("f".repeat(41) + "\n")), Err(RevokedError::Line { line: 1 }));
+        assert_eq!(parse("0a\n0b"), Err(RevokedError::Cut));
+        assert_eq!(parse(":\n"), Err(RevokedError::Line { line: 1 }));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in prop_oneof![any::<String>(), "[0-9a-f:#\n ]{0,200}"]) {
+        fn any_text_is_read_or_refused(text in prop_oneof![any::<String>(), "[0-9a-f:#\n ]{0,200}\n"]) {
             for serial in parse(&text).unwrap_or_default() {
                 prop_assert_eq!(Serial::parse(&serial.to_string()), Some(serial));
             }
