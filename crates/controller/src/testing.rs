@@ -27,6 +27,15 @@ pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) ->
     }
 }
 
+/// Opens a file that was just closed here. Another test may start a child meanwhile, which has all our files, and so
+/// their locks, for a moment.
+pub(crate) fn reopen(path: &std::path::Path) -> crate::store::Redb {
+    eventually("the file is free", || match crate::store::Redb::open(path) {
+        Err(crate::store::Error::InUse { .. }) => None,
+        other => Some(other.unwrap()),
+    })
+}
+
 /// A child of this test; killed when dropped.
 pub(crate) struct Killed(pub(crate) Child);
 

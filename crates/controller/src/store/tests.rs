@@ -4,7 +4,7 @@ mod damage;
 mod kill;
 
 use super::*;
-use crate::testing::EtcdServer;
+use crate::testing::{EtcdServer, reopen};
 use proptest::prelude::*;
 
 /// Content of record `number`: its length and bytes follow from the number.
@@ -92,7 +92,7 @@ struct Reopened {
 impl Store for Reopened {
     fn load(&mut self, epoch: u64) -> Result<Loaded> {
         self.store = None;
-        self.store = Some(Redb::open(&self.path)?);
+        self.store = Some(reopen(&self.path));
         self.store.as_mut().unwrap().load(epoch)
     }
     fn append(&mut self, first: u64, records: &[Vec<u8>]) -> Result<()> {
@@ -185,7 +185,7 @@ proptest! {
                 }
                 _ => {
                     drop(store);
-                    store = Redb::open(&path).unwrap();
+                    store = reopen(&path);
                     prop_assert_eq!(store.last_epoch().unwrap(), epoch);
                     prop_assert_eq!(store.load(epoch).unwrap(), model.clone());
                 }

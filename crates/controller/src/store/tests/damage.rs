@@ -2,7 +2,7 @@
 //! Files that are not what they should be, and disks that are full.
 
 use super::*;
-use crate::testing::{CHILD, as_child};
+use crate::testing::{CHILD, as_child, eventually};
 use std::process::Command;
 
 fn written(path: &std::path::Path) -> Loaded {
@@ -32,16 +32,19 @@ fn a_newer_layout_is_refused_and_left_alone() {
     let path = redb_file(dir.path());
     let loaded = written(&path);
     let set = |format: u64| {
-        let database = ::redb::Database::open(&path).unwrap();
+        let database = eventually("the file is free", || ::redb::Database::open(&path).ok());
         let write = database.begin_write().unwrap();
         write.open_table(::redb::TableDefinition::<&str, u64>::new("meta")).unwrap().insert("format", format).unwrap();
         write.commit().unwrap();
     };
     set(FORMAT + 1);
-    let refused = Redb::open(&path).unwrap_err();
+    let refused = eventually("the file is free", || match Redb::open(&path).unwrap_err() {
+        Error::InUse { .. } => None,
+        other => Some(other),
+    });
     assert_eq!(refused, Error::TooNew { place: path.display().to_string(), found: FORMAT + 1 });
     set(FORMAT);
-    assert_eq!(Redb::open(&path).unwrap().load(1).unwrap(), loaded);
+    assert_eq!(reopen(&path).load(1).unwrap(), loaded);
 }
 
 proptest! {
@@ -125,7 +128,7 @@ fn child_fills_the_disk() {
         std::fs::remove_file(&ballast).unwrap();
         assert!(store.load(1).unwrap() == model);
         drop(store);
-        store = Redb::open(&path).unwrap();
+        store = reopen(&path);
         assert!(store.load(1).unwrap() == model);
         let last = model.last();
         store.snapshot(last, b"smaller").unwrap();

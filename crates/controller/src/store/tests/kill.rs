@@ -2,7 +2,7 @@
 //! A writer killed at any instruction loses nothing that it acknowledged.
 
 use super::*;
-use crate::testing::{as_child, respawn};
+use crate::testing::{as_child, reopen, respawn};
 use std::time::{Duration, Instant};
 
 /// Kills; half of them after so many microseconds of the child's life, half after so many acknowledgements.
@@ -26,7 +26,7 @@ fn state_of(loaded: &Loaded) -> u32 {
 #[test]
 fn child_writes_until_it_is_killed() {
     let Some(path) = as_child() else { return };
-    let mut store = Redb::open(std::path::Path::new(&path)).unwrap();
+    let mut store = reopen(std::path::Path::new(&path));
     let epoch = store.last_epoch().unwrap() + 1;
     let loaded = store.load(epoch).unwrap();
     let (mut last, mut state) = (loaded.last(), state_of(&loaded));
@@ -59,7 +59,10 @@ fn a_killed_writer_loses_nothing_acknowledged() {
         random ^= random << 17;
         let (mut child, lines) = respawn("store::tests::kill::child_writes_until_it_is_killed", path.to_str().unwrap());
         let before = acknowledged;
-        let ack = |line: String| line.strip_prefix("ack ").map(|n| n.parse::<u64>().unwrap());
+        let ack = |line: String| match line.strip_prefix("ack ") {
+            Some(number) => number.parse::<u64>().unwrap(),
+            None => panic!("the child said: {line}"),
+        };
         let spin = |ns: u64| {
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_nanos(ns) {
@@ -70,16 +73,16 @@ fn a_killed_writer_loses_nothing_acknowledged() {
             std::thread::sleep(Duration::from_micros(random % 60_000));
         } else {
             for _ in 0..random % 30 + 1 {
-                acknowledged = lines.next().and_then(ack).expect("the child writes");
+                acknowledged = ack(lines.next().expect("the child writes"));
             }
             spin(random / 64 % 3_000_000);
         }
         child.kill();
         // What it said before it died counts.
         while let Some(line) = lines.next() {
-            acknowledged = ack(line).expect("the child only acknowledges");
+            acknowledged = ack(line);
         }
-        let mut store = Redb::open(&path).unwrap();
+        let mut store = reopen(&path);
         let epoch = store.last_epoch().unwrap() + 1;
         let loaded = store.load(epoch).unwrap();
         let last = loaded.last();
