@@ -85,6 +85,12 @@ pub(crate) fn as_child() -> Option<String> {
     Some(value)
 }
 
+/// As a child: says a line, whole even if it is killed meanwhile.
+pub(crate) fn say(line: String) {
+    use std::io::Write;
+    std::io::stderr().write_all((line + "\n").as_bytes()).unwrap();
+}
+
 pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {

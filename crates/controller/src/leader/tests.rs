@@ -3,7 +3,7 @@
 use super::*;
 use crate::etcd::{Client, Config};
 use crate::store::{self, Store};
-use crate::testing::{EtcdServer, as_child, client, eventually, respawn};
+use crate::testing::{EtcdServer, as_child, client, eventually, respawn, say};
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -37,14 +37,14 @@ fn child_leads_and_writes() {
         match leader.authority() {
             Authority::Leader { epoch } => break epoch,
             Authority::Standby { leader: Some(who) } if known.as_ref() != Some(&who) => {
-                eprintln!("behind {}", who.name);
+                say(format!("behind {}", who.name));
                 known = Some(who);
             }
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
     };
     let mut last = store.load(epoch).unwrap().last();
-    eprintln!("leads {epoch}");
+    say(format!("leads {epoch}"));
     while leader.authority() == (Authority::Leader { epoch }) {
         match store.append(last + 1, &[format!("{name} {}", last + 1).into_bytes()]) {
             Ok(()) => last += 1,
@@ -53,17 +53,17 @@ fn child_leads_and_writes() {
                 Err(_) => continue,
             },
             Err(refused) => {
-                eprintln!("refused {refused:?}");
+                say(format!("refused {refused:?}"));
                 break;
             }
         }
-        eprintln!("ack {last}");
+        say(format!("ack {last}"));
         std::thread::sleep(Duration::from_millis(5));
     }
-    eprintln!("leads no more: {:?}", leader.authority());
+    say(format!("leads no more: {:?}", leader.authority()));
     // Whatever the clock says, it tries.
     let refused = store.append(last + 1, &[b"of a deposed leader".to_vec()]);
-    eprintln!("at last {refused:?}");
+    say(format!("at last {refused:?}"));
     std::thread::sleep(crate::testing::PATIENCE);
 }
 
@@ -241,7 +241,7 @@ fn a_lock_is_held_by_one_and_says_by_whom() {
 fn child_holds_the_lock() {
     let Some(path) = as_child() else { return };
     let _lock = Single::lock(std::path::Path::new(&path), "killed").unwrap();
-    eprintln!("holds");
+    say("holds".into());
     std::thread::sleep(crate::testing::PATIENCE);
 }
 

@@ -2,7 +2,7 @@
 //! A writer killed at any instruction loses nothing that it acknowledged.
 
 use super::*;
-use crate::testing::{as_child, reopen, respawn};
+use crate::testing::{as_child, reopen, respawn, say};
 use std::time::{Duration, Instant};
 
 /// Kills; half of them after so many microseconds of the child's life, half after so many acknowledgements.
@@ -35,7 +35,7 @@ fn child_writes_until_it_is_killed() {
         store.append(last + 1, &batch(last + 1, count)).unwrap();
         state = (last + 1..=last + count).fold(state, chain);
         last += count;
-        eprintln!("ack {last}");
+        say(format!("ack {last}"));
         if last % SNAPSHOT_EVERY < count {
             // Of some size, so that it is more than one page.
             let mut bytes = state.to_le_bytes().to_vec();
