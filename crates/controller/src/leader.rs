@@ -45,5 +45,14 @@ pub trait Leadership: Send {
     fn deposed(&self);
 }
 
+impl<L: Leadership + ?Sized> Leadership for Box<L> {
+    fn authority(&self) -> Authority {
+        (**self).authority()
+    }
+    fn deposed(&self) {
+        (**self).deposed();
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -84,15 +84,8 @@ impl<E: Send + 'static> Shell<E> {
     }
 
     /// Decides what is in the queue and ends.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    pub fn stop(self) {
+        drop(self);
     }
 }
 

@@ -97,6 +97,21 @@ pub trait Store: Send {
     fn place(&self) -> String;
 }
 
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn load(&mut self, epoch: u64) -> Result<Loaded> {
+        (**self).load(epoch)
+    }
+    fn append(&mut self, first: u64, records: &[Vec<u8>]) -> Result<()> {
+        (**self).append(first, records)
+    }
+    fn snapshot(&mut self, through: u64, state: &[u8]) -> Result<()> {
+        (**self).snapshot(through, state)
+    }
+    fn place(&self) -> String {
+        (**self).place()
+    }
+}
+
 /// Checks the sizes of a batch; `last` is the number of the last record there is.
 fn check_batch(place: &str, last: u64, first: u64, records: &[Vec<u8>]) -> Result<()> {
     let limit = |what, size, max| if size > max { Err(Error::TooLarge { what, size, max }) } else { Ok(()) };

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! For tests: a real etcd, children that are killed, waiting with a bound.
 
+mod adder;
+
+pub(crate) use adder::{ADD, Adder, ODD, RESET, TOTAL, watcher};
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
