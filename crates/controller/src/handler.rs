@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What decides, as the shell sees it.
+//!
+//! A [`Handler`] is a state machine on one thread. It is given a request, an event or the time, changes its state at once
+//! and says what that means: an answer, a record from which the change can be made again, upcalls, effects. The shell
+//! stores the record; only then does anything of it leave the thread. If it cannot be stored, the shell throws the state
+//! away and has the handler restore the last stored one: so nothing is ever told that is not stored.
+
+use serde_json::{Value, json};
+
+use crate::clock::Now;
+use crate::identity::{Identity, Role};
+use crate::sequence::Sequence;
+
+/// Who asks. Also an axum extractor, see [`crate::server`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    pub identity: Identity,
+}
+
+/// An HTTP method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Reads; goes to [`Handler::read`]. The others go to [`Handler::change`].
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+impl Method {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+        }
+    }
+}
+
+/// A path that a handler serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    pub method: Method,
+    /// With parameters in braces: `/v1/lanes/{lane}`.
+    pub path: &'static str,
+    /// Who may use it.
+    pub roles: &'static [Role],
+}
+
+/// One request, checked as far as its form goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    pub method: Method,
+    /// [`Route::path`].
+    pub path: &'static str,
+    /// The braces' content, in order, percent-decoded.
+    pub parameters: Vec<(String, String)>,
+    /// What follows `?`, in order, percent-decoded.
+    pub query: Vec<(String, String)>,
+    /// `Null` if there was none.
+    pub body: Value,
+    /// Of a changing request. The shell has checked it; the incarnation tells a peer's lives apart.
+    pub sequence: Option<Sequence>,
+}
+
+impl Request {
+    /// The parameter `name` of the path; empty if the route has none of that name.
+    pub fn parameter(&self, name: &str) -> &str {
+        self.parameters.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// What the peer is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// An HTTP status.
+    pub status: u16,
+    pub body: Value,
+}
+
+impl Answer {
+    /// 200.
+    pub fn ok(body: Value) -> Answer {
+        Answer { status: 200, body }
+    }
+
+    /// `{"error": {"code", "message"}}`; `message` says what was wrong and what would be right.
+    pub fn error(status: u16, code: &str, message: impl ToString) -> Answer {
+        Answer { status, body: json!({"error": {"code": code, "message": message.to_string()}}) }
+    }
+}
+
+/// What a decision means.
+#[derive(Debug, Clone)]
+pub struct Decision<E> {
+    /// For the peer that asked; of no meaning after events and ticks.
+    pub answer: Option<Answer>,
+    /// What [`Handler::restore`] needs to make the change again. `None`: the state did not change.
+    pub record: Option<Vec<u8>>,
+    /// Events for peers, in order.
+    pub upcalls: Vec<(Identity, Value)>,
+    /// What is to be done outside.
+    pub effects: Vec<E>,
+    /// Peers that are gone for good: their queue and their order are forgotten.
+    pub forget: Vec<Identity>,
+}
+
+impl<E> Default for Decision<E> {
+    fn default() -> Self {
+        Decision { answer: None, record: None, upcalls: Vec::new(), effects: Vec::new(), forget: Vec::new() }
+    }
+}
+
+impl<E> Decision<E> {
+    /// Nothing but an answer.
+    pub fn answer(answer: Answer) -> Decision<E> {
+        Decision { answer: Some(answer), ..Decision::default() }
+    }
+
+    pub(crate) fn changes_nothing(&self) -> bool {
+        self.record.is_none() && self.upcalls.is_empty() && self.forget.is_empty()
+    }
+}
+
+/// Why a stored state was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RestoreError(pub String);
+
+/// The state machine that decides. All calls come from one thread; none may block.
+pub trait Handler: Send + 'static {
+    /// What happens outside and is told by [`crate::shell::Teller`]: a switch has answered.
+    type Event: Send + 'static;
+    /// What is to be done outside.
+    type Effect: Send + 'static;
+
+    /// The paths it serves. Asked once.
+    fn routes(&self) -> Vec<Route>;
+
+    /// Becomes the state of `snapshot`, or the first one, and makes the changes of `records` again. Whatever state it
+    /// had before is to be forgotten, also if this fails.
+    fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError>;
+
+    /// Its state as bytes.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// This controller begins to lead, or goes on after it was not sure of the state. Effects of stored decisions may
+    /// have been lost with its predecessor: it orders again what must be so.
+    fn resume(&mut self, now: Now) -> Decision<Self::Effect>;
+
+    /// Decides a changing request. Called once for each sequence number.
+    fn change(&mut self, peer: &Peer, request: &Request, now: Now) -> Decision<Self::Effect>;
+
+    /// Answers a question.
+    fn read(&self, peer: &Peer, request: &Request, now: Now) -> Answer;
+
+    /// Something happened outside.
+    fn event(&mut self, event: Self::Event, now: Now) -> Decision<Self::Effect>;
+
+    /// When [`Handler::tick`] is due, by [`Now::boot_ns`].
+    fn deadline_ns(&self) -> Option<u64>;
+
+    /// Its deadline has passed.
+    fn tick(&mut self, now: Now) -> Decision<Self::Effect>;
+}

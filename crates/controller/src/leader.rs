@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which controller decides.
+//!
+//! * [`Single`]: one controller on one host, by a lock on a file. It leads as long as it lives.
+//! * [`Elected`]: one of several, by a key in etcd that goes with a lease. The leader keeps the lease alive; when it cannot,
+//!   it stops leading before the lease can end ([`Authority::ReadOnly`]), and leads on if it finds the lease still alive.
+//!
+//! Each leadership has an epoch, larger than all before, under which its changes are stored ([`crate::store`]). The clock
+//! only spares a deposed leader useless work: that it cannot write is for the store to see to.
+
+mod elected;
+mod single;
+
+use serde::{Deserialize, Serialize};
+
+pub use elected::{Elected, ElectedOptions, TTL_MIN_S};
+pub use single::{Lock, LockError, Single};
+
+/// What this controller may do just now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Authority {
+    /// Decide.
+    Leader { epoch: u64 },
+    /// It led and may lead again under the same epoch, but cannot prove that it does: tell what was, change nothing.
+    ReadOnly { epoch: u64, why: String },
+    /// Nothing; ask `leader`, if anybody is known to lead.
+    Standby { leader: Option<Candidate> },
+}
+
+/// Who leads or would lead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Name of the controller.
+    pub name: String,
+    /// `HOST:PORT` where agents reach it.
+    pub address: String,
+}
+
+/// Answers without waiting.
+pub trait Leadership: Send {
+    /// To be asked before each decision, and again before what was read is told.
+    fn authority(&self) -> Authority;
+
+    /// The store has refused our epoch: another leads, whatever we believe.
+    fn deposed(&self);
+}
+
+impl<L: Leadership + ?Sized> Leadership for Box<L> {
+    fn authority(&self) -> Authority {
+        (**self).authority()
+    }
+    fn deposed(&self) {
+        (**self).deposed();
+    }
+}
+
+#[cfg(test)]
+mod tests;

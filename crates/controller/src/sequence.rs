@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The order of one peer's changing requests, and what makes a repeat harmless.
+//!
+//! Every changing request carries `Fide-Sequence: INCARNATION.NUMBER`. The incarnation of a peer never goes back; its
+//! requests are numbered 1, 2, 3 ... without a gap. A peer that got no answer repeats the request with the same number,
+//! as often as it likes: the answer is the stored one, and the request is carried out once.
+//!
+//! A number is used up by an answer that was decided and stored, also by a refusal. Requests turned away before that
+//! (busy, too many, not understood, read-only) use up nothing.
+//!
+//! No clock and no I/O: [`Sequences`] is part of what the shell stores, see [`crate::shell`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::Hasher;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+use crate::identity::Identity;
+
+/// The header's name.
+pub const HEADER: &str = "fide-sequence";
+/// Peers whose order is kept. One more is refused by name until the operator forgets another.
+pub const PEERS_MAX: usize = 1024;
+/// Bytes of an answer that are kept for a repeat. A longer one is not: its repeat is told `answer_gone`.
+pub const ANSWER_MAX: usize = 16 * 1024;
+
+/// Where a request stands among its peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Sequence {
+    /// Which life of the peer; from 1, never goes back.
+    pub incarnation: u64,
+    /// Which request of that life; from 1, without a gap.
+    pub number: u64,
+}
+
+/// A header that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{shown}` is no sequence; write Fide-Sequence: INCARNATION.NUMBER, two decimal numbers from 1 to 18446744073709551615 \
+     without sign or leading zeros"
+)]
+pub struct SequenceError {
+    shown: String,
+}
+
+impl FromStr for Sequence {
+    type Err = SequenceError;
+
+    fn from_str(text: &str) -> Result<Sequence, SequenceError> {
+        let number = |part: &str| {
+            let plain = part.bytes().all(|b| b.is_ascii_digit()) && !part.starts_with('0');
+            if plain { part.parse::<u64>().ok() } else { None }
+        };
+        text.split_once('.')
+            .and_then(|(incarnation, n)| Some(Sequence { incarnation: number(incarnation)?, number: number(n)? }))
+            .ok_or_else(|| SequenceError { shown: text.chars().take(64).collect() })
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.incarnation, self.number)
+    }
+}
+
+/// The answer to a request, as it is kept: status and JSON text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    pub status: u16,
+    /// `None` if it was longer than [`ANSWER_MAX`].
+    pub body: Option<String>,
+}
+
+impl Kept {
+    pub fn new(status: u16, body: String) -> Kept {
+        Kept { status, body: (body.len() <= ANSWER_MAX).then_some(body) }
+    }
+}
+
+/// What is to be done with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Carry it out, then [`Sequences::record`].
+    Fresh,
+    /// It was carried out already; this was the answer.
+    Repeat(Kept),
+}
+
+/// Why a request is not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{got} was carried out before, or belongs to a former life of {peer}; the last one was {last}: go on with {expected}")]
+    Replayed { peer: Identity, got: Sequence, last: Sequence, expected: Sequence },
+    #[error("{got} comes too early for {peer}; send {expected} first")]
+    OutOfOrder { peer: Identity, got: Sequence, expected: Sequence },
+    #[error("{got} of {peer} was carried out already for another request; repeat that one, or go on with {expected}")]
+    Reused { peer: Identity, got: Sequence, expected: Sequence },
+    #[error("the order of {PEERS_MAX} peers is kept already, none is left for {peer}; an operator must remove a host first")]
+    TooManyPeers { peer: Identity },
+}
+
+impl Refusal {
+    /// The error's code in the answer.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::Replayed { .. } => "replayed",
+            Refusal::OutOfOrder { .. } => "out_of_order",
+            Refusal::Reused { .. } => "number_reused",
+            Refusal::TooManyPeers { .. } => "too_many_peers",
+        }
+    }
+
+    /// What the peer should send next, where that is known.
+    pub fn expected(&self) -> Option<Sequence> {
+        match self {
+            Refusal::Replayed { expected, .. }
+            | Refusal::OutOfOrder { expected, .. }
+            | Refusal::Reused { expected, .. } => Some(*expected),
+            Refusal::TooManyPeers { .. } => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Last {
+    sequence: Sequence,
+    digest: u64,
+    answer: Kept,
+}
+
+/// The order of all peers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sequences {
+    peers: BTreeMap<Identity, Last>,
+}
+
+impl Sequences {
+    /// Judges request `got` of `peer`, whose content has the digest `digest` (see [`digest`]). Changes nothing.
+    pub fn check(&self, peer: Identity, got: Sequence, digest: u64) -> Result<Verdict, Refusal> {
+        let Some(last) = self.peers.get(&peer) else {
+            let expected = Sequence { number: 1, ..got };
+            return match got.number {
+                _ if self.peers.len() >= PEERS_MAX => Err(Refusal::TooManyPeers { peer }),
+                1 => Ok(Verdict::Fresh),
+                _ => Err(Refusal::OutOfOrder { peer, got, expected }),
+            };
+        };
+        let expected = match got.incarnation > last.sequence.incarnation {
+            true => Sequence { number: 1, ..got },
+            false => last.sequence.next(),
+        };
+        if got == last.sequence {
+            return match digest == last.digest {
+                true => Ok(Verdict::Repeat(last.answer.clone())),
+                false => Err(Refusal::Reused { peer, got, expected }),
+            };
+        }
+        if got < last.sequence {
+            return Err(Refusal::Replayed { peer, got, last: last.sequence, expected });
+        }
+        if got != expected {
+            return Err(Refusal::OutOfOrder { peer, got, expected });
+        }
+        Ok(Verdict::Fresh)
+    }
+
+    /// Notes that `sequence` of `peer`, for which [`Sequences::check`] said [`Verdict::Fresh`], was answered by `answer`.
+    pub fn record(&mut self, peer: Identity, sequence: Sequence, digest: u64, answer: Kept) {
+        self.peers.insert(peer, Last { sequence, digest, answer });
+    }
+
+    /// The last sequence of `peer` that was carried out.
+    pub fn last(&self, peer: Identity) -> Option<Sequence> {
+        self.peers.get(&peer).map(|last| last.sequence)
+    }
+
+    /// Forgets a peer that was removed for good. Its old requests could be replayed after that, so its certificate
+    /// must be revoked first.
+    pub fn forget(&mut self, peer: Identity) {
+        self.peers.remove(&peer);
+    }
+}
+
+impl Sequence {
+    /// The one after it; after the last number of an incarnation comes the next incarnation.
+    fn next(self) -> Sequence {
+        match self.number.checked_add(1) {
+            Some(number) => Sequence { number, ..self },
+            None => Sequence { incarnation: self.incarnation.saturating_add(1), number: 1 },
+        }
+    }
+}
+
+/// A digest of what a request asks for, to tell a repeat from another request with the same number. Guards against
+/// mistakes of a peer, not against the peer.
+pub fn digest(method: &str, target: &str, body: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    for part in [method.as_bytes(), target.as_bytes(), body] {
+        hasher.write_u64(part.len() as u64);
+        hasher.write(part);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;

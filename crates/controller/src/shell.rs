@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that owns the decisions.
+//!
+//! ```text
+//!  server tasks ──► bounded queue ──► [ decide, up to a batch ] ──► [ store, one append ] ──► answers, upcalls, effects
+//!                    full: busy          Handler                      Store, under an epoch
+//! ```
+//!
+//! Nothing leaves the thread before it is stored: no answer, no upcall, no effect, and no answer to a question that was
+//! asked of a state not stored yet. If storing fails, handler and order go back to what is stored, everybody in the batch
+//! is told that it is not known whether his request was carried out, and nothing is decided until the store was loaded
+//! again. A peer then repeats its request with the same number: it is carried out, or answered as it was.
+
+mod desk;
+mod entry;
+mod thread;
+
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use desk::{Desk, Refused, Reply, Teller};
+
+use crate::handler::Handler;
+use crate::leader::Leadership;
+use crate::store::Store;
+use crate::upcalls::Board;
+
+/// Requests and events that wait for the thread; one more is `busy`.
+pub const QUEUE_MAX: usize = 256;
+/// Requests and events decided before one append.
+pub const TURN_MAX: usize = 32;
+/// A snapshot is made after so many records, or bytes of them.
+pub const SNAPSHOT_RECORDS: usize = 512;
+pub const SNAPSHOT_BYTES: usize = 4 * 1024 * 1024;
+/// Records since the last snapshot. If no snapshot can be made, the controller becomes read-only here.
+pub const RECORDS_MAX: usize = 4096;
+/// How often the thread looks whether it leads when nothing else happens.
+pub const IDLE: Duration = Duration::from_millis(100);
+/// After a load that failed, so long until the next.
+pub const RELOAD_PAUSE_NS: u64 = 500_000_000;
+
+/// A running shell. Dropped, it decides what is in its queue and ends.
+#[derive(Debug)]
+pub struct Shell<E> {
+    desk: Desk,
+    teller: Teller<E>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<E: Send + 'static> Shell<E> {
+    /// Starts the thread. `act` is called on it with each effect once it may happen; it must not block.
+    pub fn start<H, S, L, A>(handler: H, store: S, leadership: L, act: A) -> std::io::Result<Shell<E>>
+    where
+        H: Handler<Event = E>,
+        S: Store + 'static,
+        L: Leadership + 'static,
+        A: FnMut(H::Effect) + Send + 'static,
+    {
+        let (send, jobs) = sync_channel(QUEUE_MAX);
+        let (stop, stopped) = channel();
+        let board = Board::default();
+        let desk = Desk::new(send.clone(), board.clone(), handler.routes());
+        let inner = thread::Thread::new(handler, store, leadership, act, board);
+        let thread =
+            std::thread::Builder::new().name("fide-decide".into()).spawn(move || inner.run(&jobs, &stopped))?;
+        Ok(Shell { desk, teller: Teller::new(send), stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// For the server.
+    pub fn desk(&self) -> Desk {
+        self.desk.clone()
+    }
+
+    /// For what happens outside.
+    pub fn teller(&self) -> Teller<E> {
+        self.teller.clone()
+    }
+
+    /// Whether the thread is there. It ends by itself only by a fault in the handler; the program should end then.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Decides what is in the queue and ends.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl<E> Drop for Shell<E> {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread itself.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::desk::{Asked, Job, Refused, Reply};
+use super::entry::{Done, Entry, Whole, encode, restore};
+use super::{IDLE, RECORDS_MAX, RELOAD_PAUSE_NS, SNAPSHOT_BYTES, SNAPSHOT_RECORDS, TURN_MAX};
+use crate::clock::Now;
+use crate::handler::{Answer, Decision, Handler, Method};
+use crate::identity::Identity;
+use crate::leader::{Authority, Candidate, Leadership};
+use crate::sequence::{Kept, Sequence, Sequences, Verdict};
+use crate::store::{self, Loaded, Snapshot, Store};
+use crate::upcalls::{Board, EVENT_BYTES_MAX};
+
+/// The thread does not turn faster than this on a deadline that stays in the past.
+const TURN_PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) struct Thread<H, S, L, A> {
+    handler: H,
+    store: S,
+    leadership: L,
+    act: A,
+    board: Board,
+    /// What is known; `None` while standing by.
+    state: Option<State>,
+    /// Why the store must be loaded before anything is decided.
+    trouble: Option<String>,
+    tried_ns: u64,
+}
+
+/// What is stored, and what follows from it.
+struct State {
+    epoch: u64,
+    sequences: Sequences,
+    /// A copy of the store's content, to go back to.
+    stored: Loaded,
+}
+
+enum Mode {
+    Lead,
+    ReadOnly(String),
+    Standby(Option<Candidate>),
+}
+
+type ReplyTo = oneshot::Sender<Result<Reply, Refused>>;
+
+/// Decided and not stored.
+struct Pending<E> {
+    entries: Vec<Vec<u8>>,
+    replies: Vec<(ReplyTo, Result<Reply, Refused>, bool)>,
+    upcalls: Vec<(Identity, String)>,
+    forget: Vec<Identity>,
+    effects: Vec<E>,
+}
+
+impl<E> Default for Pending<E> {
+    fn default() -> Self {
+        Pending { entries: vec![], replies: vec![], upcalls: vec![], forget: vec![], effects: vec![] }
+    }
+}
+
+impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
+    pub(super) fn new(handler: H, store: S, leadership: L, act: A, board: Board) -> Self {
+        Thread { handler, store, leadership, act, board, state: None, trouble: None, tried_ns: 0 }
+    }
+
+    pub(super) fn run(mut self, jobs: &Receiver<Job<H::Event>>, stopped: &Receiver<()>) {
+        loop {
+            let stopping = stopped.try_recv() == Err(TryRecvError::Disconnected);
+            let wait = if stopping { Duration::ZERO } else { self.wait() };
+            let mut turn = Vec::with_capacity(TURN_MAX);
+            match jobs.recv_timeout(wait) {
+                Ok(job) => turn.push(job),
+                Err(RecvTimeoutError::Timeout) if stopping => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            turn.extend(std::iter::from_fn(|| jobs.try_recv().ok()).take(TURN_MAX - 1));
+            self.turn(turn);
+        }
+        self.board.close();
+    }
+
+    fn wait(&self) -> Duration {
+        let Some(deadline_ns) = self.state.as_ref().and_then(|_| self.handler.deadline_ns()) else { return IDLE };
+        Duration::from_nanos(deadline_ns.saturating_sub(Now::read().boot_ns)).clamp(TURN_PAUSE, IDLE)
+    }
+
+    fn turn(&mut self, jobs: Vec<Job<H::Event>>) {
+        let now = Now::read();
+        let mode = self.follow(now);
+        let mut pending = Pending::default();
+        if matches!(mode, Mode::Lead) && self.handler.deadline_ns().is_some_and(|at| at <= now.boot_ns) {
+            let decision = self.handler.tick(now);
+            self.note(decision, &mut pending);
+        }
+        for job in jobs {
+            // A store that failed in this turn ends the deciding in it.
+            let failed = self.trouble.clone().map(Mode::ReadOnly);
+            match (failed.as_ref().unwrap_or(&mode), job) {
+                (Mode::Lead, Job::Request(asked)) => self.request(asked, now, &mut pending),
+                (Mode::Lead, Job::Event(event)) => {
+                    let decision = self.handler.event(event, now);
+                    self.note(decision, &mut pending);
+                }
+                (_, Job::Event(_)) => tracing::debug!("an event is dropped: this controller does not lead"),
+                (Mode::ReadOnly(why), Job::Request(asked)) => self.read_only(asked, why, now),
+                (Mode::Standby(leader), Job::Request(asked)) => {
+                    let _ = asked.reply.send(Err(Refused::NotLeader { leader: leader.clone() }));
+                }
+            }
+        }
+        self.commit(pending);
+        if self.trouble.is_none() && self.is_full(SNAPSHOT_RECORDS) {
+            self.snapshot();
+        }
+    }
+
+    /// Brings the state in line with who leads.
+    fn follow(&mut self, now: Now) -> Mode {
+        match self.leadership.authority() {
+            Authority::Leader { epoch } => self.lead(epoch, now),
+            Authority::ReadOnly { epoch, why } if self.state.as_ref().is_some_and(|s| s.epoch == epoch) => {
+                Mode::ReadOnly(why)
+            }
+            Authority::ReadOnly { .. } => Mode::Standby(None),
+            Authority::Standby { leader } => {
+                self.stand_by();
+                Mode::Standby(leader)
+            }
+        }
+    }
+
+    fn stand_by(&mut self) {
+        self.trouble = None;
+        self.tried_ns = 0;
+        if self.state.take().is_some() {
+            self.board.close();
+        }
+    }
+
+    fn lead(&mut self, epoch: u64, now: Now) -> Mode {
+        if self.state.as_ref().is_some_and(|state| state.epoch != epoch) {
+            // Another may have led in between.
+            self.stand_by();
+        }
+        if self.state.is_none() || self.trouble.is_some() {
+            if now.boot_ns.saturating_sub(self.tried_ns) < RELOAD_PAUSE_NS {
+                return Mode::ReadOnly(self.trouble.clone().unwrap_or_default());
+            }
+            self.tried_ns = now.boot_ns;
+            self.load(epoch, now);
+        }
+        if self.trouble.is_none() && self.is_full(RECORDS_MAX) {
+            self.snapshot();
+        }
+        match (&self.trouble, &self.state) {
+            (Some(why), _) => Mode::ReadOnly(why.clone()),
+            (None, Some(_)) => Mode::Lead,
+            // Deposed.
+            (None, None) => Mode::Standby(None),
+        }
+    }
+
+    fn load(&mut self, epoch: u64, now: Now) {
+        let loaded = match self.store.load(epoch) {
+            Ok(loaded) => loaded,
+            Err(why) => return self.failed(&why),
+        };
+        match restore(&mut self.handler, &loaded) {
+            Ok((sequences, upcalls)) => {
+                tracing::info!(epoch, records = loaded.records.len(), "the state of {} is loaded", self.store.place());
+                self.state = Some(State { epoch, sequences, stored: loaded });
+                self.trouble = None;
+                self.board.open(upcalls);
+            }
+            Err(why) => {
+                self.state = None;
+                self.board.close();
+                return self.told(format!("{}: {why}", self.store.place()));
+            }
+        }
+        let mut pending = Pending::default();
+        let decision = self.handler.resume(now);
+        self.note(decision, &mut pending);
+        self.commit(pending);
+    }
+
+    fn told(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            tracing::error!("nothing can be changed: {why}");
+        }
+        self.trouble = Some(why);
+    }
+
+    /// The store failed: it is to be loaded before anything else, or this controller is deposed.
+    fn failed(&mut self, why: &store::Error) {
+        self.told(why.to_string());
+        if matches!(why, store::Error::Fenced { .. }) {
+            self.leadership.deposed();
+            self.stand_by();
+        }
+    }
+
+    fn request(&mut self, asked: Asked, now: Now, pending: &mut Pending<H::Effect>) {
+        let Asked { peer, request, digest, reply } = asked;
+        let Some(state) = &self.state else {
+            let _ = reply.send(Err(Refused::NotLeader { leader: None }));
+            return;
+        };
+        let (Some(sequence), false) = (request.sequence, request.method == Method::Get) else {
+            let answer = self.handler.read(&peer, &request, now);
+            pending.replies.push((reply, Ok(told(answer, false)), true));
+            return;
+        };
+        let result = match state.sequences.check(peer.identity, sequence, digest) {
+            Err(refusal) => Err(refusal.into()),
+            Ok(Verdict::Repeat(Kept { status, body: Some(body) })) => Ok(Reply { status, body, stale: false }),
+            Ok(Verdict::Repeat(Kept { body: None, .. })) => Err(Refused::AnswerGone),
+            Ok(Verdict::Fresh) => {
+                let decision = self.handler.change(&peer, &request, now);
+                self.take(decision, Some((peer.identity, sequence, digest)), pending)
+            }
+        };
+        pending.replies.push((reply, result, false));
+    }
+
+    fn note(&mut self, decision: Decision<H::Effect>, pending: &mut Pending<H::Effect>) {
+        if let Err(why) = self.take(decision, None, pending) {
+            tracing::error!("a decision does not count: {why}");
+        }
+    }
+
+    /// Puts a decision, which the handler's state contains already, with those to be stored.
+    fn take(
+        &mut self,
+        decision: Decision<H::Effect>,
+        asked: Option<(Identity, Sequence, u64)>,
+        pending: &mut Pending<H::Effect>,
+    ) -> Result<Reply, Refused> {
+        if self.state.is_none() {
+            // Deposed within this turn.
+            return Err(Refused::NotLeader { leader: None });
+        }
+        let silent = Answer::error(500, "no_answer", "the controller decided without an answer; ask for the state");
+        let changes_nothing = decision.changes_nothing();
+        let reply = told(decision.answer.unwrap_or(silent), false);
+        if !changes_nothing || asked.is_some() {
+            let done = asked.map(|(peer, sequence, digest)| {
+                Done { peer, sequence, digest, answer: Kept::new(reply.status, reply.body.clone()) }
+            });
+            let upcalls: Vec<(Identity, String)> =
+                decision.upcalls.into_iter().map(|(peer, body)| (peer, body.to_string())).collect();
+            let entry = Entry {
+                core: decision.record,
+                done,
+                upcalls,
+                acknowledged: self.board.take_unstored(),
+                forget: decision.forget,
+            };
+            self.reserve(&entry, pending)?;
+            if let (Some(state), Some(done)) = (&mut self.state, entry.done) {
+                state.sequences.record(done.peer, done.sequence, done.digest, done.answer);
+            }
+            for peer in &entry.forget {
+                if let Some(state) = &mut self.state {
+                    state.sequences.forget(*peer);
+                }
+            }
+            pending.upcalls.extend(entry.upcalls);
+            pending.forget.extend(entry.forget);
+        }
+        pending.effects.extend(decision.effects);
+        Ok(reply)
+    }
+
+    /// Adds `entry` to what is stored with the next append, making that one now if it would become too large.
+    fn reserve(&mut self, entry: &Entry, pending: &mut Pending<H::Effect>) -> Result<(), Refused> {
+        let long = entry.upcalls.iter().map(|(_, body)| body.len()).find(|len| *len > EVENT_BYTES_MAX);
+        let encoded = match (long, encode(entry)) {
+            (Some(len), _) => Err(format!("an event of {len} bytes, at most {EVENT_BYTES_MAX} are allowed")),
+            (None, Ok(bytes)) if bytes.len() > store::RECORD_MAX => {
+                Err(format!("a record of {} bytes, at most {} are allowed", bytes.len(), store::RECORD_MAX))
+            }
+            (None, Ok(bytes)) => Ok(bytes),
+            (None, Err(why)) => Err(why.to_string()),
+        };
+        let len = encoded.as_ref().map_or(0, Vec::len);
+        let bytes: usize = pending.entries.iter().map(Vec::len).sum();
+        if encoded.is_err() || pending.entries.len() >= store::BATCH_MAX || bytes + len > store::BATCH_BYTES_MAX {
+            self.commit(std::mem::take(pending));
+            if let Some(why) = &self.trouble {
+                return Err(Refused::ReadOnly { why: why.clone() });
+            }
+        }
+        match encoded {
+            Ok(bytes) => pending.entries.push(bytes),
+            Err(why) => {
+                // The handler has made the change; it is taken back.
+                self.roll_back();
+                return Err(Refused::TooLarge { why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what is pending and lets it out.
+    fn commit(&mut self, pending: Pending<H::Effect>) {
+        let Pending { entries, replies, upcalls, forget, effects } = pending;
+        if !entries.is_empty() {
+            let stored = match &mut self.state {
+                Some(state) => {
+                    let done = self.store.append(state.stored.last() + 1, &entries);
+                    done.inspect(|()| state.stored.records.extend(entries))
+                }
+                None => Err(store::Error::NotLoaded { place: self.store.place() }),
+            };
+            if let Err(why) = stored {
+                let refused = match &why {
+                    store::Error::Unavailable { .. } | store::Error::Io { .. } => Refused::Unknown { why: why.to_string() },
+                    store::Error::Fenced { .. } => Refused::NotLeader { leader: None },
+                    _ => Refused::ReadOnly { why: why.to_string() },
+                };
+                self.roll_back();
+                self.failed(&why);
+                for (reply, ..) in replies {
+                    let _ = reply.send(Err(refused.clone()));
+                }
+                return;
+            }
+        }
+        for (peer, body) in upcalls {
+            if let Err(why) = self.board.publish(peer, body) {
+                tracing::error!(%peer, "an event is not delivered: {why}");
+            }
+        }
+        forget.into_iter().for_each(|peer| self.board.forget(peer));
+        effects.into_iter().for_each(&mut self.act);
+        let proved = matches!(self.leadership.authority(), Authority::Leader { epoch } if self.state.as_ref().is_some_and(|s| s.epoch == epoch));
+        for (reply, mut result, read) in replies {
+            if let Ok(told) = &mut result {
+                told.stale = read && !proved;
+            }
+            // Who asked may have gone.
+            let _ = reply.send(result);
+        }
+    }
+
+    /// Handler and order go back to what is stored.
+    fn roll_back(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        match restore(&mut self.handler, &state.stored) {
+            Ok((sequences, _)) => state.sequences = sequences,
+            Err(why) => {
+                self.state = None;
+                self.board.close();
+                self.told(why.to_string());
+            }
+        }
+    }
+
+    fn is_full(&self, records: usize) -> bool {
+        self.state.as_ref().is_some_and(|state| {
+            let stored = &state.stored.records;
+            stored.len() >= records || stored.iter().map(Vec::len).sum::<usize>() >= SNAPSHOT_BYTES
+        })
+    }
+
+    fn snapshot(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        let whole =
+            Whole { core: self.handler.snapshot(), sequences: state.sequences.clone(), upcalls: self.board.copy() };
+        let through = state.stored.last();
+        let made = match encode(&whole) {
+            Ok(bytes) => self.store.snapshot(through, &bytes).map(|()| bytes),
+            Err(why) => Err(store::Error::Io { place: self.store.place(), why: why.to_string() }),
+        };
+        match made {
+            Ok(bytes) => state.stored = Loaded { snapshot: Some(Snapshot { through, state: bytes }), records: Vec::new() },
+            Err(why) => self.failed(&why),
+        }
+    }
+
+    /// Answers a question by the last state that is known; nothing else.
+    fn read_only(&self, asked: Asked, why: &str, now: Now) {
+        let Asked { peer, request, reply, .. } = asked;
+        let result = match (&self.state, request.method) {
+            (Some(_), Method::Get) => Ok(told(self.handler.read(&peer, &request, now), true)),
+            _ => Err(Refused::ReadOnly { why: why.to_owned() }),
+        };
+        let _ = reply.send(result);
+    }
+}
+
+fn told(answer: Answer, stale: bool) -> Reply {
+    Reply { status: answer.status, body: answer.body.to_string(), stale }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The smallest handler that uses everything: a sum.
+
+use serde_json::json;
+
+use crate::clock::Now;
+use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
+use crate::identity::{Identity, Role};
+
+/// Adds what it is sent, and tells who asked and `host.watcher`. An event is added too; a tick adds 1000.
+#[derive(Debug, Default)]
+pub(crate) struct Adder {
+    total: u64,
+    count: u64,
+    deadline_ns: Option<u64>,
+}
+
+pub(crate) const ADD: Route = Route { method: Method::Post, path: "/v1/add", roles: &[Role::Host, Role::Operator] };
+pub(crate) const ODD: Route = Route { method: Method::Put, path: "/v1/odd/{how}", roles: &[Role::Host] };
+pub(crate) const TOTAL: Route = Route { method: Method::Get, path: "/v1/total", roles: &[Role::Host, Role::Operator] };
+pub(crate) const RESET: Route = Route { method: Method::Delete, path: "/v1/total", roles: &[Role::Operator] };
+
+pub(crate) fn watcher() -> Identity {
+    Identity::host("watcher").unwrap()
+}
+
+impl Adder {
+    fn add(&mut self, n: u64) -> Decision<u64> {
+        self.total += n;
+        self.count += 1;
+        Decision {
+            answer: Some(Answer::ok(json!({"total": self.total, "count": self.count}))),
+            record: Some(n.to_le_bytes().to_vec()),
+            upcalls: vec![(watcher(), json!({"total": self.total}))],
+            effects: vec![self.total],
+            forget: vec![],
+        }
+    }
+}
+
+impl Handler for Adder {
+    type Event = u64;
+    type Effect = u64;
+
+    fn routes(&self) -> Vec<Route> {
+        vec![ADD, ODD, TOTAL, RESET]
+    }
+
+    fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError> {
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError("8 bytes".into()));
+        *self = Adder::default();
+        if let Some(bytes) = snapshot {
+            let (total, count) = bytes.split_at(8);
+            (self.total, self.count) = (number(total)?, number(count)?);
+        }
+        for record in records {
+            self.total += number(record)?;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        [self.total.to_le_bytes(), self.count.to_le_bytes()].concat()
+    }
+
+    fn resume(&mut self, _: Now) -> Decision<u64> {
+        Decision { effects: vec![self.total], ..Decision::default() }
+    }
+
+    fn change(&mut self, _: &Peer, request: &Request, now: Now) -> Decision<u64> {
+        match (request.path, request.parameter("how")) {
+            (path, _) if path == ADD.path => match request.body["n"].as_u64() {
+                Some(n) => self.add(n),
+                None => Decision::answer(Answer::error(422, "no_number", "`n` is missing; give a number")),
+            },
+            (_, "large") => {
+                self.total += 1;
+                Decision { record: Some(vec![0; crate::store::RECORD_MAX]), ..Decision::default() }
+            }
+            (_, "talkative") => Decision {
+                upcalls: vec![(watcher(), json!("x".repeat(crate::upcalls::EVENT_BYTES_MAX)))],
+                ..self.add(1)
+            },
+            (_, "long") => {
+                Decision { answer: Some(Answer::ok(json!("x".repeat(crate::sequence::ANSWER_MAX)))), ..self.add(1) }
+            }
+            (_, "later") => {
+                self.deadline_ns = Some(now.boot_ns + 1_000_000);
+                Decision::answer(Answer::ok(json!({})))
+            }
+            (_, "forget") => Decision { forget: vec![watcher()], ..self.add(0) },
+            _ => Decision::default(),
+        }
+    }
+
+    fn read(&self, _: &Peer, _: &Request, _: Now) -> Answer {
+        Answer::ok(json!({"total": self.total, "count": self.count}))
+    }
+
+    fn event(&mut self, n: u64, _: Now) -> Decision<u64> {
+        self.add(n)
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    fn tick(&mut self, _: Now) -> Decision<u64> {
+        self.deadline_ns = None;
+        self.add(1000)
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Something made of files, made again when they change.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use arc_swap::ArcSwap;
+
+use super::{Error, FILE_BYTES_MAX};
+
+/// Inode, size and times of each file; `None` for one that is not there.
+type Fingerprint = Vec<Option<(u64, u64, i64, i64, i64, i64)>>;
+type Build<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Error> + Send + Sync>;
+
+pub(super) struct Reloading<T> {
+    files: Vec<PathBuf>,
+    /// The one of them that others must not read.
+    key: PathBuf,
+    build: Build<T>,
+    current: ArcSwap<T>,
+    /// Grows with each set that is put in force; from 1.
+    generation: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The files as they were when they were last read, whether they were taken or not.
+    read: Fingerprint,
+    /// As they were at the last look.
+    seen: Fingerprint,
+    trouble: Option<Error>,
+}
+
+impl<T> Reloading<T> {
+    pub(super) fn load(files: Vec<PathBuf>, key: PathBuf, build: Build<T>) -> Result<Reloading<T>, Error> {
+        let (read, contents) = contents(&files, &key)?;
+        let first = build(&contents)?;
+        let state = Mutex::new(State { seen: read.clone(), read, trouble: None });
+        let current = ArcSwap::from_pointee(first);
+        Ok(Reloading { files, key, build, current, generation: AtomicU64::new(1), state })
+    }
+
+    pub(super) fn current(&self) -> Arc<T> {
+        self.current.load_full()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn trouble(&self) -> Option<Error> {
+        self.lock().trouble.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn reload(&self) -> Result<(), Error> {
+        self.read(&mut self.lock())
+    }
+
+    /// A set is read when it differs from the one last read and has not changed since the last look: files that are
+    /// being copied are left to settle.
+    pub(super) fn look(&self) -> bool {
+        let mut state = self.lock();
+        let now = fingerprint(&self.files);
+        let rests = now == state.seen;
+        state.seen = now;
+        rests && state.seen != state.read && self.read(&mut state).is_ok()
+    }
+
+    fn read(&self, state: &mut State) -> Result<(), Error> {
+        let before = fingerprint(&self.files);
+        let made = contents(&self.files, &self.key).and_then(|(_, contents)| (self.build)(&contents));
+        // Not read again until they change once more.
+        state.read = before;
+        match made {
+            Ok(made) => {
+                // Whoever sees the new generation finds a set at least as new.
+                self.current.store(Arc::new(made));
+                self.generation.fetch_add(1, Ordering::AcqRel);
+                if state.trouble.take().is_some() {
+                    tracing::info!("the new certificates are in force");
+                }
+                Ok(())
+            }
+            Err(why) => {
+                if state.trouble.as_ref() != Some(&why) {
+                    tracing::warn!("new certificates are not taken, the old ones stay in force: {why}");
+                }
+                if why == Error::Changing {
+                    state.read.clear();
+                }
+                state.trouble = Some(why.clone());
+                Err(why)
+            }
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Reloading<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloading").field("files", &self.files).field("generation", &self.generation()).finish()
+    }
+}
+
+fn fingerprint(files: &[PathBuf]) -> Fingerprint {
+    let of = |m: Metadata| (m.ino(), m.len(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
+    files.iter().map(|path| std::fs::metadata(path).ok().map(of)).collect()
+}
+
+/// Reads all files, which must stay as they are meanwhile.
+fn contents(files: &[PathBuf], key: &Path) -> Result<(Fingerprint, Vec<Vec<u8>>), Error> {
+    let before = fingerprint(files);
+    let contents = files.iter().map(|path| one(path, path == key)).collect::<Result<Vec<_>, _>>()?;
+    if fingerprint(files) != before {
+        return Err(Error::Changing);
+    }
+    Ok((before, contents))
+}
+
+fn one(path: &Path, key: bool) -> Result<Vec<u8>, Error> {
+    let refused = |why: String| Error::File { path: path.to_owned(), why };
+    let file = File::open(path).map_err(|e| refused(format!("cannot be read ({e})")))?;
+    let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
+    if !meta.is_file() {
+        return Err(refused("is no file".into()));
+    }
+    if key && meta.permissions().mode() & 0o007 != 0 {
+        return Err(Error::OpenKey { path: path.to_owned() });
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| refused(e.to_string()))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(refused(format!("is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+use crate::pki::{CA_DAYS, CERTIFICATE_DAYS, Request, init, issue, renew, retire_cas, revoke, rotate_ca};
+use proptest::prelude::*;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+struct Made {
+    _scratch: tempfile::TempDir,
+    dir: PathBuf,
+    server: Files,
+    alpha: Files,
+}
+
+fn controller() -> Identity {
+    "controller.c1".parse().unwrap()
+}
+
+fn alpha() -> Identity {
+    "host.alpha".parse().unwrap()
+}
+
+fn made() -> Made {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("pki");
+    let server = init(&dir, CA_DAYS, &Request { addresses: vec!["c1.example".into()], ..Request::new(controller()) }).unwrap();
+    let alpha = issue(&dir, &Request { addresses: vec!["c1.example".into()], ..Request::new(alpha()) }).unwrap();
+    let mut server = Files::of_member(&server.dir);
+    server.revoked = Some(dir.join(pki::REVOKED_FILE));
+    Made { _scratch: scratch, dir, server, alpha: Files::of_member(&alpha.dir) }
+}
+
+type Pair = (server::TlsStream<DuplexStream>, client::TlsStream<DuplexStream>);
+
+async fn connect(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &'static str) -> Result<Pair, String> {
+    let (a, b) = tokio::io::duplex(64 * 1024);
+    let name = ServerName::try_from(name).unwrap();
+    let (served, called) =
+        tokio::join!(TlsAcceptor::from(server.clone()).accept(a), TlsConnector::from(client.clone()).connect(name, b));
+    match (served, called) {
+        (Ok(served), Ok(called)) => Ok((served, called)),
+        (served, called) => Err(format!("{:?} {:?}", served.err(), called.err())),
+    }
+}
+
+async fn talk((a, b): &mut Pair) {
+    let mut got = [0; 4];
+    a.write_all(b"ping").await.unwrap();
+    a.flush().await.unwrap();
+    b.read_exact(&mut got).await.unwrap();
+    b.write_all(b"pong").await.unwrap();
+    b.flush().await.unwrap();
+    a.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"pong");
+}
+
+fn peer_of(tls: &ServerTls, pair: &Pair) -> Result<Admitted, NotAdmitted> {
+    tls.greet(pair.0.get_ref().1.peer_certificates().unwrap())
+}
+
+#[tokio::test]
+async fn both_ends_know_each_other() {
+    let made = made();
+    let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha).unwrap());
+    let mut pair = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
+    talk(&mut pair).await;
+    assert_eq!(peer_of(&server, &pair).unwrap().identity, alpha());
+    // A controller under another address is not believed.
+    assert!(connect(&server.current().config, &client.current().config, "c2.example").await.is_err());
+}
+
+#[tokio::test]
+async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
+    let made = made();
+    let client = ClientTls::load(made.alpha.clone()).unwrap().current();
+    // The host's own certificate has the controller's address, as nobody can check what addresses a host has.
+    let set = Reloading::load(made.alpha.list(), made.alpha.key.clone(), Box::new(|c| Ok(c.to_vec()))).unwrap().current();
+    let set = Set::parse(&made.alpha, &set).unwrap();
+    let builder = || ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
+    let impostor = builder().unwrap().with_no_client_auth().with_single_cert(set.chain, set.key).unwrap();
+    assert!(connect(&Arc::new(impostor), &client.config, "c1.example").await.is_err());
+    assert!(matches!(ServerTls::load(made.alpha.clone()), Err(Error::NotIssued { .. })));
+
+    let server = ServerTls::load(made.server).unwrap().current();
+    let nobody = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Servers::new(set.roots, Default::default(), provider()).unwrap()))
+        .with_no_client_auth();
+    assert!(connect(&server.config, &Arc::new(nobody), "c1.example").await.is_err());
+    let other = self::made();
+    let stranger = ClientTls::load(other.alpha).unwrap().current();
+    assert!(connect(&server.config, &stranger.config, "c1.example").await.is_err());
+}
+
+#[tokio::test]
+async fn a_revoked_peer_is_refused_and_its_open_connection_too() {
+    let made = made();
+    let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha).unwrap());
+    let mut open = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
+    let mut peer = peer_of(&server, &open).unwrap();
+    revoke(&made.dir, alpha()).unwrap();
+    assert_eq!(server.admit(&mut peer), Ok(()));
+    server.reload().unwrap();
+    let refused = server.admit(&mut peer).unwrap_err().to_string();
+    assert!(refused.contains("revoked"), "{refused}");
+    talk(&mut open).await;
+    assert!(connect(&server.current().config, &client.current().config, "c1.example").await.is_err());
+    // The member is let in again with a new certificate.
+    renew(&made.dir, alpha(), 1).unwrap();
+    client.reload().unwrap();
+    let pair = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
+    peer_of(&server, &pair).unwrap();
+}
+
+#[tokio::test]
+async fn an_authority_is_replaced_without_cutting_anybody_off() {
+    let made = made();
+    let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha).unwrap());
+    let reconnect = async || connect(&server.current().config, &client.current().config, "c1.example").await;
+    let mut open = reconnect().await.unwrap();
+    let mut peer = peer_of(&server, &open).unwrap();
+    rotate_ca(&made.dir, CA_DAYS).unwrap();
+    // Any order of the members does.
+    server.reload().unwrap();
+    reconnect().await.unwrap();
+    client.reload().unwrap();
+    renew(&made.dir, controller(), CERTIFICATE_DAYS).unwrap();
+    server.reload().unwrap();
+    reconnect().await.unwrap();
+    renew(&made.dir, alpha(), CERTIFICATE_DAYS).unwrap();
+    client.reload().unwrap();
+    reconnect().await.unwrap();
+    assert_eq!(server.admit(&mut peer), Ok(()));
+    retire_cas(&made.dir).unwrap();
+    server.reload().unwrap();
+    client.reload().unwrap();
+    reconnect().await.unwrap();
+    // The connection from before is still there, but its certificate is believed no more.
+    talk(&mut open).await;
+    assert!(server.admit(&mut peer).unwrap_err().to_string().contains("believed no more"));
+}
+
+#[tokio::test]
+async fn half_written_or_mismatching_files_leave_the_old_ones_in_force() {
+    let made = made();
+    let server = ServerTls::load(made.server.clone()).unwrap();
+    let client = ClientTls::load(made.alpha).unwrap().current();
+    let works = async || connect(&server.current().config, &client.config, "c1.example").await.is_ok();
+    for path in made.server.list() {
+        let whole = std::fs::read(&path).unwrap();
+        let mut cut = whole[..whole.len() / 2].to_vec();
+        cut.extend(b"zzz");
+        std::fs::write(&path, &cut).unwrap();
+        let refused = server.reload().unwrap_err();
+        assert!(refused.to_string().contains(path.to_str().unwrap()), "{refused}");
+        assert_eq!(server.trouble(), Some(refused));
+        assert!(works().await);
+        std::fs::write(&path, &whole).unwrap();
+        server.reload().unwrap();
+        assert_eq!(server.trouble(), None);
+    }
+    // A new certificate with the old key.
+    let key = std::fs::read(&made.server.key).unwrap();
+    renew(&made.dir, controller(), 5).unwrap();
+    let new_key = std::fs::read(&made.server.key).unwrap();
+    std::fs::write(&made.server.key, key).unwrap();
+    assert!(matches!(server.reload(), Err(Error::Mismatch { .. })), "{:?}", server.trouble());
+    assert!(works().await);
+    std::fs::write(&made.server.key, new_key).unwrap();
+    server.reload().unwrap();
+    assert!(works().await);
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&made.server.key, PermissionsExt::from_mode(0o604)).unwrap();
+    assert!(server.reload().unwrap_err().to_string().contains("chmod 600"));
+    std::fs::remove_file(&made.server.certificate).unwrap();
+    assert!(server.reload().unwrap_err().to_string().contains("cannot be read"));
+    assert!(works().await);
+}
+
+#[test]
+fn changed_files_are_read_once_they_rest() {
+    let made = made();
+    let server = ServerTls::load(made.server.clone()).unwrap();
+    let first = server.current().own.serial.clone();
+    assert!(!server.look() && !server.look());
+    renew(&made.dir, controller(), 5).unwrap();
+    // Seen, but it may be going on.
+    assert!(!server.look());
+    assert!(server.look());
+    assert_ne!(server.current().own.serial, first);
+    assert!(!server.look());
+    // A bad set is told once and not read over and over.
+    std::fs::write(&made.server.authorities, "nonsense").unwrap();
+    assert!(!server.look() && !server.look() && !server.look());
+    assert!(server.trouble().unwrap().to_string().contains("ca.pem"));
+    assert_eq!(server.inner.generation(), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Garbage in any of the files is refused with a reason, or is harmless.
+    #[test]
+    fn garbage_never_panics(which in 0..4usize, garbage in prop::collection::vec(any::<u8>(), 0..300), at in any::<prop::sample::Index>()) {
+        static FILES: std::sync::OnceLock<(Files, Vec<Vec<u8>>)> = std::sync::OnceLock::new();
+        let (files, contents) = FILES.get_or_init(|| {
+            let made = made();
+            let contents = made.server.list().iter().map(|path| std::fs::read(path).unwrap()).collect();
+            (made.server, contents)
+        });
+        let mut changed = contents.clone();
+        let at = at.index(changed[which].len() + 1);
+        changed[which].splice(at..at, garbage.iter().copied());
+        let _ = serving(files, &changed);
+        let _ = calling(files, &changed);
+        changed[which] = garbage;
+        if which < 3 {
+            prop_assert!(serving(files, &changed).is_err());
+        }
+        let _ = serving(files, &changed);
+    }
+}
