@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide agent` on every host of a testbed.
 
-use crate::net::{Host, Testbed};
+use crate::net::Testbed;
+use crate::node::Host;
 use crate::sys::now_ns;
 use crate::{Error, Result, find_binary, retry_until};
 use rustix::net::{
