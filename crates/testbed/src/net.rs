@@ -3,10 +3,10 @@
 
 use crate::load::{Flood, FloodSpec};
 use crate::names::Owner;
-use crate::node::{FIRST_HOST, Host, Node, address, mac, ready_to_build};
+use crate::node::{Cluster, FIRST_HOST, Host, Node, address, mac, ready_to_build};
 use crate::port::{await_forwarding, deaf_to_igmp, queue_script};
 use crate::reaper::Reaper;
-use crate::sys::{self, BridgeControl, PORT_DISABLED, PORT_FORWARDING};
+use crate::sys::{self, LinkControl, PORT_DISABLED, PORT_FORWARDING};
 use crate::tools::batch;
 use crate::{Error, Result};
 use std::fmt::Write;
@@ -100,7 +100,7 @@ impl Spec {
 #[derive(Debug)]
 struct Switch {
     namespace: String,
-    control: BridgeControl,
+    control: LinkControl,
     /// Link index of host `i + 1`'s port.
     ports: Vec<u32>,
 }
@@ -253,6 +253,16 @@ impl Testbed {
     }
 }
 
+impl Cluster for Testbed {
+    fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+}
+
 impl Drop for Testbed {
     fn drop(&mut self) {
         self.reaper.finish();
@@ -356,7 +366,7 @@ fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
             sys::offloads_off(&port)?;
             ports.push(sys::link_index(&port)?);
         }
-        Ok(Switch { namespace: ns.to_string(), control: BridgeControl::open()?, ports })
+        Ok(Switch { namespace: ns.to_string(), control: LinkControl::open()?, ports })
     })?
 }
 

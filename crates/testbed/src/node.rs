@@ -168,6 +168,14 @@ impl Host {
     }
 }
 
+/// Hosts that programs run on, and a directory for their files: a [`crate::Testbed`] or a [`crate::fabric::Fabric`].
+pub trait Cluster {
+    /// All hosts, in order, from h1.
+    fn hosts(&self) -> &[Host];
+    /// A directory that goes with them.
+    fn scratch(&self) -> &Path;
+}
+
 pub(crate) fn address(host: usize, plane: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 70, plane as u8 + 1, host as u8)
 }
