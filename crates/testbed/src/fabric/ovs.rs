@@ -110,7 +110,11 @@ impl Ovs {
     /// Stops or lets go what a port takes in and gives out, with its carrier as it is.
     pub(super) fn silence(&self, port: &str, silent: bool) -> Result<()> {
         let words = if silent { ["no-receive", "no-forward"] } else { ["receive", "forward"] };
-        words.iter().try_for_each(|w| self.run("ovs-ofctl", &["-O", "OpenFlow13", "mod-port", &self.target(), port, w]))
+        for word in words {
+            self.run("ovs-ofctl", &["-O", "OpenFlow13", "mod-port", &self.target(), port, word])?;
+        }
+        // Packets go by cached decisions until these have been looked through.
+        self.run("ovs-appctl", &["-t", &self.path("ovs-vswitchd.ctl"), "revalidator/wait"])
     }
 
     fn run(&self, program: &str, args: &[&str]) -> Result<()> {
