@@ -24,7 +24,7 @@ mod link;
 pub mod linux;
 mod mdb;
 mod netlink;
-// pub mod ovs;
+pub mod ovs;
 mod plan;
 mod queue;
 mod types;

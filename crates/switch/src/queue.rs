@@ -215,8 +215,9 @@ fn remember(netlink: &mut Netlink, port: (&str, u32), root: Raw) -> Result<Befor
     if CLASSLESS.contains(&kind.as_str()) {
         return Ok(Before::Made(messages));
     }
-    if kind != "htb" {
-        return refuse("");
+    match codec::htb_again(&root.body).filter(|_| kind == "htb") {
+        Some(body) => messages = vec![Raw { kind: RTM_NEWQDISC, body }],
+        None => return refuse(""),
     }
     match htb_parts(netlink, index, tcm.handle).map_err(|e| e.on(format!("port {name}: reading its queues"), &[]))? {
         Some(parts) => messages.extend(parts),

@@ -4,6 +4,7 @@
 mod root {
     pub(super) mod common;
     mod linux;
+    mod ovs;
     mod queues;
     mod trees;
 }

@@ -72,6 +72,19 @@ pub(super) fn htb(port: u32, handle: u32, rest: u32) -> Vec<u8> {
     Tcm { port, handle, parent: TC_H_ROOT, info: 0 }.with(b"htb\0", &[nla(TCA_HTB_INIT, &init)])
 }
 
+/// A listed HTB as a request: the kernel lists its own version with a minor number that it does not accept.
+pub(super) fn htb_again(body: &[u8]) -> Option<Vec<u8>> {
+    let all = attributes(options(body)?);
+    let parts = all.iter().map(|(kind, value)| {
+        let mut value = value.to_vec();
+        if *kind == TCA_HTB_INIT && value.len() >= 4 {
+            value[..4].copy_from_slice(&HTB_VERSION.to_ne_bytes());
+        }
+        nla(*kind, &value)
+    });
+    Some(Tcm { info: 0, ..Tcm::parse(body)? }.with(b"htb\0", &parts.collect::<Vec<_>>()))
+}
+
 /// A class of HTB, as far as it is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {

@@ -2,10 +2,12 @@
 //! Fabrics with drivers to their switches, and hosts that send and count.
 
 use fide_switch::linux::Linux;
+use fide_switch::ovs::Ovs;
 use fide_switch::{Driver, GroupRange, Rule};
 use fide_testbed::fabric::{Fabric, Switch, SwitchKind};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) const PORT: u16 = 7000;
@@ -35,7 +37,7 @@ pub(crate) fn open(switch: &Switch) -> Box<dyn Driver> {
     let netns = switch.node().namespace_path();
     match switch.kind() {
         SwitchKind::Bridge => Box::new(Linux::open(Some(&netns), "br0", range()).unwrap()),
-        SwitchKind::Ovs => unimplemented!(),
+        SwitchKind::Ovs => Box::new(Ovs::open(&switch.ovs_target().unwrap(), Some(&netns), range()).unwrap()),
     }
 }
 
@@ -104,4 +106,42 @@ pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32
         }
     }
     who
+}
+
+/// Changes a group's ports 200 times, while h1 sends every millisecond: h2, which is in every set, loses nothing.
+pub(crate) fn change_ports(fabric: &Fabric) {
+    const CHANGES: usize = 200;
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    let group = group(0, 1);
+    let sets = [["h2", "h3"], ["h2", "h4"]];
+    driver.install(&[Rule::new(group, sets[0])]).unwrap();
+    let (stays, comes) = (inbox(fabric, 2, 0, group), inbox(fabric, 4, 0, group));
+    let outbox = outbox(fabric, 1, 0);
+    let stop = AtomicBool::new(false);
+    let (sent, mut got) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut n = 0u32;
+            while !stop.load(Ordering::Relaxed) {
+                outbox.send_to(&n.to_ne_bytes(), (group, PORT)).unwrap();
+                n += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            n
+        });
+        let mut got = Vec::new();
+        for turn in 1..=CHANGES {
+            driver.install(&[Rule::new(group, sets[turn % 2])]).unwrap();
+            got.extend(drain(&stays));
+            // A few packets between changes.
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
+        stop.store(true, Ordering::Relaxed);
+        (sender.join().unwrap(), got)
+    });
+    std::thread::sleep(QUIET);
+    got.extend(drain(&stays));
+    assert_eq!(got, (0..sent).collect::<Vec<_>>(), "h2 was in every set");
+    let now_and_then = drain(&comes).len();
+    assert!(now_and_then > 0 && now_and_then < sent as usize, "h4 was in half of them: {now_and_then} of {sent}");
 }

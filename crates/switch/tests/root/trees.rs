@@ -3,7 +3,7 @@
 
 use super::common::{group, heard, open, root_or_skip, tree};
 use fide_switch::Lanes;
-use fide_testbed::fabric::{Cut, Fabric, FabricSpec, ThreeTier};
+use fide_testbed::fabric::{Cut, Fabric, FabricSpec, SwitchKind, ThreeTier, ovs_supported};
 
 /// Both trees of h1: exactly the receivers get exactly one copy each; a cut switch of one leaves the other.
 fn try_trees(spec: FabricSpec, spine: &str) {
@@ -36,6 +36,16 @@ fn try_trees(spec: FabricSpec, spine: &str) {
 fn root_trees_through_two_tiers() {
     root_or_skip!();
     try_trees(FabricSpec::two_tier(4, 2, 2), "s1");
+}
+
+#[test]
+fn root_trees_through_bridges_and_open_vswitches() {
+    root_or_skip!(ovs_supported());
+    let mut spec = FabricSpec::two_tier(3, 2, 2);
+    for s in spec.switches.iter_mut().filter(|s| ["l1a", "s1", "l2b"].contains(&s.name.as_str())) {
+        s.kind = SwitchKind::Ovs;
+    }
+    try_trees(spec, "s1");
 }
 
 #[test]
