@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide agent` on every host of a testbed.
+//! `fide agent` on every host of a testbed or a fabric.
 
-use crate::net::{Host, Testbed};
+use crate::node::{Cluster, Host};
 use crate::sys::now_ns;
 use crate::{Error, Result, find_binary, retry_until};
 use rustix::net::{
@@ -145,7 +145,7 @@ impl AgentsSpec {
     }
 }
 
-/// Agents on the hosts of a testbed. Dropped, they are killed; if that happens in a panic, the ends of their logs are
+/// Agents on the hosts of a testbed or a fabric. Dropped, they are killed; if that happens in a panic, the ends of their logs are
 /// printed first. Drop it before the testbed.
 #[derive(Debug)]
 pub struct Agents {
@@ -157,7 +157,7 @@ pub struct Agents {
 
 impl Agents {
     /// Writes configuration and key into the testbed's scratch directory, starts the agents, waits until each answers.
-    pub fn start(bed: &Testbed, spec: AgentsSpec) -> Result<Self> {
+    pub fn start(bed: &impl Cluster, spec: AgentsSpec) -> Result<Self> {
         let root = bed.scratch().to_path_buf();
         let mut key = [0u8; 16];
         File::open("/dev/urandom")

@@ -11,6 +11,7 @@
 //!
 //! * [`Testbed::build`] makes it, [`Testbed::cut`] and [`Testbed::flood`] hurt it, dropping it removes it. A reaper
 //!   process removes it too when its creator is killed, and [`sweep`] what a killed reaper left.
+//! * [`fabric`] is a network of several switches (bridges, Open vSwitch) for planned trees, with links that can be cut.
 //! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] takes the cores away.
 //! * [`baseline`] holds what Fide is compared with (TCP FIN, pidfd, memberlist, bfdd); [`figures`] writes the results.
 //!
@@ -20,10 +21,13 @@
 mod agents;
 pub mod baseline;
 mod error;
+pub mod fabric;
 pub mod figures;
 mod load;
 mod names;
 mod net;
+mod node;
+mod port;
 mod reaper;
 mod scratch;
 pub mod sys;
@@ -34,7 +38,8 @@ pub use agents::{AgentSpec, Agents, AgentsSpec};
 pub use error::{Error, Result};
 pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PACKETS};
 pub use names::{Swept, sweep};
-pub use net::{BULK_PORT, FIRST_HOST, Host, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree, supported};
+pub use net::{BULK_PORT, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree};
+pub use node::{Cluster, FIRST_HOST, Host, Node, supported};
 pub use scratch::Scratch;
 pub use tools::{find_binary, retry_until};
 pub use victim::{Victim, VictimSpec, run as victim_main};

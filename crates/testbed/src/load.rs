@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Traffic and work that take the network and the cores away, each with a bound in time and count.
 
-use crate::net::{BULK_PORT, Host};
+use crate::net::BULK_PORT;
+use crate::node::Host;
 use crate::sys::{now_ns, pin_to_core};
 use crate::{Error, Result};
 use std::net::UdpSocket;

@@ -2,21 +2,16 @@
 //! Hosts and switches out of network namespaces, veth pairs and bridges.
 
 use crate::load::{Flood, FloodSpec};
-use crate::names::{NETNS_DIR, Owner, sweep};
+use crate::names::Owner;
+use crate::node::{Cluster, FIRST_HOST, Host, Node, address, mac, ready_to_build};
+use crate::port::{await_forwarding, deaf_to_igmp, queue_script};
 use crate::reaper::Reaper;
-use crate::sys::{self, BridgeControl, PORT_DISABLED, PORT_FORWARDING};
-use crate::tools::{batch, retry_until};
+use crate::sys::{self, LinkControl, PORT_DISABLED, PORT_FORWARDING};
+use crate::tools::batch;
 use crate::{Error, Result};
-use std::ffi::OsStr;
 use std::fmt::Write;
-use std::fs::File;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Most hosts of one testbed: the detector's own MAX_HOSTS.
 pub const MAX_TESTBED_HOSTS: usize = 64;
@@ -26,10 +21,6 @@ const MAX_PLANES: usize = 2;
 /// has its own index for a link without one, and then tells its carrier up to a second late.
 const HOST_LINK_INDEX: usize = 10;
 const PORT_LINK_INDEX: usize = 100;
-/// How long the ports of a new switch may take until they forward.
-const FORWARDING_LIMIT: Duration = Duration::from_secs(10);
-/// Hosts count from 1, as in the configuration file.
-pub const FIRST_HOST: usize = 1;
 /// UDP port of the best-effort traffic of [`Testbed::flood`].
 pub const BULK_PORT: u16 = 9;
 
@@ -105,102 +96,11 @@ impl Spec {
     }
 }
 
-/// Whether a testbed can be built here; the error says in one line what is missing.
-pub fn supported() -> Result<()> {
-    if !sys::is_root() {
-        return Err(Error::Unsupported("network namespaces need root; run it as root (sudo)".into()));
-    }
-    let probe = Owner::new()?.namespace("probe");
-    let made = batch("ip", &["netns", "add", &probe], "");
-    let _ = batch("ip", &["netns", "del", &probe], "");
-    made.map_err(|e| Error::Unsupported(format!("a network namespace cannot be made: {e}")))
-}
-
-/// One host: a network namespace with links `p0` (and `p1`), addresses 10.70.&lt;plane+1&gt;.&lt;host&gt;.
-#[derive(Debug, Clone)]
-pub struct Host {
-    index: usize,
-    name: String,
-    namespace: String,
-    planes: usize,
-    ns: Arc<File>,
-}
-
-impl Host {
-    /// A host without a namespace, for what only needs names and addresses.
-    #[cfg(test)]
-    pub(crate) fn nowhere(index: usize, planes: usize) -> Self {
-        Host {
-            index,
-            name: format!("h{index}"),
-            namespace: String::new(),
-            planes,
-            ns: Arc::new(File::open("/dev/null").unwrap()),
-        }
-    }
-
-    /// Number, from 1.
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    /// `h1`, `h2`, ...
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Name under `/run/netns`.
-    pub fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    /// Address on a plane (from 0).
-    pub fn address(&self, plane: usize) -> Ipv4Addr {
-        address(self.index, plane)
-    }
-
-    /// Addresses on every plane, in order.
-    pub fn addresses(&self) -> Vec<Ipv4Addr> {
-        (0..self.planes).map(|p| self.address(p)).collect()
-    }
-
-    /// A command that runs on this host, in a process group of its own. It is killed with the testbed at the latest.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        let ns = self.ns.clone();
-        command.process_group(0);
-        // SAFETY: the closure makes one system call on a descriptor that it keeps open, allocates nothing and takes no
-        // lock, as a child of a process with threads must not.
-        unsafe {
-            command.pre_exec(move || {
-                let fd = BorrowedFd::borrow_raw(ns.as_raw_fd());
-                sys::enter_netns(fd)
-            });
-        }
-        command
-    }
-
-    /// Runs `f` on a thread of this host and gives back what it returns: sockets opened there stay there.
-    pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
-        run_in_ns(self.ns.as_fd(), &self.name, f)
-    }
-}
-
-fn run_in_ns<T: Send>(ns: BorrowedFd<'_>, name: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| sys::enter_netns(ns).map(|()| f()));
-        match thread.join() {
-            Ok(done) => done.map_err(|e| Error::io(format!("entering {name}'s namespace"), e)),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
-}
-
 /// One plane's switch: a namespace with a bridge `br0`, whose ports carry the hosts' names.
 #[derive(Debug)]
 struct Switch {
     namespace: String,
-    control: BridgeControl,
+    control: LinkControl,
     /// Link index of host `i + 1`'s port.
     ports: Vec<u32>,
 }
@@ -222,23 +122,8 @@ impl Testbed {
     /// [`Error::Unsupported`] without root; [`Error::Spec`]; [`Error::Tool`] with what iproute2 said. What was built so
     /// far is removed.
     pub fn build(spec: Spec) -> Result<Testbed> {
-        // iproute2 races with itself when two processes make the first namespace of a machine.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         spec.check()?;
-        if !sys::is_root() {
-            return supported().map(|()| unreachable!("unprivileged testbeds are refused"));
-        }
-        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-        let swept = sweep()?;
-        if !swept.is_empty() {
-            eprintln!(
-                "testbed: removed what dead runs left: {} namespaces ({}), {} processes, {} directories",
-                swept.namespaces.len(),
-                swept.namespaces.join(" "),
-                swept.killed.len(),
-                swept.directories.len()
-            );
-        }
+        let _guard = ready_to_build()?;
         let owner = Owner::new()?;
         let host_ns: Vec<_> = (FIRST_HOST..=spec.hosts).map(|h| owner.namespace(&format!("h{h}"))).collect();
         let switch_ns: Vec<_> = (0..spec.planes).map(|p| owner.namespace(&format!("s{p}"))).collect();
@@ -323,7 +208,7 @@ impl Testbed {
     }
 
     fn set_port(&self, host: usize, plane: usize, state: u8) -> Result<(u64, u64)> {
-        let index = self.host(host).index - FIRST_HOST;
+        let index = self.host(host).index() - FIRST_HOST;
         let switch = self.switch(plane)?;
         let before = sys::now_ns();
         switch.control.set_port_state(switch.ports[index], state)?;
@@ -362,9 +247,19 @@ impl Testbed {
     pub fn processes(&self) -> Result<Vec<u32>> {
         let mut pids = Vec::new();
         for host in &self.hosts {
-            pids.extend(crate::names::pids_in(&host.namespace)?);
+            pids.extend(crate::names::pids_in(host.namespace())?);
         }
         Ok(pids)
+    }
+}
+
+impl Cluster for Testbed {
+    fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    fn scratch(&self) -> &Path {
+        &self.scratch
     }
 }
 
@@ -372,19 +267,6 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         self.reaper.finish();
     }
-}
-
-fn address(host: usize, plane: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 70, plane as u8 + 1, host as u8)
-}
-
-/// Locally administered, and telling in a capture.
-fn mac(host: usize, plane: usize) -> String {
-    format!("02:f1:de:00:{plane:02x}:{host:02x}")
-}
-
-fn open_ns(namespace: &str) -> Result<File> {
-    File::open(Path::new(NETNS_DIR).join(namespace)).map_err(|e| Error::io(format!("opening namespace {namespace}"), e))
 }
 
 /// Makes namespaces and links; gives the hosts and switches.
@@ -411,15 +293,9 @@ fn wire(spec: &Spec, host_ns: &[String], switch_ns: &[String]) -> Result<(Vec<Ho
     for (i, ns) in host_ns.iter().enumerate() {
         let index = i + FIRST_HOST;
         batch("ip", &["-n", ns, "-batch", "-"], &host_script(spec, index))?;
-        let file = open_ns(ns)?;
-        run_in_ns(file.as_fd(), ns, || (0..spec.planes).try_for_each(|p| sys::offloads_off(&format!("p{p}"))))??;
-        hosts.push(Host {
-            index,
-            name: format!("h{index}"),
-            namespace: ns.clone(),
-            planes: spec.planes,
-            ns: Arc::new(file),
-        });
+        let node = Node::open(format!("h{index}"), ns.clone())?;
+        node.run_in(|| (0..spec.planes).try_for_each(|p| sys::offloads_off(&format!("p{p}"))))??;
+        hosts.push(Host::new(node, index, spec.planes));
     }
     let mut switches = Vec::new();
     for (plane, ns) in switch_ns.iter().enumerate() {
@@ -469,7 +345,8 @@ fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
         let _ = writeln!(forwarding, "fdb replace {} dev h{host} master static", mac(host, plane));
     }
     if let Multicast::Trees(trees) = &spec.multicast {
-        batch("tc", &["-n", ns, "-batch", "-"], &deaf_to_igmp(spec.hosts))?;
+        let deaf: String = (FIRST_HOST..=spec.hosts).map(|h| deaf_to_igmp(&format!("h{h}"))).collect();
+        batch("tc", &["-n", ns, "-batch", "-"], &deaf)?;
         for tree in trees.iter().filter(|t| t.plane == plane) {
             for host in &tree.receivers {
                 let _ = writeln!(forwarding, "mdb add dev br0 port h{host} grp {} permanent", tree.group);
@@ -478,68 +355,19 @@ fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
     }
     batch("bridge", &["-n", ns, "-batch", "-"], &forwarding)?;
     if let Some(rate) = spec.rate_mbit {
-        let script = queue_script(spec.hosts, rate);
+        let script: String = (FIRST_HOST..=spec.hosts).map(|h| queue_script(&format!("h{h}"), rate, 1)).collect();
         batch("tc", &["-n", ns, "-batch", "-"], &script)?;
     }
     await_forwarding(ns, spec.hosts)?;
-    let file = open_ns(ns)?;
-    run_in_ns(file.as_fd(), ns, || {
+    Node::open(format!("s{plane}"), ns.to_string())?.run_in(|| {
         let mut ports = Vec::new();
         for host in FIRST_HOST..=spec.hosts {
             let port = format!("h{host}");
             sys::offloads_off(&port)?;
             ports.push(sys::link_index(&port)?);
         }
-        Ok(Switch { namespace: ns.to_string(), control: BridgeControl::open()?, ports })
+        Ok(Switch { namespace: ns.to_string(), control: LinkControl::open()?, ports })
     })?
-}
-
-/// A carrier is told some time after the link is up, and until then a port drops what it gets.
-fn await_forwarding(ns: &str, ports: usize) -> Result<()> {
-    retry_until("a new switch", FORWARDING_LIMIT, || {
-        let out = Command::new("bridge").args(["-n", ns, "link"]).output().map_err(|e| e.to_string())?;
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let up = text.lines().filter(|l| l.contains("LOWER_UP") && l.contains("state forwarding"));
-        if up.count() == ports {
-            return Ok(());
-        }
-        Err(format!("not all of {ports} ports forward:\n{text}"))
-    })
-}
-
-/// Drops membership reports at every port: only the trees say who receives.
-fn deaf_to_igmp(hosts: usize) -> String {
-    // Classic BPF on the Ethernet frame: IPv4 (0x0800 at 12) and IGMP (2 at 23) is dropped (2), the rest goes on (0).
-    const DROP_IGMP: &str = "6,40 0 0 12,21 0 3 2048,48 0 0 23,21 0 1 2,6 0 0 2,6 0 0 0";
-    let mut s = String::new();
-    for host in FIRST_HOST..=hosts {
-        let _ = writeln!(
-            s,
-            "qdisc add dev h{host} clsact\nfilter add dev h{host} ingress protocol all bpf da bytecode \"{DROP_IGMP}\""
-        );
-    }
-    s
-}
-
-/// HTB on every port: class 10 (DSCP CS7 and EF) is served first and may take the whole rate, class 20 gets the rest.
-fn queue_script(hosts: usize, rate_mbit: u32) -> String {
-    let mut s = String::new();
-    for host in FIRST_HOST..=hosts {
-        let _ = writeln!(
-            s,
-            "qdisc add dev h{host} root handle 1: htb default 20\n\
-             class add dev h{host} parent 1: classid 1:1 htb rate {rate_mbit}mbit quantum 1514\n\
-             class add dev h{host} parent 1:1 classid 1:10 htb rate {rate_mbit}mbit prio 0 quantum 1514\n\
-             class add dev h{host} parent 1:1 classid 1:20 htb rate 100kbit ceil {rate_mbit}mbit prio 7 quantum 1514"
-        );
-        for tos in ["0xe0", "0xb8"] {
-            let _ = writeln!(
-                s,
-                "filter add dev h{host} parent 1: protocol ip prio 1 u32 match ip tos {tos} 0xfc flowid 1:10"
-            );
-        }
-    }
-    s
 }
 
 #[cfg(test)]

@@ -77,9 +77,9 @@ pub(crate) fn offloads_off(link: &str) -> Result<()> {
     Ok(())
 }
 
-/// A switch's control socket: sets the state of bridge ports without the milliseconds that a process takes.
+/// A switch's control socket: sets links and bridge ports without the milliseconds that a process takes.
 #[derive(Debug)]
-pub(crate) struct BridgeControl {
+pub(crate) struct LinkControl {
     socket: OwnedFd,
 }
 
@@ -87,36 +87,62 @@ pub(crate) struct BridgeControl {
 pub(crate) const PORT_DISABLED: u8 = 0;
 pub(crate) const PORT_FORWARDING: u8 = 3;
 
-impl BridgeControl {
+const RTM_NEWLINK: u16 = 16;
+const RTM_SETLINK: u16 = 19;
+
+impl LinkControl {
     /// The caller is in the switch's namespace; the socket stays there.
     pub(crate) fn open() -> Result<Self> {
         // No protocol is protocol 0, NETLINK_ROUTE.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|e| Error::io("opening a netlink socket", e))?;
-        Ok(BridgeControl { socket })
+        Ok(LinkControl { socket })
     }
 
     /// Sets a port's state; the change is in force when this returns.
     pub(crate) fn set_port_state(&self, ifindex: u32, state: u8) -> Result<()> {
-        const RTM_SETLINK: u16 = 19;
-        const NLM_F_REQUEST_ACK: u16 = 1 | 4;
         const IFLA_PROTINFO_NESTED: u16 = 12 | 0x8000;
         const IFLA_BRPORT_STATE: u16 = 1;
-        const LEN: usize = 44;
-        let mut m = [0u8; LEN];
-        m[0..4].copy_from_slice(&(LEN as u32).to_ne_bytes());
-        m[4..6].copy_from_slice(&RTM_SETLINK.to_ne_bytes());
-        m[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
-        // struct ifinfomsg: family, then the index at its byte 4.
-        m[16] = libc::AF_BRIDGE as u8;
-        m[20..24].copy_from_slice(&ifindex.to_ne_bytes());
-        m[32..34].copy_from_slice(&12u16.to_ne_bytes());
-        m[34..36].copy_from_slice(&IFLA_PROTINFO_NESTED.to_ne_bytes());
-        m[36..38].copy_from_slice(&5u16.to_ne_bytes());
-        m[38..40].copy_from_slice(&IFLA_BRPORT_STATE.to_ne_bytes());
-        m[40] = state;
+        let mut attributes = [0u8; 12];
+        attributes[0..2].copy_from_slice(&12u16.to_ne_bytes());
+        attributes[2..4].copy_from_slice(&IFLA_PROTINFO_NESTED.to_ne_bytes());
+        attributes[4..6].copy_from_slice(&5u16.to_ne_bytes());
+        attributes[6..8].copy_from_slice(&IFLA_BRPORT_STATE.to_ne_bytes());
+        attributes[8] = state;
         let what = || format!("setting bridge port {ifindex} to state {state}");
-        sendto(&self.socket, &m, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
+        self.ask(RTM_SETLINK, libc::AF_BRIDGE as u8, ifindex, None, &attributes, what)
+    }
+
+    /// Sets a link up or down; its peer's carrier follows.
+    pub(crate) fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
+        let what = || format!("setting link {ifindex} {}", if up { "up" } else { "down" });
+        self.ask(RTM_NEWLINK, libc::AF_UNSPEC as u8, ifindex, Some(up), &[], what)
+    }
+
+    /// One request about a link, and the kernel's answer to it. `up` sets IFF_UP or takes it away.
+    fn ask(
+        &self,
+        kind: u16,
+        family: u8,
+        ifindex: u32,
+        up: Option<bool>,
+        attributes: &[u8],
+        what: impl Fn() -> String,
+    ) -> Result<()> {
+        const NLM_F_REQUEST_ACK: u16 = 1 | 4;
+        const HEADERS_LEN: usize = 32;
+        let len = HEADERS_LEN + attributes.len();
+        let mut m = [0u8; 64];
+        m[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        m[4..6].copy_from_slice(&kind.to_ne_bytes());
+        m[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
+        // struct ifinfomsg: family, then at its byte 4 the index, the flags and which of them change.
+        m[16] = family;
+        m[20..24].copy_from_slice(&ifindex.to_ne_bytes());
+        m[24..28].copy_from_slice(&u32::from(up == Some(true)).to_ne_bytes());
+        m[28..32].copy_from_slice(&u32::from(up.is_some()).to_ne_bytes());
+        m[HEADERS_LEN..len].copy_from_slice(attributes);
+        sendto(&self.socket, &m[..len], SendFlags::empty(), &SocketAddrNetlink::new(0, 0))
             .map_err(|e| Error::io(what(), e))?;
         let mut answer = [0u8; 512];
         let (n, _) = recv(&self.socket, &mut answer[..], RecvFlags::empty()).map_err(|e| Error::io(what(), e))?;
@@ -130,6 +156,32 @@ impl BridgeControl {
         }
         Err(Error::io(what(), std::io::Error::from_raw_os_error(-code)))
     }
+}
+
+/// A socket that sends whole frames out of a link, through its queueing discipline, and receives nothing. The caller is
+/// in the link's namespace.
+pub(crate) fn packet_socket(link: &str) -> Result<OwnedFd> {
+    let what = || format!("opening a packet socket on {link}");
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)
+        .map_err(|e| Error::io(what(), e))?;
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        // None: what arrives is not for this socket.
+        sll_protocol: 0,
+        sll_ifindex: link_index(link)? as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: bind reads a sockaddr_ll of the given size, which outlives the call.
+    let rc = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t)
+    };
+    if rc < 0 {
+        return Err(Error::io(what(), std::io::Error::last_os_error()));
+    }
+    Ok(socket)
 }
 
 /// Index of a link in the calling thread's namespace.

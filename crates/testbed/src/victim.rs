@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process made to die: `fide-victim`, and the handle to one.
 
-use crate::net::Host;
+use crate::node::Host;
 use crate::sys::now_ns;
 use crate::{Error, Result, find_binary};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TCP FIN and pidfd: ordinary threads that block until the kernel tells them.
 
-use crate::net::Host;
+use crate::node::Host;
 use crate::sys::now_ns;
 use crate::{Error, Result};
 use rustix::event::epoll;

@@ -24,10 +24,3 @@ fn addresses_and_macs_tell_host_and_plane() {
     assert_eq!(address(64, 1), Ipv4Addr::new(10, 70, 2, 64));
     assert_eq!(mac(64, 1), "02:f1:de:00:01:40");
 }
-
-#[test]
-fn both_priority_codepoints_reach_the_first_class() {
-    let s = queue_script(2, 10);
-    assert_eq!(s.matches("flowid 1:10").count(), 4);
-    assert!(s.contains("match ip tos 0xe0 0xfc") && s.contains("match ip tos 0xb8 0xfc"));
-}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a switch, or the way to it, can refuse.
+
+use std::fmt;
+use std::io;
+
+/// What a switch said when it refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kernel's error number; 0 if there is none, as from OpenFlow.
+    pub errno: i32,
+    /// Its words: the kernel's extended acknowledgement, or a tool's message.
+    pub said: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = (self.errno != 0).then(|| io::Error::from_raw_os_error(self.errno).to_string());
+        match (error, self.said.is_empty()) {
+            (Some(e), true) => write!(f, "{e}"),
+            (Some(e), false) => write!(f, "{e} ({})", self.said),
+            (None, _) => f.write_str(&self.said),
+        }
+    }
+}
+
+/// Why a driver did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// There is no such switch, or no way to it.
+    #[error("cannot open {switch}: {why}")]
+    Open {
+        /// As it was named.
+        switch: String,
+        /// What was found instead, and what would be right.
+        why: String,
+    },
+    /// The range of groups, or a group outside of it.
+    #[error("{0}")]
+    Range(String),
+    /// The description of the lanes.
+    #[error("bad lanes: {0}")]
+    Lanes(String),
+    /// A rule names a port that the switch does not have.
+    #[error("rule {rule}: there is no port `{port}`; the switch has {have}; applied before it: {applied}")]
+    NoPort {
+        /// Which rule.
+        rule: String,
+        /// Which port.
+        port: String,
+        /// The switch's ports.
+        have: String,
+        /// Changes that are in force; calling install again completes the rest.
+        applied: String,
+    },
+    /// The switch refused.
+    #[error("{what}: refused: {refusal}; applied before it: {applied}")]
+    Refused {
+        /// The rule or port, and the change.
+        what: String,
+        /// What the switch said.
+        refusal: Refusal,
+        /// Changes that are in force; calling it again completes the rest.
+        applied: String,
+    },
+    /// The switch cannot, whatever it is asked.
+    #[error("{what} cannot be had here: {why}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+        /// Why not, and what would be right.
+        why: String,
+    },
+    /// A program that speaks to the switch.
+    #[error("{what}: {why}")]
+    Tool {
+        /// The command.
+        what: String,
+        /// Why it did not run, or what it printed that is not understood.
+        why: String,
+    },
+    /// A system call on the way to the switch.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl DriverError {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        DriverError::Io { what: what.into(), source: source.into() }
+    }
+
+    pub(crate) fn refused(what: impl Into<String>, refusal: Refusal, applied: &[String]) -> Self {
+        DriverError::Refused { what: what.into(), refusal, applied: list(applied) }
+    }
+}
+
+/// For the end of a message.
+pub(crate) fn list(applied: &[String]) -> String {
+    if applied.is_empty() { "nothing".into() } else { applied.join(", ") }
+}

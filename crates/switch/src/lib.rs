@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a controller installs in a switch, and how it finds out what became of it.
+//!
+//! Each (sender, tree) has a multicast group of its own, so a switch needs to know one thing: group → ports ([`Rule`]).
+//! Beside it, the lane's packets go before all others at every port ([`Lanes`]; strict priority, X-Lane §4.2).
+//!
+//! ```text
+//!  controller ── Driver ─┬─ linux: netlink ──► bridge's multicast entries, queueing disciplines of its ports
+//!                        └─ ovs: ovs-ofctl ──► OpenFlow 1.3 groups, flows, meters; the ports' queues as above
+//! ```
+//!
+//! * [`Driver`] is the whole interface; [`linux::Linux`] and [`ovs::Ovs`] implement it.
+//! * A driver is given a [`GroupRange`] and never touches a group outside of it: what else the switch does stays.
+//! * Changing a group is make before break: a port that stays loses no packet.
+//! * What others did to the switch meanwhile is a [`Drift`], found by [`Driver::audit`], put right by [`Driver::repair`].
+//! * [`Watch`] is a descriptor to poll, readable when a cable was cut or plugged in.
+//!
+//! **Invariant: knows switches, not trees.** What a group is for, and where its tree goes, is the planner's.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod link;
+pub mod linux;
+mod mdb;
+mod netlink;
+pub mod ovs;
+mod plan;
+mod queue;
+mod types;
+mod watch;
+
+pub use error::{DriverError, Refusal};
+pub use link::PortState;
+pub use types::{Drift, GroupRange, Lanes, MAX_SUB_LANES, Rate, Rule};
+pub use watch::{CarrierChange, Watch};
+
+use std::net::Ipv4Addr;
+
+/// One switch, open to be changed. Every call finishes what it does before it returns, and may be repeated.
+pub trait Driver: Send {
+    /// Kind, name and place of the switch, for messages.
+    fn describe(&self) -> String;
+
+    /// Ports with their carrier and counters, by name.
+    fn ports(&mut self) -> Result<Vec<PortState>, DriverError>;
+
+    /// Makes the switch ready: installed rules take effect, and each port serves the lanes first. Remembers what was
+    /// there, for [`Driver::restore`]. Packets in a port's queue are lost when that is replaced, so call it before the
+    /// first rule; where everything is as it should be, nothing is touched.
+    fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError>;
+
+    /// Adds or changes groups, in order. Others are not interrupted, nor are ports that a group keeps.
+    ///
+    /// # Errors
+    /// Names the rule, what the switch said, and what was applied before; the rule's former ports are then still there.
+    /// Calling it again completes it.
+    fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError>;
+
+    /// Removes groups; those that are not there are removed already.
+    fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError>;
+
+    /// What differs from `wanted` and from what was prepared, within the driver's range of groups.
+    fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
+
+    /// As [`Driver::audit`], and puts it right; gives what was found.
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
+
+    /// Drops what exceeds a rate in an installed group; none takes the limit away.
+    ///
+    /// # Errors
+    /// [`DriverError::Unsupported`] with the reason, where the switch cannot.
+    fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError>;
+
+    /// A descriptor to poll for carrier changes of the ports.
+    fn watch(&mut self) -> Result<Watch, DriverError>;
+
+    /// Takes away all groups in range and the queues that it made, and puts back what was there before
+    /// [`Driver::prepare`] as far as this driver saw it.
+    fn restore(&mut self) -> Result<(), DriverError>;
+}

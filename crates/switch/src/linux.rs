@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A Linux bridge, by netlink: the interface that switch hardware under switchdev offers as well.
+
+mod bridge;
+
+use crate::link::{self, Link};
+use crate::mdb::{self, Entry};
+use crate::netlink::Netlink;
+use crate::plan::{self, Change, Table};
+use crate::queue::{self, Before};
+use crate::types::join;
+use crate::watch::Ports;
+use crate::{Drift, Driver, DriverError, GroupRange, Lanes, PortState, Rate, Rule, Watch};
+use bridge::Snooping;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+/// A bridge in a network namespace.
+pub struct Linux {
+    name: String,
+    netns: Option<PathBuf>,
+    range: GroupRange,
+    netlink: Netlink,
+    bridge: u32,
+    prepared: Option<Lanes>,
+    /// By name of the port.
+    queues_before: BTreeMap<String, Before>,
+    snooping_before: Option<Snooping>,
+}
+
+impl Linux {
+    /// Opens a bridge by its name, in a network namespace by its path (`/run/netns/NAME`); none: the caller's own.
+    ///
+    /// # Errors
+    /// [`DriverError::Open`] if there is no such bridge; [`DriverError::Io`] without the right to enter the namespace.
+    pub fn open(netns: Option<&Path>, bridge: &str, range: GroupRange) -> Result<Linux, DriverError> {
+        let mut netlink = Netlink::open(netns)?;
+        let links = link::list(&mut netlink)?;
+        let open = |why| DriverError::Open { switch: format!("bridge {bridge}"), why };
+        let found = links.iter().find(|l| l.state.name == bridge).ok_or_else(|| {
+            let bridges: Vec<_> = links.iter().filter(|l| l.bridge).map(|l| l.state.name.as_str()).collect();
+            open(format!("no interface has that name; the bridges are: {}", bridges.join(" ")))
+        })?;
+        if !found.bridge {
+            return Err(open("it is an interface, but not a bridge".into()));
+        }
+        Ok(Linux {
+            name: bridge.into(),
+            netns: netns.map(Path::to_path_buf),
+            range,
+            bridge: found.index,
+            netlink,
+            prepared: None,
+            queues_before: BTreeMap::new(),
+            snooping_before: None,
+        })
+    }
+
+    /// The bridge's ports.
+    fn links(&mut self) -> Result<Vec<Link>, DriverError> {
+        let all = link::list(&mut self.netlink)?;
+        Ok(all.into_iter().filter(|l| l.master == Some(self.bridge)).collect())
+    }
+
+    /// Entries in range.
+    fn entries(&mut self) -> Result<Vec<Entry>, DriverError> {
+        let all = mdb::list(&mut self.netlink, self.bridge).map_err(|e| e.on("listing multicast entries", &[]))?;
+        Ok(all.into_iter().filter(|e| self.range.contains(e.group)).collect())
+    }
+
+    /// One change of an entry.
+    fn apply(
+        &mut self,
+        entry: Entry,
+        add: bool,
+        (rule, port): (&str, &str),
+        applied: &mut Vec<String>,
+    ) -> Result<(), DriverError> {
+        let done = if add {
+            mdb::add(&mut self.netlink, self.bridge, entry.group, entry.port)
+        } else {
+            mdb::delete(&mut self.netlink, self.bridge, entry)
+        };
+        let sign = if add { '+' } else { '-' };
+        match done {
+            Ok(()) => applied.push(format!("{} {sign}{port}", entry.group)),
+            // It went by itself, or with its port.
+            Err(e) if !add && (e.is(Errno::NOENT) || e.is(Errno::NODEV) || e.is(Errno::INVAL)) => {}
+            Err(e) => {
+                let what = if add { "adding" } else { "removing" };
+                return Err(e.on(format!("{rule}: {what} port {port}"), applied));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_entries(&mut self, doomed: impl Fn(Ipv4Addr) -> bool) -> Result<(), DriverError> {
+        let names: BTreeMap<u32, String> = self.links()?.into_iter().map(|l| (l.index, l.state.name)).collect();
+        let mut applied = Vec::new();
+        for entry in self.entries()?.into_iter().filter(|e| doomed(e.group)) {
+            let port = names.get(&entry.port).cloned().unwrap_or_else(|| entry.port.to_string());
+            self.apply(entry, false, (&format!("group {}", entry.group), &port), &mut applied)?;
+        }
+        Ok(())
+    }
+}
+
+/// Ports by name, of permanent entries only: one that was learned will time out.
+fn table(entries: &[Entry], names: &BTreeMap<u32, String>) -> Table {
+    let mut table = Table::new();
+    for entry in entries.iter().filter(|e| e.permanent) {
+        let name = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+        table.entry(entry.group).or_default().insert(name);
+    }
+    table
+}
+
+impl Driver for Linux {
+    fn describe(&self) -> String {
+        let place = self.netns.as_ref().map_or(String::new(), |n| format!(" in {}", n.display()));
+        format!("bridge {}{place}", self.name)
+    }
+
+    fn ports(&mut self) -> Result<Vec<PortState>, DriverError> {
+        let mut ports: Vec<_> = self.links()?.into_iter().map(|l| l.state).collect();
+        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(ports)
+    }
+
+    fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError> {
+        lanes.check()?;
+        let before = bridge::enable(&mut self.netlink, (&self.name, self.bridge))?;
+        if self.snooping_before.is_none() {
+            self.snooping_before = Some(before);
+        }
+        for link in self.links()? {
+            let before = queue::prepare(&mut self.netlink, (&link.state.name, link.index), lanes)?;
+            if let Some(before) = before {
+                // The first: what a later repair finds in its place was nobody's plan.
+                self.queues_before.entry(link.state.name).or_insert(before);
+            }
+        }
+        self.prepared = Some(lanes.clone());
+        Ok(())
+    }
+
+    fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
+        self.range.check(rules.iter().map(|r| &r.group))?;
+        let links = self.links()?;
+        let names: BTreeMap<u32, String> = links.iter().map(|l| (l.index, l.state.name.clone())).collect();
+        let index_of = |port: &str| links.iter().find(|l| l.state.name == port).map(|l| l.index);
+        let mut entries = self.entries()?;
+        let mut applied = Vec::new();
+        for rule in rules {
+            let what = format!("rule {rule}");
+            let Change { add, .. } = plan::change(&table(&entries, &names), rule);
+            for port in &add {
+                let Some(index) = index_of(port) else {
+                    let have: BTreeSet<_> = names.values().cloned().collect();
+                    let (rule, port) = (rule.to_string(), port.clone());
+                    let (have, applied) = (join(&have), crate::error::list(&applied));
+                    return Err(DriverError::NoPort { rule, port, have, applied });
+                };
+                let entry = Entry { group: rule.group, port: index, permanent: true };
+                self.apply(entry, true, (&what, port), &mut applied)?;
+                entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
+                entries.push(entry);
+            }
+            // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
+            let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
+            let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
+            let gone: Vec<Entry> = gone;
+            entries = kept;
+            for entry in gone {
+                let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+                self.apply(entry, false, (&what, &port), &mut applied)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
+        self.range.check(groups)?;
+        self.remove_entries(|g| groups.contains(&g))
+    }
+
+    fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
+        self.range.check(wanted.iter().map(|r| &r.group))?;
+        let links = self.links()?;
+        let mut found = Vec::new();
+        if let Some(why) = bridge::inert(&mut self.netlink, (&self.name, self.bridge))? {
+            found.push(Drift::Inert { why });
+        }
+        if let Some(lanes) = self.prepared.clone() {
+            for link in &links {
+                let port = link.state.name.clone();
+                if let Some(why) = queue::fault(&mut self.netlink, (&port, link.index), &lanes)? {
+                    found.push(Drift::Priority { port, why });
+                }
+            }
+        }
+        let names = links.into_iter().map(|l| (l.index, l.state.name)).collect();
+        found.extend(plan::drift(&table(&self.entries()?, &names), wanted));
+        Ok(found)
+    }
+
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
+        let found = self.audit(wanted)?;
+        let queues = found.iter().any(|d| matches!(d, Drift::Priority { .. } | Drift::Inert { .. }));
+        match self.prepared.clone() {
+            Some(lanes) if queues => self.prepare(&lanes)?,
+            _ if queues => drop(bridge::enable(&mut self.netlink, (&self.name, self.bridge))?),
+            _ => {}
+        }
+        self.install(wanted)?;
+        self.remove(&plan::unwanted(&found))?;
+        Ok(found)
+    }
+
+    fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {
+        self.range.check(&[group])?;
+        if rate.is_none() {
+            return Ok(());
+        }
+        Err(DriverError::Unsupported {
+            what: format!("a limit for group {group}"),
+            why: "a bridge counts no packets of a group; limit its sender, or use an OpenFlow switch with meters"
+                .into(),
+        })
+    }
+
+    fn watch(&mut self) -> Result<Watch, DriverError> {
+        Watch::open(self.netns.as_deref(), Ports::OfBridge(self.bridge))
+    }
+
+    fn restore(&mut self) -> Result<(), DriverError> {
+        self.remove_entries(|_| true)?;
+        for link in self.links()? {
+            let before = self.queues_before.get(&link.state.name);
+            queue::restore(&mut self.netlink, (&link.state.name, link.index), before)?;
+            self.queues_before.remove(&link.state.name);
+        }
+        if let Some(before) = self.snooping_before.take() {
+            bridge::set_back(&mut self.netlink, (&self.name, self.bridge), before)?;
+        }
+        self.prepared = None;
+        Ok(())
+    }
+}

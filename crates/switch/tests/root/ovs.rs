@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The OpenFlow switch's driver, against Open vSwitch.
+
+use super::common::{
+    LIMIT, PORT, QUIET, change_ports, drain, group, heard, inbox, open, outbox, ports, range, root_or_skip, run,
+};
+use fide_switch::ovs::Ovs;
+use fide_switch::{Drift, DriverError, Lanes, Rate, Rule};
+use fide_testbed::fabric::{Cut, Fabric, FabricSpec, Switch, ovs_supported};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsFd;
+
+fn pair(hosts: usize) -> Fabric {
+    Fabric::build(FabricSpec::single_pair(hosts).on_ovs()).unwrap()
+}
+
+fn ofctl(switch: &Switch, line: &str) -> String {
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    run(switch, &format!("ovs-ofctl -O OpenFlow13 --names {verb} {} {rest}", switch.ovs_target().unwrap()))
+}
+
+#[test]
+fn root_rules_forward_until_they_are_removed_and_others_flows_are_left_alone() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(4);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    assert!(driver.describe().starts_with("OpenFlow switch unix:"));
+    let names: Vec<_> = driver.ports().unwrap().into_iter().map(|p| (p.name, p.carrier)).collect();
+    assert_eq!(names, ["h1", "h2", "h3", "h4"].map(|n| (n.to_string(), true)));
+    ofctl(switch, "add-flow priority=5,ip,nw_dst=239.99.0.1,actions=output:h2");
+    ofctl(switch, "add-group group_id=9,type=all,bucket=output:h1");
+
+    let rules = [Rule::new(group(0, 1), ["h2", "h3"]), Rule::new(group(0, 2), ["h4"])];
+    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap();
+    assert_eq!(driver.audit(&rules).unwrap(), []);
+    assert_eq!(heard(&fabric, 0, group(0, 1), 5), [2, 3]);
+    assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
+    driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap();
+    std::thread::sleep(QUIET);
+    assert_eq!(heard(&fabric, 0, group(0, 1), 5), [3, 4]);
+    driver.remove(&[group(0, 1), group(0, 9)]).unwrap();
+    std::thread::sleep(QUIET);
+    assert_eq!(heard(&fabric, 0, group(0, 1), 5), Vec::<usize>::new());
+    assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
+    driver.restore().unwrap();
+    std::thread::sleep(QUIET);
+    assert_eq!(heard(&fabric, 0, group(0, 2), 5), Vec::<usize>::new());
+    assert_eq!(heard(&fabric, 0, "239.99.0.1".parse().unwrap(), 5), [2]);
+    assert!(ofctl(switch, "dump-groups").contains("group_id=9,"));
+}
+
+#[test]
+fn root_drift_is_found_and_put_right() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(4);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    driver.prepare(&Lanes::default()).unwrap();
+    let wanted = [1, 2, 3, 4].map(|n| Rule::new(group(0, n), ["h2", "h3"]));
+    driver.install(&wanted).unwrap();
+    let rate = Rate { packets_per_s: 1000, burst_packets: 100 };
+    driver.meter(group(0, 4), Some(rate)).unwrap();
+    assert_eq!(driver.audit(&wanted).unwrap(), []);
+
+    let id = |n| u32::from(group(0, n));
+    // Port 3 goes, port 4 comes; a group is deleted, with its flow; a flow leads elsewhere; a group of nobody comes.
+    ofctl(switch, &format!("mod-group group_id={},type=all,bucket=output:h2,bucket=output:h4", id(1)));
+    ofctl(switch, &format!("del-groups group_id={}", id(2)));
+    ofctl(switch, "add-flow priority=1000,ip,nw_dst=239.71.0.3,actions=output:h2");
+    ofctl(switch, &format!("add-group group_id={},type=all,bucket=output:h1", id(7)));
+    ofctl(switch, "mod-meter meter=5,pktps,burst,band=type=drop,rate=5,burst_size=5");
+    run(switch, "tc qdisc del dev h3 root");
+    let found = driver.repair(&wanted).unwrap();
+    assert!(matches!(&found[0], Drift::Priority { port, .. } if port == "h3"), "{found:?}");
+    let changed = |n, missing: &[&str], extra: &[&str]| Drift::Ports {
+        group: group(0, n),
+        missing: ports(missing),
+        extra: ports(extra),
+    };
+    let groups = [
+        changed(1, &["h3"], &["h4"]),
+        Drift::Missing { group: group(0, 2) },
+        changed(3, &["h2", "h3"], &[]),
+        Drift::Extra { group: group(0, 7) },
+    ];
+    assert_eq!(found[1..5], groups);
+    assert!(matches!(&found[5..], [Drift::Meter { why, .. }] if why.contains("5 packets")), "{found:?}");
+    assert_eq!(driver.audit(&wanted).unwrap(), []);
+    std::thread::sleep(QUIET);
+    for rule in &wanted {
+        assert_eq!(heard(&fabric, 0, rule.group, 5), [2, 3]);
+    }
+}
+
+#[test]
+fn root_a_ports_change_loses_no_packet_of_those_that_stay() {
+    root_or_skip!(ovs_supported());
+    change_ports(&pair(4));
+}
+
+#[test]
+fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(2);
+    let mut driver = open(fabric.switch("l1a").unwrap());
+    let group = group(0, 1);
+    let rate = Some(Rate { packets_per_s: 1, burst_packets: 5 });
+    let why = driver.meter(group, rate).unwrap_err().to_string();
+    assert!(why.contains("install it first"), "{why}");
+    let rule = [Rule::new(group, ["h2"])];
+    driver.install(&rule).unwrap();
+    let (inbox, outbox) = (inbox(&fabric, 2, 0, group), outbox(&fabric, 1, 0));
+    let through = || {
+        // By cached decisions until these have been looked through.
+        std::thread::sleep(QUIET);
+        for n in 0..100u32 {
+            outbox.send_to(&n.to_ne_bytes(), (group, PORT)).unwrap();
+        }
+        std::thread::sleep(QUIET);
+        drain(&inbox).len()
+    };
+    assert_eq!(through(), 100);
+    driver.meter(group, rate).unwrap();
+    // Installing again does not lose the limit.
+    driver.install(&rule).unwrap();
+    let some = through();
+    assert!((1..50).contains(&some), "{some} of 100 with a burst of 5");
+    driver.meter(group, None).unwrap();
+    assert_eq!(through(), 100);
+}
+
+#[test]
+fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_completes() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    let rules = [Rule::new(group(0, 1), ["h2"]), Rule::new(group(0, 2), ["h9"])];
+    let why = driver.install(&rules).unwrap_err().to_string();
+    assert!(why.contains("rule 239.71.0.2 -> {h9}: there is no port `h9`; the switch has h1, h2, h3"), "{why}");
+
+    // A table with room for two flows, then for more.
+    let db = switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock");
+    let limit = |n| {
+        run(
+            switch,
+            &format!(
+                "ovs-vsctl --db={db} -- --id=@t create Flow_Table flow_limit={n} overflow_policy=refuse -- set bridge \
+                 br0 flow_tables:0=@t"
+            ),
+        )
+    };
+    limit(2);
+    let rules = [1, 2, 3].map(|n| Rule::new(group(0, n), ["h2", "h3"]));
+    let why = driver.install(&rules).unwrap_err();
+    let DriverError::Refused { what, refusal, applied } = &why else { panic!("{why}") };
+    assert_eq!(what, "rule 239.71.0.3 -> {h2, h3}");
+    assert!(refusal.said.contains("TABLE_FULL"), "{why}");
+    assert_eq!(applied, "239.71.0.1 -> {h2, h3}, 239.71.0.2 -> {h2, h3}");
+    assert_eq!(driver.audit(&rules).unwrap(), [Drift::Missing { group: group(0, 3) }]);
+    limit(100);
+    driver.install(&rules).unwrap();
+    assert_eq!(driver.audit(&rules).unwrap(), []);
+
+    // A port that goes away is found, and what named it is refused until it is back.
+    run(switch, &format!("ovs-vsctl --db={db} del-port br0 h3"));
+    let found = driver.audit(&rules).unwrap();
+    assert!(found.iter().all(|d| matches!(d, Drift::Ports { missing, .. } if *missing == ports(&["h3"]))), "{found:?}");
+    assert!(matches!(driver.install(&rules), Err(DriverError::NoPort { .. })));
+    run(switch, &format!("ovs-vsctl --db={db} add-port br0 h3"));
+    driver.install(&rules).unwrap();
+    assert_eq!(driver.audit(&rules).unwrap(), []);
+
+    let gone = Ovs::open("unix:/nonexistent/br0.mgmt", None, range()).err().unwrap().to_string();
+    assert!(gone.contains("cannot open OpenFlow switch unix:/nonexistent") && gone.contains("OpenFlow13"), "{gone}");
+}
+
+#[test]
+fn root_a_cut_cable_is_told_at_once() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(2);
+    let mut driver = open(fabric.switch("l1a").unwrap());
+    let mut watch = driver.watch().unwrap();
+    fabric.cut_link(fabric.link("h2", "l1a").unwrap(), Cut::Carrier).unwrap();
+    poll(&mut [PollFd::new(&watch.as_fd(), PollFlags::IN)], Some(&Timespec::try_from(LIMIT).unwrap())).unwrap();
+    let changes = watch.changes().unwrap();
+    assert_eq!(changes.iter().map(|c| (c.port.as_str(), c.carrier)).collect::<Vec<_>>(), [("h2", false)]);
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Queues of strict priority: made, completed, audited, and what was there put back.
+
+use super::common::{open, range, root_or_skip, run};
+use fide_switch::linux::Linux;
+use fide_switch::{Drift, Driver, DriverError, Lanes};
+use fide_testbed::fabric::{Fabric, FabricSpec, Switch};
+use std::net::UdpSocket;
+
+/// Without counters and times, which differ from call to call.
+fn queues(switch: &Switch, port: &str) -> String {
+    ["qdisc show dev", "class show dev"]
+        .iter()
+        .map(|what| run(switch, &format!("tc {what} {port}")))
+        .chain([run(switch, &format!("tc filter show dev {port}"))])
+        .collect()
+}
+
+fn packets(switch: &Switch, port: &str, class: &str) -> u64 {
+    let text = run(switch, &format!("tc -s class show dev {port}"));
+    let of_class = text.split_once(&format!("htb {class} ")).unwrap_or_else(|| panic!("no {class}: {text}")).1;
+    of_class.split_once(" pkt").unwrap().0.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
+    root_or_skip!();
+    for spec in [FabricSpec::single_pair(2), FabricSpec::single_pair(2).limited(10)] {
+        let fabric = Fabric::build(spec).unwrap();
+        let switch = fabric.switch("l1a").unwrap();
+        let before = queues(switch, "h2");
+        let mut driver = open(switch);
+        let lanes = Lanes { rate_bps: Some(10_000_000), ..Lanes::default() };
+        driver.prepare(&lanes).unwrap();
+        let made = queues(switch, "h2");
+        driver.prepare(&lanes).unwrap();
+        assert_eq!(queues(switch, "h2"), made, "a second call changes nothing");
+        assert_eq!(driver.audit(&[]).unwrap(), []);
+        driver.install(&[fide_switch::Rule::new(super::common::group(0, 1), ["h2"])]).unwrap();
+
+        const CS7: u8 = 56 << 2;
+        const EF: u8 = 46 << 2;
+        const AF41: u8 = 34 << 2;
+        for (tos, class) in [(CS7, "f1de:10"), (EF, "f1de:11"), (AF41, "f1de:ff"), (0, "f1de:ff")] {
+            let before = packets(switch, "h2", class);
+            let host = fabric.host(1);
+            let outbox = host.run_in(|| UdpSocket::bind((host.address(0), 0))).unwrap().unwrap();
+            rustix::net::sockopt::set_ip_tos(&outbox, tos).unwrap();
+            outbox.send_to(b"x", (super::common::group(0, 1), 7000)).unwrap();
+            assert_eq!(packets(switch, "h2", class), before + 1, "tos {tos:#x}");
+        }
+
+        // Each part that goes is found, and made again.
+        for (break_it, why) in [
+            ("tc filter del dev h2 parent f1de: prio 1", "no filter"),
+            ("tc class change dev h2 parent f1de:1 classid f1de:11 htb rate 1kbit ceil 5mbit prio 1", "class f1de:11"),
+            ("tc qdisc replace dev h2 root pfifo_fast", "pfifo_fast"),
+            ("tc filter add dev h2 parent f1de: prio 1 protocol ip u32 match ip tos 0 0xfc flowid f1de:10", "DSCP 0"),
+        ] {
+            run(switch, break_it);
+            let found = driver.repair(&[fide_switch::Rule::new(super::common::group(0, 1), ["h2"])]).unwrap();
+            assert!(
+                matches!(&found[..], [Drift::Priority { port, why: w }] if port == "h2" && w.contains(why)),
+                "{break_it}: {found:?}"
+            );
+            assert_eq!(driver.audit(&[fide_switch::Rule::new(super::common::group(0, 1), ["h2"])]).unwrap(), []);
+        }
+        driver.restore().unwrap();
+        assert_eq!(queues(switch, "h2"), before);
+    }
+}
+
+#[test]
+fn root_a_queue_that_could_not_be_put_back_is_left_alone() {
+    root_or_skip!();
+    let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
+    let switch = fabric.switch("l1a").unwrap();
+    run(switch, "tc qdisc add dev h2 root tbf rate 1mbit burst 10k latency 10ms");
+    let mut driver = Linux::open(Some(&switch.node().namespace_path()), "br0", range()).unwrap();
+    let why = driver.prepare(&Lanes::default()).unwrap_err();
+    assert!(matches!(why, DriverError::Unsupported { .. }), "{why}");
+    assert!(why.to_string().contains("`tbf`") && why.to_string().contains("tc qdisc del dev h2 root"), "{why}");
+    assert!(queues(switch, "h2").contains("tbf"));
+    // What was made at other ports goes.
+    driver.restore().unwrap();
+    assert!(!queues(switch, "h1").contains("htb"));
+}
