@@ -4,6 +4,7 @@
 //! - [`packet`]: [`Packet`], a checked view of a received UDP payload, and [`Builder`], which writes one.
 //! - [`section`]: what a heartbeat carries beside its acknowledgements.
 //! - [`view`]: the VIEW section, which carries the agreement on who is a member.
+//! - [`chunk`]: packets that carry several services' data, each with a checksum of its own.
 //! - [`auth`]: the key, the SipHash-2-4 tag, [`seal`] and [`verify`].
 //! - [`window`]: [`ReplayWindow`], which refuses a sequence number seen before.
 //! - [`name`]: [`Name`] of a host or a process.
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod chunk;
 pub mod fuzz;
 pub mod name;
 pub mod packet;
@@ -31,6 +33,7 @@ pub mod view;
 pub mod window;
 
 pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, set_seq, tag, verify};
+pub use chunk::{Chunk, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, ChunkPacketError, Scheme};
 pub use name::{Name, NameError};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
 pub use section::{Body, Excluded, Monitor, Roster, RosterState, Section, SectionError};
