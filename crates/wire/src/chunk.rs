@@ -56,9 +56,9 @@ const fn algorithm(poly: u32, check: u32, residue: u32) -> Algorithm<u32> {
 }
 
 /// The checksum of scheme [`Scheme::Chunks26`].
-pub const CRC_26: Algorithm<u32> = algorithm(0x04C1_1DB7, 0, 0);
+pub const CRC_26: Algorithm<u32> = algorithm(0x6CAB_82FD, 0, 0);
 /// The checksum of scheme [`Scheme::Chunks36`].
-pub const CRC_36: Algorithm<u32> = algorithm(0x04C1_1DB7, 0, 0);
+pub const CRC_36: Algorithm<u32> = algorithm(0x7D65_C3A7, 0, 0);
 /// The header's checksum: distance 8 up to 177 bits of data, the header has 160.
 pub const CRC_HEADER: Algorithm<u32> = CRC_32_ISCSI;
 
