@@ -64,15 +64,16 @@ fn golden_packets() {
 /// The check values of the CRC catalogue's convention: the checksum of "123456789".
 #[test]
 fn the_algorithms_say_what_they_are() {
-    for (algorithm, table) in [(&CRC_26, &TABLE_26), (&CRC_36, &TABLE_36)] {
-        assert_eq!(table.checksum(b"123456789"), algorithm.check, "{:#x}", table.checksum(b"123456789"));
+    let check = |algorithm: &Algorithm<u32>| {
+        let table = Crc::<u32, Lanes>::new(Box::leak(Box::new(algorithm.clone())));
+        assert_eq!(table.checksum(b"123456789"), algorithm.check);
         // Residue: what the register holds, before the last xor, after data and its checksum.
         let mut digest = table.digest();
         digest.update(b"123456789");
         digest.update(&algorithm.check.to_le_bytes());
-        let residue = (digest.finalize() ^ algorithm.xorout).reverse_bits();
-        assert_eq!(residue, algorithm.residue, "{residue:#x}");
-    }
+        assert_eq!(digest.finalize() ^ algorithm.xorout, algorithm.residue);
+    };
+    [&CRC_26, &CRC_36, &CRC_HEADER].into_iter().for_each(check);
 }
 
 /// The crate's tables against the definition: bit by bit, as in the polynomial's division.
