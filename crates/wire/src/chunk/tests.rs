@@ -65,7 +65,7 @@ fn golden_packets() {
 #[test]
 fn the_algorithms_say_what_they_are() {
     let check = |algorithm: &Algorithm<u32>| {
-        let table = Crc::<u32, Lanes>::new(Box::leak(Box::new(algorithm.clone())));
+        let table = Crc::<u32, Lanes>::new(Box::leak(Box::new(*algorithm)));
         assert_eq!(table.checksum(b"123456789"), algorithm.check);
         // Residue: what the register holds, before the last xor, after data and its checksum.
         let mut digest = table.digest();
