@@ -15,7 +15,9 @@ const ORDER_MAX: u32 = 520;
 const FACTOR_MAX: u32 = 16;
 
 /// Of the candidates at the greatest distance, so many are ranked by their exact weights, evenly spread over all.
-pub(crate) const RANKED_MAX: usize = 40;
+pub(crate) fn ranked_max(width: u32) -> usize {
+    if width <= 16 { usize::MAX } else { 40 }
+}
 
 /// Every g of degree `width` that divides (x^N - 1) (x + 1)^2 for an odd N in `n..=ORDER_MAX` and has order >= `n`;
 /// of a polynomial and its reciprocal, the smaller one.
