@@ -5,17 +5,19 @@
 //! are searched: the generators of cyclic codes, among which the BCH codes are, to the last one; and a random sample.
 
 use crate::gf2::{degree, irreducibles, mul, order, reciprocal};
-use crate::weights::detects;
+use crate::weights::may_detect;
 use crate::{gf2, weights};
 use std::collections::BTreeSet;
 
 /// Orders up to this are searched: a code of length n is the shortened one of a cyclic code of length N >= n.
-const ORDER_MAX: u32 = 1100;
+const ORDER_MAX: u32 = 520;
 /// A factor of higher degree leaves no room for a second one of the same order.
 const FACTOR_MAX: u32 = 16;
 
 /// Of the candidates at the greatest distance, so many are ranked by their exact weights, evenly spread over all.
-pub(crate) const RANKED_MAX: usize = 150;
+pub(crate) fn ranked_max(width: u32) -> usize {
+    if width <= 16 { usize::MAX } else { 40 }
+}
 
 /// Every g of degree `width` that divides (x^N - 1) (x + 1)^2 for an odd N in `n..=ORDER_MAX` and has order >= `n`;
 /// of a polynomial and its reciprocal, the smaller one.
@@ -48,8 +50,11 @@ fn products(factors: &[u128], degree_left: u32, so_far: u128, f: &mut impl FnMut
     }
 }
 
-/// `count` polynomials of degree `width`, half of them with the factor x + 1; always the same ones.
+/// `count` polynomials of degree `width`, half of them with the factor x + 1; always the same ones. All, if they are fewer.
 pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
+    if 1 << (width - 1) <= count {
+        return (1 << width | 1..2 << width).step_by(2).filter(|g| *g <= reciprocal(*g)).collect();
+    }
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = || {
         state ^= state << 13;
@@ -62,16 +67,17 @@ pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
         .collect()
 }
 
-/// What is left of `candidates` at the greatest distance that any of them has (8 is not told from more), and that distance.
-pub(crate) fn best(candidates: impl Iterator<Item = u128>, width: u32, n: usize) -> (usize, Vec<u128>) {
+/// What is left of `candidates` at the greatest distance that any of them seems to have (`most` is not told from more), and
+/// that distance.
+pub(crate) fn best(candidates: &[u128], width: u32, n: usize, most: usize) -> (usize, Vec<u128>) {
     let (mut distance, mut left) = (4, vec![]);
-    for g in candidates {
+    for &g in candidates {
         let h = gf2::syndromes(g as u32, width, n);
         let even = g.count_ones() % 2 == 0;
-        if !detects(&h, distance, even) {
+        if !may_detect(&h, distance, even) {
             continue;
         }
-        while distance < 9 && detects(&h, distance + 1, even) {
+        while distance < most && may_detect(&h, distance + 1, even) {
             distance += 1;
             left.clear();
         }
