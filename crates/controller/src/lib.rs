@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #![forbid(unsafe_code)]
 pub mod clock;
+pub mod core;
 pub mod etcd;
 pub mod handler;
 pub mod identity;

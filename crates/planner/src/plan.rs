@@ -65,6 +65,8 @@ pub enum Refusal {
     Full,
     #[error("there is no request {0}")]
     Unknown(u64),
+    #[error("there is a request {0} already")]
+    Taken(u64),
     #[error("request {request:?} has {trees} trees, counted from 0; there is no tree {tree}")]
     NoSuchTree { request: String, trees: usize, tree: usize },
     /// The planner's own result did not pass its proof: a fault in this program.
@@ -262,13 +264,20 @@ impl Planner {
     /// # Errors
     /// [`Refusal`]; nothing has changed.
     pub fn request(&mut self, request: Request) -> Result<(RequestId, Vec<Changed>), Refusal> {
-        self.request_as(RequestId(self.next), request).inspect(|_| self.next += 1).map(|changed| {
-            let id = RequestId(self.next - 1);
-            (id, changed)
-        })
+        let id = RequestId(self.next);
+        let changed = self.request_as(id, request)?;
+        self.next += 1;
+        Ok((id, changed))
     }
 
-    fn request_as(&mut self, id: RequestId, request: Request) -> Result<Vec<Changed>, Refusal> {
+    /// The same under a number of the caller's.
+    ///
+    /// # Errors
+    /// [`Refusal`], also if the number is taken; nothing has changed.
+    pub fn request_as(&mut self, id: RequestId, request: Request) -> Result<Vec<Changed>, Refusal> {
+        if self.allocations.contains_key(&id) {
+            return Err(Refusal::Taken(id.0));
+        }
         if self.allocations.len() >= REQUESTS_MAX {
             return Err(Refusal::Full);
         }
@@ -279,6 +288,35 @@ impl Planner {
         let trees = places.iter().map(|tree| self.network.tree(flow(id, *tree)).clone()).collect();
         let Found { cost, method, proved, .. } = found;
         self.allocations.insert(id, Allocation { request, trees, contract, cost, method, proved });
+        Ok(self.told_anew(Some(id)))
+    }
+
+    /// Holds a request over trees that were found before, as a controller does that starts again. `links` are those of each
+    /// tree.
+    ///
+    /// # Errors
+    /// [`Refusal`], also if the trees are none, share something or use what may not be used; nothing has changed.
+    pub fn hold(&mut self, id: RequestId, request: Request, links: &[Vec<LinkId>]) -> Result<Vec<Changed>, Refusal> {
+        if self.allocations.contains_key(&id) {
+            return Err(Refusal::Taken(id.0));
+        }
+        let resolved = request.resolve(&self.topology)?;
+        let mut trees = Vec::new();
+        for links in links {
+            trees.push(Tree::new(&self.topology, resolved.sender, &resolved.receivers, links)?);
+        }
+        if trees.len() != usize::from(request.redundancy) {
+            return Err(TreeError::Count { wanted: usize::from(request.redundancy), given: trees.len() }.into());
+        }
+        check_disjoint(&self.topology, &trees)?;
+        let flows = trees.iter().enumerate().map(|(tree, links)| (flow(id, tree), links.clone())).collect();
+        self.network
+            .add(&self.topology, &request, flows)
+            .map_err(|Trouble { link, what }| Refusal::Link { link: self.topology.link_name(link), what })?;
+        let contract = self.contract(id, &request);
+        let (cost, method, proved) = (Cost::default(), Method::Kept, false);
+        self.allocations.insert(id, Allocation { request, trees, contract, cost, method, proved });
+        self.next = self.next.max(id.0 + 1);
         Ok(self.told_anew(Some(id)))
     }
 

@@ -51,7 +51,7 @@ pub struct Request {
     #[serde(default = "two")]
     pub redundancy: u8,
     /// Refuse what cannot be held within this, nanoseconds: the largest lambda_min + delta_max of any receiver.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub latency_max_ns: Option<u64>,
 }
 

@@ -36,6 +36,8 @@ pub enum TreeError {
     Useless { node: String },
     #[error("two trees share {what}")]
     Shared { what: String },
+    #[error("{wanted} trees are asked for, {given} given")]
+    Count { wanted: usize, given: usize },
 }
 
 impl Tree {

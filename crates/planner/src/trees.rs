@@ -73,6 +73,8 @@ pub enum Method {
     Negotiated,
     /// The exhaustive search found a cheaper set than either.
     Searched,
+    /// They were given, not looked for.
+    Kept,
 }
 
 /// Trees for one request.

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the controller decides: lanes, their trees, and the detector's cluster (X-Lane §2.2, Listing 1, §3.2, §3.3; FiDe
+//! §3.1, §3.3, Listing 1).
+//!
+//! - `state`: what is stored; a change is made by applying its records, at once and after a restart.
+//! - `lanes`: `requestBandwidth`, `changeBandwidth`, `releaseBandwidth`, and the contracts that change with them.
+//! - `trees`: from planned links to installed rules, make before break; a tree replaced by another.
+//! - `faults`: cables that lost their carrier, receivers that get one copy only: which tree, which cables, what then.
+//! - `usage`: packets beyond the contract, and bandwidth that nobody uses.
+//! - `cluster`: `join`, `quit`, `monitor`, `unmonitor`.
+//!
+//! **A contract is given before it is needed and taken after it was needed.** Whoever's latency grows is told first, and
+//! what makes it grow begins only after the grace period ([`Options::grace_ns`]). A tree has two groups that it uses in
+//! turns: the new one is in every switch before the sender is told, the old one leaves the switches after the sender has
+//! said that it moved.
+//!
+//! It holds no socket, clock or thread; see [`crate::handler::Handler`].
+
+mod cluster;
+mod faults;
+mod lanes;
+mod state;
+#[cfg(test)]
+mod tests;
+mod trees;
+mod usage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use fide_planner::{CableId, Limits, Planner, RequestId, Topology};
+use serde_json::{Value, json};
+
+use crate::clock::Now;
+use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
+use crate::identity::{Identity, Role};
+use state::{Record, State};
+
+/// Lanes held at once; each has [`GROUPS_PER_LANE`] groups.
+pub const LANES_MAX: u64 = 1 << 17;
+/// Two groups for each of up to four trees.
+const GROUPS_PER_LANE: u64 = 8;
+/// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
+pub const GROUPS: Ipv4Addr = Ipv4Addr::new(239, 64, 0, 0);
+/// Length of the range's prefix.
+pub const GROUPS_PREFIX: u8 = 12;
+
+/// What goes on when a tree is broken and there is no other (FiDe §3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutRedundancy {
+    /// With a warning.
+    Continue,
+    /// Members are told to leave, while the remaining tree still carries their goodbye.
+    Stop,
+}
+
+/// How the controller behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub without_redundancy: WithoutRedundancy,
+    /// How long an old contract holds after a new one was told.
+    pub grace_ns: u64,
+    /// How long other receivers of a tree have to report before its fault is looked for.
+    pub gather_ns: u64,
+    /// After this a cable that was suspected, not seen, to be broken is used again.
+    pub suspicion_ns: u64,
+    /// After this another tree is looked for again where there was none.
+    pub retry_ns: u64,
+    /// Offences until a lane is terminated.
+    pub offences_max: u32,
+    /// Reports in a row that use less than half, until half is reclaimed.
+    pub unused_reports: u32,
+    /// Shortest period of heartbeats.
+    pub heartbeat_min_ns: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            without_redundancy: WithoutRedundancy::Continue,
+            grace_ns: 50_000_000,
+            gather_ns: 3_000_000,
+            suspicion_ns: 30_000_000_000,
+            retry_ns: 1_000_000_000,
+            offences_max: 3,
+            unused_reports: 10,
+            heartbeat_min_ns: 20_000,
+        }
+    }
+}
+
+/// What is to be done to a switch. Orders to one switch are carried out one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchOrder {
+    pub switch: String,
+    /// Grows with every order; given back in [`Event::Applied`].
+    pub number: u64,
+    /// These groups and no others, instead of changes: after a start.
+    pub anew: bool,
+    /// Group and the ports that it leaves by.
+    pub install: Vec<(Ipv4Addr, BTreeSet<String>)>,
+    pub remove: Vec<Ipv4Addr>,
+}
+
+/// What is to be done outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    Switch(SwitchOrder),
+}
+
+/// What happened outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A switch has carried out an order, or says why not. What it could not do it goes on trying.
+    Applied { switch: String, number: u64, error: Option<String> },
+    /// The port at a switch has lost or found its carrier.
+    Carrier { switch: String, port: String, up: bool },
+    /// A switch was not as ordered, and was repaired.
+    Drift { switch: String, what: String },
+}
+
+/// Something to be done later.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Later {
+    /// Look for the fault of a tree.
+    Gathered { lane: u64, tree: u8 },
+    /// Take a tree's former group out of the switches.
+    Sweep { lane: u64, tree: u8, generation: u32 },
+    /// Look for another tree again.
+    Retry { lane: u64, tree: u8 },
+    /// Use a suspected cable again.
+    Trust { cable: u32 },
+    /// Tell the sender to begin on a tree that is installed.
+    Begin { lane: u64, tree: u8, generation: u32 },
+    /// Give away what was reclaimed or demoted.
+    Settle { lane: u64 },
+    /// Forget a lane that ended.
+    Forget { lane: u64 },
+}
+
+/// What a decision has come to.
+#[derive(Debug, Default)]
+struct Out {
+    records: Vec<Record>,
+    upcalls: Vec<(Identity, Value)>,
+    orders: BTreeMap<String, SwitchOrder>,
+}
+
+/// The controller's state machine.
+#[derive(Debug)]
+pub struct Core {
+    topology: Topology,
+    limits: Limits,
+    options: Options,
+    planner: Planner,
+    state: State,
+    /// Number of the last order to any switch.
+    ordered: u64,
+    /// For each lane and tree the orders that must be carried out before it is used.
+    waits: BTreeMap<(u64, u8), BTreeMap<String, u64>>,
+    later: BTreeSet<(u64, Later)>,
+    /// For each lane and tree the receivers that miss it.
+    missing: BTreeMap<(u64, u8), BTreeSet<String>>,
+    suspected: BTreeSet<CableId>,
+    /// Lanes that make others later, and from when on they may be used.
+    begin_ns: BTreeMap<u64, u64>,
+    now: Now,
+}
+
+impl Core {
+    /// A controller of this network, without lanes.
+    ///
+    /// # Errors
+    /// Limits that name no cable, or shares that are none.
+    pub fn new(
+        topology: Topology,
+        limits: Limits,
+        options: Options,
+    ) -> Result<Core, fide_planner::limits::LimitsError> {
+        let planner = Planner::new(topology.clone(), limits.clone())?;
+        Ok(Core {
+            topology,
+            limits,
+            options,
+            planner,
+            state: State::default(),
+            ordered: 0,
+            waits: BTreeMap::new(),
+            later: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            suspected: BTreeSet::new(),
+            begin_ns: BTreeMap::new(),
+            now: Now { boot_ns: 0, unix_ns: 0 },
+        })
+    }
+
+    /// The planner as it is, for drawings.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    fn apply(&mut self, out: &mut Out, record: Record) {
+        self.state.apply(&record);
+        out.records.push(record);
+    }
+
+    fn after(&mut self, delay_ns: u64, what: Later) {
+        self.later.insert((self.now.boot_ns + delay_ns, what));
+    }
+
+    /// Wraps up a decision.
+    fn decide(out: Out, answer: Option<Answer>) -> Decision<Effect> {
+        let effects = out.orders.into_values().map(Effect::Switch).collect();
+        let record = (!out.records.is_empty()).then(|| state::encode(&out.records));
+        Decision { answer, record, upcalls: out.upcalls, effects, forget: Vec::new() }
+    }
+
+    /// The order to a switch that this decision makes.
+    fn order<'o>(&mut self, out: &'o mut Out, switch: &str) -> &'o mut SwitchOrder {
+        out.orders.entry(switch.to_owned()).or_insert_with(|| {
+            self.ordered += 1;
+            SwitchOrder {
+                switch: switch.to_owned(),
+                number: self.ordered,
+                anew: false,
+                install: Vec::new(),
+                remove: Vec::new(),
+            }
+        })
+    }
+
+    /// Groups of a tree.
+    fn group(slot: u64, tree: u8, generation: u32) -> Ipv4Addr {
+        let offset = slot * GROUPS_PER_LANE + u64::from(tree) * 2 + u64::from(generation & 1);
+        Ipv4Addr::from(u32::from(GROUPS) + u32::try_from(offset).expect("below 2^20"))
+    }
+}
+
+const HOST: &[Role] = &[Role::Host];
+const BOTH: &[Role] = &[Role::Host, Role::Operator];
+const OPERATOR: &[Role] = &[Role::Operator];
+
+const fn route(method: Method, path: &'static str, roles: &'static [Role]) -> Route {
+    Route { method, path, roles }
+}
+
+const ROUTES: [Route; 16] = [
+    route(Method::Post, "/v1/lanes", HOST),
+    route(Method::Put, "/v1/lanes/{lane}", HOST),
+    route(Method::Delete, "/v1/lanes/{lane}", BOTH),
+    route(Method::Get, "/v1/lanes", BOTH),
+    route(Method::Get, "/v1/lanes/{lane}", BOTH),
+    route(Method::Post, "/v1/lanes/{lane}/usage", HOST),
+    route(Method::Post, "/v1/lanes/{lane}/moved", HOST),
+    route(Method::Post, "/v1/lanes/{lane}/reports", HOST),
+    route(Method::Post, "/v1/apps", HOST),
+    route(Method::Delete, "/v1/apps/{app}", HOST),
+    route(Method::Post, "/v1/monitors", HOST),
+    route(Method::Delete, "/v1/monitors/{app}", HOST),
+    route(Method::Get, "/v1/cluster", BOTH),
+    route(Method::Get, "/v1/network", BOTH),
+    route(Method::Put, "/v1/cables/{cable}", OPERATOR),
+    route(Method::Get, "/v1/self", BOTH),
+];
+
+impl Handler for Core {
+    type Event = Event;
+    type Effect = Effect;
+
+    fn routes(&self) -> Vec<Route> {
+        ROUTES.to_vec()
+    }
+
+    fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError> {
+        let wrong = |error: String| RestoreError(format!("the stored state of lanes cannot be read: {error}"));
+        let mut fresh = Core::new(self.topology.clone(), self.limits.clone(), self.options.clone())
+            .map_err(|error| wrong(error.to_string()))?;
+        if let Some(bytes) = snapshot {
+            fresh.state = state::decode(bytes).map_err(wrong)?;
+        }
+        for bytes in records {
+            let records: Vec<Record> = state::decode(bytes).map_err(wrong)?;
+            records.iter().for_each(|record| fresh.state.apply(record));
+        }
+        fresh.hold_all();
+        *self = fresh;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        state::encode(&self.state)
+    }
+
+    fn resume(&mut self, now: Now) -> Decision<Effect> {
+        self.now = now;
+        let mut out = Out::default();
+        let mut effects = self.order_anew(&mut out);
+        let mut decision = Self::decide(out, None);
+        // What is planned anew comes after what was there.
+        effects.append(&mut decision.effects);
+        decision.effects = effects;
+        decision
+    }
+
+    fn change(&mut self, peer: &Peer, request: &Request, now: Now) -> Decision<Effect> {
+        self.now = now;
+        let mut out = Out::default();
+        let lane = request.parameter("lane");
+        let answer = match (request.method, request.path) {
+            (Method::Post, "/v1/lanes") => self.request_lane(&mut out, peer, &request.body),
+            (Method::Put, "/v1/lanes/{lane}") => self.change_lane(&mut out, peer, lane, &request.body),
+            (Method::Delete, "/v1/lanes/{lane}") => self.release_lane(&mut out, peer, lane),
+            (_, "/v1/lanes/{lane}/usage") => self.usage(&mut out, peer, lane, &request.body),
+            (_, "/v1/lanes/{lane}/moved") => self.moved(&mut out, peer, lane, &request.body),
+            (_, "/v1/lanes/{lane}/reports") => self.report(&mut out, peer, lane, &request.body),
+            (_, "/v1/apps") => self.join(&mut out, peer, &request.body),
+            (_, "/v1/apps/{app}") => self.quit(&mut out, peer, request.parameter("app")),
+            (_, "/v1/monitors") => self.monitor(&mut out, peer, &request.body),
+            (_, "/v1/monitors/{app}") => self.unmonitor(&mut out, peer, request.parameter("app")),
+            (_, "/v1/cables/{cable}") => self.set_cable(&mut out, request.parameter("cable"), &request.body),
+            (_, path) => Err(Answer::error(404, "no_such_path", format!("nothing is changed at {path}"))),
+        };
+        match answer {
+            Ok(body) => Self::decide(out, Some(Answer::ok(body))),
+            // What was begun is not kept: a refusal changes nothing.
+            Err(answer) => {
+                debug_assert!(out.records.is_empty() && out.orders.is_empty(), "a refusal has changed something");
+                Decision::answer(answer)
+            }
+        }
+    }
+
+    fn read(&self, peer: &Peer, request: &Request, _: Now) -> Answer {
+        match request.path {
+            "/v1/lanes" => Answer::ok(json!({"lanes": self.lanes_of(peer)})),
+            "/v1/lanes/{lane}" => match self.lane_for(peer, request.parameter("lane")) {
+                Ok(id) => Answer::ok(self.lane_json(id)),
+                Err(answer) => answer,
+            },
+            "/v1/cluster" => Answer::ok(self.cluster_json(peer)),
+            "/v1/network" => Answer::ok(self.network_json()),
+            "/v1/self" => Answer::ok(self.self_json(peer)),
+            path => Answer::error(404, "no_such_path", format!("there is nothing to read at {path}")),
+        }
+    }
+
+    fn event(&mut self, event: Event, now: Now) -> Decision<Effect> {
+        self.now = now;
+        let mut out = Out::default();
+        match event {
+            Event::Applied { switch, number, error } => self.applied(&mut out, &switch, number, error),
+            Event::Carrier { switch, port, up } => self.carrier(&mut out, &switch, &port, up),
+            Event::Drift { switch, what } => {
+                tracing::warn!("switch {switch} was changed by others, and repaired: {what}")
+            }
+        }
+        Self::decide(out, None)
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.later.first().map(|(at, _)| *at)
+    }
+
+    fn tick(&mut self, now: Now) -> Decision<Effect> {
+        self.now = now;
+        let mut out = Out::default();
+        while let Some((at, what)) = self.later.first().cloned().filter(|(at, _)| *at <= now.boot_ns) {
+            self.later.remove(&(at, what.clone()));
+            match what {
+                Later::Gathered { lane, tree } => self.find_fault(&mut out, lane, tree),
+                Later::Sweep { lane, tree, generation } => self.sweep(&mut out, lane, tree, generation),
+                Later::Retry { lane, tree } => self.retry(&mut out, lane, tree),
+                Later::Trust { cable } => self.trust(CableId(cable)),
+                Later::Begin { lane, tree, generation } => self.begin(&mut out, lane, tree, generation),
+                Later::Settle { lane } => self.settle(&mut out, lane),
+                Later::Forget { lane } => self.forget(&mut out, lane),
+            }
+        }
+        Self::decide(out, None)
+    }
+}
+
+fn request_id(lane: u64) -> RequestId {
+    RequestId(lane)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which tree is broken, and by what (FiDe §3.3, "Redundancy and tree recovery").
+//!
+//! A cable that loses its carrier is known at once from the switches at its ends. One that keeps it and carries nothing is
+//! known only from receivers that get one copy instead of two: all cables on their ways are suspected, but those on the
+//! way of a receiver that misses nothing. A new tree avoids what is suspected; if the suspicion was too narrow, the receivers
+//! report the new tree too, and more is suspected.
+
+use std::collections::BTreeSet;
+
+use fide_planner::CableId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::lanes::{Done, parse};
+use super::state::{Phase, Record, Standing};
+use super::{Core, Later, Out, request_id};
+use crate::handler::{Answer, Peer};
+
+impl Core {
+    /// A receiver says how a tree reaches it.
+    pub(super) fn report(&mut self, _: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Report {
+            tree: u8,
+            /// Of the group that was listened to last.
+            generation: u32,
+            /// Missing, or later than its bound: a slow tree is a broken one.
+            missing: bool,
+        }
+        let id = self.lane_for(peer, lane)?;
+        let Report { tree, generation, missing } = parse(body)?;
+        let held = &self.state.lanes[&id];
+        let host = peer.identity.name.as_str();
+        if !held.request.receivers.iter().any(|receiver| receiver == host) {
+            let message = format!("{host} does not receive lane {id}; its receivers report");
+            return Err(Answer::error(403, "not_a_receiver", message));
+        }
+        let Some(state) = held.trees.get(usize::from(tree)) else {
+            return Err(Answer::error(422, "no_such_tree", format!("lane {id} has no tree {tree}")));
+        };
+        // Of a tree that is another one by now nothing is learnt.
+        let current = state.generation == generation && matches!(state.phase, Phase::Ready | Phase::Used);
+        if current {
+            let reporters = self.missing.entry((id, tree)).or_default();
+            let first = reporters.is_empty() && missing;
+            if missing {
+                reporters.insert(host.to_owned());
+            } else {
+                reporters.remove(host);
+            }
+            if first {
+                self.after(self.options.gather_ns, Later::Gathered { lane: id, tree });
+            }
+        }
+        Ok(json!({"generation": self.state.lanes[&id].trees[usize::from(tree)].generation}))
+    }
+
+    /// Those who miss a tree have reported by now.
+    pub(super) fn find_fault(&mut self, out: &mut Out, id: u64, tree: u8) {
+        let Some(reporters) = self.missing.remove(&(id, tree)).filter(|reporters| !reporters.is_empty()) else {
+            return;
+        };
+        let Some(allocation) = self.planner.allocation(request_id(id)) else { return };
+        let Some(planned) = allocation.trees.get(usize::from(tree)) else { return };
+        let way = |j: usize| planned.path(j).into_iter().map(|hop| planned.hops()[hop].link.cable());
+        let (mut suspects, mut cleared) = (BTreeSet::new(), BTreeSet::new());
+        for (j, receiver) in allocation.request.receivers.iter().enumerate() {
+            let set = if reporters.contains(receiver) { &mut suspects } else { &mut cleared };
+            set.extend(way(j));
+        }
+        let mut suspects: BTreeSet<CableId> = suspects.difference(&cleared).copied().collect();
+        if suspects.is_empty() {
+            // Everything on their way serves somebody else: only the whole way can be avoided.
+            let ways = (0..allocation.request.receivers.len())
+                .filter(|j| reporters.contains(&allocation.request.receivers[*j]))
+                .flat_map(way);
+            suspects = ways.collect();
+        }
+        let names: Vec<String> = suspects.iter().map(|cable| self.topology.cable_name(*cable)).collect();
+        let who: Vec<&str> = reporters.iter().map(String::as_str).collect();
+        let why = format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "));
+        for cable in &suspects {
+            if self.suspected.insert(*cable) {
+                self.after(self.options.suspicion_ns, Later::Trust { cable: cable.0 });
+            }
+        }
+        self.recover(out, id, tree, &suspects, &why);
+    }
+
+    /// A cable's carrier, as the switch at one of its ends sees it.
+    pub(super) fn carrier(&mut self, out: &mut Out, switch: &str, port: &str, up: bool) {
+        let Some(node) = self.topology.find(switch) else { return };
+        let link = self.topology.leaving(node).iter().find(|link| self.topology.port(**link) == port);
+        let Some(cable) = link.map(|link| link.cable()) else { return };
+        let name = self.topology.cable_name(cable);
+        if up {
+            if !self.state.drained.contains(&name) {
+                self.planner.set_cable(cable, true);
+            }
+            self.suspected.remove(&cable);
+            self.retry_lost(out);
+        } else {
+            self.cut(out, cable, &format!("cable {name} has no carrier"));
+        }
+    }
+
+    /// A cable does not work: all trees over it are replaced.
+    fn cut(&mut self, out: &mut Out, cable: CableId, why: &str) {
+        self.planner.set_cable(cable, false);
+        for (id, tree) in self.planner.users(cable) {
+            let tree = u8::try_from(tree).expect("at most 3 trees");
+            self.recover(out, id.0, tree, &BTreeSet::new(), why);
+        }
+    }
+
+    pub(super) fn trust(&mut self, cable: CableId) {
+        self.suspected.remove(&cable);
+    }
+
+    pub(super) fn retry(&mut self, out: &mut Out, id: u64, tree: u8) {
+        let state = self.state.lanes.get(&id).and_then(|lane| lane.trees.get(usize::from(tree)));
+        if state.is_none_or(|state| state.phase != Phase::Lost) {
+            return;
+        }
+        let broken = self.planner.broken(request_id(id)).contains(&usize::from(tree));
+        let suspect = self.planner.allocation(request_id(id)).is_some_and(|allocation| {
+            allocation.trees[usize::from(tree)].links().any(|link| self.suspected.contains(&link.cable()))
+        });
+        if broken || suspect {
+            self.recover(out, id, tree, &BTreeSet::new(), "it was lost");
+        } else {
+            self.revive(out, id, tree);
+        }
+    }
+
+    /// What broke a tree is repaired, and its rules are still there: it is used again.
+    fn revive(&mut self, out: &mut Out, id: u64, tree: u8) {
+        let mut state = self.state.lanes[&id].trees[usize::from(tree)].clone();
+        state.phase = Phase::Installing;
+        self.apply(out, Record::Tree(id, tree, state));
+        self.install(out, id, tree);
+    }
+
+    fn retry_lost(&mut self, out: &mut Out) {
+        let lost: Vec<(u64, u8)> = self
+            .state
+            .lanes
+            .iter()
+            .filter(|(_, lane)| lane.standing == Standing::Held)
+            .flat_map(|(id, lane)| (0..).zip(&lane.trees).map(|(tree, state)| (*id, tree, state.phase)))
+            .filter(|(_, _, phase)| *phase == Phase::Lost)
+            .map(|(id, tree, _)| (id, tree))
+            .collect();
+        for (id, tree) in lost {
+            self.retry(out, id, tree);
+        }
+    }
+
+    /// An operator takes a cable out of use, or gives it back.
+    pub(super) fn set_cable(&mut self, out: &mut Out, cable: &str, body: &Value) -> Done {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wanted {
+            in_use: bool,
+        }
+        let Wanted { in_use } = parse(body)?;
+        let Some(found) = self.topology.find_cable(cable) else {
+            let shown: String = cable.chars().take(160).collect();
+            return Err(Answer::error(
+                404,
+                "no_such_cable",
+                format!("there is no cable {shown:?}; /v1/network lists them"),
+            ));
+        };
+        let name = self.topology.cable_name(found);
+        self.apply(out, Record::Drained(name.clone(), !in_use));
+        if in_use {
+            self.planner.set_cable(found, true);
+            self.retry_lost(out);
+        } else {
+            self.cut(out, found, &format!("an operator has taken cable {name} out of use"));
+        }
+        Ok(json!({"cable": name, "in_use": in_use}))
+    }
+
+    pub(super) fn network_json(&self) -> Value {
+        let cables: Vec<_> = (0..u32::try_from(self.topology.cables().len()).expect("bounded"))
+            .map(CableId)
+            .map(|cable| {
+                let name = self.topology.cable_name(cable);
+                json!({
+                    "cable": name, "works": self.planner.works(cable), "suspected": self.suspected.contains(&cable),
+                    "drained": self.state.drained.contains(&name), "trees": self.planner.users(cable).len(),
+                })
+            })
+            .collect();
+        let waiting: Vec<_> = self.waits.iter().map(|((lane, tree), waits)| json!({"lane": lane, "tree": tree, "switches": waits.keys().collect::<Vec<_>>()})).collect();
+        json!({"cables": cables, "waiting_for_switches": waiting})
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From planned links to installed rules, and from one tree to another without a gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use fide_planner::{LinkId, NodeId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::lanes::{Done, members, parse};
+use super::state::{Lane, Phase, Record, Standing, TreeState};
+use super::{Core, Effect, Later, Out, SwitchOrder, request_id};
+use crate::handler::{Answer, Peer};
+use crate::identity::Identity;
+
+/// (from, port, to)
+pub(super) type NamedLink = (String, String, String);
+
+/// How long a sender has to say that it moved, in grace periods, before the old tree goes all the same.
+const MOVE_GRACES: u64 = 20;
+
+/// For each switch the ports that a tree leaves by.
+fn rules(topology: &fide_planner::Topology, links: &[NamedLink]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (from, port, _) in links {
+        if topology.find(from).is_some_and(|node| !topology.is_host(node)) {
+            rules.entry(from.clone()).or_default().insert(port.clone());
+        }
+    }
+    rules
+}
+
+impl Core {
+    /// The links of a planned tree, by names, which mean the same after a restart with another topology.
+    pub(super) fn links_of(&self, id: u64, tree: u8) -> Vec<NamedLink> {
+        let name = |node: NodeId| self.topology.node(node).name.clone();
+        let allocation = self.planner.allocation(request_id(id)).expect("it is held");
+        allocation.trees[usize::from(tree)]
+            .links()
+            .map(|link| {
+                let (from, to) = (self.topology.from(link), self.topology.to(link));
+                (name(from), self.topology.port(link).to_owned(), name(to))
+            })
+            .collect()
+    }
+
+    fn link(&self, (from, port, to): &NamedLink) -> Option<LinkId> {
+        let node = self.topology.find(from)?;
+        let fits = |link: &&LinkId| {
+            self.topology.port(**link) == port && self.topology.node(self.topology.to(**link)).name == *to
+        };
+        self.topology.leaving(node).iter().find(fits).copied()
+    }
+
+    /// After a restart: what was stored is held again, over the same links.
+    pub(super) fn hold_all(&mut self) {
+        for cable in self.state.drained.clone() {
+            if let Some(cable) = self.topology.find_cable(&cable) {
+                self.planner.set_cable(cable, false);
+            }
+        }
+        let lanes: Vec<(u64, Lane)> = self.state.lanes.iter().map(|(id, lane)| (*id, lane.clone())).collect();
+        for (id, lane) in lanes.into_iter().filter(|(_, lane)| lane.standing == Standing::Held) {
+            let links: Option<Vec<Vec<LinkId>>> = lane
+                .trees
+                .iter()
+                .map(|tree| tree.links.iter().map(|link| self.link(link)).collect::<Option<Vec<_>>>())
+                .collect();
+            let held = links.map(|links| self.planner.hold(request_id(id), lane.request.clone(), &links));
+            if !matches!(held, Some(Ok(_))) {
+                tracing::warn!(
+                    "lane {id} ({}) does not fit the network any more: it is planned anew",
+                    lane.request.name
+                );
+            }
+        }
+    }
+
+    /// Orders a tree's rules; it is used when all switches have them.
+    pub(super) fn install(&mut self, out: &mut Out, id: u64, tree: u8) {
+        let lane = &self.state.lanes[&id];
+        let state = &lane.trees[usize::from(tree)];
+        let group = Core::group(lane.slot, tree, state.generation);
+        let mut waits = BTreeMap::new();
+        for (switch, ports) in rules(&self.topology, &state.links) {
+            let order = self.order(out, &switch);
+            order.remove.retain(|other| *other != group);
+            order.install.push((group, ports));
+            waits.insert(switch, order.number);
+        }
+        let nothing = waits.is_empty();
+        self.waits.insert((id, tree), waits);
+        // A tree of one cable between two hosts passes no switch.
+        if nothing {
+            self.ready(out, id, tree);
+        }
+    }
+
+    pub(super) fn remove_rules(&mut self, out: &mut Out, group: Ipv4Addr, links: &[NamedLink]) {
+        for (switch, _) in rules(&self.topology, links) {
+            let order = self.order(out, &switch);
+            order.install.retain(|(other, _)| *other != group);
+            order.remove.push(group);
+        }
+    }
+
+    /// A switch has carried out an order.
+    pub(super) fn applied(&mut self, out: &mut Out, switch: &str, number: u64, error: Option<String>) {
+        let concerned: Vec<(u64, u8)> = self
+            .waits
+            .iter()
+            .filter(|(_, waits)| waits.get(switch).is_some_and(|order| *order <= number))
+            .map(|(key, _)| *key)
+            .collect();
+        for (id, tree) in concerned {
+            if let Some(error) = &error {
+                // The switch goes on trying; meanwhile a way without it.
+                let cables = self.cables_of(switch);
+                self.waits.remove(&(id, tree));
+                self.recover(out, id, tree, &cables, &format!("switch {switch} refuses: {error}"));
+                continue;
+            }
+            let waits = self.waits.get_mut(&(id, tree)).expect("listed above");
+            waits.remove(switch);
+            if waits.is_empty() {
+                self.ready(out, id, tree);
+            }
+        }
+    }
+
+    pub(super) fn cables_of(&self, switch: &str) -> BTreeSet<fide_planner::CableId> {
+        let node = self.topology.find(switch);
+        node.into_iter().flat_map(|node| self.topology.leaving(node)).map(|link| link.cable()).collect()
+    }
+
+    fn ready(&mut self, out: &mut Out, id: u64, tree: u8) {
+        self.waits.remove(&(id, tree));
+        let generation = self.state.lanes[&id].trees[usize::from(tree)].generation;
+        match self.begin_ns.get(&id).copied().filter(|at| *at > self.now.boot_ns) {
+            Some(at) => {
+                self.later.insert((at, Later::Begin { lane: id, tree, generation }));
+            }
+            None => self.begin(out, id, tree, generation),
+        }
+    }
+
+    /// Tells who sends and who receives that a tree is there.
+    pub(super) fn begin(&mut self, out: &mut Out, id: u64, tree: u8, generation: u32) {
+        let Some(lane) = self.state.lanes.get(&id) else { return };
+        let Some(mut state) = lane.trees.get(usize::from(tree)).cloned() else { return };
+        if state.generation != generation || state.phase != Phase::Installing || lane.standing == Standing::Ended {
+            return;
+        }
+        state.phase = Phase::Ready;
+        let mut body = self.tree_json(lane, tree, &state);
+        body["kind"] = json!("tree");
+        body["lane"] = json!(id);
+        body["sender"] = json!(lane.request.sender);
+        body["name"] = json!(lane.request.name);
+        out.upcalls.extend(members(lane).into_iter().map(|host| (host, body.clone())));
+        let has_former = !state.former.is_empty();
+        self.apply(out, Record::Tree(id, tree, state));
+        self.missing.remove(&(id, tree));
+        if has_former {
+            self.after(self.options.grace_ns * MOVE_GRACES, Later::Sweep { lane: id, tree, generation });
+        }
+    }
+
+    pub(super) fn tree_json(&self, lane: &Lane, tree: u8, state: &TreeState) -> Value {
+        let port = state.links.iter().find(|(from, ..)| *from == lane.request.sender).map(|(_, port, _)| port);
+        json!({
+            "tree": tree, "generation": state.generation, "group": Core::group(lane.slot, tree, state.generation),
+            // A receiver listens to both, so that a tree can change without its knowing when.
+            "groups": [Core::group(lane.slot, tree, 0), Core::group(lane.slot, tree, 1)],
+            "port": port,
+            "phase": match state.phase {
+                Phase::Installing => "installing", Phase::Ready => "ready", Phase::Used => "used", Phase::Lost => "lost" },
+            "links": state.links,
+        })
+    }
+
+    /// The sender uses a tree of this generation from now on.
+    pub(super) fn moved(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Moved {
+            tree: u8,
+            generation: u32,
+        }
+        let id = self.own_lane(peer, lane)?;
+        let Moved { tree, generation } = parse(body)?;
+        let Some(state) = self.state.lanes[&id].trees.get(usize::from(tree)).cloned() else {
+            return Err(Answer::error(422, "no_such_tree", format!("lane {id} has no tree {tree}")));
+        };
+        if state.generation != generation {
+            // It will be told of the newer one, or was already.
+            return Ok(json!({"generation": state.generation}));
+        }
+        if state.phase == Phase::Ready {
+            self.apply(out, Record::Tree(id, tree, TreeState { phase: Phase::Used, ..state }));
+            self.after(0, Later::Sweep { lane: id, tree, generation });
+        }
+        Ok(json!({"generation": generation}))
+    }
+
+    /// Takes the former tree out of the switches.
+    pub(super) fn sweep(&mut self, out: &mut Out, id: u64, tree: u8, generation: u32) {
+        let Some(lane) = self.state.lanes.get(&id) else { return };
+        let Some(state) = lane.trees.get(usize::from(tree)).cloned() else { return };
+        if state.generation != generation || state.former.is_empty() {
+            return;
+        }
+        let group = Core::group(lane.slot, tree, generation + 1);
+        self.remove_rules(out, group, &state.former);
+        self.apply(out, Record::Tree(id, tree, TreeState { former: Vec::new(), ..state }));
+    }
+
+    /// Another tree for one that is broken; it is told and used as soon as it is installed.
+    pub(super) fn recover(
+        &mut self,
+        out: &mut Out,
+        id: u64,
+        tree: u8,
+        avoid: &BTreeSet<fide_planner::CableId>,
+        why: &str,
+    ) {
+        let Some(lane) = self.state.lanes.get(&id).cloned() else { return };
+        if lane.standing != Standing::Held || self.planner.allocation(request_id(id)).is_none() {
+            return;
+        }
+        let mut avoid = avoid.clone();
+        avoid.extend(&self.suspected);
+        let mut state = lane.trees[usize::from(tree)].clone();
+        match self.planner.replace(request_id(id), usize::from(tree), &avoid) {
+            Ok(changed) => {
+                let links = self.links_of(id, tree);
+                if links == state.links && state.phase != Phase::Lost {
+                    return;
+                }
+                // If the last move was not finished, its group is reused: what was left of it goes now.
+                if !state.former.is_empty() {
+                    let group = Core::group(lane.slot, tree, state.generation + 1);
+                    self.remove_rules(out, group, &state.former);
+                }
+                state.former = std::mem::replace(&mut state.links, links);
+                state.generation += 1;
+                state.phase = Phase::Installing;
+                let contract = self.planner.allocation(request_id(id)).expect("it is held").contract.clone();
+                self.apply(out, Record::Tree(id, tree, state));
+                // A lane that moves is itself among the changed.
+                let (own, others): (Vec<_>, Vec<_>) = changed.into_iter().partition(|changed| changed.id.0 == id);
+                self.tell_changed(out, id, others);
+                if !own.is_empty() || contract != lane.contract {
+                    self.apply(out, Record::Contract(id, contract));
+                    self.tell_contract(out, id, "TE");
+                }
+                tracing::info!("lane {id} ({}): tree {tree} is replaced, because {why}", lane.request.name);
+                self.install(out, id, tree);
+            }
+            Err(refusal) => {
+                if state.phase != Phase::Lost {
+                    tracing::warn!(
+                        "lane {id} ({}): tree {tree} is lost ({why}), and there is no other: {refusal}",
+                        lane.request.name
+                    );
+                    self.tell_lost(out, &lane, id, tree, why, &refusal.to_string());
+                    state.phase = Phase::Lost;
+                    self.apply(out, Record::Tree(id, tree, state));
+                }
+                self.after(self.options.retry_ns, Later::Retry { lane: id, tree });
+            }
+        }
+    }
+
+    fn tell_lost(&mut self, out: &mut Out, lane: &Lane, id: u64, tree: u8, why: &str, refusal: &str) {
+        let body = json!({
+            "kind": "redundancy_lost", "lane": id, "name": lane.request.name, "sender": lane.request.sender, "tree": tree,
+            "why": why, "no_other": refusal, "policy": self.options.without_redundancy,
+        });
+        out.upcalls.extend(members(lane).into_iter().map(|host: Identity| (host, body.clone())));
+    }
+
+    /// After a restart, or when it is not sure what the switches have: everything that they should have.
+    pub(super) fn order_anew(&mut self, out: &mut Out) -> Vec<Effect> {
+        let mut wanted: BTreeMap<String, Vec<(Ipv4Addr, BTreeSet<String>)>> = self
+            .topology
+            .node_ids()
+            .filter(|node| !self.topology.is_host(*node))
+            .map(|node| (self.topology.node(node).name.clone(), Vec::new()))
+            .collect();
+        let lanes: Vec<(u64, Lane)> = self.state.lanes.iter().map(|(id, lane)| (*id, lane.clone())).collect();
+        for (id, lane) in &lanes {
+            if lane.standing == Standing::Ended {
+                self.after(self.options.grace_ns, Later::Forget { lane: *id });
+            }
+            for (tree, state) in (0..).zip(&lane.trees) {
+                for (links, generation) in [(&state.links, state.generation), (&state.former, state.generation + 1)] {
+                    for (switch, ports) in rules(&self.topology, links) {
+                        wanted.entry(switch).or_default().push((Core::group(lane.slot, tree, generation), ports));
+                    }
+                }
+            }
+        }
+        let mut effects = Vec::new();
+        let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
+        for (switch, install) in wanted {
+            self.ordered += 1;
+            numbers.insert(switch.clone(), self.ordered);
+            effects.push(Effect::Switch(SwitchOrder {
+                switch,
+                number: self.ordered,
+                anew: true,
+                install,
+                remove: vec![],
+            }));
+        }
+        for (id, lane) in lanes {
+            for (tree, state) in (0..).zip(&lane.trees) {
+                match state.phase {
+                    Phase::Installing => {
+                        let waits = rules(&self.topology, &state.links).into_keys().map(|switch| {
+                            let number = numbers[&switch];
+                            (switch, number)
+                        });
+                        self.waits.insert((id, tree), waits.collect());
+                    }
+                    Phase::Lost => self.after(self.options.retry_ns, Later::Retry { lane: id, tree }),
+                    Phase::Ready | Phase::Used if !state.former.is_empty() => {
+                        let generation = state.generation;
+                        self.after(self.options.grace_ns * MOVE_GRACES, Later::Sweep { lane: id, tree, generation });
+                    }
+                    Phase::Ready | Phase::Used => {}
+                }
+            }
+            if lane.standing == Standing::Held && self.planner.allocation(request_id(id)).is_none() {
+                let planned = self.replan_lane(out, id, lane.request.clone());
+                if planned.is_err() {
+                    self.end_lane(out, id, "the network has changed, and it can no longer be held");
+                }
+            }
+        }
+        effects
+    }
+}

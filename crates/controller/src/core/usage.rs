@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What hosts say of the packets that their programs sent (X-Lane §3.3, "Controller oversight").
+
+use fide_planner::request::PERIOD_MAX_NS;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::lanes::{Done, parse};
+use super::state::{Lane, Purpose, Record, Standing};
+use super::{Core, Later, Out, request_id};
+use crate::handler::{Answer, Peer};
+
+/// Reclaimed this often, a lane has shown that it is not needed.
+const RECLAIMS_MAX: u64 = 6;
+
+impl Core {
+    /// Counts since the last report.
+    pub(super) fn usage(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Usage {
+            interval_ns: u64,
+            packets: u64,
+            /// Dropped at the sender, as they were too large or too early.
+            exceeded: u64,
+        }
+        let id = self.own_lane(peer, lane)?;
+        let Usage { interval_ns, packets, exceeded } = parse(body)?;
+        if interval_ns == 0 {
+            return Err(Answer::error(422, "bad_request", "interval_ns is 0; give the time since the last report"));
+        }
+        let mut lane = self.state.lanes[&id].clone();
+        if lane.standing == Standing::Ended || lane.purpose == Purpose::Heartbeat {
+            return Ok(json!({"standing": "unchanged"}));
+        }
+        if exceeded > 0 {
+            self.exceeded(out, id, lane);
+            return Ok(self.lane_json(id));
+        }
+        let possible = interval_ns / lane.contract.period_min_ns;
+        // Too short a time tells nothing.
+        if lane.standing != Standing::Held || possible < 4 {
+            return Ok(self.lane_json(id));
+        }
+        let unused = packets.saturating_mul(2) < possible;
+        let before = lane.unused;
+        lane.unused = if unused { lane.unused + 1 } else { 0 };
+        let reclaim = lane.unused >= self.options.unused_reports;
+        if reclaim {
+            lane.unused = 0;
+        }
+        if lane.unused != before {
+            self.apply(out, Record::Lane(id, Box::new(lane.clone())));
+        }
+        if reclaim {
+            self.reclaim(out, id, lane, packets == 0);
+        }
+        Ok(self.lane_json(id))
+    }
+
+    /// More than the contract says: dropped already, so that nobody else was harmed. The service loses its bounds, others
+    /// get what it had; `changeBandwidth` brings it back. Again and again, it is over.
+    fn exceeded(&mut self, out: &mut Out, id: u64, mut lane: Lane) {
+        lane.offences += 1;
+        if lane.offences >= self.options.offences_max {
+            let times = lane.offences;
+            self.apply(out, Record::Lane(id, Box::new(lane)));
+            self.end_lane(out, id, &format!("it exceeded its contract {times} times"));
+            return;
+        }
+        let first = lane.standing == Standing::Held;
+        lane.standing = Standing::Demoted;
+        self.apply(out, Record::Lane(id, Box::new(lane)));
+        self.tell_contract(out, id, "BW_EXCEEDED");
+        if first {
+            // Its packets are in the lane until it was told.
+            self.after(self.options.grace_ns, Later::Settle { lane: id });
+        }
+    }
+
+    /// Half of what it does not use goes back; if it uses nothing, in the end all.
+    fn reclaim(&mut self, out: &mut Out, id: u64, mut lane: Lane, nothing: bool) {
+        let period_min_ns = (lane.contract.period_min_ns * 2).min(PERIOD_MAX_NS);
+        let asked = lane.request.period_min_ns;
+        if nothing && period_min_ns / asked.max(1) > 1 << RECLAIMS_MAX {
+            self.end_lane(out, id, "it was not used");
+            return;
+        }
+        lane.contract.period_min_ns = period_min_ns;
+        self.apply(out, Record::Lane(id, Box::new(lane)));
+        self.tell_contract(out, id, "BW_UNUSED");
+        self.after(self.options.grace_ns, Later::Settle { lane: id });
+    }
+
+    /// The grace period of a demotion or a reclaim is over: the planner gives away what was taken.
+    pub(super) fn settle(&mut self, out: &mut Out, id: u64) {
+        let Some(lane) = self.state.lanes.get(&id).cloned() else { return };
+        let planner_id = request_id(id);
+        match lane.standing {
+            Standing::Ended => {}
+            Standing::Demoted => {
+                if let Ok(changed) = self.planner.release(planner_id) {
+                    self.tell_changed(out, id, changed);
+                }
+            }
+            Standing::Held => {
+                let Some(allocation) = self.planner.allocation(planner_id) else { return };
+                let mut request = allocation.request.clone();
+                if request.period_min_ns == lane.contract.period_min_ns {
+                    return;
+                }
+                request.period_min_ns = lane.contract.period_min_ns;
+                let links: Vec<_> = allocation.trees.iter().map(|tree| tree.links().collect()).collect();
+                // The same trees, with less on them: it cannot be refused.
+                let Ok(mut changed) = self.planner.release(planner_id) else { return };
+                match self.planner.hold(planner_id, request, &links) {
+                    Ok(more) => changed.extend(more),
+                    Err(refusal) => {
+                        self.end_lane(out, id, &refusal.to_string());
+                        return;
+                    }
+                }
+                changed.retain(|changed| changed.id != planner_id);
+                let now = changed.into_iter().filter_map(|mut changed| {
+                    changed.after = self.planner.allocation(changed.id)?.contract.clone();
+                    (self.state.lanes.get(&changed.id.0)?.contract != changed.after).then_some(changed)
+                });
+                let now: Vec<_> = now.collect();
+                self.tell_changed(out, id, now);
+                let contract = self.planner.allocation(planner_id).expect("it is held").contract.clone();
+                self.apply(out, Record::Contract(id, contract));
+                self.begin_ns.remove(&id);
+            }
+        }
+    }
+}
