@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use serde_json::{Value, json};
+
+use super::super::Options;
+use super::world::World;
+use crate::handler::Method;
+
+const GRACE: u64 = 50_000_000;
+
+#[test]
+fn a_lane_is_installed_then_told_then_used() {
+    let mut world = World::new(Options::default());
+    world.slow = true;
+    let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
+    assert!(world.told("h1", "tree").is_empty(), "no switch has it yet");
+    world.carry_out_held_back();
+    let told = world.told("h1", "tree");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_ne!(told[0]["port"], told[1]["port"]);
+    assert_eq!(world.told("h5", "tree").len(), 2, "receivers listen");
+    world.check(id);
+    for tree in told {
+        let body = json!({"tree": tree["tree"], "generation": 0});
+        let (status, _) = world.ask("h1", Method::Post, "/v1/lanes/{lane}/moved", &id.to_string(), body);
+        assert_eq!(status, 200);
+    }
+    assert!(world.see(id)["trees"].as_array().unwrap().iter().all(|tree| tree["phase"] == "used"));
+}
+
+#[test]
+fn who_gets_later_is_told_first_and_the_newcomer_waits() {
+    let mut world = World::new(Options::default());
+    let first = world.lane("h1", &["h2"], 100_000);
+    world.move_on("h1");
+    let before = world.see(first)["resources"].clone();
+    // The same switches.
+    let second = world.lane("h3", &["h2"], 100_000);
+    let told = world.told("h1", "bandwidth_changed");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((&told[0]["reason"], &told[0]["grace_ns"]), (&json!("TE"), &json!(GRACE)));
+    assert!(told[0]["resources"]["jitter_max_ns"].as_u64() > before["jitter_max_ns"].as_u64());
+    assert!(world.told("h3", "tree").is_empty(), "not before the grace period is over");
+    world.pass(GRACE - 1);
+    assert!(world.told("h3", "tree").is_empty());
+    world.pass(1);
+    assert_eq!(world.told("h3", "tree").len(), 2);
+    // And when it goes, the first has what it had.
+    let (status, _) = world.ask("h3", Method::Delete, "/v1/lanes/{lane}", &second.to_string(), Value::Null);
+    assert_eq!(status, 200);
+    assert!(world.told("h1", "bandwidth_changed").is_empty(), "it may still be sending");
+    world.pass(GRACE);
+    assert_eq!(world.told("h1", "bandwidth_changed")[0]["resources"], before);
+    assert_eq!(world.groups().len(), 2, "only the first lane's");
+}
+
+#[test]
+fn a_change_keeps_the_trees_if_only_figures_change_and_refusals_change_nothing() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4"], 100_000);
+    world.move_on("h1");
+    let ask = |world: &mut World, host: &str, period: u64| {
+        let body = json!({"name": "l", "receivers": ["h2", "h4"], "size_max_bytes": 300, "period_min_ns": period});
+        world.ask(host, Method::Put, "/v1/lanes/{lane}", &id.to_string(), body)
+    };
+    let (status, answer) = ask(&mut world, "h1", 50_000);
+    assert_eq!((status, &answer["resources"]["period_min_ns"]), (200, &json!(50_000)), "{answer}");
+    world.check(id);
+    let before = world.state_bytes();
+    let (status, answer) = ask(&mut world, "h1", 1_000_000_000_000);
+    assert_eq!((status, &answer["error"]["code"]), (422, &json!("bad_request")), "{answer}");
+    let (status, answer) = ask(&mut world, "h2", 50_000);
+    assert_eq!((status, &answer["error"]["code"]), (403, &json!("not_yours")), "{answer}");
+    let (status, answer) = ask(&mut world, "h3", 50_000);
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("no_such_lane")), "{answer}");
+    assert_eq!(world.state_bytes(), before);
+}
+
+#[test]
+fn nobody_asks_for_another_host() {
+    let mut world = World::new(Options::default());
+    let body = json!({"name": "l", "sender": "h2", "receivers": ["h3"], "size_max_bytes": 1, "period_min_ns": 100_000});
+    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", body);
+    assert_eq!((status, &answer["error"]["code"]), (403, &json!("not_you")), "{answer}");
+    let body = json!({"name": "l", "receivers": ["h9"], "size_max_bytes": 1, "period_min_ns": 100_000});
+    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", body);
+    assert_eq!(status, 422, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("\"h9\""), "{answer}");
+    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", json!({"name": 3}));
+    assert_eq!(status, 422, "{answer}");
+}
+
+#[test]
+fn beyond_the_contract_is_demoted_then_ended() {
+    let mut world = World::new(Options::default());
+    let other = world.lane("h1", &["h2"], 100_000);
+    let id = world.lane("h3", &["h2"], 100_000);
+    world.pass(GRACE);
+    world.move_on("h1");
+    world.move_on("h3");
+    let usage = |world: &mut World, exceeded: u64| {
+        let body = json!({"interval_ns": 1_000_000_000, "packets": 10_000, "exceeded": exceeded});
+        world.ask("h3", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).1
+    };
+    assert_eq!(usage(&mut world, 0)["standing"], "held");
+    world.told("h1", "bandwidth_changed");
+    assert_eq!(usage(&mut world, 5)["standing"], "demoted");
+    let told = world.told("h3", "bandwidth_changed");
+    let last = told.last().unwrap();
+    assert_eq!((&last["reason"], &last["resources"]), (&json!("BW_EXCEEDED"), &json!("UNBOUNDED")), "{told:?}");
+    world.pass(GRACE);
+    assert_eq!(world.told("h1", "bandwidth_changed").len(), 1, "who shares its queues gets better");
+    world.check(other);
+    // It asks again, and is held again.
+    let body = json!({"name": "l", "receivers": ["h2"], "size_max_bytes": 200, "period_min_ns": 50_000});
+    let (status, answer) = world.ask("h3", Method::Put, "/v1/lanes/{lane}", &id.to_string(), body);
+    assert_eq!((status, &answer["standing"]), (200, &json!("held")), "{answer}");
+    usage(&mut world, 1);
+    usage(&mut world, 1);
+    assert_eq!(world.told("h3", "bandwidth_terminated").len(), 1);
+    world.pass(GRACE);
+    assert_eq!(world.ask("h3", Method::Get, "/v1/lanes/{lane}", &id.to_string(), Value::Null).0, 404);
+    assert_eq!(world.groups().len(), 2);
+}
+
+#[test]
+fn what_is_not_used_is_reclaimed_by_halves() {
+    let mut world = World::new(Options { unused_reports: 3, ..Options::default() });
+    let id = world.lane("h1", &["h2"], 100_000);
+    world.move_on("h1");
+    let usage = |world: &mut World, packets: u64| {
+        let body = json!({"interval_ns": 1_000_000_000, "packets": packets, "exceeded": 0});
+        world.ask("h1", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).1
+    };
+    usage(&mut world, 100);
+    usage(&mut world, 100);
+    // Used in between: it begins to count anew.
+    usage(&mut world, 9_000);
+    usage(&mut world, 100);
+    usage(&mut world, 100);
+    assert!(world.told("h1", "bandwidth_changed").is_empty());
+    usage(&mut world, 100);
+    let told = world.told("h1", "bandwidth_changed");
+    assert_eq!((&told[0]["reason"], &told[0]["resources"]["period_min_ns"]), (&json!("BW_UNUSED"), &json!(200_000)));
+    world.pass(GRACE);
+    world.check(id);
+    // Nothing at all is used: in the end it is over.
+    for _ in 0..30 {
+        usage(&mut world, 0);
+        world.pass(GRACE);
+    }
+    assert_eq!(world.told("h1", "bandwidth_terminated").len(), 1);
+}

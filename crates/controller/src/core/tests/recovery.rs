@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use serde_json::json;
+
+use super::super::{Event, Options, WithoutRedundancy};
+use super::world::{World, topology};
+use crate::handler::Method;
+
+/// A cable between switches that a tree of a lane uses: (switch, port), as its upper end sees it.
+fn inner_cable(world: &mut World, id: u64, tree: usize) -> (String, String) {
+    let lane = world.see(id);
+    let links = lane["trees"][tree]["links"].as_array().unwrap().clone();
+    let link = links.iter().find(|link| link[0].as_str().unwrap().starts_with("spine")).expect("it goes over a spine");
+    (link[0].as_str().unwrap().to_owned(), link[1].as_str().unwrap().to_owned())
+}
+
+fn carrier(world: &mut World, (switch, port): &(String, String), up: bool) {
+    world.event(Event::Carrier { switch: switch.clone(), port: port.clone(), up });
+}
+
+#[test]
+fn a_cut_cable_moves_the_tree_and_leaves_the_other_alone() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
+    world.move_on("h1");
+    let before = world.see(id);
+    let cable = inner_cable(&mut world, id, 0);
+    world.told("h4", "tree");
+    world.slow = true;
+    carrier(&mut world, &cable, false);
+    assert!(world.told("h1", "tree").is_empty(), "not before the switches have it");
+    world.carry_out_held_back();
+    let told = world.told("h1", "tree");
+    assert_eq!(told.len(), 1);
+    assert_eq!((&told[0]["tree"], &told[0]["generation"]), (&json!(0), &json!(1)));
+    assert_eq!(told[0]["groups"], before["trees"][0]["groups"], "receivers listen to it already");
+    assert_ne!(told[0]["group"], before["trees"][0]["group"]);
+    let now = world.see(id);
+    assert_eq!(now["trees"][1], before["trees"][1]);
+    world.check(id);
+    // The old one stays in the switches until the sender has moved.
+    assert_eq!(world.groups().len(), 3);
+    let body = json!({"tree": 0, "generation": 1});
+    world.ask("h1", Method::Post, "/v1/lanes/{lane}/moved", &id.to_string(), body);
+    world.pass(0);
+    assert_eq!(world.groups().len(), 2);
+    world.check(id);
+}
+
+#[test]
+fn a_cable_that_carries_nothing_is_found_by_who_misses_what() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
+    world.move_on("h1");
+    let (spine, leaf) = inner_cable(&mut world, id, 1);
+    // h4 and h5 are behind it, h2 is not.
+    for host in ["h4", "h5"] {
+        let body = json!({"tree": 1, "generation": 0, "missing": true});
+        let (status, answer) = world.ask(host, Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+        assert_eq!(status, 200, "{answer}");
+    }
+    world.pass(5_000_000);
+    let network = world.ask("op", Method::Get, "/v1/network", "", json!(null)).1;
+    let suspected: Vec<&str> = network["cables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|cable| cable["suspected"] == true)
+        .map(|cable| cable["cable"].as_str().unwrap())
+        .collect();
+    let topology = topology();
+    let name = |a: &str, b: &str| topology.cable_name(topology.find_cable(&format!("{a}--{b}")).unwrap());
+    assert!(suspected.contains(&name(&spine, &leaf).as_str()), "{suspected:?}");
+    assert!(suspected.iter().all(|cable| !cable.contains("h2")), "{suspected:?}");
+}
+
+#[test]
+fn a_silent_cable_between_switches_is_avoided_where_there_is_another_way() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4"], 100_000);
+    world.move_on("h1");
+    let old = world.see(id)["trees"][0]["links"].clone();
+    // Everybody misses it: its first cable or its switch could be broken, for which there is no other way; but h2 does
+    // not, so it is beyond.
+    let body = json!({"tree": 0, "generation": 0, "missing": true});
+    world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+    world.pass(5_000_000);
+    let lane = world.see(id);
+    // The last cable, to h4 itself, is suspected too and has no other: the tree is lost until it is trusted again.
+    assert_eq!(lane["trees"][0]["phase"], "lost", "{old}");
+    let told = world.told("h1", "redundancy_lost");
+    assert_eq!((&told[0]["policy"], &told[0]["tree"]), (&json!("continue"), &json!(0)));
+    world.pass(40_000_000_000);
+    let lane = world.see(id);
+    assert_ne!(lane["trees"][0]["phase"], "lost");
+    world.check(id);
+}
+
+#[test]
+fn without_another_tree_the_policy_is_told_and_a_repair_is_used_at_once() {
+    let mut world = World::new(Options { without_redundancy: WithoutRedundancy::Stop, ..Options::default() });
+    let id = world.lane("h1", &["h2"], 100_000);
+    world.move_on("h1");
+    let cut = ("leaf-0-1".to_owned(), "h2".to_owned());
+    carrier(&mut world, &cut, false);
+    let told = world.told("h2", "redundancy_lost");
+    assert_eq!((told.len(), &told[0]["policy"]), (1, &json!("stop")), "{told:?}");
+    world.pass(3_000_000_000);
+    assert!(world.told("h2", "redundancy_lost").is_empty(), "told once");
+    assert!(world.told("h1", "tree").is_empty());
+    carrier(&mut world, &cut, true);
+    assert_eq!(world.told("h1", "tree").len(), 1);
+    world.check(id);
+}
+
+#[test]
+fn a_switch_that_refuses_is_gone_round() {
+    let mut world = World::new(Options::default());
+    world.refusing.insert("spine-0".into());
+    world.refusing.insert("leaf-none".into());
+    let id = world.lane("h1", &["h2", "h4"], 100_000);
+    let lane = world.see(id);
+    let text = lane["trees"].to_string();
+    assert!(!text.contains("spine-0"), "{text}");
+    assert_eq!(world.told("h1", "tree").len(), 2);
+    world.check(id);
+}
+
+#[test]
+fn a_restart_in_any_state_ends_with_the_same_trees() {
+    let mut world = World::new(Options::default());
+    let first = world.lane("h1", &["h2", "h4", "h5"], 100_000);
+    world.restart();
+    world.move_on("h1");
+    world.slow = true;
+    let second = world.lane("h4", &["h1"], 200_000);
+    // Its orders are lost with the controller.
+    world.held_back.clear();
+    world.slow = false;
+    world.restart();
+    world.pass(100_000_000);
+    assert_eq!(world.told("h4", "tree").iter().filter(|tree| tree["lane"] == second).count(), 2);
+    world.move_on("h4");
+    let cable = inner_cable(&mut world, first, 1);
+    world.slow = true;
+    carrier(&mut world, &cable, false);
+    world.held_back.clear();
+    world.slow = false;
+    world.restart();
+    world.pass(100_000_000);
+    world.move_on("h1");
+    world.pass(2_000_000_000);
+    for id in [first, second] {
+        world.check(id);
+    }
+    assert_eq!(world.groups().len(), 4);
+}
