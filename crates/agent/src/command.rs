@@ -81,6 +81,11 @@ pub enum Command {
     },
     Snapshot(Box<Snapshot>),
     SetKeys(Keys),
+    /// Where a plane's packets go from now on: another tree.
+    Aim {
+        plane: u8,
+        group: std::net::Ipv4Addr,
+    },
     /// The largest packet that every plane carries.
     SetPayloadMax(usize),
     Restart {

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     fs,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -18,6 +18,9 @@ use serde::Deserialize;
 mod file;
 
 use file::{AgentTable, ClusterTable, File};
+
+/// Controllers that are tried in turn.
+const CONTROLLERS_MAX: usize = 8;
 
 /// How much the network and the scheduler are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -111,6 +114,15 @@ pub struct Member {
     pub monitors: Vec<u16>,
 }
 
+/// Controllers, and how they know this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// In the order in which they are tried.
+    pub addresses: Vec<SocketAddr>,
+    /// Directory with certificate, key and authorities.
+    pub credentials: PathBuf,
+}
+
 /// Everything an agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -130,6 +142,8 @@ pub struct Config {
     pub port: u16,
     /// How long a new key is accepted before it is used, and an old one after it is not used any more.
     pub key_overlap_ms: u64,
+    /// Who plans the trees; none: a plane is the group in the file, or unicast.
+    pub controller: Option<Controller>,
     /// One or two.
     pub planes: Vec<Plane>,
     /// By id, from 1.
@@ -285,6 +299,19 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
             return Err(format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)"));
         }
     }
+    let controller = match file.controller {
+        None => None,
+        Some(table) if table.addresses.is_empty() || table.addresses.len() > CONTROLLERS_MAX => {
+            return Err(format!(
+                "[controller] has {} addresses; 1 to {CONTROLLERS_MAX} are possible",
+                table.addresses.len()
+            ));
+        }
+        Some(_) if file.plane.iter().any(|plane| plane.group.is_some()) => {
+            return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".to_owned());
+        }
+        Some(table) => Some(Controller { addresses: table.addresses, credentials: base.join(table.credentials) }),
+    };
     let policy = policy.unwrap_or(Policy::Majority);
     let members = members(file.member, planes, policy)?;
     Ok(Config {
@@ -296,6 +323,7 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         timeout_ns: timeout_us.map(|us| us * 1000),
         port,
         key_overlap_ms: key_overlap_ms.unwrap_or(10_000),
+        controller,
         planes: file.plane.into_iter().map(|plane| Plane { group: plane.group }).collect(),
         members,
         mode: mode.unwrap_or_default(),

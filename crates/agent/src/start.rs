@@ -533,6 +533,10 @@ fn open_host(
 
 fn destination(config: &Config, me: u16, plane: usize) -> Destination {
     match config.planes[plane].group {
+        _ if config.controller.is_some() => {
+            let (first, last) = fide_wire::TREE_GROUPS;
+            Destination::Trees { first, last }
+        }
         Some(group) => Destination::Group(group),
         None => Destination::Peers(
             (1u16..)
@@ -561,6 +565,7 @@ fn load(
         members: u16::try_from(config.members.len()).expect("at most 64"),
         port: config.port,
         ifindex,
+        any_plane: config.controller.is_some(),
         key: keys.current.0,
     };
     let maps = match maps {

@@ -57,6 +57,9 @@ pub struct Config {
     /// Counts takeovers, from 1: timers call back into the newest program.
     pub generation: u16,
     pub ifindex: [u32; MAX_PLANES],
+    /// Planes are trees: each may come over any of these interfaces.
+    pub any_plane: u32,
+    pub reserved: u32,
     pub keys: [Key; 2],
 }
 

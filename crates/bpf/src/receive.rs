@@ -40,6 +40,8 @@ pub struct Settings {
     pub port: u16,
     /// Interface of each plane; 0 where a plane is not received here.
     pub ifindex: [u32; MAX_PLANES],
+    /// Planes are trees: each may come over any of the interfaces.
+    pub any_plane: bool,
     /// Current key.
     pub key: [u8; 16],
 }
@@ -147,6 +149,8 @@ impl Receive {
                     port: settings.port,
                     generation: 1,
                     ifindex: settings.ifindex,
+                    any_plane: u32::from(settings.any_plane),
+                    reserved: 0,
                     keys: [key(&settings.key), Key::default()],
                 },
             ),

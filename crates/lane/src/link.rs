@@ -13,7 +13,7 @@ use std::{
 };
 
 use fide_wire::PAYLOAD_MAX;
-pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket};
+pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket, hear_all_groups};
 pub use udp::{Membership, UdpReceiver, UdpSender};
 
 use crate::interface::Interface;
@@ -32,6 +32,9 @@ pub enum Destination {
     Group(Ipv4Addr),
     /// One packet to each peer.
     Peers(Vec<Ipv4Addr>),
+    /// One packet to a group that is told later, and may change ([`Sender::aim`]); received from every group in the range
+    /// (first, last), over whichever interface it comes: planned trees.
+    Trees { first: Ipv4Addr, last: Ipv4Addr },
 }
 
 /// A way to send payloads on one plane.
@@ -57,6 +60,10 @@ impl Sender {
                 Ok(sender) => return Ok((Self::Packet(sender), None)),
                 Err(error) => format!("AF_PACKET: {error}"),
             },
+            Destination::Trees { .. } => match PacketSender::open(interface, Ipv4Addr::UNSPECIFIED, port) {
+                Ok(sender) => return Ok((Self::Packet(sender), None)),
+                Err(error) => format!("AF_PACKET: {error}"),
+            },
         };
         Ok((Self::Udp(UdpSender::open(interface, destination, port)?), Some(why)))
     }
@@ -67,6 +74,14 @@ impl Sender {
         match self {
             Self::Packet(_) => "af_packet",
             Self::Udp(_) => "udp",
+        }
+    }
+
+    /// From the next payload on to this group. Of a sender that was opened for peers nothing changes.
+    pub fn aim(&mut self, group: Ipv4Addr) {
+        match self {
+            Self::Packet(sender) => sender.aim(group),
+            Self::Udp(sender) => sender.aim(group),
         }
     }
 

@@ -23,6 +23,8 @@
 //! **Invariant:** no I/O, no allocation, no clock.
 #![forbid(unsafe_code)]
 
+use core::net::Ipv4Addr;
+
 pub mod auth;
 pub mod chunk;
 pub mod fuzz;
@@ -54,6 +56,9 @@ pub const MAX_PLANES: usize = 2;
 pub const MAX_CLIENTS: usize = 64;
 /// Bytes of a name.
 pub const MAX_NAME: usize = 31;
+/// First and last multicast group of planned trees: 239.64.0.0/12. Their lowest 23 bits, which make the hardware address,
+/// differ.
+pub const TREE_GROUPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(239, 64, 0, 0), Ipv4Addr::new(239, 79, 255, 255));
 /// Largest UDP payload at an MTU of 1500.
 pub const PAYLOAD_MAX: usize = 1472;
 /// Largest piggybacked message.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file as it is written. A key that does not exist is an error: it is a misspelt one.
 
-use std::{net::Ipv4Addr, path::PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use serde::Deserialize;
 
@@ -14,6 +17,14 @@ pub(super) struct File {
     pub(super) plane: Vec<PlaneTable>,
     pub(super) member: Vec<MemberTable>,
     pub(super) agent: AgentTable,
+    pub(super) controller: Option<ControllerTable>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ControllerTable {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) credentials: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]

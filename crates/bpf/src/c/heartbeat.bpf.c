@@ -468,7 +468,8 @@ int heartbeat_receive(struct xdp_md *ctx)
 	}
 	if (header->sender == 0 || header->sender > cfg->members || header->sender > FIDE_MAX_HOSTS ||
 	    header->sender == cfg->me || header->plane >= FIDE_MAX_PLANES ||
-	    cfg->ifindex[header->plane & 1] != ctx->ingress_ifindex) {
+	    (cfg->ifindex[header->plane & 1] != ctx->ingress_ifindex &&
+	     !(cfg->any_plane && cfg->ifindex[~header->plane & 1] == ctx->ingress_ifindex))) {
 		COUNT(foreign);
 		return XDP_DROP;
 	}

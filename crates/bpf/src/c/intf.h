@@ -39,6 +39,8 @@ struct fide_config {
 	__u16 port; /* host byte order */
 	__u16 generation; /* of the program: timers call back into the newest */
 	__u32 ifindex[FIDE_MAX_PLANES]; /* 0: plane not received here */
+	__u32 any_plane; /* planes are trees: each may come over any of these interfaces */
+	__u32 reserved;
 	struct fide_key keys[2];
 };
 

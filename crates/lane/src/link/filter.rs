@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Classic BPF on a socket: what the kernel queues there at all.
 
-use std::{io, net::Ipv4Addr, os::fd::OwnedFd};
+use std::{io, net::Ipv4Addr, ops::RangeInclusive, os::fd::OwnedFd};
 
 use super::udp::set_option;
 
@@ -12,13 +12,15 @@ const KEEP: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 enum Is {
     Equal(u32),
+    AtLeast(u32),
+    AtMost(u32),
     Other(u32),
     Without(u32),
 }
 
-/// Only UDP packets of the cluster to `address`, from the Ethernet header on: IPv4 without options, no
+/// Only UDP packets of the cluster to one of `addresses`, from the Ethernet header on: IPv4 without options, no
 /// fragment, and not what the interface only saw because it listens to everything.
-pub(super) fn cluster_only(socket: &OwnedFd, address: Ipv4Addr, port: u16) -> io::Result<()> {
+pub(super) fn cluster_only(socket: &OwnedFd, addresses: RangeInclusive<Ipv4Addr>, port: u16) -> io::Result<()> {
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
     attach(
         socket,
@@ -28,7 +30,8 @@ pub(super) fn cluster_only(socket: &OwnedFd, address: Ipv4Addr, port: u16) -> io
             (libc::BPF_B, 14, Is::Equal(0x45)),
             (libc::BPF_B, 23, Is::Equal(libc::IPPROTO_UDP.cast_unsigned())),
             (libc::BPF_H, 20, Is::Without(0x3fff)),
-            (libc::BPF_W, 30, Is::Equal(u32::from(address))),
+            (libc::BPF_W, 30, Is::AtLeast(u32::from(*addresses.start()))),
+            (libc::BPF_W, 30, Is::AtMost(u32::from(*addresses.end()))),
             (libc::BPF_H, 36, Is::Equal(u32::from(port))),
         ]),
     )
@@ -62,6 +65,8 @@ fn all_of(conditions: &[(u32, u32, Is)]) -> Vec<libc::sock_filter> {
         let refuse = u8::try_from(2 * (conditions.len() - position) - 1).expect("a handful");
         let (jump, operand, if_so, if_not) = match *is {
             Is::Equal(value) => (libc::BPF_JEQ, value, 0, refuse),
+            Is::AtLeast(value) => (libc::BPF_JGE, value, 0, refuse),
+            Is::AtMost(value) => (libc::BPF_JGT, value, refuse, 0),
             Is::Other(value) => (libc::BPF_JEQ, value, refuse, 0),
             Is::Without(bits) => (libc::BPF_JSET, bits, refuse, 0),
         };
@@ -140,7 +145,7 @@ mod tests {
     #[test]
     fn a_packet_of_the_cluster_passes_whole() {
         assert!(wanted(&good()));
-        let (sender, receiver) = pair(|socket| cluster_only(socket, GROUP, PORT));
+        let (sender, receiver) = pair(|socket| cluster_only(socket, GROUP..=GROUP, PORT));
         let frame = [good(), vec![7; 1454]].concat();
         sender.send(&frame).expect("sent");
         let mut got = [0; 2000];
@@ -159,7 +164,7 @@ mod tests {
                 frame[at] = byte;
             }
             frame.truncate(len);
-            let (sender, receiver) = pair(|socket| cluster_only(socket, GROUP, PORT));
+            let (sender, receiver) = pair(|socket| cluster_only(socket, GROUP..=GROUP, PORT));
             sender.send(&frame).expect("sent");
             prop_assert_eq!(receiver.recv(&mut [0; 100]).is_ok(), wanted(&frame));
         }

@@ -12,7 +12,7 @@ use fide_wire::PAYLOAD_MAX;
 
 use super::{
     Destination, SOCKET_PRIORITY, Sockets, filter,
-    frame::{HEADERS, finish, headers, multicast_hardware, payload_len},
+    frame::{DESTINATION, HEADERS, finish, headers, multicast_hardware, payload_len},
     udp::{Membership, set_option},
 };
 use crate::interface::Interface;
@@ -27,6 +27,8 @@ pub const RECEIVE_BUFFER_BYTES: i32 = 1 << 20;
 pub struct PacketSender {
     socket: OwnedFd,
     frame: Box<[u8; HEADERS + PAYLOAD_MAX]>,
+    /// No group is known yet: what is sent goes nowhere.
+    aimless: bool,
 }
 
 /// A packet socket that is given the cluster's packets on one interface and nothing else, and the membership
@@ -38,11 +40,12 @@ pub struct PacketReceiver {
 }
 
 impl PacketSender {
-    /// Opens a socket on `interface` for packets to `group`.
+    /// Opens a socket on `interface` for packets to `group`; 0.0.0.0: to one that is told later.
     ///
     /// # Errors
     /// The kernel's, without CAP_NET_RAW.
     pub fn open(interface: &Interface, group: Ipv4Addr, port: u16) -> io::Result<Self> {
+        let aimless = group.is_unspecified();
         let socket = socket()?;
         // Protocol 0 receives nothing.
         bind(&socket, interface, 0)?;
@@ -51,7 +54,14 @@ impl PacketSender {
         {
             set_option(&socket, level, option, value)?;
         }
-        Ok(Self { socket, frame: Box::new(headers(interface, multicast_hardware(group), group, port)) })
+        Ok(Self { socket, frame: Box::new(headers(interface, multicast_hardware(group), group, port)), aimless })
+    }
+
+    /// From the next payload on to this group.
+    pub fn aim(&mut self, group: Ipv4Addr) {
+        self.frame[..6].copy_from_slice(&multicast_hardware(group));
+        self.frame[DESTINATION..DESTINATION + 4].copy_from_slice(&group.octets());
+        self.aimless = false;
     }
 
     /// Sends one payload.
@@ -62,6 +72,9 @@ impl PacketSender {
     /// # Panics
     /// If `payload` is longer than [`PAYLOAD_MAX`].
     pub fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        if self.aimless {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let len = HEADERS + payload.len();
         self.frame[HEADERS..len].copy_from_slice(payload);
         finish(&mut self.frame[..len]);
@@ -79,12 +92,13 @@ impl PacketReceiver {
     /// The kernel's, without CAP_NET_RAW; `Unsupported` if the interface has no Ethernet frames.
     pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
         let socket = socket()?;
-        let address = match destination {
-            Destination::Group(group) => *group,
-            Destination::Peers(_) => interface.address,
+        let addresses = match destination {
+            Destination::Group(group) => *group..=*group,
+            Destination::Peers(_) => interface.address..=interface.address,
+            Destination::Trees { first, last } => *first..=*last,
         };
         // All of this before it is bound to a protocol: until then nothing is queued.
-        filter::cluster_only(&socket, address, port)?;
+        filter::cluster_only(&socket, addresses, port)?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
             .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER_BYTES))?;
@@ -129,6 +143,21 @@ impl AsFd for PacketReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Has an interface take in the frames of all multicast groups, as long as the socket lives. On a network of planned trees
+/// only those reach it that are meant for it, and which these are may change at any time.
+///
+/// # Errors
+/// The kernel's, without CAP_NET_RAW.
+pub fn hear_all_groups(interface: &Interface) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    // SAFETY: zeroes are a valid value of this plain structure.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = interface.index.cast_signed();
+    request.mr_type = u16::try_from(libc::PACKET_MR_ALLMULTI).expect("2");
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)?;
+    Ok(socket)
 }
 
 /// A socket for all UDP packets to `port` that arrive on an interface, whole frames, whoever they are for; and to send

@@ -17,6 +17,8 @@ use crate::interface::Interface;
 pub struct UdpSender {
     socket: OwnedFd,
     peers: Vec<libc::sockaddr_in>,
+    port: u16,
+    trees: bool,
 }
 
 /// A bound socket, joined to the group where there is one.
@@ -53,8 +55,22 @@ impl UdpSender {
                 vec![socket_address(*group, port)]
             }
             Destination::Peers(peers) => peers.iter().map(|peer| socket_address(*peer, port)).collect(),
+            Destination::Trees { .. } => {
+                let request = multicast(Ipv4Addr::UNSPECIFIED, interface);
+                set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, request)?;
+                set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, 1)?;
+                Vec::with_capacity(1)
+            }
         };
-        Ok(Self { socket, peers })
+        Ok(Self { socket, peers, port, trees: matches!(destination, Destination::Trees { .. }) })
+    }
+
+    /// From the next payload on to this group, if it was opened for trees.
+    pub fn aim(&mut self, group: Ipv4Addr) {
+        if self.trees {
+            self.peers.clear();
+            self.peers.push(socket_address(group, self.port));
+        }
     }
 
     /// Sends one payload to everyone; the first error is returned after all were tried.
@@ -93,6 +109,10 @@ impl UdpReceiver {
     /// # Errors
     /// The kernel's; the address may be taken by another program.
     pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
+        if matches!(destination, Destination::Trees { .. }) {
+            let why = "planned trees are received by XDP or AF_PACKET: a UDP socket takes only groups that it has joined";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let socket = socket()?;
         join(&socket, interface, destination, port)?;
         Ok(Self { socket })
@@ -177,7 +197,7 @@ fn join(socket: &OwnedFd, interface: &Interface, destination: &Destination, port
             // Only what arrives on this interface: both planes may use one group.
             set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)
         }
-        Destination::Peers(_) => bind(socket, interface.address, port),
+        Destination::Peers(_) | Destination::Trees { .. } => bind(socket, interface.address, port),
     }
 }
 
