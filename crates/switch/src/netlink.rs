@@ -20,7 +20,7 @@ use std::time::Duration;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How often a dump is asked for again because what it lists changed meanwhile.
 const DUMP_TRIES: usize = 8;
-/// Most messages of one dump.
+/// Most messages of one dump; more is an error.
 const DUMP_MAX: usize = 1 << 20;
 
 const NLM_F_CAPPED: u16 = 0x100;
@@ -184,13 +184,18 @@ impl Netlink {
     /// Everything of a kind, consistently.
     pub(crate) fn dump(&mut self, message: Raw) -> Answer<Vec<Raw>> {
         for _ in 0..DUMP_TRIES {
-            let mut all = Vec::new();
+            let (mut all, mut count) = (Vec::new(), 0usize);
             self.send(message.clone(), NLM_F_DUMP).map_err(NetlinkError::Io)?;
             let interrupted = self.answers(|raw| {
-                if all.len() < DUMP_MAX {
+                count += 1;
+                if count <= DUMP_MAX {
                     all.push(raw);
                 }
             })?;
+            if count > DUMP_MAX {
+                let why = format!("the kernel lists {count} objects, and {DUMP_MAX} are read at most");
+                return Err(NetlinkError::Io(std::io::Error::other(why)));
+            }
             if !interrupted {
                 return Ok(all);
             }

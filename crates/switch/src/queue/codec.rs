@@ -30,6 +30,9 @@ const BURST_MIN: u64 = 2 * 1514;
 
 const TCA_U32_CLASSID: u16 = 1;
 const TCA_U32_SEL: u16 = 5;
+const TCA_U32_FLAGS: u16 = 11;
+/// Skip hardware, skip software, verbose; not whether it is in hardware.
+const FLAGS_OF_REQUESTS: u32 = 0b1_0011;
 const TC_U32_TERMINAL: u8 = 1;
 /// struct tc_u32_sel, then its keys.
 const SEL_LEN: usize = 16;
@@ -179,9 +182,16 @@ impl Filter {
     }
 }
 
-/// Whether a u32 filter selects packets (and is not a table of filters).
-pub(super) fn has_selector(body: &[u8]) -> bool {
-    options(body).is_some_and(|o| attribute(&attributes(o), TCA_U32_SEL).is_some())
+/// A listed u32 filter as a request, without what the kernel tells of it. None if it is the table that the kernel makes
+/// with the first filter, and selects nothing.
+pub(super) fn u32_again(body: &[u8]) -> Option<Vec<u8>> {
+    let all = attributes(options(body)?);
+    attribute(&all, TCA_U32_SEL)?;
+    let parts = all.iter().map(|(kind, value)| match (*kind, u32_at(value, 0)) {
+        (TCA_U32_FLAGS, Some(flags)) => nla(TCA_U32_FLAGS, &(flags & FLAGS_OF_REQUESTS).to_ne_bytes()),
+        _ => nla(*kind, value),
+    });
+    Some(Tcm::parse(body)?.with(b"u32\0", &parts.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
@@ -205,7 +215,8 @@ mod tests {
         let filter = Filter { dscp: 46, class: 0xf1de_0011 };
         let mut body = filter.emit(9, 0xf1de_0000);
         assert_eq!(Filter::parse(&body), Some(filter));
-        assert!(has_selector(&body) && !has_selector(&Filter::all(9, 0)));
+        assert_eq!(u32_again(&body).as_ref(), Some(&body));
+        assert_eq!(u32_again(&Filter::all(9, 0)), None);
         // The TOS byte of EF is 0xb8.
         let key = body.windows(8).position(|w| w == [0, 0xfc, 0, 0, 0, 0xb8, 0, 0]).unwrap();
         body[key + 1] = 0xff;
