@@ -5,6 +5,7 @@ use fide_switch::linux::Linux;
 use fide_switch::ovs::Ovs;
 use fide_switch::{Driver, GroupRange, Rule};
 use fide_testbed::fabric::{Fabric, Switch, SwitchKind};
+use fide_testbed::retry_until;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +69,8 @@ pub(crate) fn inbox(fabric: &Fabric, host: usize, plane: usize, group: Ipv4Addr)
         s.set_nonblocking(true)?;
         Ok::<_, std::io::Error>(s)
     };
-    host.run_in(open).unwrap().unwrap()
+    // A process that another test starts at this moment still holds the socket that was here before, until it executes.
+    retry_until("an inbox", LIMIT, || host.run_in(open).unwrap().map_err(|e| e.to_string())).unwrap()
 }
 
 pub(crate) fn outbox(fabric: &Fabric, host: usize, plane: usize) -> UdpSocket {
