@@ -261,6 +261,7 @@ fn extended_ack(flags: u16, request: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn attributes_are_read_as_they_were_written_and_not_beyond_what_is_broken() {
@@ -271,6 +272,22 @@ mod tests {
         assert_eq!(attributes(all[1].1), [(2, &b"x\0"[..])]);
         assert_eq!(attributes(&bytes[..15]).len(), 1);
         assert_eq!(attributes(&[1, 0]), []);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 0u16..90) {
+            attributes(&bytes);
+            extended_ack(kind, &bytes);
+            // With a header that fits, so that what follows it is looked at.
+            let mut whole = (16 + bytes.len() as u32).to_ne_bytes().to_vec();
+            whole.extend(kind.to_ne_bytes());
+            whole.extend([0; 10]);
+            whole.extend(&bytes);
+            prop_assert!(split(&whole).len() <= 1);
+            split(&bytes);
+            crate::link::parse(&Raw { kind, body: bytes });
+        }
     }
 
     #[test]

@@ -197,6 +197,7 @@ pub(super) fn u32_again(body: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_class_is_read_as_it_was_written_also_beyond_four_gigabytes_a_second() {
@@ -232,6 +233,18 @@ mod tests {
         expected.extend([28, 0, 2, 0, 24, 0, 2, 0, 3, 0, 0, 0, 10, 0, 0, 0, 0xff, 0, 0, 0]);
         expected.extend([0; 8]);
         assert_eq!(htb(5, 0xf1de_0000, 0xff), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_listed_is_read_or_left_out(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            let attribute = |inner: &[u8]| [vec![0; TCM_LEN], emit(&[nla(TCA_OPTIONS, inner)])].concat();
+            let selector = attribute(&emit(&[nla(TCA_U32_CLASSID, &[0; 4]), nla(TCA_U32_SEL, &bytes)]));
+            let parms = attribute(&emit(&[nla(TCA_HTB_PARMS, &bytes), nla(TCA_HTB_RATE64, &bytes)]));
+            for body in [bytes.clone(), attribute(&bytes), selector, parms] {
+                let _ = (Class::parse(&body), Filter::parse(&body), u32_again(&body), htb_again(&body));
+            }
+        }
     }
 
     #[test]

@@ -74,6 +74,27 @@ fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
 }
 
 #[test]
+fn root_a_driver_that_comes_after_finds_the_queues_as_they_were_left() {
+    root_or_skip!();
+    let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
+    let switch = fabric.switch("l1a").unwrap();
+    let before = queues(switch, "h2");
+    let rules = [Rule::new(group(0, 1), ["h2"])];
+    let mut first = open(switch);
+    first.prepare(&Lanes::default()).unwrap();
+    first.install(&rules).unwrap();
+    let made = queues(switch, "h2");
+    drop(first);
+    let mut second = open(switch);
+    second.prepare(&Lanes::default()).unwrap();
+    assert_eq!((queues(switch, "h2"), second.audit(&rules).unwrap()), (made, vec![]));
+    // What was there before the first one, it knows nothing of: the kernel's default.
+    second.restore().unwrap();
+    second.restore().unwrap();
+    assert_eq!((queues(switch, "h2"), second.audit(&[]).unwrap()), (before, vec![]));
+}
+
+#[test]
 fn root_a_queue_that_could_not_be_put_back_is_left_alone() {
     root_or_skip!();
     let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
