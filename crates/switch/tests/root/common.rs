@@ -145,7 +145,8 @@ pub(crate) fn change_ports(fabric: &Fabric) {
     std::thread::sleep(QUIET);
     got.extend(drain(&stays));
     got.sort_unstable();
-    assert_eq!(got, (0..sent).collect::<Vec<_>>(), "h2 was in every set");
+    let lost: Vec<u32> = (0..sent).filter(|n| got.binary_search(n).is_err()).collect();
+    assert_eq!((lost, got.len()), (vec![], sent as usize), "h2 was in every set");
     let now_and_then = drain(&comes).len();
     assert!(now_and_then > 0 && now_and_then < sent as usize, "h4 was in half of them: {now_and_then} of {sent}");
 }

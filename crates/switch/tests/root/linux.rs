@@ -74,7 +74,6 @@ fn root_drift_is_found_and_put_right() {
     let rest = [changed, Drift::Missing { group: group(0, 2) }, Drift::Extra { group: group(0, 3) }];
     assert_eq!(found[2..], rest);
     assert_eq!(driver.audit(&wanted).unwrap(), []);
-    std::thread::sleep(QUIET);
     assert_eq!(heard(&fabric, 0, group(0, 1), 5), [2, 3]);
     assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
 }
