@@ -107,11 +107,14 @@ impl Linux {
     }
 }
 
-/// Ports by name, of permanent entries only: one that was learned will time out.
+/// Ports by name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
 fn table(entries: &[Entry], names: &BTreeMap<u32, String>) -> Table {
     let mut table = Table::new();
-    for entry in entries.iter().filter(|e| e.permanent) {
-        let name = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+    for entry in entries {
+        let mut name = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+        if !entry.permanent {
+            name.push_str(" (learned)");
+        }
         table.entry(entry.group).or_default().insert(name);
     }
     table

@@ -20,7 +20,7 @@ use std::time::Duration;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How often a dump is asked for again because what it lists changed meanwhile.
 const DUMP_TRIES: usize = 8;
-/// Most messages of one dump.
+/// Most messages of one dump; more is an error.
 const DUMP_MAX: usize = 1 << 20;
 
 const NLM_F_CAPPED: u16 = 0x100;
@@ -184,13 +184,18 @@ impl Netlink {
     /// Everything of a kind, consistently.
     pub(crate) fn dump(&mut self, message: Raw) -> Answer<Vec<Raw>> {
         for _ in 0..DUMP_TRIES {
-            let mut all = Vec::new();
+            let (mut all, mut count) = (Vec::new(), 0usize);
             self.send(message.clone(), NLM_F_DUMP).map_err(NetlinkError::Io)?;
             let interrupted = self.answers(|raw| {
-                if all.len() < DUMP_MAX {
+                count += 1;
+                if count <= DUMP_MAX {
                     all.push(raw);
                 }
             })?;
+            if count > DUMP_MAX {
+                let why = format!("the kernel lists {count} objects, and {DUMP_MAX} are read at most");
+                return Err(NetlinkError::Io(std::io::Error::other(why)));
+            }
             if !interrupted {
                 return Ok(all);
             }
@@ -256,6 +261,7 @@ fn extended_ack(flags: u16, request: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn attributes_are_read_as_they_were_written_and_not_beyond_what_is_broken() {
@@ -266,6 +272,22 @@ mod tests {
         assert_eq!(attributes(all[1].1), [(2, &b"x\0"[..])]);
         assert_eq!(attributes(&bytes[..15]).len(), 1);
         assert_eq!(attributes(&[1, 0]), []);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 0u16..90) {
+            attributes(&bytes);
+            extended_ack(kind, &bytes);
+            // With a header that fits, so that what follows it is looked at.
+            let mut whole = (16 + bytes.len() as u32).to_ne_bytes().to_vec();
+            whole.extend(kind.to_ne_bytes());
+            whole.extend([0; 10]);
+            whole.extend(&bytes);
+            prop_assert!(split(&whole).len() <= 1);
+            split(&bytes);
+            crate::link::parse(&Raw { kind, body: bytes });
+        }
     }
 
     #[test]

@@ -250,24 +250,19 @@ fn htb_parts(netlink: &mut Netlink, port: u32, handle: u32) -> Result<Option<Vec
         if text_of(&filter) != "u32" {
             return Ok(None);
         }
-        // Without a selector it is the table that the kernel makes with the first filter.
-        if codec::has_selector(&filter.body) {
-            messages.push(again(RTM_NEWTFILTER, &filter));
-        }
+        messages.extend(codec::u32_again(&filter.body).map(|body| Raw { kind: RTM_NEWTFILTER, body }));
     }
     Ok(Some(messages))
 }
 
-/// A listed object as a message that makes it.
+/// A listed queueing discipline or class as a message that makes it.
 fn again(kind: u16, raw: &Raw) -> Raw {
     let all = attributes(raw.body.get(TCM_LEN..).unwrap_or_default());
     let kept = all.iter().filter(|(k, _)| [TCA_KIND, TCA_OPTIONS].contains(k));
     let kept: Vec<_> = kept.map(|(k, v)| crate::netlink::nla(*k, v)).collect();
     let mut body = raw.body[..TCM_LEN.min(raw.body.len())].to_vec();
-    if kind != RTM_NEWTFILTER {
-        // In a list this counts who refers to it; in a request it is an ingress block.
-        body[16..TCM_LEN].fill(0);
-    }
+    // In a list this counts who refers to it; in a request it is an ingress block.
+    body[16..].fill(0);
     body.extend(crate::netlink::emit(&kept));
     Raw { kind, body }
 }

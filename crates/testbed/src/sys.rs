@@ -4,7 +4,7 @@
 use crate::{Error, Result};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with, sockopt};
 use rustix::thread::{CpuSet, LinkNameSpaceType};
 
 /// CLOCK_MONOTONIC, the clock that every number of the testbed is in.
@@ -158,6 +158,9 @@ impl LinkControl {
     }
 }
 
+/// What a socket may have in a queue: more than the 1000 frames that a queue holds by default, so that it overflows.
+const FLOOD_BUFFER: usize = 8 << 20;
+
 /// A socket that sends whole frames out of a link, through its queueing discipline, and receives nothing. The caller is
 /// in the link's namespace.
 pub(crate) fn packet_socket(link: &str) -> Result<OwnedFd> {
@@ -181,6 +184,7 @@ pub(crate) fn packet_socket(link: &str) -> Result<OwnedFd> {
     if rc < 0 {
         return Err(Error::io(what(), std::io::Error::last_os_error()));
     }
+    sockopt::set_socket_send_buffer_size_force(&socket, FLOOD_BUFFER).map_err(|e| Error::io(what(), e))?;
     Ok(socket)
 }
 

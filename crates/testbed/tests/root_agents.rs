@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The harness of agents, tried on a stand-in that answers on the control socket and nothing else.
 
+use fide_testbed::fabric::{Fabric, FabricSpec};
 use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, supported};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv, send,
@@ -77,6 +78,17 @@ fn root_agents_are_started_asked_paused_killed_and_started_again() {
     assert_eq!(bed.processes().unwrap().len(), 2);
     drop(agents);
     assert_eq!(bed.processes().unwrap(), Vec::<u32>::new());
+}
+
+#[test]
+fn root_agents_run_on_the_hosts_of_a_fabric_too() {
+    if let Err(why) = supported() {
+        return println!("skipped: {why}");
+    }
+    let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
+    let agents = Agents::start(&fabric, stand_in(START)).unwrap();
+    assert_eq!(fabric.processes().unwrap(), [agents.pid(1).unwrap(), agents.pid(2).unwrap()]);
+    assert_eq!(agents.ask(2, "status", json!({})).unwrap()["op"], json!("status"));
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub(crate) const BUILD: &[Package] = &[
 ];
 
 /// For the tests alone.
-pub(crate) const TEST: &[Package] = &[package("chromium", Some("chromium"))];
+pub(crate) const TEST: &[Package] =
+    &[package("chromium", Some("chromium")), package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd"))];
 
 /// For the method rdma-ud of the jitter bench.
 pub(crate) const RDMA: &[Package] = &[package("libibverbs-dev", None)];

@@ -10,10 +10,13 @@ use crate::link::{self, RTM_NEWLINK};
 use crate::netlink::{Answer, Netlink, Raw};
 use netlink_packet_core::Emitable;
 use netlink_packet_route::link::{InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use std::time::Duration;
 
 const RTM_GETLINK: u16 = 18;
 /// Hundredths of a second.
 const SHORT_INTERVAL: u64 = 1;
+/// That interval, in ticks of the kernel's that may be as long, and some more.
+const TRUST: Duration = Duration::from_millis(30);
 
 /// Settings that matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +85,10 @@ pub(super) fn enable(netlink: &mut Netlink, bridge: (&str, u32)) -> Result<Snoop
     }
     // One at a time: the kernel takes the settings of one message in an order of its own.
     apply(netlink, bridge, steps)?;
+    if !before.querier {
+        // Nothing tells when the bridge trusts itself.
+        std::thread::sleep(TRUST);
+    }
     Ok(before)
 }
 

@@ -30,6 +30,9 @@ const BURST_MIN: u64 = 2 * 1514;
 
 const TCA_U32_CLASSID: u16 = 1;
 const TCA_U32_SEL: u16 = 5;
+const TCA_U32_FLAGS: u16 = 11;
+/// Skip hardware, skip software, verbose; not whether it is in hardware.
+const FLAGS_OF_REQUESTS: u32 = 0b1_0011;
 const TC_U32_TERMINAL: u8 = 1;
 /// struct tc_u32_sel, then its keys.
 const SEL_LEN: usize = 16;
@@ -179,14 +182,22 @@ impl Filter {
     }
 }
 
-/// Whether a u32 filter selects packets (and is not a table of filters).
-pub(super) fn has_selector(body: &[u8]) -> bool {
-    options(body).is_some_and(|o| attribute(&attributes(o), TCA_U32_SEL).is_some())
+/// A listed u32 filter as a request, without what the kernel tells of it. None if it is the table that the kernel makes
+/// with the first filter, and selects nothing.
+pub(super) fn u32_again(body: &[u8]) -> Option<Vec<u8>> {
+    let all = attributes(options(body)?);
+    attribute(&all, TCA_U32_SEL)?;
+    let parts = all.iter().map(|(kind, value)| match (*kind, u32_at(value, 0)) {
+        (TCA_U32_FLAGS, Some(flags)) => nla(TCA_U32_FLAGS, &(flags & FLAGS_OF_REQUESTS).to_ne_bytes()),
+        _ => nla(*kind, value),
+    });
+    Some(Tcm::parse(body)?.with(b"u32\0", &parts.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_class_is_read_as_it_was_written_also_beyond_four_gigabytes_a_second() {
@@ -205,7 +216,8 @@ mod tests {
         let filter = Filter { dscp: 46, class: 0xf1de_0011 };
         let mut body = filter.emit(9, 0xf1de_0000);
         assert_eq!(Filter::parse(&body), Some(filter));
-        assert!(has_selector(&body) && !has_selector(&Filter::all(9, 0)));
+        assert_eq!(u32_again(&body).as_ref(), Some(&body));
+        assert_eq!(u32_again(&Filter::all(9, 0)), None);
         // The TOS byte of EF is 0xb8.
         let key = body.windows(8).position(|w| w == [0, 0xfc, 0, 0, 0, 0xb8, 0, 0]).unwrap();
         body[key + 1] = 0xff;
@@ -221,6 +233,18 @@ mod tests {
         expected.extend([28, 0, 2, 0, 24, 0, 2, 0, 3, 0, 0, 0, 10, 0, 0, 0, 0xff, 0, 0, 0]);
         expected.extend([0; 8]);
         assert_eq!(htb(5, 0xf1de_0000, 0xff), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_listed_is_read_or_left_out(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            let attribute = |inner: &[u8]| [vec![0; TCM_LEN], emit(&[nla(TCA_OPTIONS, inner)])].concat();
+            let selector = attribute(&emit(&[nla(TCA_U32_CLASSID, &[0; 4]), nla(TCA_U32_SEL, &bytes)]));
+            let parms = attribute(&emit(&[nla(TCA_HTB_PARMS, &bytes), nla(TCA_HTB_RATE64, &bytes)]));
+            for body in [bytes.clone(), attribute(&bytes), selector, parms] {
+                let _ = (Class::parse(&body), Filter::parse(&body), u32_again(&body), htb_again(&body));
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use fide_switch::linux::Linux;
 use fide_switch::ovs::Ovs;
 use fide_switch::{Driver, GroupRange, Rule};
 use fide_testbed::fabric::{Fabric, Switch, SwitchKind};
+use fide_testbed::retry_until;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +69,8 @@ pub(crate) fn inbox(fabric: &Fabric, host: usize, plane: usize, group: Ipv4Addr)
         s.set_nonblocking(true)?;
         Ok::<_, std::io::Error>(s)
     };
-    host.run_in(open).unwrap().unwrap()
+    // A process that another test starts at this moment still holds the socket that was here before, until it executes.
+    retry_until("an inbox", LIMIT, || host.run_in(open).unwrap().map_err(|e| e.to_string())).unwrap()
 }
 
 pub(crate) fn outbox(fabric: &Fabric, host: usize, plane: usize) -> UdpSocket {
@@ -78,17 +80,18 @@ pub(crate) fn outbox(fabric: &Fabric, host: usize, plane: usize) -> UdpSocket {
     s
 }
 
-/// Numbers received so far.
+/// Numbers received so far, sorted: a sender that moves to another core may overtake itself.
 pub(crate) fn drain(inbox: &UdpSocket) -> Vec<u32> {
     let mut got = Vec::new();
     let mut packet = [0u8; 4];
     while inbox.recv(&mut packet).is_ok() {
         got.push(u32::from_ne_bytes(packet));
     }
+    got.sort_unstable();
     got
 }
 
-/// Sends `0..packets` from h1 and gives the hosts that got all of them once and in order; the others got none.
+/// Sends `0..packets` from h1 and gives the hosts that got all of them, each once; the others got none.
 pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32) -> Vec<usize> {
     let inboxes: Vec<_> = fabric.hosts().iter().map(|h| (h.index(), inbox(fabric, h.index(), plane, group))).collect();
     let outbox = outbox(fabric, 1, plane);
@@ -141,7 +144,9 @@ pub(crate) fn change_ports(fabric: &Fabric) {
     });
     std::thread::sleep(QUIET);
     got.extend(drain(&stays));
-    assert_eq!(got, (0..sent).collect::<Vec<_>>(), "h2 was in every set");
+    got.sort_unstable();
+    let lost: Vec<u32> = (0..sent).filter(|n| got.binary_search(n).is_err()).collect();
+    assert_eq!((lost, got.len()), (vec![], sent as usize), "h2 was in every set");
     let now_and_then = drain(&comes).len();
     assert!(now_and_then > 0 && now_and_then < sent as usize, "h4 was in half of them: {now_and_then} of {sent}");
 }

@@ -61,7 +61,7 @@ fn root_drift_is_found_and_put_right() {
     driver.install(&wanted).unwrap();
 
     run(switch, "bridge mdb del dev br0 port h2 grp 239.71.0.1 permanent");
-    run(switch, "bridge mdb add dev br0 port h4 grp 239.71.0.1 permanent");
+    run(switch, "bridge mdb add dev br0 port h4 grp 239.71.0.1 temp");
     run(switch, "bridge mdb del dev br0 port h4 grp 239.71.0.2 permanent");
     run(switch, "bridge mdb add dev br0 port h3 grp 239.71.0.3 permanent");
     run(switch, "tc qdisc del dev h3 root");
@@ -70,11 +70,10 @@ fn root_drift_is_found_and_put_right() {
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(matches!(&found[0], Drift::Inert { why } if why.contains("no querier")));
     assert!(matches!(&found[1], Drift::Priority { port, .. } if port == "h3"));
-    let changed = Drift::Ports { group: group(0, 1), missing: ports(&["h2"]), extra: ports(&["h4"]) };
+    let changed = Drift::Ports { group: group(0, 1), missing: ports(&["h2"]), extra: ports(&["h4 (learned)"]) };
     let rest = [changed, Drift::Missing { group: group(0, 2) }, Drift::Extra { group: group(0, 3) }];
     assert_eq!(found[2..], rest);
     assert_eq!(driver.audit(&wanted).unwrap(), []);
-    std::thread::sleep(QUIET);
     assert_eq!(heard(&fabric, 0, group(0, 1), 5), [2, 3]);
     assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
 }
@@ -104,8 +103,7 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     let why = driver.install(&rules).unwrap_err();
     let DriverError::Refused { what, refusal, applied } = &why else { panic!("{why}") };
     assert_eq!(what, "rule 239.71.0.4 -> {h3}: adding port h3");
-    assert_eq!(refusal.errno, rustix::io::Errno::TOOBIG.raw_os_error(), "{why}");
-    assert!(refusal.said.contains("1"), "the kernel names its limit: {why}");
+    assert!(refusal.errno != 0 && refusal.said.contains("mcast_max_groups=1"), "{why}");
     assert_eq!(applied, "239.71.0.3 +h2, 239.71.0.3 +h3");
     set_max_groups(switch, "h3", 0);
     driver.install(&rules).unwrap();
@@ -192,4 +190,25 @@ fn root_a_cut_cable_is_told_at_once() {
     std::thread::sleep(QUIET);
     let gone = watch.changes().unwrap();
     assert_eq!(gone.iter().map(|c| (c.port.as_str(), c.carrier)).collect::<Vec<_>>(), [("h3", false)]);
+}
+
+#[test]
+fn root_changes_that_the_kernel_had_to_drop_are_found_all_the_same() {
+    root_or_skip!();
+    let fabric = pair(3);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut watch = open(switch).watch().unwrap();
+    // Far more than a socket holds, and then the one that counts.
+    let noise: String = (0..2000).map(|n| format!("link set h3 mtu {}\n", 1400 + n % 100)).collect();
+    let file = fabric.scratch().join("noise");
+    std::fs::write(&file, noise).unwrap();
+    run(switch, &format!("ip -batch {}", file.display()));
+    fabric.cut_link(fabric.link("h2", "l1a").unwrap(), Cut::Carrier).unwrap();
+    // What is left in the socket is from before the loss, or the loss.
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        poll(&mut [PollFd::new(&watch.as_fd(), PollFlags::IN)], Some(&Timespec::try_from(LIMIT).unwrap())).unwrap();
+        seen = watch.changes().unwrap();
+    }
+    assert_eq!(seen.iter().map(|c| (c.port.as_str(), c.carrier)).collect::<Vec<_>>(), [("h2", false)]);
 }

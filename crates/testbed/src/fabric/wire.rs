@@ -11,6 +11,7 @@ use crate::sys::{self, LinkControl};
 use crate::tools::batch;
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 /// Interface numbers of link n: twice n and the next, from here. No two ends share one, since the kernel takes a link
 /// whose peer (in another namespace) has its own index for a link without one, and tells its carrier up to a second late.
@@ -19,6 +20,8 @@ pub(super) const FIRST_LINK_INDEX: usize = 1000;
 const MANAGEMENT_INDEX: usize = 200;
 /// Last byte of the controller's address; hosts end at 64.
 const CONTROLLER_HOST: usize = 254;
+/// A response interval of a hundredth of a second, in ticks of the kernel's that may be as long, and some more.
+const QUERIER_TRUST: Duration = Duration::from_millis(30);
 /// CS7 and EF apart.
 const LANES: usize = 2;
 
@@ -97,6 +100,8 @@ pub(super) fn wire(spec: &FabricSpec, owner: &Owner, scratch: &Path) -> Result<W
         // Only now that both ends of every link are up.
         await_forwarding(switch.node.namespace(), ports_of(spec, switch.name()).len())?;
     }
+    // Nothing tells when the bridges trust themselves as queriers.
+    std::thread::sleep(QUERIER_TRUST);
     Ok(Wired { hosts, switches, controller })
 }
 
