@@ -7,6 +7,7 @@ pub mod identity;
 pub mod leader;
 pub mod pki;
 pub mod sequence;
+pub mod server;
 pub mod shell;
 pub mod store;
 #[cfg(test)]
