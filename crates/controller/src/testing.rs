@@ -3,7 +3,7 @@
 
 mod adder;
 
-pub(crate) use adder::{ADD, Adder, ODD, RESET, TOTAL, watcher};
+pub(crate) use adder::{ADD, Adder, ODD, TOTAL, watcher};
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -18,7 +18,7 @@ pub(crate) struct Adder {
 pub(crate) const ADD: Route = Route { method: Method::Post, path: "/v1/add", roles: &[Role::Host, Role::Operator] };
 pub(crate) const ODD: Route = Route { method: Method::Put, path: "/v1/odd/{how}", roles: &[Role::Host] };
 pub(crate) const TOTAL: Route = Route { method: Method::Get, path: "/v1/total", roles: &[Role::Host, Role::Operator] };
-pub(crate) const RESET: Route = Route { method: Method::Delete, path: "/v1/total", roles: &[Role::Operator] };
+const RESET: Route = Route { method: Method::Delete, path: "/v1/total", roles: &[Role::Operator] };
 
 pub(crate) fn watcher() -> Identity {
     Identity::host("watcher").unwrap()

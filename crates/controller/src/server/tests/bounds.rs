@@ -5,7 +5,7 @@ use super::rig::Rig;
 use super::*;
 use crate::testing::eventually;
 use std::io::{Read, Write};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 
 fn limits() -> Limits {
     Limits::default()
@@ -31,12 +31,12 @@ fn too_many_polls_and_connections_are_refused() {
     let rig = Rig::new(Limits { polls_per_peer: 2, connections_per_peer: 3, ..limits() });
     let mut clients = [rig.client("host.alpha"), rig.client("host.alpha"), rig.client("host.alpha")];
     let path = "/v1/upcalls?after=0&wait_ms=60000";
-    let waiting: Vec<_> = clients[..2].iter_mut().map(|client| client.start(&rig, path)).collect();
-    // Both wait once the third is refused at once.
-    let refused = eventually("the bound", || {
-        Some(clients[2].get(&rig, "/v1/upcalls?after=0")).filter(|sent| sent.status == 429)
-    });
-    assert_eq!(refused.code(), "too_many_polls");
+    let mut waiting: Vec<_> = clients.iter_mut().map(|client| client.start(&rig, path)).collect();
+    // One of the three, whichever came last, does not wait.
+    let last = eventually("the bound", || waiting.iter().position(|poll| poll.is_finished()));
+    let refused = rig.wait(waiting.swap_remove(last));
+    assert_eq!((refused.status, refused.code()), (429, "too_many_polls"));
+    assert!(waiting.iter().all(|poll| !poll.is_finished()));
     assert!(rig.connect("host.alpha").is_err());
     assert_eq!(rig.client("host.beta").get(&rig, TOTAL.path).status, 200);
     waiting.iter().for_each(|poll| poll.abort());
@@ -82,21 +82,23 @@ fn a_head_too_long_is_refused_and_nonsense_too() {
 #[test]
 fn a_full_queue_is_busy() {
     let (go, gate) = sync_channel::<()>(0);
-    let gate: Receiver<()> = gate;
+    let (enter, entered) = channel();
     let mut first = true;
     let rig = Rig::acting(limits(), move |_| {
         // The first effect is that of the start.
         if !std::mem::take(&mut first) {
+            let _ = enter.send(());
             let _ = gate.recv();
         }
     });
-    let teller = rig.shell.lock().unwrap().as_ref().unwrap().teller();
-    while teller.tell(1).is_ok() {}
     let mut alpha = rig.client("host.alpha");
-    let busy = eventually("the bound", || {
-        let _ = teller.tell(1);
-        Some(alpha.add(&rig, "1.1", json!({"n": 1}))).filter(|sent| sent.status == 503)
-    });
+    let teller = rig.shell.lock().unwrap().as_ref().unwrap().teller();
+    // The thread waits in an effect, so that the queue stays full.
+    teller.tell(1).unwrap();
+    entered.recv().unwrap();
+    while teller.tell(1).is_ok() {}
+    let busy = alpha.add(&rig, "1.1", json!({"n": 1}));
+    assert_eq!(busy.status, 503);
     assert_eq!((busy.code(), busy.header("retry-after")), ("busy", "1"));
     drop(go);
     let done = eventually("an answer", || Some(alpha.add(&rig, "1.1", json!({"n": 1}))).filter(|sent| sent.status == 200));

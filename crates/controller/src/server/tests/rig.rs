@@ -192,6 +192,7 @@ impl Client {
     /// Asks and leaves the answer to be waited for.
     pub(super) fn start(&mut self, rig: &Rig, path: &str) -> JoinHandle<Sent> {
         let request = Request::get(path).header("host", "c1").body(Full::default()).unwrap();
+        rig.runtime.block_on(self.send.ready()).unwrap();
         let answer = self.send.send_request(request);
         rig.runtime.spawn(async { sent(answer.await.unwrap()).await })
     }
