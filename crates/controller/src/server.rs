@@ -96,7 +96,9 @@ impl Server {
                             drop(place);
                         });
                     }
-                    Err(_) => tracing::warn!(%address, "{} connections are open, one more is closed", self.context.limits.connections),
+                    Err(_) => {
+                        tracing::warn!(%address, "{} connections are open, one more is closed", self.context.limits.connections)
+                    }
                 },
                 Err(why) => {
                     tracing::warn!("accepting a connection: {why}");

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{
-    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HEAD_TIMEOUT, POLLS_PER_PEER,
-    REQUESTS_BURST, REQUESTS_PER_S,
+    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HEAD_TIMEOUT,
+    POLLS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S,
 };
 use crate::identity::Identity;
 
@@ -144,7 +144,9 @@ impl Drop for Held {
         }
         // Reconnecting is no way to a full bucket: kept until it would be full anyway.
         let now_ns = crate::clock::Now::read().boot_ns;
-        uses.retain(|_, one| one.connections > 0 || one.polls > 0 || now_ns.saturating_sub(one.bucket.at_ns) < FORGET_NS);
+        uses.retain(|_, one| {
+            one.connections > 0 || one.polls > 0 || now_ns.saturating_sub(one.bucket.at_ns) < FORGET_NS
+        });
     }
 }
 

@@ -59,11 +59,7 @@ pub(super) fn router(context: &Arc<Context>) -> Router {
         let message = format!("{} does nothing here; there are {known}", request.method());
         ApiError::new(405, "no_such_method", message)
     };
-    router
-        .route(UPCALLS, get(poll))
-        .fallback(no_path)
-        .method_not_allowed_fallback(no_method)
-        .layer(from_fn(guard))
+    router.route(UPCALLS, get(poll)).fallback(no_path).method_not_allowed_fallback(no_method).layer(from_fn(guard))
 }
 
 async fn ask(

@@ -106,7 +106,9 @@ fn open(path: &Path, place: &str) -> Result<Database> {
     // What an interrupted first start leaves is an empty file, which redb fills.
     let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|e| failed(place, e))?;
     if new && let Some(dir) = path.parent() {
-        File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).and_then(|d| d.sync_all()).map_err(io)?;
+        File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
+            .and_then(|d| d.sync_all())
+            .map_err(io)?;
     }
     let write = database.begin_write().map_err(|e| failed(place, e))?;
     {

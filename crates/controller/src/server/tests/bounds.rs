@@ -57,7 +57,7 @@ fn a_connection_too_many_is_closed_and_silent_ones_go() {
         matches!(peer.read(&mut end), Ok(0) | Err(_))
     };
     let held: Vec<_> = (0..5).map(|_| silent()).collect();
-    assert!(held.into_iter().map(is_closed).all(|closed| closed));
+    assert!(held.into_iter().all(is_closed));
     // Those places are free again.
     let mut alpha = eventually("a place", || rig.connect("host.alpha").ok());
     // A head that does not end.
@@ -101,7 +101,8 @@ fn a_full_queue_is_busy() {
     assert_eq!(busy.status, 503);
     assert_eq!((busy.code(), busy.header("retry-after")), ("busy", "1"));
     drop(go);
-    let done = eventually("an answer", || Some(alpha.add(&rig, "1.1", json!({"n": 1}))).filter(|sent| sent.status == 200));
+    let done =
+        eventually("an answer", || Some(alpha.add(&rig, "1.1", json!({"n": 1}))).filter(|sent| sent.status == 200));
     assert!(done.body["total"].as_u64().unwrap() > crate::shell::QUEUE_MAX as u64);
 }
 

@@ -64,7 +64,8 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let pki = dir.path().join("pki");
         let who = |name: &str| Wanted::new(name.parse::<Identity>().unwrap());
-        let server = init(&pki, CA_DAYS, &Wanted { addresses: vec!["127.0.0.1".into()], ..who("controller.c1") }).unwrap();
+        let server =
+            init(&pki, CA_DAYS, &Wanted { addresses: vec!["127.0.0.1".into()], ..who("controller.c1") }).unwrap();
         for name in ["host.alpha", "host.beta", "host.watcher", "operator.ann"] {
             issue(&pki, &who(name)).unwrap();
         }
@@ -159,11 +160,22 @@ pub(super) struct Client {
 async fn sent(response: hyper::Response<hyper::body::Incoming>) -> Sent {
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
-    Sent { status: parts.status.as_u16(), headers: parts.headers, body: serde_json::from_slice(&bytes).unwrap_or_default() }
+    Sent {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: serde_json::from_slice(&bytes).unwrap_or_default(),
+    }
 }
 
 impl Client {
-    pub(super) fn send_bytes(&mut self, rig: &Rig, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Sent {
+    pub(super) fn send_bytes(
+        &mut self,
+        rig: &Rig,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Sent {
         let mut request = Request::builder().method(method).uri(path).header("host", "c1");
         for (name, value) in headers {
             request = request.header(*name, *value);
