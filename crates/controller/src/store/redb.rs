@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state in a file, by redb: copy-on-write pages, one fsynced transaction for each call.
+//! The state in a file, by redb: copy-on-write pages, one fsynced two-phase transaction for each call.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::{Error, FORMAT, Loaded, Result, Snapshot, Store, check_batch, check_snapshot, seal, unseal};
 
@@ -54,12 +56,16 @@ impl Redb {
             .unwrap_or_else(|_| Err(Error::Corrupt { place, why: "its pages contradict each other".into() }));
         if done.as_ref().is_err_and(|e| !matches!(e, Error::OutOfOrder { .. } | Error::TooLarge { .. })) {
             self.at = None;
-            if let Some(database) = self.database.take() {
-                // Closing writes, which may fail or panic like the work did.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
-            }
+            self.close();
         }
         done
+    }
+
+    /// Closing writes, which may fail or panic on a damaged file; all that was acknowledged is on disk already.
+    fn close(&mut self) {
+        if let Some(database) = self.database.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        }
     }
 
     fn with_database<T>(&mut self, work: impl FnOnce(&Database, &str) -> Result<T>) -> Result<T> {
@@ -78,6 +84,8 @@ impl Redb {
         self.with_database(|database, place| {
             let mut write = database.begin_write().map_err(|e| failed(place, e))?;
             write.set_durability(Durability::Immediate).map_err(|e| failed(place, e))?;
+            // Of a damaged file redb would otherwise take the last but one commit, without a word.
+            write.set_two_phase_commit(true);
             let result = {
                 let mut meta = write.open_table(META).map_err(|e| failed(place, e))?;
                 let stored = meta.get("epoch").map_err(|e| failed(place, e))?.map_or(0, |v| v.value());
@@ -98,11 +106,18 @@ impl Redb {
     }
 }
 
+impl Drop for Redb {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 fn open(path: &Path, place: &str) -> Result<Database> {
     let io = |e: std::io::Error| storage(place, StorageError::Io(e));
     let new = !path.exists();
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
+    check_all_pages(&file, place)?;
     // What an interrupted first start leaves is an empty file, which redb fills.
     let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|e| failed(place, e))?;
     if new && let Some(dir) = path.parent() {
@@ -110,7 +125,8 @@ fn open(path: &Path, place: &str) -> Result<Database> {
             .and_then(|d| d.sync_all())
             .map_err(io)?;
     }
-    let write = database.begin_write().map_err(|e| failed(place, e))?;
+    let mut write = database.begin_write().map_err(|e| failed(place, e))?;
+    write.set_two_phase_commit(true);
     {
         let mut meta = write.open_table(META).map_err(|e| failed(place, e))?;
         let found = meta.get("format").map_err(|e| failed(place, e))?.map(|v| v.value());
@@ -127,6 +143,28 @@ fn open(path: &Path, place: &str) -> Result<Database> {
     }
     write.commit().map_err(|e| failed(place, e))?;
     Ok(database)
+}
+
+/// Has redb check and repair the file, as it does after a crash: it trusts a file that was closed, and damaged page numbers
+/// make it ask for terabytes. The layout of the first bytes is in redb's docs/design.md. The lock, which redb takes too,
+/// keeps us from doing this to a file in use.
+fn check_all_pages(file: &File, place: &str) -> Result<()> {
+    const MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
+    const RECOVERY_REQUIRED: u8 = 2;
+    let io = |e: std::io::Error| storage(place, StorageError::Io(e));
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(Error::InUse { place: place.into() }),
+        Err(errno) => return Err(io(errno.into())),
+    }
+    let mut head = [0; MAGIC.len() + 1];
+    match file.read_exact_at(&mut head, 0) {
+        Ok(()) if head.starts_with(MAGIC) => {
+            file.write_all_at(&[head[MAGIC.len()] | RECOVERY_REQUIRED], MAGIC.len() as u64).map_err(io)
+        }
+        // New, or no database: redb tells.
+        _ => Ok(()),
+    }
 }
 
 /// All of redb's errors are one enum in the end.
