@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state in a file, by redb: copy-on-write pages, one fsynced two-phase transaction for each call.
 
+mod check;
+
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -117,7 +119,8 @@ fn open(path: &Path, place: &str) -> Result<Database> {
     let new = !path.exists();
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
-    check_all_pages(&file, place)?;
+    lock(&file, place)?;
+    check::check(&file).map_err(|e| failed(place, e))?;
     // What an interrupted first start leaves is an empty file, which redb fills.
     let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|e| failed(place, e))?;
     if new && let Some(dir) = path.parent() {
@@ -145,25 +148,12 @@ fn open(path: &Path, place: &str) -> Result<Database> {
     Ok(database)
 }
 
-/// Has redb check and repair the file, as it does after a crash: it trusts a file that was closed, and damaged page numbers
-/// make it ask for terabytes. The layout of the first bytes is in redb's docs/design.md. The lock, which redb takes too,
-/// keeps us from doing this to a file in use.
-fn check_all_pages(file: &File, place: &str) -> Result<()> {
-    const MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
-    const RECOVERY_REQUIRED: u8 = 2;
-    let io = |e: std::io::Error| storage(place, StorageError::Io(e));
+/// Takes the lock, which redb takes too, so that nobody changes the file while it is checked.
+fn lock(file: &File, place: &str) -> Result<()> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(Error::InUse { place: place.into() }),
-        Err(errno) => return Err(io(errno.into())),
-    }
-    let mut head = [0; MAGIC.len() + 1];
-    match file.read_exact_at(&mut head, 0) {
-        Ok(()) if head.starts_with(MAGIC) => {
-            file.write_all_at(&[head[MAGIC.len()] | RECOVERY_REQUIRED], MAGIC.len() as u64).map_err(io)
-        }
-        // New, or no database: redb tells.
-        _ => Ok(()),
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::InUse { place: place.into() }),
+        Err(errno) => Err(storage(place, StorageError::Io(errno.into()))),
     }
 }
 
