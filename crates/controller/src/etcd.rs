@@ -190,7 +190,9 @@ impl Client {
 
     fn pair(&self, path: &str, kv: &Value) -> Result<Pair> {
         let bytes = |field: &str| {
-            BASE64.decode(kv[field].as_str().unwrap_or_default()).map_err(|e| self.nonsense(path, format!("{field}: {e}")))
+            BASE64
+                .decode(kv[field].as_str().unwrap_or_default())
+                .map_err(|e| self.nonsense(path, format!("{field}: {e}")))
         };
         let key = String::from_utf8(bytes("key")?).map_err(|e| self.nonsense(path, e))?;
         Ok(Pair { key, value: bytes("value")?, created: number(&kv["create_revision"]), lease: number(&kv["lease"]) })
@@ -225,7 +227,10 @@ impl Client {
     pub fn keep_alive(&self, id: u64) -> Result<u64> {
         let answer = self.call("/v3/lease/keepalive", &json!({"ID": id.to_string()}))?;
         if !answer["error"].is_null() {
-            return Err(Error::Refused { path: "/v3/lease/keepalive".into(), why: shown(&answer["error"].to_string()) });
+            return Err(Error::Refused {
+                path: "/v3/lease/keepalive".into(),
+                why: shown(&answer["error"].to_string()),
+            });
         }
         Ok(number(&answer["result"]["TTL"]))
     }
@@ -268,7 +273,8 @@ impl Transaction {
 
     /// If `key` was made at `revision`; 0 if it does not exist.
     pub fn if_created(self, key: &str, revision: u64) -> Self {
-        let compare = json!({"key": b64(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision.to_string()});
+        let compare =
+            json!({"key": b64(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision.to_string()});
         self.add("compare", compare)
     }
 

@@ -52,7 +52,9 @@ pub enum IdentityError {
     Name { text: String, why: fide_wire::NameError },
     #[error("the certificate cannot be read ({why}); make one with `fide controller issue`")]
     Unreadable { why: String },
-    #[error("the certificate names no identity; it needs one URI `fide:host.NAME`: make it with `fide controller issue`")]
+    #[error(
+        "the certificate names no identity; it needs one URI `fide:host.NAME`: make it with `fide controller issue`"
+    )]
     Absent,
     #[error("the certificate names {count} identities; it must name exactly one")]
     Several { count: usize },

@@ -1,5 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+//! The outer layers of `fide controller`, the resource controller of X-Lane (§2.2, §3.2, §3.3) and FiDe (§3.1, §3.3).
+//!
+//! A request's way, from outside to inside:
+//!
+//! | module | what it does | it never |
+//! |---|---|---|
+//! | [`pki`], [`identity`] | certificates: who may talk, by name and role | reads a certificate's common name |
+//! | [`tls`] | mutual TLS; its files are read again while it runs | drops a connection for it |
+//! | [`server`] | JSON over HTTP, each bound, each error | knows what a path means |
+//! | [`shell`] | one thread: decide, store, and only then answer and act | lets out what is not stored |
+//! | [`handler`] | what decides, as a trait | does I/O, blocks |
+//! | [`sequence`], [`upcalls`] | order of requests, order of events; pure, and stored beside the decisions | read a clock |
+//! | [`store`] | a log on a snapshot, in a file or in etcd, fenced by epochs | writes under an epoch that is over |
+//! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
+//!
+//! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a leadership, give
+//! its [`shell::Desk`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
+//! upcalls are [`handler::Decision::upcalls`].
+//!
+//! **Invariant: no protocol logic.** What is granted to whom is for the handler alone.
+
 #![forbid(unsafe_code)]
+
 pub mod clock;
 pub mod core;
 pub mod etcd;
@@ -8,6 +30,7 @@ pub mod identity;
 pub mod leader;
 pub mod pki;
 pub mod sequence;
+pub mod server;
 pub mod shell;
 pub mod store;
 #[cfg(test)]

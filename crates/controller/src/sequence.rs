@@ -92,13 +92,17 @@ pub enum Verdict {
 /// Why a request is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{got} was carried out before, or belongs to a former life of {peer}; the last one was {last}: go on with {expected}")]
+    #[error(
+        "{got} was carried out before, or belongs to a former life of {peer}; the last one was {last}: go on with {expected}"
+    )]
     Replayed { peer: Identity, got: Sequence, last: Sequence, expected: Sequence },
     #[error("{got} comes too early for {peer}; send {expected} first")]
     OutOfOrder { peer: Identity, got: Sequence, expected: Sequence },
     #[error("{got} of {peer} was carried out already for another request; repeat that one, or go on with {expected}")]
     Reused { peer: Identity, got: Sequence, expected: Sequence },
-    #[error("the order of {PEERS_MAX} peers is kept already, none is left for {peer}; an operator must remove a host first")]
+    #[error(
+        "the order of {PEERS_MAX} peers is kept already, none is left for {peer}; an operator must remove a host first"
+    )]
     TooManyPeers { peer: Identity },
 }
 

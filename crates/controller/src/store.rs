@@ -15,8 +15,8 @@ mod redb;
 
 use std::path::PathBuf;
 
-pub(crate) use etcd::leader_key;
 pub use etcd::Etcd;
+pub(crate) use etcd::leader_key;
 pub use redb::Redb;
 
 /// Bytes of one record. Half of what etcd takes in one request.
@@ -46,7 +46,9 @@ pub enum Error {
     InUse { place: String },
     #[error("{place} is led under another epoch than {epoch}; this controller was deposed and must not write")]
     Fenced { place: String, epoch: u64 },
-    #[error("{place} does not answer ({why}); whether the last change was stored is not known until it is loaded again")]
+    #[error(
+        "{place} does not answer ({why}); whether the last change was stored is not known until it is loaded again"
+    )]
     Unavailable { place: String, why: String },
     #[error("{place}: record {got} does not follow record {last}; load the store again")]
     OutOfOrder { place: String, last: u64, got: u64 },

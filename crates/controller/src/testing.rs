@@ -3,7 +3,7 @@
 
 mod adder;
 
-pub(crate) use adder::{ADD, Adder, ODD, RESET, TOTAL, watcher};
+pub(crate) use adder::{ADD, Adder, ODD, TOTAL, watcher};
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::etcd::{Client, Config};
+use crate::etcd::{Client, Config, TlsFiles};
+use crate::pki;
 
 /// Nothing a test waits for takes longer on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -123,6 +124,8 @@ impl Lines {
 /// A real etcd on loopback; its data goes with it.
 pub(crate) struct EtcdServer {
     program: PathBuf,
+    /// Directories of [`crate::pki`], of the server and of its clients, for https.
+    tls: Option<[PathBuf; 2]>,
     data: tempfile::TempDir,
     ports: [u16; 2],
     child: Option<Killed>,
@@ -131,6 +134,10 @@ pub(crate) struct EtcdServer {
 impl EtcdServer {
     /// `None`, with the reason printed, where there is no etcd.
     pub(crate) fn start() -> Option<EtcdServer> {
+        EtcdServer::start_with(None)
+    }
+
+    pub(crate) fn start_with(tls: Option<[PathBuf; 2]>) -> Option<EtcdServer> {
         let in_path = std::env::var_os("PATH").into_iter().flat_map(|p| std::env::split_paths(&p).collect::<Vec<_>>());
         let named = std::env::var_os("FIDE_ETCD").map(PathBuf::from);
         let Some(program) = named.or_else(|| in_path.map(|dir| dir.join("etcd")).find(|path| path.is_file())) else {
@@ -139,24 +146,34 @@ impl EtcdServer {
         };
         let free = || TcpListener::bind("127.0.0.1:0").unwrap();
         let ports = [free(), free()].map(|socket| socket.local_addr().unwrap().port());
-        let mut server = EtcdServer { program, data: tempfile::tempdir().unwrap(), ports, child: None };
+        let mut server = EtcdServer { program, tls, data: tempfile::tempdir().unwrap(), ports, child: None };
         server.run();
         Some(server)
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports[0])
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.ports[0])
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let tls = self.tls.as_ref().map(|[_, member]| TlsFiles {
+            authorities: member.join(pki::CA_FILE),
+            client: Some((member.join(pki::CERTIFICATE_FILE), member.join(pki::KEY_FILE))),
+        });
+        Config { endpoints: vec![self.endpoint()], tls, timeout: Duration::from_millis(500) }
     }
 
     pub(crate) fn client(&self) -> Client {
-        client(&self.endpoint())
+        Client::new(&self.config()).unwrap()
     }
 
     /// Starts it (again) with the data there is, and waits until it answers.
     pub(crate) fn run(&mut self) {
         let (client_url, peer_url) = (self.endpoint(), format!("http://127.0.0.1:{}", self.ports[1]));
         // It is not to outlive a test that is killed.
-        let child = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
             .args(["--pdeathsig", "KILL"])
             .arg(&self.program)
             .arg("--data-dir")
@@ -166,10 +183,16 @@ impl EtcdServer {
             .args(["--initial-cluster", &format!("default={peer_url}")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.child = Some(Killed(child));
+            .stderr(Stdio::null());
+        if let Some([member, _]) = &self.tls {
+            command.arg("--client-cert-auth").arg("--cert-file").arg(member.join(pki::CERTIFICATE_FILE));
+            command
+                .arg("--key-file")
+                .arg(member.join(pki::KEY_FILE))
+                .arg("--trusted-ca-file")
+                .arg(member.join(pki::CA_FILE));
+        }
+        self.child = Some(Killed(command.spawn().unwrap()));
         let client = self.client();
         eventually("etcd answers", || client.get("/").ok());
     }

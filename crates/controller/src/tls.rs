@@ -163,7 +163,8 @@ pub struct Calling {
 fn serving(files: &Files, contents: &[Vec<u8>]) -> Result<Serving, Error> {
     let set = Set::parse(files, contents)?;
     // Its own certificate, judged as an agent would but for the address: a server that nobody believes is not started.
-    let end_entity = Servers::new(set.roots.clone(), Default::default(), provider()).map_err(|e| Set::not_issued(files, e))?;
+    let end_entity =
+        Servers::new(set.roots.clone(), Default::default(), provider()).map_err(|e| Set::not_issued(files, e))?;
     end_entity.check_issued(&set.chain).map_err(|e| Set::not_issued(files, e))?;
     let clients = Arc::new(Clients::new(set.roots, set.revoked, provider()).map_err(|e| Set::not_issued(files, e))?);
     let mut config = ServerConfig::builder_with_provider(provider())

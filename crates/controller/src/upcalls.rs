@@ -55,7 +55,9 @@ impl Batch {
 /// Why nothing is delivered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpcallError {
-    #[error("event {after} was never sent, the last one was {last}; ask with after={last}, and for the whole state again")]
+    #[error(
+        "event {after} was never sent, the last one was {last}; ask with after={last}, and for the whole state again"
+    )]
     NeverSent { after: u64, last: u64 },
     #[error("an event of {bytes} bytes is too long; at most {EVENT_BYTES_MAX} are allowed")]
     TooLong { bytes: usize },

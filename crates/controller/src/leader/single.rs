@@ -84,6 +84,8 @@ impl Leadership for Single {
     }
 
     fn deposed(&self) {
-        tracing::error!("the store was opened under a higher epoch although its lock is held here; was the lock file removed?");
+        tracing::error!(
+            "the store was opened under a higher epoch although its lock is held here; was the lock file removed?"
+        );
     }
 }

@@ -138,7 +138,11 @@ fn while_etcd_is_away_the_leader_only_reads_and_then_leads_on() {
     store.append(1, &[b"first".to_vec()]).unwrap();
     for hang in [false, true] {
         // Gone, or there and silent.
-        if hang { server.signal(Signal::STOP) } else { server.kill() }
+        if hang {
+            server.signal(Signal::STOP)
+        } else {
+            server.kill()
+        }
         let why = eventually("it notices", || match leader.authority() {
             Authority::ReadOnly { epoch: same, why } if same == epoch => Some(why),
             _ => None,
@@ -146,7 +150,11 @@ fn while_etcd_is_away_the_leader_only_reads_and_then_leads_on() {
         assert!(why.contains("no answer from etcd"), "{why}");
         let last = store.load(epoch).map(|l| l.last());
         assert!(matches!(last, Err(store::Error::Unavailable { .. })), "{last:?}");
-        if hang { server.signal(Signal::CONT) } else { server.run() }
+        if hang {
+            server.signal(Signal::CONT)
+        } else {
+            server.run()
+        }
         // With its old lease if that still runs: nobody else wants to lead. etcd counts a lease anew when it starts, so
         // it does; after a pause it may have ended, and the next epoch begins.
         let again = eventually("it leads again", || epoch_of(&leader));
@@ -186,10 +194,37 @@ fn where_there_is_no_etcd_nobody_leads() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let leader = start(client(&format!("http://{closed}")), "one");
     assert_eq!(leader.authority(), Authority::Standby { leader: None });
-    for (bad, says) in [(vec![], "no endpoint"), (vec!["1.2.3.4:2379".to_owned()], "http://"), (vec!["https://a:1".to_owned()], "authority")] {
+    for (bad, says) in [
+        (vec![], "no endpoint"),
+        (vec!["1.2.3.4:2379".to_owned()], "http://"),
+        (vec!["https://a:1".to_owned()], "authority"),
+    ] {
         let refused = Client::new(&Config { endpoints: bad, tls: None, timeout: Duration::from_secs(1) }).unwrap_err();
         assert!(refused.to_string().contains(says), "{refused}");
     }
+}
+
+#[test]
+fn etcd_is_reached_by_mutual_tls() {
+    use crate::pki::{CA_DAYS, Request, init, issue};
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    let who = |name: &str| Request { addresses: vec!["127.0.0.1".into()], ..Request::new(name.parse().unwrap()) };
+    let member = init(&pki, CA_DAYS, &who("controller.etcd")).unwrap().dir;
+    let client = issue(&pki, &who("controller.c1")).unwrap().dir;
+    let Some(server) = EtcdServer::start_with(Some([member, client])) else { return };
+    let leader = start(server.client(), "one");
+    eventually("a leader", || epoch_of(&leader));
+    let mut anonymous = server.config();
+    anonymous.tls.as_mut().unwrap().client = None;
+    let refused = Client::new(&anonymous).unwrap().get("/x").unwrap_err();
+    assert!(matches!(refused, crate::etcd::Error::NoAnswer { .. }), "{refused}");
+    // Another authority than its own.
+    let other = dir.path().join("other");
+    let other = init(&other, CA_DAYS, &who("controller.c1")).unwrap().dir;
+    let mut stranger = server.config();
+    stranger.tls.as_mut().unwrap().authorities = other.join(crate::pki::CA_FILE);
+    assert!(Client::new(&stranger).unwrap().get("/x").is_err());
 }
 
 /// Something that answers HTTP and is no etcd.
@@ -209,7 +244,8 @@ fn what_is_no_etcd_is_named() {
                 let got = peer.read(&mut part).unwrap();
                 request.extend(&part[..got]);
             }
-            write!(peer, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).unwrap();
+            write!(peer, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+                .unwrap();
         }
     });
     let client = client(&format!("http://{address}"));

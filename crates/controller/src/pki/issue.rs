@@ -9,14 +9,15 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use time::{Duration, OffsetDateTime};
 
 use super::files::{self, Access};
 use super::revoked::{REVOKED_BYTES_MAX, Serial};
 use super::status::{PEM_BYTES_MAX, authorities, revocations};
 use super::{
-    ADDRESSES_MAX, CA_FILE, CA_KEY_FILE, CERTIFICATE_DAYS, CERTIFICATE_FILE, CLOCK_SKEW_S, Certificate, DAYS_MAX, Error,
-    ISSUED_DIR, KEY_FILE, REVOKED_FILE, Result,
+    ADDRESSES_MAX, CA_FILE, CA_KEY_FILE, CERTIFICATE_DAYS, CERTIFICATE_FILE, CLOCK_SKEW_S, Certificate, DAYS_MAX,
+    Error, ISSUED_DIR, KEY_FILE, REVOKED_FILE, Result,
 };
 use crate::identity::{Identity, Role};
 
@@ -159,12 +160,16 @@ fn issuer(dir: &Path, authority: &CertificateDer<'_>) -> Result<Issuer<'static, 
     let fits = x509_parser::parse_x509_certificate(authority)
         .is_ok_and(|(_, ca)| &*ca.public_key().subject_public_key.data == rcgen::PublicKeyData::der_bytes(&key));
     if !fits {
-        return Err(Error::content(&path, format!("is not the key of the first certificate in {CA_FILE}; restore both")));
+        return Err(Error::content(
+            &path,
+            format!("is not the key of the first certificate in {CA_FILE}; restore both"),
+        ));
     }
     Ok(Issuer::from_ca_cert_der(authority, key)?)
 }
 
-/// Gives a member a new key and certificate, valid for `days` from now, with the addresses of its present one.
+/// Gives a member a new key and certificate, valid for `days` from now, with the addresses of its present one. That one
+/// is not withdrawn: where its key may be in wrong hands, [`revoke`] it first.
 pub fn renew(dir: &Path, identity: Identity, days: u32) -> Result<Issued> {
     let path = dir.join(ISSUED_DIR).join(identity.to_string()).join(CERTIFICATE_FILE);
     let old = Certificate::read(&path, "there is nothing to renew; use `fide controller issue`")?;
@@ -190,20 +195,30 @@ pub fn rotate_ca(dir: &Path, days: u32) -> Result<()> {
 /// Ends the belief in all authorities but the present one. Refuses while a member's certificate that is neither expired
 /// nor revoked comes from another.
 pub fn retire_cas(dir: &Path) -> Result<()> {
-    let present = authorities(dir)?.swap_remove(0);
     let now_s = OffsetDateTime::now_utc().unix_timestamp();
-    let in_use = |e: &&super::Entry| !e.current && !e.revoked && e.certificate.as_ref().is_ok_and(|c| c.not_after_s > now_s);
+    let in_use =
+        |e: &&super::Entry| !e.current && !e.revoked && e.certificate.as_ref().is_ok_and(|c| c.not_after_s > now_s);
     if let Some(left) = super::status(dir)?.iter().find(in_use) {
-        return Err(Error::content(&left.path, "comes from an authority that is to be retired; renew or revoke it first"));
+        return Err(Error::content(
+            &left.path,
+            "comes from an authority that is to be retired; renew or revoke it first",
+        ));
     }
     let text = files::read(&dir.join(CA_FILE), PEM_BYTES_MAX, "")?;
-    let end = "-----END CERTIFICATE-----\n";
-    let bundle = text.split_inclusive(end).next().unwrap_or_default();
-    debug_assert!(bundle.contains("BEGIN CERTIFICATE") && !present.is_empty());
+    // The present one is the first.
+    let bundle = text.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap_or_default();
+    if CertificateDer::pem_slice_iter(bundle.as_bytes()).count() != 1 {
+        return Err(Error::content(
+            &dir.join(CA_FILE),
+            "is laid out by another program; leave only its first certificate",
+        ));
+    }
     files::write(&dir.join(CA_FILE), bundle, Access::All, true)?;
     copy_bundle(dir, bundle)?;
     match std::fs::remove_file(dir.join("ca.key.old")) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(Error::io("removing", &dir.join("ca.key.old"))(why)),
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("removing", &dir.join("ca.key.old"))(why))
+        }
         _ => Ok(()),
     }
 }

@@ -38,8 +38,11 @@ impl Serial {
 
     /// Reads hexadecimal digits, with colons between bytes or without.
     pub fn parse(text: &str) -> Option<Serial> {
-        let digits: Vec<u8> =
-            text.bytes().filter(|b| *b != b':').map(|b| (b as char).to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+        let digits: Vec<u8> = text
+            .bytes()
+            .filter(|b| *b != b':')
+            .map(|b| (b as char).to_digit(16).map(|d| d as u8))
+            .collect::<Option<_>>()?;
         if digits.is_empty() || digits.len() > 2 * SERIAL_MAX {
             return None;
         }

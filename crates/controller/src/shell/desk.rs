@@ -102,7 +102,11 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new<E: std::marker::Send + 'static>(queue: SyncSender<Job<E>>, board: Board, routes: Vec<Route>) -> Desk {
+    pub(super) fn new<E: std::marker::Send + 'static>(
+        queue: SyncSender<Job<E>>,
+        board: Board,
+        routes: Vec<Route>,
+    ) -> Desk {
         let send = move |asked| queue.try_send(Job::Request(asked)).map_err(|e| refused(&e));
         Desk { send: Arc::new(send), board, routes: routes.into() }
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod several;
+
 use super::*;
 use crate::handler::{Method, Peer, Request, Route};
 use crate::identity::Identity;
@@ -112,7 +114,8 @@ impl Rig {
         self.rule(Authority::Leader { epoch: store.last_epoch().unwrap() + 1 });
         let (faults, effects) = (self.faults.clone(), self.effects.clone());
         let act = move |total| effects.store(total, Ordering::SeqCst);
-        self.shell = Some(Shell::start(Adder::default(), Faulty { store, faults }, Ruled(self.authority.clone()), act).unwrap());
+        self.shell =
+            Some(Shell::start(Adder::default(), Faulty { store, faults }, Ruled(self.authority.clone()), act).unwrap());
     }
 
     fn rule(&self, authority: Authority) {

@@ -251,8 +251,11 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
         let changes_nothing = decision.changes_nothing();
         let reply = told(decision.answer.unwrap_or(silent), false);
         if !changes_nothing || asked.is_some() {
-            let done = asked.map(|(peer, sequence, digest)| {
-                Done { peer, sequence, digest, answer: Kept::new(reply.status, reply.body.clone()) }
+            let done = asked.map(|(peer, sequence, digest)| Done {
+                peer,
+                sequence,
+                digest,
+                answer: Kept::new(reply.status, reply.body.clone()),
             });
             let upcalls: Vec<(Identity, String)> =
                 decision.upcalls.into_iter().map(|(peer, body)| (peer, body.to_string())).collect();
@@ -322,7 +325,9 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             };
             if let Err(why) = stored {
                 let refused = match &why {
-                    store::Error::Unavailable { .. } | store::Error::Io { .. } => Refused::Unknown { why: why.to_string() },
+                    store::Error::Unavailable { .. } | store::Error::Io { .. } => {
+                        Refused::Unknown { why: why.to_string() }
+                    }
                     store::Error::Fenced { .. } => Refused::NotLeader { leader: None },
                     _ => Refused::ReadOnly { why: why.to_string() },
                 };
@@ -381,7 +386,9 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             Err(why) => Err(store::Error::Io { place: self.store.place(), why: why.to_string() }),
         };
         match made {
-            Ok(bytes) => state.stored = Loaded { snapshot: Some(Snapshot { through, state: bytes }), records: Vec::new() },
+            Ok(bytes) => {
+                state.stored = Loaded { snapshot: Some(Snapshot { through, state: bytes }), records: Vec::new() }
+            }
             Err(why) => self.failed(&why),
         }
     }

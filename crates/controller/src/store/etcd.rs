@@ -149,8 +149,8 @@ impl Etcd {
         }
         let mut loaded = Loaded::default();
         if let Some(pair) = find("snapshot") {
-            let head: Head =
-                serde_json::from_slice(&pair.value).map_err(|e| self.corrupt(format!("{}: {e}", self.key("snapshot"))))?;
+            let head: Head = serde_json::from_slice(&pair.value)
+                .map_err(|e| self.corrupt(format!("{}: {e}", self.key("snapshot"))))?;
             let chunks = self.chunks_key(head.through);
             // More than those pointed to are left by an attempt that was cut off.
             let sealed: Vec<u8> = pairs
@@ -170,8 +170,8 @@ impl Etcd {
             if number.parse() != Ok(next) {
                 return Err(self.corrupt(format!("record {next} is missing, {number} is there")));
             }
-            let record =
-                unseal(next, &pair.value).ok_or_else(|| self.corrupt(format!("the checksum of record {next} is wrong")))?;
+            let record = unseal(next, &pair.value)
+                .ok_or_else(|| self.corrupt(format!("the checksum of record {next} is wrong")))?;
             loaded.records.push(record.to_vec());
         }
         let last = find("last").map_or(Ok(0), |pair| self.number("last", &pair.value))?;

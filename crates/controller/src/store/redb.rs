@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state in a file, by redb: copy-on-write pages, one fsynced transaction for each call.
+//! The state in a file, by redb: copy-on-write pages, one fsynced two-phase transaction for each call.
+
+mod check;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::{Error, FORMAT, Loaded, Result, Snapshot, Store, check_batch, check_snapshot, seal, unseal};
 
@@ -54,12 +58,16 @@ impl Redb {
             .unwrap_or_else(|_| Err(Error::Corrupt { place, why: "its pages contradict each other".into() }));
         if done.as_ref().is_err_and(|e| !matches!(e, Error::OutOfOrder { .. } | Error::TooLarge { .. })) {
             self.at = None;
-            if let Some(database) = self.database.take() {
-                // Closing writes, which may fail or panic like the work did.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
-            }
+            self.close();
         }
         done
+    }
+
+    /// Closing writes, which may fail or panic on a damaged file; all that was acknowledged is on disk already.
+    fn close(&mut self) {
+        if let Some(database) = self.database.take() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        }
     }
 
     fn with_database<T>(&mut self, work: impl FnOnce(&Database, &str) -> Result<T>) -> Result<T> {
@@ -78,6 +86,8 @@ impl Redb {
         self.with_database(|database, place| {
             let mut write = database.begin_write().map_err(|e| failed(place, e))?;
             write.set_durability(Durability::Immediate).map_err(|e| failed(place, e))?;
+            // Of a damaged file redb would otherwise take the last but one commit, without a word.
+            write.set_two_phase_commit(true);
             let result = {
                 let mut meta = write.open_table(META).map_err(|e| failed(place, e))?;
                 let stored = meta.get("epoch").map_err(|e| failed(place, e))?.map_or(0, |v| v.value());
@@ -98,17 +108,28 @@ impl Redb {
     }
 }
 
+impl Drop for Redb {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 fn open(path: &Path, place: &str) -> Result<Database> {
     let io = |e: std::io::Error| storage(place, StorageError::Io(e));
     let new = !path.exists();
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
+    lock(&file, place)?;
+    check::check(&file).map_err(|e| failed(place, e))?;
     // What an interrupted first start leaves is an empty file, which redb fills.
     let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|e| failed(place, e))?;
     if new && let Some(dir) = path.parent() {
-        File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).and_then(|d| d.sync_all()).map_err(io)?;
+        File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
+            .and_then(|d| d.sync_all())
+            .map_err(io)?;
     }
-    let write = database.begin_write().map_err(|e| failed(place, e))?;
+    let mut write = database.begin_write().map_err(|e| failed(place, e))?;
+    write.set_two_phase_commit(true);
     {
         let mut meta = write.open_table(META).map_err(|e| failed(place, e))?;
         let found = meta.get("format").map_err(|e| failed(place, e))?.map(|v| v.value());
@@ -125,6 +146,15 @@ fn open(path: &Path, place: &str) -> Result<Database> {
     }
     write.commit().map_err(|e| failed(place, e))?;
     Ok(database)
+}
+
+/// Takes the lock, which redb takes too, so that nobody changes the file while it is checked.
+fn lock(file: &File, place: &str) -> Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::InUse { place: place.into() }),
+        Err(errno) => Err(storage(place, StorageError::Io(errno.into()))),
+    }
 }
 
 /// All of redb's errors are one enum in the end.

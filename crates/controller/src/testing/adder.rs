@@ -18,7 +18,7 @@ pub(crate) struct Adder {
 pub(crate) const ADD: Route = Route { method: Method::Post, path: "/v1/add", roles: &[Role::Host, Role::Operator] };
 pub(crate) const ODD: Route = Route { method: Method::Put, path: "/v1/odd/{how}", roles: &[Role::Host] };
 pub(crate) const TOTAL: Route = Route { method: Method::Get, path: "/v1/total", roles: &[Role::Host, Role::Operator] };
-pub(crate) const RESET: Route = Route { method: Method::Delete, path: "/v1/total", roles: &[Role::Operator] };
+const RESET: Route = Route { method: Method::Delete, path: "/v1/total", roles: &[Role::Operator] };
 
 pub(crate) fn watcher() -> Identity {
     Identity::host("watcher").unwrap()
@@ -47,10 +47,11 @@ impl Handler for Adder {
     }
 
     fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError> {
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError("8 bytes".into()));
+        let number =
+            |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError("8 bytes".into()));
         *self = Adder::default();
         if let Some(bytes) = snapshot {
-            let (total, count) = bytes.split_at(8);
+            let (total, count) = bytes.split_at_checked(8).ok_or(RestoreError("16 bytes".into()))?;
             (self.total, self.count) = (number(total)?, number(count)?);
         }
         for record in records {

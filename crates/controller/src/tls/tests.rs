@@ -25,7 +25,8 @@ fn alpha() -> Identity {
 fn made() -> Made {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("pki");
-    let server = init(&dir, CA_DAYS, &Request { addresses: vec!["c1.example".into()], ..Request::new(controller()) }).unwrap();
+    let server =
+        init(&dir, CA_DAYS, &Request { addresses: vec!["c1.example".into()], ..Request::new(controller()) }).unwrap();
     let alpha = issue(&dir, &Request { addresses: vec!["c1.example".into()], ..Request::new(alpha()) }).unwrap();
     let mut server = Files::of_member(&server.dir);
     server.revoked = Some(dir.join(pki::REVOKED_FILE));
@@ -76,7 +77,8 @@ async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
     let made = made();
     let client = ClientTls::load(made.alpha.clone()).unwrap().current();
     // The host's own certificate has the controller's address, as nobody can check what addresses a host has.
-    let set = Reloading::load(made.alpha.list(), made.alpha.key.clone(), Box::new(|c| Ok(c.to_vec()))).unwrap().current();
+    let set =
+        Reloading::load(made.alpha.list(), made.alpha.key.clone(), Box::new(|c| Ok(c.to_vec()))).unwrap().current();
     let set = Set::parse(&made.alpha, &set).unwrap();
     let builder = || ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
     let impostor = builder().unwrap().with_no_client_auth().with_single_cert(set.chain, set.key).unwrap();

@@ -128,16 +128,25 @@ impl Servers {
         provider: Arc<CryptoProvider>,
     ) -> Result<Servers, impl std::error::Error> {
         let schemes = provider.signature_verification_algorithms;
-        WebPkiServerVerifier::builder_with_provider(roots.clone(), provider)
-            .build()
-            .map(|inner| Servers { inner, roots, schemes, revoked })
+        WebPkiServerVerifier::builder_with_provider(roots.clone(), provider).build().map(|inner| Servers {
+            inner,
+            roots,
+            schemes,
+            revoked,
+        })
     }
 
     /// Whether an authority issued `chain` for a controller; the address is not looked at.
     pub(super) fn check_issued(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let end_entity = rustls::server::ParsedCertificate::try_from(&chain[0])?;
         let (rest, now) = (&chain[1..], UnixTime::now());
-        rustls::client::verify_server_cert_signed_by_trust_anchor(&end_entity, &self.roots, rest, now, self.schemes.all)?;
+        rustls::client::verify_server_cert_signed_by_trust_anchor(
+            &end_entity,
+            &self.roots,
+            rest,
+            now,
+            self.schemes.all,
+        )?;
         self.judge(&chain[0])
     }
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! JSON over HTTP/1.1 over mutual TLS.
+//!
+//! ```text
+//!  accept ─► TLS ─► who is it? ─► may it still? how often? ─► path, role ─► order, JSON ─► Desk::ask ─► answer
+//!            tls    Connection    guard                       routes                       crate::shell
+//! ```
+//!
+//! The paths are those of the handler and `GET /v1/upcalls?after=N&wait_ms=M`. Every error is JSON,
+//! `{"error": {"code", "message", ...}}`. An answer with the header `Fide-Stale: 1` tells the last state this controller
+//! knew, while it cannot prove that it leads.
+//!
+//! Each bound is a constant here, and in [`Limits`] for tests; what happens there is written beside it.
+
+mod connection;
+mod error;
+mod limits;
+mod routes;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+pub use error::ApiError;
+pub use limits::Limits;
+
+use crate::shell::Desk;
+use crate::tls::ServerTls;
+use connection::Context;
+use limits::Peers;
+
+/// Open connections, those in the handshake included. One more is closed at once.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// Open connections of one peer. On one more it is answered `too_many_connections`, and closed.
+pub const CONNECTIONS_PER_PEER: usize = 16;
+/// Bytes of a request's body. A longer one is `body_too_large`.
+pub const BODY_MAX: usize = 64 * 1024;
+/// Bytes of a request's head. A longer one is answered 431 by hyper, without a body.
+pub const HEAD_MAX: usize = 16 * 1024;
+/// Headers of a request; more: the same.
+pub const HEADERS_MAX: usize = 64;
+/// Requests per second of one peer, and how many it may save up. Above: `too_many_requests` with `Retry-After`.
+pub const REQUESTS_PER_S: u64 = 50;
+pub const REQUESTS_BURST: u64 = 100;
+/// Long polls of one peer at a time. One more is `too_many_polls`.
+pub const POLLS_PER_PEER: usize = 4;
+/// The longest `wait_ms`. A longer one is refused.
+pub const POLL_WAIT_MAX_MS: u64 = 60_000;
+/// A handshake that takes longer is given up.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// From the end of one request to the end of the next one's head. Then the connection is closed.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A body that takes longer is `body_too_slow`.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is under way may take so long after the end was ordered. Then it is cut off.
+pub const GRACE: Duration = Duration::from_secs(10);
+/// After an accept that failed (no file descriptors): so long until the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that is ready to run.
+#[derive(Debug)]
+pub struct Server {
+    context: Arc<Context>,
+}
+
+impl Server {
+    pub fn new(tls: Arc<ServerTls>, desk: Desk, limits: Limits) -> Server {
+        let (ending, _) = watch::channel(false);
+        let peers = Peers::new(limits);
+        Server { context: Arc::new(Context { tls, desk, limits, peers, ending }) }
+    }
+
+    /// Serves `listener` until `end`, then lets what is under way finish for [`GRACE`]. Long polls are answered at once.
+    pub async fn run(self, listener: TcpListener, end: impl Future<Output = ()>) {
+        let router = routes::router(&self.context);
+        let places = Arc::new(Semaphore::new(self.context.limits.connections));
+        let mut connections = JoinSet::new();
+        let mut end = std::pin::pin!(end);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut end => break,
+                // Reaped, so that the set does not grow.
+                Some(_) = connections.join_next() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, address)) => match places.clone().try_acquire_owned() {
+                    Ok(place) => {
+                        let serving = connection::serve(self.context.clone(), router.clone(), stream, address);
+                        connections.spawn(async move {
+                            serving.await;
+                            drop(place);
+                        });
+                    }
+                    Err(_) => {
+                        tracing::warn!(%address, "{} connections are open, one more is closed", self.context.limits.connections)
+                    }
+                },
+                Err(why) => {
+                    tracing::warn!("accepting a connection: {why}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        self.context.ending.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.context.limits.grace, all).await.is_err() {
+            tracing::warn!("connections are cut off after {:?}", self.context.limits.grace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

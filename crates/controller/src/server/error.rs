@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a peer is told when it is not answered.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+use crate::shell::{Refused, Reply};
+use crate::tls::NotAdmitted;
+use crate::upcalls::{Closed, UpcallError};
+
+/// An error as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiError {
+    pub status: u16,
+    pub code: &'static str,
+    /// What was wrong and what would be right.
+    pub message: String,
+    /// More fields of the error.
+    pub details: Value,
+    pub retry_after_s: Option<u64>,
+    /// Whether the connection is closed after it.
+    pub close: bool,
+}
+
+impl ApiError {
+    pub fn new(status: u16, code: &'static str, message: impl ToString) -> ApiError {
+        ApiError { status, code, message: message.to_string(), details: Value::Null, retry_after_s: None, close: false }
+    }
+
+    pub(super) fn closing(self) -> ApiError {
+        ApiError { close: true, ..self }
+    }
+
+    pub(super) fn retry(self, after_s: u64) -> ApiError {
+        ApiError { retry_after_s: Some(after_s), ..self }
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
+        let (status, code) = refused.code();
+        let error = ApiError { details: refused.details(), ..ApiError::new(status, code, refused) };
+        if status == 503 { error.retry(1) } else { error }
+    }
+}
+
+impl From<NotAdmitted> for ApiError {
+    fn from(why: NotAdmitted) -> ApiError {
+        ApiError::new(403, "not_admitted", why).closing()
+    }
+}
+
+impl From<Closed> for ApiError {
+    fn from(closed: Closed) -> ApiError {
+        match closed {
+            Closed::NotServing => ApiError::new(503, "not_leader", closed).retry(1),
+            Closed::Refused(UpcallError::NeverSent { last, .. }) => {
+                ApiError { details: json!({"last": last}), ..ApiError::new(409, "never_sent", closed) }
+            }
+            Closed::Refused(_) => ApiError::new(500, "upcalls", closed),
+        }
+    }
+}
+
+pub(super) fn json_response(status: u16, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut error = json!({"code": self.code, "message": self.message});
+        if let (Some(error), Value::Object(details)) = (error.as_object_mut(), self.details) {
+            error.extend(details);
+        }
+        let mut response = json_response(self.status, json!({"error": error}).to_string());
+        let headers = response.headers_mut();
+        if let Some(after_s) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after_s));
+        }
+        if self.close {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response<Body> {
+        let mut response = json_response(self.status, self.body);
+        if self.stale {
+            response.headers_mut().insert("fide-stale", HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens at each bound.
+
+use super::rig::Rig;
+use super::*;
+use crate::testing::eventually;
+use std::io::{Read, Write};
+use std::sync::mpsc::{channel, sync_channel};
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+#[test]
+fn too_many_requests_are_told_when_to_come_again() {
+    // The rig's own look takes from another peer's bucket; alpha's probe is its first.
+    let rig = Rig::new(Limits { requests_per_s: 1, requests_burst: 200, ..limits() });
+    let (mut alpha, mut beta) = (rig.client("host.alpha"), rig.client("host.beta"));
+    let refused = eventually("the bound", || Some(alpha.get(&rig, TOTAL.path)).filter(|sent| sent.status == 429));
+    assert_eq!((refused.code(), refused.header("retry-after")), ("too_many_requests", "1"));
+    assert!(refused.message().contains("1 requests per second"));
+    // Others are served, and a new connection is no new bucket.
+    assert_eq!(beta.get(&rig, TOTAL.path).status, 200);
+    drop(alpha);
+    let mut again = rig.client("host.alpha");
+    assert!((0..10).any(|_| again.get(&rig, TOTAL.path).status == 429));
+}
+
+#[test]
+fn too_many_polls_and_connections_are_refused() {
+    let rig = Rig::new(Limits { polls_per_peer: 2, connections_per_peer: 3, ..limits() });
+    let mut clients = [rig.client("host.alpha"), rig.client("host.alpha"), rig.client("host.alpha")];
+    let path = "/v1/upcalls?after=0&wait_ms=60000";
+    let mut waiting: Vec<_> = clients.iter_mut().map(|client| client.start(&rig, path)).collect();
+    // One of the three, whichever came last, does not wait.
+    let last = eventually("the bound", || waiting.iter().position(|poll| poll.is_finished()));
+    let refused = rig.wait(waiting.swap_remove(last));
+    assert_eq!((refused.status, refused.code()), (429, "too_many_polls"));
+    assert!(waiting.iter().all(|poll| !poll.is_finished()));
+    assert!(rig.connect("host.alpha").is_err());
+    assert_eq!(rig.client("host.beta").get(&rig, TOTAL.path).status, 200);
+    waiting.iter().for_each(|poll| poll.abort());
+    drop(clients);
+    // Given back.
+    eventually("a place", || rig.connect("host.alpha").ok());
+}
+
+#[test]
+fn a_connection_too_many_is_closed_and_silent_ones_go() {
+    let short = Duration::from_millis(300);
+    let rig = Rig::new(Limits { connections: 2, handshake_timeout: short, head_timeout: short, ..limits() });
+    // Idle ones are closed, so the rig's own goes.
+    let silent = || std::net::TcpStream::connect(rig.address).unwrap();
+    let mut end = [0; 16];
+    let is_closed = |mut peer: std::net::TcpStream| {
+        peer.set_read_timeout(Some(crate::testing::PATIENCE)).unwrap();
+        matches!(peer.read(&mut end), Ok(0) | Err(_))
+    };
+    let held: Vec<_> = (0..5).map(|_| silent()).collect();
+    assert!(held.into_iter().all(is_closed));
+    // Those places are free again.
+    let mut alpha = eventually("a place", || rig.connect("host.alpha").ok());
+    // A head that does not end.
+    let idle = eventually("it is closed", || rig.runtime.block_on(alpha.ready()).err());
+    assert!(idle.is_closed() || idle.is_canceled(), "{idle}");
+}
+
+#[test]
+fn a_head_too_long_is_refused_and_nonsense_too() {
+    let rig = Rig::new(limits());
+    let mut alpha = rig.client("host.alpha");
+    let long = "x".repeat(HEAD_MAX);
+    assert_eq!(alpha.send(&rig, "GET", "/v1/total", &[("x", &long)], "").status, 431);
+    // Not even TLS.
+    let mut plain = std::net::TcpStream::connect(rig.address).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nhost: c1\r\n\r\n").unwrap();
+    let mut said = Vec::new();
+    let _ = plain.read_to_end(&mut said);
+    assert!(!said.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn a_full_queue_is_busy() {
+    let (go, gate) = sync_channel::<()>(0);
+    let (enter, entered) = channel();
+    let mut first = true;
+    let rig = Rig::acting(limits(), move |_| {
+        // The first effect is that of the start.
+        if !std::mem::take(&mut first) {
+            let _ = enter.send(());
+            let _ = gate.recv();
+        }
+    });
+    let mut alpha = rig.client("host.alpha");
+    let teller = rig.shell.lock().unwrap().as_ref().unwrap().teller();
+    // The thread waits in an effect, so that the queue stays full.
+    teller.tell(1).unwrap();
+    entered.recv().unwrap();
+    while teller.tell(1).is_ok() {}
+    let busy = alpha.add(&rig, "1.1", json!({"n": 1}));
+    assert_eq!(busy.status, 503);
+    assert_eq!((busy.code(), busy.header("retry-after")), ("busy", "1"));
+    drop(go);
+    let done =
+        eventually("an answer", || Some(alpha.add(&rig, "1.1", json!({"n": 1}))).filter(|sent| sent.status == 200));
+    assert!(done.body["total"].as_u64().unwrap() > crate::shell::QUEUE_MAX as u64);
+}
+
+#[test]
+fn at_the_end_what_is_under_way_is_answered() {
+    let rig = Rig::new(limits());
+    let (mut polling, mut idle) = (rig.client("host.alpha"), rig.client("host.beta"));
+    let poll = polling.start(&rig, "/v1/upcalls?after=0&wait_ms=60000");
+    assert_eq!(idle.get(&rig, TOTAL.path).status, 200);
+    let running = rig.end();
+    let told = rig.wait(poll);
+    assert!(matches!(told.code(), "stopping") && told.header("connection") == "close", "{told:?}");
+    rig.runtime.block_on(running).unwrap();
+    assert!(rig.connect("host.alpha").is_err());
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let rig = Rig::new(Limits { body_timeout: Duration::from_millis(200), ..limits() });
+    let mut alpha = rig.client("host.alpha");
+    // Announced and not sent.
+    let headers = "fide-sequence: 1.1\r\ncontent-type: application/json\r\ncontent-length: 100";
+    let slow = rig.raw("host.alpha", &format!("POST /v1/add HTTP/1.1\r\nhost: c1\r\n{headers}\r\n\r\n{{\"n\""));
+    assert!(slow.contains("408") && slow.contains("body_too_slow"), "{slow}");
+    assert_eq!(alpha.get(&rig, TOTAL.path).status, 200);
+}
