@@ -70,6 +70,8 @@ pub struct Parts {
     pub timeouts: Timeouts,
     pub detector: Detector,
     pub senders: Vec<Sender>,
+    /// Planes are planned trees, not networks.
+    pub trees: bool,
     /// Per plane; `None` where the receive program takes the packets.
     pub receivers: Vec<Option<Receiver>>,
     pub kernel: Option<Kernel>,

@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod clock;
 pub mod core;
 pub mod etcd;

@@ -4,7 +4,7 @@
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
 use fide_lane::now_ns;
-use fide_wire::{HEADER_LEN, MAX_PLANES, PAYLOAD_MAX, Packet, ViewId, verify};
+use fide_wire::{HEADER_LEN, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, verify};
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
@@ -179,6 +179,8 @@ impl Engine {
             self.counters.bad_tag += 1;
             return;
         }
+        // Over whichever interface a tree comes: which it is the packet says, and its tag proves.
+        let plane = if self.parts.trees { payload[PLANE_OFFSET] } else { plane };
         if self.parts.detector.handle_packet(now, now, plane, payload).is_err() {
             self.counters.refused += 1;
             return;

@@ -72,6 +72,12 @@ impl Engine {
                 self.set_keys(&keys);
                 Reply::Done
             }
+            Command::Aim { plane, group } => {
+                if let Some(sender) = self.parts.senders.get_mut(usize::from(plane)) {
+                    sender.aim(group);
+                }
+                Reply::Done
+            }
             Command::SetPayloadMax(payload_max) => {
                 self.set_payload_max(payload_max);
                 Reply::Done
