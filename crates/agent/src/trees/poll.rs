@@ -91,7 +91,7 @@ impl Poll {
             let path = format!("/v1/upcalls?after={}&wait_ms={}", self.after, POLL.as_millis());
             let news = self.get(&path, POLL)?;
             for event in news["events"].as_array().into_iter().flatten() {
-                let (Some(number), body) = (event["number"].as_u64(), &event["body"]) else {
+                let (Some(number), body) = (event["number"].as_u64(), &event["event"]) else {
                     return Err(Ended::Trouble(format!("news without a number: {event}")));
                 };
                 self.news(body)?;
