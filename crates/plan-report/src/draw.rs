@@ -61,7 +61,9 @@ type Held<'a> = (RequestId, &'a Allocation);
 struct Panel<'a> {
     lines: Vec<Line>,
     scene: &'a Scene<'a>,
-    /// Over the network.
+    /// Over its cables, below its nodes.
+    under: String,
+    /// Over its nodes.
     over: String,
 }
 
@@ -81,13 +83,24 @@ pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &View) -> Result<String, DrawEr
     if one_by_one {
         panels.extend(held.iter().map(|held| of_request(&scene, *held, &uses, None, None)));
         if panels.is_empty() {
-            panels.push(Panel { lines: vec![Line::new("h2", "no request is held")], scene: &scene, over: String::new() });
+            panels.push(Panel {
+                lines: vec![Line::new("h2", "no request is held")],
+                scene: &scene,
+                under: String::new(),
+                over: String::new(),
+            });
         }
     } else {
-        panels.push(Panel { lines: words::loads(&scene), scene: &scene, over: scene.loads() });
+        panels.push(Panel {
+            lines: words::loads(&scene),
+            scene: &scene,
+            under: scene.loads(scene.load_top()),
+            over: String::new(),
+        });
     }
     let columns = if panels.len() > 1 && scene.layout.width <= 640.0 { 2 } else { 1 };
-    Ok(page(view, &panels, columns, one_by_one, &[&scene]))
+    let top = (!one_by_one).then(|| scene.load_top());
+    Ok(page(view, &panels, columns, top, &[&scene]))
 }
 
 /// Two states of a network side by side, request by request: which trees have moved, and what is broken. With more requests
@@ -143,20 +156,21 @@ pub fn draw_before_after<'a>(
                     None => {
                         let name = old.map_or("it", |(_, allocation)| &allocation.request.name);
                         let lines = vec![Line::new("h2", format!("{}: {} is not held", words[side], clean(name)))];
-                        Panel { lines, scene: &scenes[side], over: String::new() }
+                        Panel { lines, scene: &scenes[side], under: String::new(), over: String::new() }
                     }
                 });
             }
         }
     }
-    if panels.is_empty() {
+    let top = panels.is_empty().then(|| scenes[0].load_top().max(scenes[1].load_top()));
+    if let Some(top) = top {
         for (scene, word) in scenes.iter().zip(words) {
             let mut lines = words::loads(scene);
             lines.insert(0, Line::new("h2", word));
-            panels.push(Panel { lines, scene, over: scene.loads() });
+            panels.push(Panel { lines, scene, under: scene.loads(top), over: String::new() });
         }
     }
-    Ok(page(view, &panels, 2, one_by_one && !ids.is_empty(), &[&scenes[0], &scenes[1]]))
+    Ok(page(view, &panels, 2, top, &[&scenes[0], &scenes[1]]))
 }
 
 fn known(plans: &[Plan<'_>], view: &View) -> Result<(), DrawError> {
@@ -207,11 +221,12 @@ fn of_request<'a>(
     if let (Some(word), Some(first)) = (word, lines.first_mut()) {
         first.text = format!("{word}: {}", first.text);
     }
-    Panel { lines, scene, over: scene.trees(id, allocation, uses) }
+    let (under, over) = scene.trees(id, allocation, uses);
+    Panel { lines, scene, under, over }
 }
 
 /// Everything together.
-fn page(view: &View, panels: &[Panel<'_>], columns: usize, trees: bool, scenes: &[&Scene<'_>]) -> String {
+fn page(view: &View, panels: &[Panel<'_>], columns: usize, top: Option<f64>, scenes: &[&Scene<'_>]) -> String {
     let scale = scenes.iter().map(|scene| scene.layout.scale).fold(1.0, f64::max);
     let (margin, pad) = (22.0 * scale, 18.0 * scale);
     let width_of = |panel: &Panel<'_>| panel.scene.layout.width + 2.0 * pad + 46.0 * scale;
@@ -230,10 +245,12 @@ fn page(view: &View, panels: &[Panel<'_>], columns: usize, trees: bool, scenes: 
     let mut nets: Vec<String> = Vec::new();
     let mut defs = Svg::default();
     for scene in scenes {
-        let (net, crosses) = (scene.net(), scene.crosses());
-        let id = format!("fide-{:x}", name_of(&[&net, &crosses]));
+        let (lines, nodes, crosses) = (scene.lines(), scene.nodes(), scene.crosses());
+        let id = format!("fide-{:x}", name_of(&[&lines, &nodes, &crosses]));
         if !nets.contains(&id) {
-            defs.put(format_args!("<g id=\"{id}\">\n{net}</g>\n<g id=\"{id}-x\">\n{crosses}</g>\n"));
+            defs.put(format_args!(
+                "<g id=\"{id}\">\n{lines}</g>\n<g id=\"{id}-n\">\n{nodes}</g>\n<g id=\"{id}-x\">\n{crosses}</g>\n"
+            ));
         }
         nets.push(id);
     }
@@ -253,7 +270,7 @@ fn page(view: &View, panels: &[Panel<'_>], columns: usize, trees: bool, scenes: 
             let id = &nets[scenes.iter().position(|scene| std::ptr::eq(*scene, panel.scene)).unwrap_or(0)];
             body.put(format_args!(
                 "<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\"/>\n\
-                 <g transform=\"translate({} {})\">\n{lines}<g transform=\"translate(0 {})\">\n<use href=\"#{id}\"/>\n{}\
+                 <g transform=\"translate({} {})\">\n{lines}<g transform=\"translate({} {})\">\n<use href=\"#{id}\"/>\n{}<use href=\"#{id}-n\"/>\n{}\
                  <use href=\"#{id}-x\"/>\n</g>\n</g>\n",
                 Px(x),
                 Px(y),
@@ -261,15 +278,18 @@ fn page(view: &View, panels: &[Panel<'_>], columns: usize, trees: bool, scenes: 
                 Px(high),
                 Px(x + pad),
                 Px(y),
+                // In the middle.
+                Px((column - 2.0 * pad - panel.scene.layout.width) / 2.0),
                 Px(head),
+                panel.under,
                 panel.over
             ));
         }
         y += high + margin * 0.8;
     }
     let mut legend = Svg::default();
-    let mut below = words::signs(&mut legend, scenes[scenes.len() - 1], trees, whole - 2.0 * margin);
-    let mut lines = if trees { Vec::new() } else { words::list(scenes[scenes.len() - 1]) };
+    let mut below = words::signs(&mut legend, scenes[scenes.len() - 1], top, whole - 2.0 * margin);
+    let mut lines = if top.is_none() { Vec::new() } else { words::list(scenes[scenes.len() - 1]) };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a width in characters")]
     let characters = ((whole - 2.0 * margin) / (7.4 * scale)) as usize;
     for scene in scenes {
@@ -278,7 +298,8 @@ fn page(view: &View, panels: &[Panel<'_>], columns: usize, trees: bool, scenes: 
     below = words::write(&mut legend, &lines, below, scale);
     body.put(format_args!("<g transform=\"translate({} {})\">\n{}</g>\n", Px(margin), Px(y), legend.0));
     y += below + margin;
-    let sheet = style::sheet(scale);
+    let cables = scenes.iter().map(|scene| scene.topology().cables().len()).max().unwrap_or(0);
+    let sheet = style::sheet(scale, cables);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" \
          role=\"img\">\n<title>{}</title>\n<style>\n{sheet}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\

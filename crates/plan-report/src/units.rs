@@ -43,7 +43,10 @@ pub fn years(years: f64) -> String {
     if !years.is_finite() {
         "never".to_owned()
     } else if years < 1000.0 {
-        format!("{} years", digits(years))
+        match digits(years) {
+            one if one == "1" => "1 year".to_owned(),
+            many => format!("{many} years"),
+        }
     } else {
         format!("{years:.2e} years")
     }
@@ -90,7 +93,9 @@ pub(crate) fn safe(c: char) -> char {
     match c {
         '\n' | '\t' => ' ',
         // What turns the direction of the text around it, and what XML has no place for.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{fffe}' | '\u{ffff}' => {
+            '\u{fffd}'
+        }
         c if c.is_control() => '\u{fffd}',
         c => c,
     }

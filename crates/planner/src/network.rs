@@ -197,7 +197,12 @@ impl Network {
             allowed_bps: self.allowed_bps(topology, LinkId(link)),
             backlog_bytes: queue.backlog_bytes,
             allowed_bytes: self.allowed_bytes(topology, LinkId(link)),
-            delay_max_ps: queue.hops.iter().map(|(id, hop)| self.flows[id].at[*hop as usize].delay_ps).max().unwrap_or(0),
+            delay_max_ps: queue
+                .hops
+                .iter()
+                .map(|(id, hop)| self.flows[id].at[*hop as usize].delay_ps)
+                .max()
+                .unwrap_or(0),
         })
     }
 

@@ -14,6 +14,8 @@ pub(crate) const HOSTS_DRAWN_MAX: usize = 48;
 const NAMED_ROW_MAX: f64 = 1500.0;
 /// Least width of a drawing.
 const WIDTH_MIN: f64 = 520.0;
+/// Width of a pill.
+pub(crate) const PILL_WIDTH: f64 = 34.0;
 /// Names are cut to so many characters.
 pub(crate) const NAME_MAX: usize = 24;
 
@@ -143,11 +145,10 @@ impl Layout {
                 bottom.push((if pod == unit_pod { 8.0 } else { 22.0 }, Err(usize::MAX)));
             }
             pod = unit_pod;
-            let (own, idle): (Vec<NodeId>, Vec<NodeId>) =
-                order.units[*unit].nodes.iter().partition(|host| drawn(host));
+            let (own, idle): (Vec<NodeId>, Vec<NodeId>) = order.units[*unit].nodes.iter().partition(|host| drawn(host));
             bottom.extend(own.into_iter().map(|host| (single, Ok(host))));
             if !idle.is_empty() {
-                bottom.push((34.0, Err(pills.len())));
+                bottom.push((PILL_WIDTH + 8.0, Err(pills.len())));
                 pills.push(idle);
             }
         }
@@ -163,8 +164,14 @@ impl Layout {
         }
         let rows = order.rows.len().max(1);
         let scale = (width / 1150.0).clamp(1.0, 1.9);
-        let gap = if rows > 10 { 64.0 } else { (width / 5.5).clamp(96.0, 250.0) };
-        let above = if named.iter().skip(1).last().copied().unwrap_or(true) { 30.0 } else { 112.0 * scale };
+        let gap = if rows > 10 { 64.0 } else { (width / 6.0).clamp(96.0, 380.0) };
+        let above = if named.iter().skip(1).last().copied().unwrap_or(true) {
+            30.0
+        } else {
+            // Names of the highest row stand turned above it.
+            let top = order.rows.last().into_iter().flatten().map(|unit| box_width(*unit)).fold(0.0, f64::max);
+            24.0 + top / 12.0 * (widths[rows - 1] * 0.95).clamp(7.0, 12.5 * scale)
+        };
         let y = |row: usize| above + gap * (rows - 1 - row) as f64;
         let mut places = vec![At::default(); topology.nodes().len()];
         let mut made = Vec::new();

@@ -7,7 +7,7 @@ use fide_planner::{CableId, LinkUse};
 
 use super::{
     net::Scene,
-    style::{LOADS, load},
+    style::{LOADS, load, load_top},
 };
 use crate::{
     figures::share,
@@ -21,8 +21,13 @@ const TITLED_MAX: usize = 3_000;
 const DRAWN_MAX: usize = 30_000;
 
 impl Scene<'_> {
+    /// Where the scale of colours ends.
+    pub(crate) fn load_top(&self) -> f64 {
+        load_top(self.plan.planner.links().map(|used| share(used.lane_bps, used.allowed_bps)).fold(0.0, f64::max))
+    }
+
     /// Cables in use, each in the colour of the fuller direction.
-    pub(crate) fn loads(&self) -> String {
+    pub(crate) fn loads(&self, top: f64) -> String {
         let topology = self.topology();
         // What is drawn as one line is one line, as full as the fullest cable in it.
         let mut lines: HashMap<(u64, u64), (f64, CableId, Vec<LinkUse>)> = HashMap::new();
@@ -38,7 +43,7 @@ impl Scene<'_> {
         let (titled, plain) = lines.split_at(lines.len().min(TITLED_MAX));
         let mut svg = Svg::default();
         for class in 0..LOADS.len() {
-            let rest: Vec<_> = plain.iter().take(DRAWN_MAX).filter(|line| load(line.0) == class).collect();
+            let rest: Vec<_> = plain.iter().take(DRAWN_MAX).filter(|line| load(line.0, top) == class).collect();
             if !rest.is_empty() {
                 svg.put(format_args!("<path class=\"u{class}\" d=\""));
                 for (_, cable, _) in rest {
@@ -50,7 +55,7 @@ impl Scene<'_> {
         // The fullest on top.
         for (share, cable, uses) in titled.iter().rev() {
             let way = self.layout.way(topology, cable.links()[0]);
-            let class = load(*share);
+            let class = load(*share, top);
             svg.put(format_args!("<path class=\"u{class}\" d=\"{way}\"><title>"));
             let mut uses: Vec<&LinkUse> = uses.iter().collect();
             uses.sort_by_key(|used| (std::cmp::Reverse(used.lane_bps), used.link));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use fide_planner::{CableId, NodeId, Topology};
 
-use super::layout::{Layout, NAME_MAX, name_width};
+use super::layout::{Layout, NAME_MAX, PILL_WIDTH, name_width};
 use crate::{
     plan::Plan,
     svg::{At, Px, Svg, Text},
@@ -68,10 +68,17 @@ impl Scene<'_> {
         (At { x: at.x - width / 2.0, y: at.y - height / 2.0 }, width, height)
     }
 
-    /// Everything in grey.
-    pub(crate) fn net(&self) -> String {
+    /// All cables in grey.
+    pub(crate) fn lines(&self) -> String {
         let mut svg = Svg::default();
         self.cables(&mut svg);
+        self.broken_lines(&mut svg);
+        svg.0
+    }
+
+    /// All nodes in grey.
+    pub(crate) fn nodes(&self) -> String {
+        let mut svg = Svg::default();
         self.switches(&mut svg);
         self.hosts(&mut svg);
         svg.0
@@ -134,8 +141,14 @@ impl Scene<'_> {
     }
 
     fn hosts(&self, svg: &mut Svg) {
-        for host in self.layout.order.iter().take(1).flatten() {
+        let hosts: Vec<NodeId> = self.layout.order.iter().take(1).flatten().copied().collect();
+        let fits = |host: &NodeId| name_width(self.name(*host)) + 6.0 <= self.layout.spacing[0];
+        let named = self.layout.pills.is_empty() && hosts.iter().all(fits);
+        for host in &hosts {
             let at = self.layout.at(*host);
+            if named {
+                svg.text(At { x: at.x, y: at.y + 24.0 }, "mid dim", &short(self.name(*host)));
+            }
             svg.put(format_args!(
                 "<circle class=\"o\" cx=\"{}\" cy=\"{}\" r=\"4\"><title>{}</title></circle>\n",
                 Px(at.x),
@@ -153,17 +166,17 @@ impl Scene<'_> {
                 true => self.name(*a).to_owned(),
                 false => format!("{}: {} to {}", count(pill.hosts.len(), "host"), self.name(*a), self.name(*b)),
             });
-            let half = 8.0 * self.layout.scale.min(1.5);
+            let half = 9.0;
             svg.put(format_args!(
-                "<g class=\"p\"><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"30\" height=\"{}\" rx=\"{}\"/>\
+                "<g class=\"p\"><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{PILL_WIDTH}\" height=\"{}\" rx=\"{}\"/>\
                  <text x=\"{}\" y=\"{}\">+{}</text></g>\n",
                 Text(&ends),
-                Px(pill.at.x - 15.0),
+                Px(pill.at.x - PILL_WIDTH / 2.0),
                 Px(pill.at.y - half),
                 Px(half * 2.0),
                 Px(half),
                 Px(pill.at.x),
-                Px(pill.at.y + half * 0.45),
+                Px(pill.at.y + 4.3),
                 pill.hosts.len()
             ));
         }
@@ -174,7 +187,14 @@ impl Scene<'_> {
         cable_ids(self.topology()).filter(|cable| !self.plan.planner.works(*cable)).collect()
     }
 
-    /// Broken cables, crossed in red.
+    /// The lines of broken cables; below the switches.
+    fn broken_lines(&self, svg: &mut Svg) {
+        for cable in self.broken().into_iter().take(BROKEN_DRAWN_MAX) {
+            svg.put(format_args!("<path class=\"d\" d=\"{}\"/>\n", self.layout.way(self.topology(), cable.links()[0])));
+        }
+    }
+
+    /// Red crosses upon broken cables.
     pub(crate) fn crosses(&self) -> String {
         let mut svg = Svg::default();
         let topology = self.topology();
@@ -183,7 +203,7 @@ impl Scene<'_> {
             let (At { x, y }, _) = way.point(0.5);
             let arm = 5.0 * self.layout.scale;
             svg.put(format_args!(
-                "<path class=\"d\" d=\"{way}\"/><path class=\"x\" d=\"M{}L{}M{}L{}\">",
+                "<path class=\"x\" d=\"M{}L{}M{}L{}\">",
                 At { x: x - arm, y: y - arm },
                 At { x: x + arm, y: y + arm },
                 At { x: x - arm, y: y + arm },

@@ -197,7 +197,8 @@ fn parts(units: &[Unit], neighbours: &[Vec<usize>], rows: usize) -> Vec<Vec<usiz
     (0..rows)
         .map(|height| {
             for (at, unit) in units.iter().enumerate().filter(|(_, unit)| unit.row <= height) {
-                let joined = |other: &&usize| units[**other].row <= height && unit.row.max(units[**other].row) == height;
+                let joined =
+                    |other: &&usize| units[**other].row <= height && unit.row.max(units[**other].row) == height;
                 for other in neighbours[at].iter().filter(joined) {
                     let (a, b) = (root(&mut parent, at), root(&mut parent, *other));
                     parent[a.max(b)] = a.min(b);

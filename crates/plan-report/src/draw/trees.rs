@@ -24,8 +24,13 @@ impl Scene<'_> {
         self.plan.planner.links().map(|link| (link.link, link)).collect()
     }
 
-    /// `allocation`'s trees, its sender and its receivers.
-    pub(crate) fn trees(&self, id: RequestId, allocation: &Allocation, uses: &HashMap<LinkId, LinkUse>) -> String {
+    /// `allocation`'s trees, to be drawn below all nodes; and its switches, its sender and its receivers, above them.
+    pub(crate) fn trees(
+        &self,
+        id: RequestId,
+        allocation: &Allocation,
+        uses: &HashMap<LinkId, LinkUse>,
+    ) -> (String, String) {
         let mut svg = Svg::default();
         let topology = self.topology();
         let ways: Vec<Vec<(LinkId, Way)>> = allocation
@@ -50,12 +55,13 @@ impl Scene<'_> {
             ways.iter().for_each(|(_, way)| self.arrow(&mut svg, way));
             svg.put(format_args!("\"/>\n"));
         }
+        let under = std::mem::take(&mut svg.0);
         let mut labels = Svg::default();
         for (n, tree) in allocation.trees.iter().enumerate() {
             self.tree_switches(&mut svg, &mut labels, n, tree);
         }
         self.ends(&mut svg, id, allocation);
-        svg.0 + &labels.0
+        (under, svg.0 + &labels.0)
     }
 
     fn link_title(&self, allocation: &Allocation, n: usize, link: LinkId, uses: &HashMap<LinkId, LinkUse>) -> String {
@@ -152,13 +158,14 @@ impl Scene<'_> {
             mark(svg, at, r, times.is_none());
             svg.put(format_args!("</g>\n"));
             let below = At { x: at.x, y: at.y + r + 6.0 };
+            let at = At { x: at.x, y: at.y + 24.0 };
             if turn {
                 let size = (self.layout.spacing[0] * 0.85).clamp(8.0, 12.0 * self.layout.scale);
                 let at = At { x: below.x - size * 0.2, y: below.y + size * 0.3 };
                 turned(svg, at, 60.0, size, if times.is_none() { "halo h2" } else { "halo" }, &short(name));
             } else {
                 let class = if times.is_none() { "mid halo h2" } else { "mid halo" };
-                svg.text(At { x: below.x, y: below.y + 11.0 }, class, &short(name));
+                svg.text(at, class, &short(name));
             }
         }
     }

@@ -5,7 +5,7 @@ use fide_planner::{Allocation, trees::Method};
 
 use super::{
     net::Scene,
-    style::{LOADS, TREES},
+    style::{LOADS, load_from},
     trees::mark,
 };
 use crate::{
@@ -107,20 +107,22 @@ fn together(of: &RequestFigures) -> String {
 /// About a network with more requests than can be drawn.
 pub(crate) fn loads(scene: &Scene<'_>) -> Vec<Line> {
     let planner = scene.plan.planner;
-    let mut lines = vec![
-        Line::new("h2", format!("{}: share of the allowed bandwidth in use", count(planner.allocations().count(), "request"))),
-    ];
+    let mut lines = vec![Line::new(
+        "h2",
+        format!("{}: share of the allowed bandwidth in use", count(planner.allocations().count(), "request")),
+    )];
     let figures = Figures { requests: Vec::new(), links: Figures::of(scene.plan).links };
     for link in figures.fullest(LINKS_LISTED_MAX) {
         lines.push(Line::new(
             "",
             format!(
-                "{}: {}, {} of {} ({}), queue at most {}",
+                "{}: {}, {} of {} ({}), {} of the queue, at most {}",
                 link.link,
                 count(link.trees, "tree"),
                 rate(link.lane_bps),
                 rate(link.allowed_bps),
                 percent(link.lane_share()),
+                percent(link.backlog_share()),
                 time(link.delay_max_ns)
             ),
         ));
@@ -137,8 +139,12 @@ pub(crate) fn list(scene: &Scene<'_>) -> Vec<Line> {
         .map(|(id, allocation): (_, &Allocation)| {
             let of = crate::figures::request(&scene.plan, id, allocation);
             let times = format!("{} to {}", time(of.overall.latency_min_ns), time(of.overall.latency_max_ns));
-            let text =
-                format!("{}: within {times}, timeout {}, {}", clean(&of.name), time(of.overall.timeout_ns), together(&of));
+            let text = format!(
+                "{}: within {times}, timeout {}, {}",
+                clean(&of.name),
+                time(of.overall.timeout_ns),
+                together(&of)
+            );
             Line::new("", text)
         })
         .collect();
@@ -204,8 +210,9 @@ pub(crate) fn write(svg: &mut Svg, lines: &[Line], top: f64, scale: f64) -> f64 
     y
 }
 
-/// What the signs mean, in one row that is broken at `width`; gives its height.
-pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, trees: bool, width: f64) -> f64 {
+/// What the signs mean, in one row that is broken at `width`; gives its height. `top`: where the scale of loads ends; none
+/// if trees are drawn.
+pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, top: Option<f64>, width: f64) -> f64 {
     let s = scene.layout.scale;
     let (mut x, mut y, step) = (0.0, 14.0 * s, 22.0 * s);
     let mut item = |svg: &mut Svg, wide: f64, text: &str, sign: &dyn Fn(&mut Svg, f64, f64)| {
@@ -223,16 +230,16 @@ pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, trees: bool, width: f64) -
             svg.put(format_args!("<path class=\"{class}\" d=\"M{}h{}\"/>", At { x, y }, Px(30.0 * s)));
         }
     };
-    if trees {
-        item(svg, 16.0, "sender", &|svg, x, y| mark(svg, At { x: x + 8.0 * s, y }, 7.0 * s, true));
-        item(svg, 16.0, "receiver", &|svg, x, y| mark(svg, At { x: x + 8.0 * s, y }, 7.0 * s, false));
-    } else {
-        let mut from = 0.0;
-        for (n, (upto, ..)) in LOADS.iter().enumerate() {
-            let upto = upto.min(1.0);
-            let class = ["u0", "u1", "u2", "u3", "u4"][n];
-            item(svg, 30.0, &format!("{} to {}", percent(from), percent(upto)), &stroke(class));
-            from = upto;
+    match top {
+        None => {
+            item(svg, 16.0, "sender", &|svg, x, y| mark(svg, At { x: x + 8.0 * s, y }, 7.0 * s, true));
+            item(svg, 16.0, "receiver", &|svg, x, y| mark(svg, At { x: x + 8.0 * s, y }, 7.0 * s, false));
+        }
+        Some(top) => {
+            for (n, class) in ["u0", "u1", "u2", "u3", "u4"].into_iter().enumerate().take(LOADS.len()) {
+                let words = format!("{} to {}", percent(load_from(n, top)), percent(load_from(n + 1, top)));
+                item(svg, 30.0, &words, &stroke(class));
+            }
         }
     }
     item(svg, 30.0, "cable without a tree", &stroke("c"));
@@ -272,6 +279,5 @@ pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, trees: bool, width: f64) -
             ));
         });
     }
-    debug_assert!(TREES.len() == fide_planner::request::REDUNDANCY_MAX);
     y + 8.0 * s
 }
