@@ -247,9 +247,10 @@ fn page(view: &View, panels: &[Panel<'_>], columns: usize, top: Option<f64>, sce
     for scene in scenes {
         let (lines, nodes, crosses) = (scene.lines(), scene.nodes(), scene.crosses());
         let id = format!("fide-{:x}", name_of(&[&lines, &nodes, &crosses]));
+        // What is drawn by <use> knows only styles of what is within it: each part has the class.
         if !nets.contains(&id) {
             defs.put(format_args!(
-                "<g id=\"{id}\">\n{lines}</g>\n<g id=\"{id}-n\">\n{nodes}</g>\n<g id=\"{id}-x\">\n{crosses}</g>\n"
+                "<g id=\"{id}\" class=\"fide-plan\">\n{lines}</g>\n<g id=\"{id}-n\" class=\"fide-plan\">\n{nodes}</g>\n<g id=\"{id}-x\" class=\"fide-plan\">\n{crosses}</g>\n"
             ));
         }
         nets.push(id);
