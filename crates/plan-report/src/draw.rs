@@ -10,10 +10,10 @@
 //!
 //! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or told as a number.
 
-mod layout;
+pub(crate) mod layout;
 mod load;
 mod net;
-mod order;
+pub(crate) mod order;
 mod style;
 mod trees;
 mod words;

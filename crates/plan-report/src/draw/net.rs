@@ -53,6 +53,11 @@ impl Scene<'_> {
         (4.5 * self.layout.scale).min(self.layout.spacing[row] * 0.42).max(1.0)
     }
 
+    /// How far below a host its name is.
+    pub(crate) fn name_below(&self) -> f64 {
+        10.0 + 14.0 * self.layout.scale
+    }
+
     pub(crate) fn name(&self, node: NodeId) -> &str {
         &self.topology().node(node).name
     }
@@ -147,7 +152,7 @@ impl Scene<'_> {
         for host in &hosts {
             let at = self.layout.at(*host);
             if named {
-                svg.text(At { x: at.x, y: at.y + 24.0 }, "mid dim", &short(self.name(*host)));
+                svg.text(At { x: at.x, y: at.y + self.name_below() }, "mid dim", &short(self.name(*host)));
             }
             svg.put(format_args!(
                 "<circle class=\"o\" cx=\"{}\" cy=\"{}\" r=\"4\"><title>{}</title></circle>\n",

@@ -158,7 +158,7 @@ impl Scene<'_> {
             mark(svg, at, r, times.is_none());
             svg.put(format_args!("</g>\n"));
             let below = At { x: at.x, y: at.y + r + 6.0 };
-            let at = At { x: at.x, y: at.y + 24.0 };
+            let at = At { x: at.x, y: at.y + self.name_below() };
             if turn {
                 let size = (self.layout.spacing[0] * 0.85).clamp(8.0, 12.0 * self.layout.scale);
                 let at = At { x: below.x - size * 0.2, y: below.y + size * 0.3 };
