@@ -49,7 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let Some(path) = &arguments.file else {
         return odds::published(arguments.json);
     };
-    let named = |error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow!("{}: {error}", path.display()));
+    // Messages quote the file: control characters in it stay off the terminal.
+    let shown = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    let named = |error: &dyn std::fmt::Display| {
+        let said: String = error.to_string().chars().map(shown).collect();
+        Failure::new(USAGE, anyhow!("{}: {said}", path.display()))
+    };
     let file = parse(&read(path).map_err(|error| named(&error))?).map_err(|error| named(&error))?;
     file.rates.check().map_err(|error| named(&error))?;
     let mut planner = Planner::new(file.topology, file.limits).map_err(|error| named(&error))?;

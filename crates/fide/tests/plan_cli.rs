@@ -196,7 +196,8 @@ fn a_file_has_rates_of_its_own() {
 fn a_file_that_says_no_plan_is_refused() {
     let cable =
         "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[switch]]\nname = \"s\"\n[[cable]]\na = \"a\"\nb = \"s\"\n";
-    let files: [(&str, String, &[&str]); 16] = [
+    let files: [(&str, String, &[&str]); 17] = [
+        ("a terminal's commands", "[topology]\nk = \u{1b}[31m\n".into(), &["line 2, column"]),
         ("not TOML", "topology {".into(), &["line 1, column"]),
         (
             "a key nobody knows",
@@ -224,6 +225,7 @@ fn a_file_that_says_no_plan_is_refused() {
         let said = stderr(&output);
         assert_eq!((code(&output), stdout(&output).as_str()), (Some(2), ""), "{what}: {said}");
         assert!(said.starts_with("fide: plan.toml: ") && said.len() < 700, "{what}: {said}");
+        assert!(!said.contains('\u{1b}'), "{what}: {said:?}");
         assert!(words.iter().all(|words| said.contains(words)), "{what}: {said}");
         assert!(!dir.path().join("plan.svg").exists(), "{what}");
     }

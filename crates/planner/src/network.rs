@@ -251,12 +251,11 @@ impl Network {
     }
 
     fn too_much(&self, topology: &Topology, work: &Worklist) -> Option<Trouble> {
-        let over = work.0.iter().find_map(|(_, link)| {
+        work.0.iter().find_map(|(_, link)| {
             let (needed_bps, allowed_bps) = (self.lane_bps(*link), self.allowed_bps(topology, *link));
             (needed_bps > allowed_bps)
                 .then_some(Trouble { link: *link, what: Overload::Bandwidth { needed_bps, allowed_bps } })
-        });
-        over
+        })
     }
 
     /// Takes trees out without computing anything; gives the links that they used.

@@ -282,7 +282,7 @@ impl Layout {
         let aside = self.aside.get(&link.cable()).copied().unwrap_or(0.0);
         let bend = match rows {
             // Over what is between them.
-            0 => Some(At { x: middle.x, y: middle.y - 26.0 - 0.12 * dx.abs().min(500.0) - 2.0 * aside }),
+            0 => Some(At { x: middle.x, y: middle.y - 48.0 - 0.3 * dx.abs().min(400.0) - 2.0 * aside }),
             1 if aside == 0.0 => None,
             _ => {
                 let length = dx.hypot(dy).max(1.0);
