@@ -147,7 +147,7 @@ impl Scene<'_> {
 
     fn hosts(&self, svg: &mut Svg) {
         let hosts: Vec<NodeId> = self.layout.order.iter().take(1).flatten().copied().collect();
-        let fits = |host: &NodeId| name_width(self.name(*host)) + 6.0 <= self.layout.spacing[0];
+        let fits = |host: &NodeId| name_width(self.name(*host)) * self.layout.scale + 6.0 <= self.layout.spacing[0];
         let named = self.layout.pills.is_empty() && hosts.iter().all(fits);
         for host in &hosts {
             let at = self.layout.at(*host);

@@ -137,8 +137,16 @@ impl Scene<'_> {
         let topology = self.topology();
         let figures = crate::figures::request(&self.plan, id, allocation);
         let RequestFigures { sender, receivers, .. } = &figures;
-        let turn = receivers.iter().map(|receiver| name_width(&receiver.host)).fold(name_width(sender), f64::max) + 6.0
-            > self.layout.spacing[0];
+        // Names stand side by side where they have room, else turned.
+        let mut places: Vec<(f64, f64)> = [sender]
+            .into_iter()
+            .chain(receivers.iter().map(|one| &one.host))
+            .filter_map(|name| Some((self.layout.at(topology.find(name)?).x, name_width(name) * self.layout.scale)))
+            .collect();
+        places.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let gaps = places.windows(2).map(|two| (two[1].0 - two[0].0, f64::midpoint(two[0].1, two[1].1) + 8.0));
+        let turn = gaps.clone().any(|(gap, needed)| gap < needed);
+        let narrowest = gaps.map(|(gap, _)| gap).fold(200.0, f64::min);
         let all = [(sender, None)].into_iter().chain(receivers.iter().map(|one| (&one.host, Some(one.times))));
         for (name, times) in all {
             let Some(node) = topology.find(name) else { continue };
@@ -160,7 +168,7 @@ impl Scene<'_> {
             let below = At { x: at.x, y: at.y + r + 6.0 };
             let at = At { x: at.x, y: at.y + self.name_below() };
             if turn {
-                let size = (self.layout.spacing[0] * 0.85).clamp(8.0, 12.0 * self.layout.scale);
+                let size = (narrowest * 0.85).clamp(8.0, 12.0 * self.layout.scale);
                 let at = At { x: below.x - size * 0.2, y: below.y + size * 0.3 };
                 turned(svg, at, 60.0, size, if times.is_none() { "halo h2" } else { "halo" }, &short(name));
             } else {

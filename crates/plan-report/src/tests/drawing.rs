@@ -23,6 +23,9 @@ fn hops(topology: &Topology, tree: &Tree) -> BTreeSet<String> {
 /// Every tree of every request that is held is there, link by link, and each switch once.
 fn whole(planner: &Planner, svg: &str, scenes: usize) {
     let document = checked(svg);
+    // Styles reach what <use> draws only through a class within it.
+    let parts = document.descendants().filter(|node| node.parent().is_some_and(|parent| parent.has_tag_name("defs")));
+    assert!(parts.filter(roxmltree::Node::is_element).all(|part| part.attribute("class") == Some("fide-plan")));
     for n in 0..3 {
         let mut drawn: Vec<String> = of_class(&document, &format!("t{n}"))
             .iter()
