@@ -42,6 +42,7 @@ pub(crate) fn method(of: Method) -> &'static str {
         Method::BottomUp => "bottom-up",
         Method::Negotiated => "negotiated",
         Method::Searched => "searched",
+        Method::Kept => "kept",
     }
 }
 
