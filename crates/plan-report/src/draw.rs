@@ -12,7 +12,7 @@
 
 pub(crate) mod layout;
 mod load;
-mod net;
+pub(crate) mod net;
 pub(crate) mod order;
 mod style;
 mod trees;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use fide_planner::{CableId, LinkId, NodeId, Planner, Tree, topology::Topology};
 
 use super::{checked, fat_tree, fill, leaf_spine, of_class, pair, request, title, written};
+use crate::draw::net::CABLES_DRAWN_MAX;
 use crate::{DrawError, ONLY_MAX, PANELS_MAX, Plan, Refused, View, draw, draw_before_after};
 
 /// A bound of the brief: a fat tree of k = 16 with 200 requests.
@@ -236,7 +237,10 @@ fn a_large_network_makes_no_large_drawing() {
         largest.set_cable(CableId(cable), false);
     }
     let svg = draw(&largest, &View::default()).unwrap();
-    checked(&svg);
+    let document = checked(&svg);
+    let grey = |path: &roxmltree::Node<'_, '_>| path.attribute("d").map_or(0, |way| way.matches('M').count());
+    let lines: usize = of_class(&document, "c").iter().map(grey).sum();
+    assert!((CABLES_DRAWN_MAX / 2..=CABLES_DRAWN_MAX + 1).contains(&lines), "thinned: {lines}");
     assert!(svg.len() < 3 * SIZE_MAX, "27648 hosts, 40000 broken cables: {} bytes", svg.len());
 }
 
