@@ -8,11 +8,13 @@
 //! | `cost_vs_brute_force` | one more request on small networks | all sets of trees tried |
 //! | `plan_k16_200` | a fat tree of 1,024 hosts, 200 requests of 9 members, two trees each | |
 //! | `replan_k16` | one more request there, or a broken tree replaced | |
+//! | `priority_under_flood` | a heartbeat over flooded links, in the lane | the same idle; and without the lane |
 //! | `plan_k48_1` | a request in a fat tree of 27,648 hosts | |
 #![forbid(unsafe_code)]
 
 mod bounds;
 mod brute;
+mod priority;
 mod speed;
 
 use clap::Parser;
@@ -48,6 +50,8 @@ enum Part {
     Brute,
     /// Time.
     Speed,
+    /// A heartbeat over flooded links; needs root.
+    Priority,
 }
 
 impl Args {
@@ -107,6 +111,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
+    // What was started is removed by the fabric's reaper, whichever way this ends.
+    ctrlc::set_handler(|| std::process::exit(130))?;
     let mut report = Report::new("planner");
     if args.runs(Part::Speed) {
         speed::run(args, &mut report)?;
@@ -116,6 +122,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.runs(Part::Bounds) {
         bounds::run(args, &mut report)?;
+    }
+    if args.runs(Part::Priority) {
+        priority::run(args, &mut report);
     }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());
