@@ -37,6 +37,7 @@ use crate::{
     snapshot::Snapshot,
     socket::{self, Credentials, Listener},
     start,
+    trees::{Order, Report, Trees},
 };
 
 /// Connections at a time, sessions among them.
@@ -53,6 +54,7 @@ const GOODBYE: Duration = Duration::from_millis(100);
 const TOKEN_LISTENER: u64 = 0;
 const TOKEN_EXCHANGE: u64 = 1;
 const TOKEN_SIGNALS: u64 = 2;
+const TOKEN_TREES: u64 = 3;
 const TOKEN_PROCESS: u64 = 1 << 32;
 const TOKEN_CONNECTION: u64 = 2 << 32;
 
@@ -85,6 +87,8 @@ pub struct Parts {
     pub signals: Signals,
     /// What a new agent would take over.
     pub estate: Estate,
+    /// Where a controller plans the trees.
+    pub trees: Option<Trees>,
 }
 
 /// Descriptors for an agent that takes over, kept apart from those in use.
@@ -176,6 +180,9 @@ impl Control {
         add(parts.listener.as_fd(), TOKEN_LISTENER)?;
         add(parts.exchange.control_fd(), TOKEN_EXCHANGE)?;
         add(parts.signals.as_fd(), TOKEN_SIGNALS)?;
+        if let Some(trees) = &parts.trees {
+            add(trees.wake_fd(), TOKEN_TREES)?;
+        }
         let journal = Journal::new(parts.config.member(parts.me).name.as_str());
         Ok(Self {
             key_stamp: key::stamp(&parts.config.key_file),
@@ -258,6 +265,11 @@ impl Control {
                         Some(Signal::Reload) => self.reload_key(),
                         None => {}
                     },
+                    TOKEN_TREES => {
+                        if let Some(end) = self.move_trees() {
+                            return Ok(end);
+                        }
+                    }
                     token if token & TOKEN_CONNECTION != 0 => self.serve(token),
                     token => self.process_left(u8::try_from(token & 0xff).expect("masked")),
                 }
@@ -277,8 +289,11 @@ impl Control {
         while let Some(record) = self.parts.exchange.take_record() {
             let entry = self.journal.add(record);
             tracing::info!(event = %entry.id, "{}", entry.text(&self.parts.config));
-            if let fide_detector::Event::Excluded { .. } = record.event {
-                self.begin_again()?;
+            match record.event {
+                fide_detector::Event::Excluded { .. } => self.begin_again()?,
+                fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, true),
+                fide_detector::Event::PathRestored { host, plane } => self.report_tree(host, plane, false),
+                _ => {}
             }
         }
         if key::stamp(&self.parts.config.key_file) != self.key_stamp {
@@ -298,6 +313,42 @@ impl Control {
         }
         self.notify.alive();
         Ok(())
+    }
+
+    /// What the controller has told.
+    fn move_trees(&mut self) -> Option<End> {
+        let orders: Vec<Order> = self.parts.trees.as_ref()?.take().collect();
+        for order in orders {
+            match order {
+                Order::Aim { plane, tree, done } => {
+                    let command = Command::Aim { plane, group: tree.group };
+                    if let Err(EngineGone) = self.parts.exchange.call(command) {
+                        tracing::error!("plane {plane} could not be moved: {EngineGone}");
+                        continue;
+                    }
+                    self.parts.trees.as_mut()?.keep(plane, tree);
+                    tracing::info!(
+                        "plane {plane} sends on tree {} of lane {}, group {}",
+                        tree.generation,
+                        tree.lane,
+                        tree.group
+                    );
+                    // Who asked may have given up waiting.
+                    let _ = done.try_send(());
+                }
+                Order::Stop { why } => {
+                    tracing::error!("this host leaves, as the controller's policy is to stop: {why}");
+                    return Some(self.leave());
+                }
+            }
+        }
+        None
+    }
+
+    fn report_tree(&self, host: u16, plane: u8, missing: bool) {
+        if let Some(trees) = &self.parts.trees {
+            trees.report(Report { host, plane, missing });
+        }
     }
 
     /// Peers go on without this incarnation; it comes back as the next.

@@ -26,5 +26,6 @@ pub mod socket;
 mod start;
 pub mod status;
 pub mod timeout;
+pub mod trees;
 
 pub use start::{Options, StartError, run};

@@ -17,7 +17,7 @@ use fide_detector::{self as detector, Detector, HostSet};
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
     isolation::{Urgent, default_core, isolate},
-    link::{Destination, Membership, Receiver, Sender, Sockets},
+    link::{Destination, Membership, Receiver, Sender, Sockets, hear_all_groups},
     now_ns,
     pace::Mode,
 };
@@ -45,6 +45,7 @@ use crate::{
     signals::Signals,
     socket::{ListenError, Listener},
     timeout::{TimeoutTooShort, Timeouts},
+    trees::{Trees, TreesError},
 };
 
 /// What the command line adds to the configuration.
@@ -92,6 +93,8 @@ pub enum StartError {
     Listen(#[from] ListenError),
     #[error("takeover: {0}")]
     Handover(#[from] HandoverError),
+    #[error("trees: {0}")]
+    Trees(#[from] TreesError),
     #[error("shared memory: {0}")]
     Memory(#[from] RegionError),
     #[error("{0}")]
@@ -134,6 +137,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
     let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    let hears = if config.controller.is_some() { hear_all(&interfaces)? } else { Vec::new() };
     host.rungs.bound = bound;
     let rings = match &host.kernel {
         Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
@@ -190,6 +194,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         timeouts,
         detector,
         senders: host.senders,
+        trees: config.controller.is_some(),
         receivers: host.receivers,
         kernel: host.kernel,
         names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
@@ -236,6 +241,11 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         "agent is running"
     );
     let _joined = host.joined;
+    let _hears = hears;
+    let trees = match &config.controller {
+        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names)?),
+        None => None,
+    };
     let mut control = Control::new(
         control::Parts {
             config,
@@ -252,6 +262,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             interfaces: names,
             signals,
             estate: host.estate.complete(),
+            trees,
         },
         Notify::from_env(),
     )?;
@@ -270,6 +281,18 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         (_, Err(_)) => Err(StartError::Loop("it panicked".to_owned())),
         (End::EngineGone, Ok(Ok(()))) => Err(StartError::Loop("it stopped".to_owned())),
     }
+}
+
+/// Trees change their groups; a host takes in what reaches it.
+fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
+    let hear = |(plane, interface)| {
+        hear_all_groups(interface).map_err(|source| StartError::Link {
+            plane,
+            what: "planned trees cannot be received",
+            source,
+        })
+    };
+    interfaces.iter().enumerate().map(hear).collect()
 }
 
 /// What the loop begins with.

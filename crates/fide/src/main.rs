@@ -9,6 +9,7 @@ mod doctor;
 mod exit;
 mod host;
 mod jitter;
+mod plan;
 mod run;
 mod tune;
 mod watch;
@@ -47,6 +48,10 @@ enum Command {
     Metrics(ask::MetricsArguments),
     /// Measure what this host and the way to another one can promise
     Jitter(jitter::Arguments),
+    /// Plan redundant multicast trees through a network, and say how long a packet can take
+    ///
+    /// Exit codes: 0 all requests are held, 1 some are refused, 2 usage, or a file that says no plan.
+    Plan(plan::Arguments),
     /// Judge what this host is set to, and measure what it holds
     ///
     /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing.
@@ -79,6 +84,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
         Command::Jitter(arguments) => jitter::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Controller(arguments) => controller::run(arguments),

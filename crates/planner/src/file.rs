@@ -38,7 +38,7 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::Limits;
 use crate::odds::Rates;
@@ -54,9 +54,19 @@ pub const FILE_MAX_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct File {
     pub topology: Topology,
+    /// What made the topology, or the part of it that is not written down.
+    pub generator: Option<Generator>,
     pub limits: Limits,
     pub requests: Vec<Request>,
     pub rates: Rates,
+}
+
+/// A regular topology and its sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "name", rename_all = "snake_case")]
+pub enum Generator {
+    FatTree(FatTree),
+    LeafSpine(LeafSpine),
 }
 
 /// Why a file does not say it.
@@ -165,9 +175,13 @@ pub fn parse(text: &str) -> Result<File, FileError> {
         return Err(FileError::TooLong(text.len()));
     }
     let raw: Raw = toml::from_str(text).map_err(|error| FileError::Toml(error.to_string().trim_end().to_owned()))?;
-    let (mut nodes, mut cables) = match &raw.topology.generator {
-        Some(name) => {
-            let generated = generate(name, &raw.topology, &raw.cables)?;
+    let generator = raw.topology.generator.as_ref().map(|name| generator(name, &raw.topology)).transpose()?;
+    let (mut nodes, mut cables) = match &generator {
+        Some(generator) => {
+            let generated = match generator {
+                Generator::FatTree(of) => of.build(&raw.cables)?,
+                Generator::LeafSpine(of) => of.build(&raw.cables)?,
+            };
             (generated.nodes().to_vec(), generated.cables().to_vec())
         }
         None => (Vec::new(), Vec::new()),
@@ -208,10 +222,11 @@ pub fn parse(text: &str) -> Result<File, FileError> {
             latency_max_ns: request.latency_max_ns,
         });
     }
-    Ok(File { topology: Topology::new(nodes, cables)?, limits: raw.limits, requests, rates: raw.rates })
+    let topology = Topology::new(nodes, cables)?;
+    Ok(File { topology, generator, limits: raw.limits, requests, rates: raw.rates })
 }
 
-fn generate(name: &str, raw: &RawTopology, spec: &CableSpec) -> Result<Topology, FileError> {
+fn generator(name: &str, raw: &RawTopology) -> Result<Generator, FileError> {
     let generator = || name.to_owned();
     let need = |value: Option<u64>, what| value.ok_or_else(|| FileError::Missing { generator: generator(), what });
     let none = |value: Option<u64>, what| match value {
@@ -223,14 +238,14 @@ fn generate(name: &str, raw: &RawTopology, spec: &CableSpec) -> Result<Topology,
             none(raw.groups, "groups")?;
             none(raw.spines, "spines")?;
             none(raw.hosts, "hosts")?;
-            Ok(FatTree { k: need(raw.k, "k")?, homing: raw.homing.unwrap_or(2) }.build(spec)?)
+            Ok(Generator::FatTree(FatTree { k: need(raw.k, "k")?, homing: raw.homing.unwrap_or(2) }))
         }
         "leaf_spine" => {
             none(raw.k, "k")?;
             let groups = need(raw.groups, "groups")?;
             let spines = need(raw.spines, "spines")?;
             let hosts = need(raw.hosts, "hosts")?;
-            Ok(LeafSpine { groups, homing: raw.homing.unwrap_or(2), spines, hosts }.build(spec)?)
+            Ok(Generator::LeafSpine(LeafSpine { groups, homing: raw.homing.unwrap_or(2), spines, hosts }))
         }
         _ => Err(FileError::Generator { name: name.chars().take(64).collect() }),
     }

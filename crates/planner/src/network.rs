@@ -88,6 +88,8 @@ pub struct LinkUse {
     /// Wire bytes that may wait at once.
     pub backlog_bytes: u64,
     pub allowed_bytes: u64,
+    /// The longest that any packet of these trees is here, from its arrival until its last bit has left, picoseconds.
+    pub delay_max_ps: u64,
 }
 
 /// The trees in a topology, with the times of each hop.
@@ -195,6 +197,12 @@ impl Network {
             allowed_bps: self.allowed_bps(topology, LinkId(link)),
             backlog_bytes: queue.backlog_bytes,
             allowed_bytes: self.allowed_bytes(topology, LinkId(link)),
+            delay_max_ps: queue
+                .hops
+                .iter()
+                .map(|(id, hop)| self.flows[id].at[*hop as usize].delay_ps)
+                .max()
+                .unwrap_or(0),
         })
     }
 
@@ -243,12 +251,11 @@ impl Network {
     }
 
     fn too_much(&self, topology: &Topology, work: &Worklist) -> Option<Trouble> {
-        let over = work.0.iter().find_map(|(_, link)| {
+        work.0.iter().find_map(|(_, link)| {
             let (needed_bps, allowed_bps) = (self.lane_bps(*link), self.allowed_bps(topology, *link));
             (needed_bps > allowed_bps)
                 .then_some(Trouble { link: *link, what: Overload::Bandwidth { needed_bps, allowed_bps } })
-        });
-        over
+        })
     }
 
     /// Takes trees out without computing anything; gives the links that they used.

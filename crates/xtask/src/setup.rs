@@ -31,8 +31,11 @@ pub(crate) const BUILD: &[Package] = &[
 ];
 
 /// For the tests alone.
-pub(crate) const TEST: &[Package] =
-    &[package("chromium", Some("chromium")), package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd"))];
+pub(crate) const TEST: &[Package] = &[
+    package("chromium", Some("chromium")),
+    package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd")),
+    package("etcd-server", Some("etcd")),
+];
 
 /// For the method rdma-ud of the jitter bench.
 pub(crate) const RDMA: &[Package] = &[package("libibverbs-dev", None)];

@@ -114,20 +114,35 @@ impl Drop for Redb {
     }
 }
 
+/// A file that exists is a whole one: redb takes one whose making was cut off for damaged. So it is made under another
+/// name, and given its own only if nobody else was faster.
 fn open(path: &Path, place: &str) -> Result<Database> {
     let io = |e: std::io::Error| storage(place, StorageError::Io(e));
-    let new = !path.exists();
+    if !path.exists() {
+        let mut making = path.as_os_str().to_owned();
+        making.push(".new");
+        let making = PathBuf::from(making);
+        match std::fs::remove_file(&making) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(e)),
+            _ => drop(open_file(&making, place)?),
+        }
+        match std::fs::hard_link(&making, path) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(e)),
+            _ => std::fs::remove_file(&making).map_err(io)?,
+        }
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+    }
+    open_file(path, place)
+}
+
+fn open_file(path: &Path, place: &str) -> Result<Database> {
+    let io = |e: std::io::Error| storage(place, StorageError::Io(e));
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
     lock(&file, place)?;
     check::check(&file).map_err(|e| failed(place, e))?;
-    // What an interrupted first start leaves is an empty file, which redb fills.
     let database = redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file).map_err(|e| failed(place, e))?;
-    if new && let Some(dir) = path.parent() {
-        File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
-            .and_then(|d| d.sync_all())
-            .map_err(io)?;
-    }
     let mut write = database.begin_write().map_err(|e| failed(place, e))?;
     write.set_two_phase_commit(true);
     {

@@ -44,7 +44,7 @@ impl Default for CableSpec {
 ///
 /// There a host hangs on one edge switch, so that no two trees to it are disjoint. With `homing` 2 (3) its first, second
 /// (and third) cable go to neighbouring edge switches of its pod instead, which then have as many more host ports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct FatTree {
     /// Ports of a switch, even.
     pub k: u64,
@@ -53,7 +53,7 @@ pub struct FatTree {
 }
 
 /// Leaves in groups of `homing`, each connected to every spine; hosts connected to every leaf of their group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct LeafSpine {
     /// Groups of leaves.
     pub groups: u64,

@@ -27,6 +27,16 @@ fn what_is_no_store_is_named() {
 }
 
 #[test]
+fn a_first_start_that_was_cut_off_is_begun_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = redb_file(dir.path());
+    std::fs::write(dir.path().join("state.redb.new"), vec![0; 5000]).unwrap();
+    let loaded = written(&path);
+    assert_eq!(loaded.last(), 30);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn a_newer_layout_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());

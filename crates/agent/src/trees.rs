@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Planned trees: this host's side of the controller (FiDe §3.3).
+//!
+//! Two threads beside the agent's own, neither of which anything waits for: one keeps the lane of this host's heartbeats
+//! and follows what the controller tells; one tells it which trees of others are missed here. What a plane's packets are
+//! sent to is changed by the control thread, at the controller's word, and written down: an agent that starts while no
+//! controller answers sends on the trees it had. A controller that is down stops nobody.
+
+mod memory;
+mod poll;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    io,
+    net::Ipv4Addr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+};
+
+use fide_controller::{
+    client::{CallError, Caller, Ordered},
+    tls::{self, ClientTls, Files},
+};
+use fide_wire::MAX_PLANES;
+use rustix::event::EventfdFlags;
+
+use crate::{
+    command::{quiet, ring},
+    config::{Config, Controller},
+};
+pub use memory::{Kept, Tree};
+
+/// Name of the lane that carries a host's heartbeats.
+pub const LANE: &str = "heartbeat";
+/// Orders on their way to the control thread; the thread that gives them waits for each.
+const ORDERS: usize = 4;
+/// Reports on their way to the controller: every tree of every host, lost and found once. More are dropped: what is
+/// still missed then is told by the next event of its kind.
+const REPORTS: usize = 4 * fide_wire::MAX_HOSTS;
+
+/// What the control thread is to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Send a plane's packets to this group; then say so.
+    Aim { plane: u8, tree: Tree, done: SyncSender<()> },
+    /// There is no second tree, and the controller's policy is to stop then.
+    Stop { why: String },
+}
+
+/// A tree of another host that is missed here, or heard again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub host: u16,
+    pub plane: u8,
+    pub missing: bool,
+}
+
+/// The control thread's end.
+#[derive(Debug)]
+pub struct Trees {
+    orders: Receiver<Order>,
+    wake: Arc<OwnedFd>,
+    reports: SyncSender<Report>,
+    kept: Kept,
+    path: PathBuf,
+}
+
+/// What both threads know.
+#[derive(Debug, Default)]
+struct Known {
+    /// For each sending host: its lane, and the generation of each tree that was told last.
+    lanes: HashMap<u16, (u64, [u32; MAX_PLANES])>,
+}
+
+/// What a thread needs to talk to the controller.
+struct Talk {
+    caller: Caller,
+    /// One order of requests for both threads.
+    ordered: Arc<Mutex<Ordered>>,
+    known: Arc<Mutex<Known>>,
+    config: Arc<Config>,
+    me: u16,
+    /// Names of the planes' interfaces.
+    interfaces: Vec<String>,
+}
+
+/// Why there are no trees.
+#[derive(Debug, thiserror::Error)]
+pub enum TreesError {
+    #[error("[controller] credentials: {0}")]
+    Credentials(#[from] tls::Error),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{path}: {why}; remove it, and the trees come from the controller again")]
+    Kept { path: PathBuf, why: String },
+}
+
+impl Trees {
+    /// Reads what was kept, and starts both threads.
+    ///
+    /// # Errors
+    /// [`TreesError`].
+    pub fn start(
+        config: &Config,
+        controller: &Controller,
+        me: u16,
+        incarnation: u32,
+        interfaces: &[String],
+    ) -> Result<Self, TreesError> {
+        let path = config.state_dir.join(memory::FILE);
+        let kept = Kept::load(&path)?;
+        let tls = Arc::new(ClientTls::load(Files::of_member(&controller.credentials))?);
+        let ordered = Arc::new(Mutex::new(Ordered::new(incarnation)));
+        let known = Arc::new(Mutex::new(Known::default()));
+        let shared = Arc::new(config.clone());
+        let talk = || -> Result<Talk, TreesError> {
+            Ok(Talk {
+                caller: Caller::new(controller.addresses.clone(), tls.clone())?,
+                ordered: ordered.clone(),
+                known: known.clone(),
+                config: shared.clone(),
+                me,
+                interfaces: interfaces.to_vec(),
+            })
+        };
+        let (send, orders) = sync_channel(ORDERS);
+        let (reports, missed) = sync_channel(REPORTS);
+        let wake = Arc::new(
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
+        );
+        let poll = poll::Poll::new(talk()?, send, wake.clone(), kept.clone(), tls.clone());
+        thread::Builder::new().name("fide-trees".to_owned()).spawn(move || poll.run())?;
+        let report = talk()?;
+        thread::Builder::new().name("fide-reports".to_owned()).spawn(move || report::run(report, &missed))?;
+        Ok(Self { orders, wake, reports, kept, path })
+    }
+
+    /// Readable when there is an order.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Orders that have come.
+    pub fn take(&self) -> impl Iterator<Item = Order> + '_ {
+        quiet(&self.wake);
+        self.orders.try_iter()
+    }
+
+    /// A plane sends to this tree now: kept for the next start.
+    pub fn keep(&mut self, plane: u8, tree: Tree) {
+        self.kept.set(plane, tree);
+        if let Err(error) = self.kept.save(&self.path) {
+            tracing::warn!("the next start will not know the trees: {}: {error}", self.path.display());
+        }
+    }
+
+    /// Trees in use.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// Tells the controller; never waits.
+    pub fn report(&self, report: Report) {
+        if let Err(TrySendError::Full(_)) = self.reports.try_send(report) {
+            tracing::warn!("{REPORTS} reports wait for the controller; one of host {} is dropped", report.host);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives an order and wakes the control thread; false if it is gone.
+fn order(orders: &SyncSender<Order>, wake: &OwnedFd, order: Order) -> bool {
+    let sent = orders.send(order).is_ok();
+    ring(wake);
+    sent
+}
+
+/// A group as JSON has it.
+fn group(value: &serde_json::Value) -> Option<Ipv4Addr> {
+    let (first, last) = fide_wire::TREE_GROUPS;
+    value.as_str()?.parse().ok().filter(|group| (first..=last).contains(group))
+}

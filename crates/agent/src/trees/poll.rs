@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeping the lane of this host's heartbeats, and following what the controller tells.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use fide_controller::{handler::Method, tls::ClientTls};
+use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
+use serde_json::{Value, json};
+
+use super::{Kept, LANE, Order, Talk, Tree, group, lock, order};
+
+/// How long one question for news waits.
+const POLL: Duration = Duration::from_secs(15);
+/// After a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a request may take until it is begun anew.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How long the control thread may take to carry out an order.
+const ORDER_LIMIT: Duration = Duration::from_secs(5);
+/// Shares of the heartbeat's interval that the lane's period leaves for a loop that sends late, then early.
+const EARLY: u64 = 4;
+
+pub(super) struct Poll {
+    talk: Talk,
+    orders: SyncSender<Order>,
+    wake: Arc<OwnedFd>,
+    kept: Kept,
+    tls: Arc<ClientTls>,
+    /// The last news that was handled.
+    after: u64,
+}
+
+impl Poll {
+    pub(super) fn new(
+        talk: Talk,
+        orders: SyncSender<Order>,
+        wake: Arc<OwnedFd>,
+        kept: Kept,
+        tls: Arc<ClientTls>,
+    ) -> Self {
+        Self { talk, orders, wake, kept, tls, after: 0 }
+    }
+
+    pub(super) fn run(mut self) {
+        // What was kept is sent to at once.
+        for plane in 0..MAX_PLANES {
+            if let Some(tree) = self.kept.of(plane)
+                && !self.aim(u8::try_from(plane).expect("two"), tree)
+            {
+                return;
+            }
+        }
+        let mut quiet = false;
+        loop {
+            match self.follow() {
+                Ok(()) => quiet = false,
+                Err(Ended::Gone) => return,
+                Err(Ended::Trouble(why)) => {
+                    if !quiet {
+                        tracing::warn!("no word from the controller, the trees stay as they are: {why}");
+                    }
+                    quiet = true;
+                    thread::sleep(PAUSE);
+                }
+            }
+            if self.tls.look() {
+                tracing::info!("certificates were read again");
+            }
+        }
+    }
+
+    /// Learns everything, then follows the news until something is wrong.
+    fn follow(&mut self) -> Result<(), Ended> {
+        let lanes = self.get("/v1/lanes", Duration::ZERO)?;
+        let mut own = false;
+        for lane in lanes["lanes"].as_array().into_iter().flatten() {
+            own |= self.lane(lane)?;
+        }
+        if !own {
+            self.ask_for_lane()?;
+        }
+        loop {
+            let path = format!("/v1/upcalls?after={}&wait_ms={}", self.after, POLL.as_millis());
+            let news = self.get(&path, POLL)?;
+            for event in news["events"].as_array().into_iter().flatten() {
+                let (Some(number), body) = (event["number"].as_u64(), &event["event"]) else {
+                    return Err(Ended::Trouble(format!("news without a number: {event}")));
+                };
+                self.news(body)?;
+                self.after = number;
+            }
+            // What was dropped is learnt by asking for everything.
+            if let Some(last) = news["lost"]["last"].as_u64() {
+                self.after = self.after.max(last);
+                return Ok(());
+            }
+        }
+    }
+
+    fn get(&mut self, path: &str, wait: Duration) -> Result<Value, Ended> {
+        let answered = self.talk.caller.call(Method::Get, path, None, None, wait).map_err(Ended::trouble)?;
+        if answered.status == 200 {
+            return Ok(answered.body);
+        }
+        // Another controller's store, or ours forgotten: news are numbered anew.
+        if let Some(last) = answered.body["error"]["last"].as_u64() {
+            self.after = last;
+        }
+        Err(Ended::Trouble(answered.message().to_owned()))
+    }
+
+    fn ask_for_lane(&mut self) -> Result<(), Ended> {
+        let me = self.talk.me;
+        let members = (1..).zip(&self.talk.config.members);
+        let receivers: Vec<&str> =
+            members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str()).collect();
+        let heartbeat_ns = self.talk.config.heartbeat_ns;
+        let body = json!({
+            "name": LANE, "receivers": receivers, "size_max_bytes": PAYLOAD_MAX,
+            // A heartbeat that was late is followed by one on time.
+            "period_min_ns": heartbeat_ns - heartbeat_ns / EARLY,
+            "redundancy": self.talk.interfaces.len(),
+        });
+        let answered = self.post("/v1/lanes", &body)?;
+        self.lane(&answered).map(drop)
+    }
+
+    fn post(&mut self, path: &str, body: &Value) -> Result<Value, Ended> {
+        let answered = lock(&self.talk.ordered)
+            .change(&mut self.talk.caller, Method::Post, path, body, LIMIT)
+            .map_err(Ended::trouble)?;
+        if answered.status == 200 { Ok(answered.body) } else { Err(Ended::Trouble(answered.message().to_owned())) }
+    }
+
+    fn sender(&self, lane: &Value) -> Option<u16> {
+        let name = lane["sender"].as_str()?;
+        let position = self.talk.config.members.iter().position(|member| member.name.as_str() == name)?;
+        u16::try_from(position + 1).ok()
+    }
+
+    /// A lane as the controller describes it; whether it is that of this host's heartbeats.
+    fn lane(&mut self, lane: &Value) -> Result<bool, Ended> {
+        if lane["name"] != LANE || lane["standing"] != "held" {
+            return Ok(false);
+        }
+        for tree in lane["trees"].as_array().into_iter().flatten() {
+            if tree["phase"] == "ready" || tree["phase"] == "used" {
+                let mut tree = tree.clone();
+                tree["lane"] = lane["lane"].clone();
+                tree["sender"] = lane["sender"].clone();
+                self.tree(&tree)?;
+            }
+        }
+        Ok(self.sender(lane) == Some(self.talk.me))
+    }
+
+    fn news(&mut self, body: &Value) -> Result<(), Ended> {
+        match body["kind"].as_str().unwrap_or("") {
+            "tree" if body["name"] == LANE => self.tree(body)?,
+            "redundancy_lost" if body["name"] == LANE => {
+                let why = format!(
+                    "tree {} of {} is lost ({}), and there is no other ({})",
+                    body["tree"], body["sender"], body["why"], body["no_other"]
+                );
+                tracing::warn!("{why}; policy {}", body["policy"]);
+                if body["policy"] == "stop" && !order(&self.orders, &self.wake, Order::Stop { why }) {
+                    return Err(Ended::Gone);
+                }
+            }
+            "bandwidth_terminated" => {
+                tracing::warn!("lane {} is terminated: {}", body["lane"], body["why"]);
+                // Learn what there is, and ask anew if it was ours.
+                return Err(Ended::Trouble("a lane was terminated".to_owned()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A tree that is in all switches.
+    fn tree(&mut self, told: &Value) -> Result<(), Ended> {
+        let nonsense = || Ended::Trouble(format!("the controller told a tree that is none: {told}"));
+        let number = |key: &str| told[key].as_u64();
+        let index = number("tree").filter(|tree| *tree < MAX_PLANES as u64).ok_or_else(nonsense)?;
+        let generation = number("generation").and_then(|g| u32::try_from(g).ok()).ok_or_else(nonsense)?;
+        let (Some(lane), Some(group)) = (number("lane"), group(&told["group"])) else { return Err(nonsense()) };
+        let Some(sender) = self.sender(told) else { return Ok(()) };
+        let index = usize::try_from(index).expect("0 or 1");
+        if sender != self.talk.me {
+            let mut known = lock(&self.talk.known);
+            let entry = known.lanes.entry(sender).or_insert((lane, [0; MAX_PLANES]));
+            entry.0 = lane;
+            entry.1[index] = generation;
+            return Ok(());
+        }
+        let port = told["port"].as_str().unwrap_or("");
+        let plane = u8::try_from(index).expect("0 or 1");
+        if self.talk.interfaces.get(index).is_none_or(|interface| interface != port) {
+            let here = self.talk.interfaces.join(", ");
+            let why = format!(
+                "tree {index} leaves by port {port}, plane {index} is not there (planes: {here}); name the host's ports in the \
+                 topology as its interfaces, in the order of the planes"
+            );
+            return Err(Ended::Trouble(why));
+        }
+        let tree = Tree { lane, generation, group };
+        if self.kept.of(index) != Some(tree) {
+            if !self.aim(plane, tree) {
+                return Err(Ended::Gone);
+            }
+            self.kept.set(plane, tree);
+        }
+        let body = json!({"tree": index, "generation": generation});
+        self.post(&format!("/v1/lanes/{lane}/moved"), &body).map(drop)
+    }
+
+    /// Has the loop send a plane to a tree, and waits until it does; false if there is nobody to do it.
+    fn aim(&self, plane: u8, tree: Tree) -> bool {
+        let (done, carried_out) = sync_channel(1);
+        order(&self.orders, &self.wake, Order::Aim { plane, tree, done })
+            && carried_out.recv_timeout(ORDER_LIMIT).is_ok()
+    }
+}
+
+/// Why following has ended.
+enum Ended {
+    /// The agent ends.
+    Gone,
+    Trouble(String),
+}
+
+impl Ended {
+    fn trouble(error: impl ToString) -> Self {
+        Self::Trouble(error.to_string())
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide plan`: a topology and requests in, trees and contracts out.
+
+mod odds;
+mod table;
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::anyhow;
+use fide_plan_report::{Figures, Plan, Refused, View, draw, to_json, units::clean};
+use fide_planner::{
+    Planner,
+    file::{FILE_MAX_BYTES, parse},
+};
+
+use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+
+/// How a drawing of ours begins: what begins otherwise is not overwritten.
+const DRAWING: &[u8] = b"<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\"";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Topology, limits and requests (TOML); examples/plan/README.md shows how
+    #[arg(required_unless_present = "odds")]
+    file: Option<PathBuf>,
+    /// Draw the network and its trees; by default into FILE's name with .svg, in this directory
+    #[arg(long, value_name = "OUT", num_args = 0..=1, requires = "file")]
+    svg: Option<Option<PathBuf>>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// How likely all trees of a request fail together; without FILE, the published figures
+    #[arg(long)]
+    odds: bool,
+    /// Show and draw only these requests; all are planned
+    #[arg(long, value_name = "NAME", num_args = 1.., requires = "file")]
+    only: Vec<String>,
+    /// Overwrite OUT also if it is no drawing of a plan
+    #[arg(long, requires = "svg")]
+    force: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let Some(path) = &arguments.file else {
+        return odds::published(arguments.json);
+    };
+    // Messages quote the file: control characters in it stay off the terminal.
+    let shown = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    let named = |error: &dyn std::fmt::Display| {
+        let said: String = error.to_string().chars().map(shown).collect();
+        Failure::new(USAGE, anyhow!("{}: {said}", path.display()))
+    };
+    let file = parse(&read(path).map_err(|error| named(&error))?).map_err(|error| named(&error))?;
+    file.rates.check().map_err(|error| named(&error))?;
+    let mut planner = Planner::new(file.topology, file.limits).map_err(|error| named(&error))?;
+    if let Some(name) = arguments.only.iter().find(|name| !file.requests.iter().any(|request| request.name == **name)) {
+        let all: Vec<String> = file.requests.iter().take(8).map(|request| clean(&request.name)).collect();
+        let more = if file.requests.len() > all.len() { ", ..." } else { "" };
+        return Err(named(&format!("--only {}: its requests are {}{more}", clean(name), all.join(", "))));
+    }
+    let svg = arguments.svg.as_ref().map(|out| target(path, out.as_deref(), arguments.force)).transpose()?;
+    let mut refused = Vec::new();
+    for request in file.requests {
+        if let Err(why) = planner.request(request.clone()) {
+            refused.push(Refused { request, why: why.to_string() });
+        }
+    }
+    let plan = Plan { planner: &planner, rates: file.rates, generator: file.generator.as_ref(), refused: &refused };
+    let (name, out) = (path.file_name().unwrap_or_default().to_string_lossy(), io::stdout().lock());
+    let drawing = match &svg {
+        Some(_) => {
+            let view = View { title: name.into_owned(), only: arguments.only.clone() };
+            Some(draw(plan, &view).map_err(|error| named(&error))?)
+        }
+        None => None,
+    };
+    print(out, arguments, &plan)?;
+    if let (Some(to), Some(drawing)) = (svg, drawing) {
+        fs::write(&to, drawing).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
+        eprintln!("written to {}", to.display());
+    }
+    Ok(ExitCode::from(if refused.is_empty() { 0 } else { UNHEALTHY }))
+}
+
+fn print(mut out: impl Write, arguments: &Arguments, plan: &Plan<'_>) -> Result<(), Failure> {
+    let text = if arguments.json {
+        format!("{:#}\n", to_json(*plan, &arguments.only))
+    } else {
+        let figures = Figures::of(*plan).only(&arguments.only);
+        let mut text = table::text(plan, &figures, &arguments.only);
+        if arguments.odds {
+            text += &odds::of_plan(&plan.rates, &figures);
+        }
+        text
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// The text of a file that is not too long.
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("no text (UTF-8) from byte {at} on; a plan is a TOML file"))
+    })
+}
+
+/// Where the drawing goes.
+fn target(file: &Path, out: Option<&Path>, force: bool) -> Result<PathBuf, Failure> {
+    let stem = file.file_stem().unwrap_or_default();
+    let to = out.map_or_else(|| Path::new(stem).with_added_extension("svg"), Path::to_owned);
+    if force || !to.exists() {
+        return Ok(to);
+    }
+    let wrong = |why: String| Err(Failure::new(USAGE, anyhow!("{}: {why}", to.display())));
+    let mut begin = Vec::new();
+    let read = File::open(&to).and_then(|file| file.take(DRAWING.len() as u64).read_to_end(&mut begin));
+    match read {
+        Err(error) => wrong(error.to_string()),
+        Ok(0) => Ok(to),
+        Ok(_) if begin == DRAWING => Ok(to),
+        Ok(_) => {
+            wrong("exists, and is no drawing of a plan; --force overwrites it, --svg OUT names another".to_owned())
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plan as text.
+
+use std::fmt::Write;
+
+use fide_plan_report::{
+    Figures, Plan, RequestFigures,
+    units::{clean, count, percent, rate, time},
+};
+
+/// Links told, the fullest.
+const LINKS_SHOWN: usize = 8;
+/// Broken or refused things told.
+const REFUSED_SHOWN: usize = 100;
+
+/// Columns as wide as what is in them: the first to the left, others to the right.
+pub(super) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |n: usize| {
+        let cells = rows.iter().map(|row| row[n].chars().count());
+        cells.chain([head[n].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut out = String::new();
+    let mut line = |cells: &[String]| {
+        let mut text = String::new();
+        for (n, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            let fill = " ".repeat(width - cell.chars().count());
+            if n == 0 {
+                text += &(cell.clone() + &fill);
+            } else {
+                text += &format!("  {fill}{cell}");
+            }
+        }
+        out += text.trim_end();
+        out.push('\n');
+    };
+    line(&head.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
+    rows.iter().for_each(|row| line(row));
+    out
+}
+
+/// Requests, what was refused, and the fullest links.
+pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> String {
+    let topology = plan.planner.topology();
+    let hosts = topology.hosts().count();
+    let switches = topology.nodes().len() - hosts;
+    let mut out = format!(
+        "{}, {} switch{}, {}\n\n",
+        count(hosts, "host"),
+        switches,
+        if switches == 1 { "" } else { "es" },
+        count(topology.cables().len(), "cable")
+    );
+    if figures.requests.is_empty() {
+        out += "no request is held\n";
+    } else {
+        let rows: Vec<Vec<String>> = figures.requests.iter().map(row).collect();
+        out += &columns(
+            &["request", "from", "to", "bytes", "period", "trees", "found", "latency", "jitter", "timeout"],
+            &rows,
+        );
+        if figures.requests.iter().any(|request| request.proved_cheapest) {
+            out += "* no cheaper trees exist: all were searched\n";
+        }
+    }
+    let refused: Vec<_> =
+        plan.refused.iter().filter(|refused| only.is_empty() || only.contains(&refused.request.name)).collect();
+    // Writing to a string cannot fail.
+    if !refused.is_empty() {
+        let _ = writeln!(out, "\nrefused: {}", count(refused.len(), "request"));
+    }
+    for refused in refused.iter().take(REFUSED_SHOWN) {
+        let _ = writeln!(out, "  {}: {}", clean(&refused.request.name), refused.why);
+    }
+    if refused.len() > REFUSED_SHOWN {
+        let _ = writeln!(out, "  and {} more; --json has all", refused.len() - REFUSED_SHOWN);
+    }
+    let fullest = figures.fullest(LINKS_SHOWN);
+    if !fullest.is_empty() {
+        let rows: Vec<Vec<String>> = fullest
+            .iter()
+            .map(|link| {
+                vec![
+                    link.link.clone(),
+                    link.trees.to_string(),
+                    rate(link.lane_bps),
+                    percent(link.lane_share()),
+                    format!("{} B", link.backlog_bytes),
+                    percent(link.backlog_share()),
+                    time(link.delay_max_ns),
+                ]
+            })
+            .collect();
+        let _ = writeln!(out, "\nfullest of {}", count(figures.links.len(), "link"));
+        out += &columns(&["link", "trees", "lane", "of allowed", "waiting", "of allowed", "longest"], &rows);
+    }
+    out
+}
+
+fn row(of: &RequestFigures) -> Vec<String> {
+    let found = match serde_json::to_value(of.method) {
+        Ok(serde_json::Value::String(name)) => name.replace('_', "-"),
+        _ => "-".to_owned(),
+    };
+    vec![
+        clean(&of.name),
+        of.sender.clone(),
+        match &of.receivers[..] {
+            [one] => one.host.clone(),
+            all => count(all.len(), "host"),
+        },
+        of.size_max_bytes.to_string(),
+        time(of.period_min_ns),
+        of.trees.len().to_string(),
+        format!("{found}{}", if of.proved_cheapest { "*" } else { " " }),
+        format!("{} .. {}", time(of.overall.latency_min_ns), time(of.overall.latency_max_ns)),
+        time(of.overall.jitter_max_ns),
+        time(of.overall.timeout_ns),
+    ]
+}
