@@ -285,6 +285,8 @@ impl Handler for Core {
             records.iter().for_each(|record| fresh.state.apply(record));
         }
         fresh.hold_all();
+        // What switches still answer to orders from before must not pass for an answer to new ones.
+        fresh.ordered = self.ordered;
         *self = fresh;
         Ok(())
     }

@@ -54,5 +54,14 @@ impl<L: Leadership + ?Sized> Leadership for Box<L> {
     }
 }
 
+impl<L: Leadership + Sync + ?Sized> Leadership for std::sync::Arc<L> {
+    fn authority(&self) -> Authority {
+        (**self).authority()
+    }
+    fn deposed(&self) {
+        (**self).deposed();
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,8 @@
 //! | [`handler`] | what decides, as a trait | does I/O, blocks |
 //! | [`sequence`], [`upcalls`] | order of requests, order of events; pure, and stored beside the decisions | read a clock |
 //! | [`store`] | a log on a snapshot, in a file or in etcd, fenced by epochs | writes under an epoch that is over |
+//! | [`switches`] | one thread for each switch: installs, retries, audits; carriers | touches a switch while it does not lead |
+//! | [`config`], [`run`] | the controller's file; everything put together | decides |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
 //!
 //! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a leadership, give
@@ -24,16 +26,19 @@
 
 pub mod client;
 pub mod clock;
+pub mod config;
 pub mod core;
 pub mod etcd;
 pub mod handler;
 pub mod identity;
 pub mod leader;
 pub mod pki;
+pub mod run;
 pub mod sequence;
 pub mod server;
 pub mod shell;
 pub mod store;
+pub mod switches;
 #[cfg(test)]
 mod testing;
 pub mod tls;

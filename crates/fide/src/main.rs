@@ -3,6 +3,7 @@
 
 mod agent;
 mod ask;
+mod controller;
 mod demo;
 mod doctor;
 mod exit;
@@ -60,6 +61,8 @@ enum Command {
     /// Exit codes: 0 done, 1 something but interrupts that cannot be moved was refused, or left by --undo, 2 usage,
     /// 3 unsupported here, 4 not permitted.
     Tune(tune::Arguments),
+    /// Run the resource controller, make its certificates, ask it
+    Controller(controller::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),
 }
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
+        Command::Controller(arguments) => controller::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match done {

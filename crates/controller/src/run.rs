@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything put together, until a signal ends it.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Config, EtcdSection, Place};
+use crate::core::{Core, Event};
+use crate::etcd::{Client, Config as EtcdConfig, TlsFiles};
+use crate::identity::{Identity, Role};
+use crate::leader::{Candidate, Elected, ElectedOptions, Leadership, LockError, Single};
+use crate::server::{Limits, Server};
+use crate::shell::Shell;
+use crate::store::{self, Etcd, Redb};
+use crate::switches::{Pace, Switches};
+use crate::tls::{Files, ServerTls};
+
+/// Threads that serve connections.
+const SERVING_THREADS: usize = 2;
+/// How often it is looked whether the deciding thread is still there.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+
+/// Why a controller does not run, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("credentials: {0}")]
+    Tls(#[from] crate::tls::Error),
+    #[error("credentials {}: they are those of {who}; a controller needs its own, made by `fide controller init`", path.display())]
+    NotAController { path: PathBuf, who: String },
+    #[error("{0}")]
+    Limits(#[from] fide_planner::limits::LimitsError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Etcd(#[from] crate::etcd::Error),
+    #[error("listening at {address}: {why}")]
+    Listen { address: SocketAddr, why: std::io::Error },
+    #[error("starting: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("the deciding thread has failed, which is a fault of this program; the log says where")]
+    Failed,
+}
+
+/// Runs a controller until SIGTERM or SIGINT. SIGHUP reads the certificates again. `restore`: at the end every switch is
+/// given back what it had before; otherwise its rules stay, and lanes go on without a controller.
+///
+/// # Errors
+/// [`RunError`]; what was begun is ended.
+pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(SERVING_THREADS)
+        .thread_name("fide-serve")
+        .enable_all()
+        .build()?;
+    let files = Files { revoked: config.revoked.clone(), ..Files::of_member(&config.credentials) };
+    let tls = Arc::new(ServerTls::load(files)?);
+    let identity = identity(&config, &tls)?;
+    let core = Core::new(config.topology.clone(), config.limits.clone(), config.options.clone())?;
+    let switches = Switches::new(config.switch_specs());
+    let act = switches.act();
+    let listener = runtime
+        .block_on(TcpListener::bind(config.listen))
+        .map_err(|why| RunError::Listen { address: config.listen, why })?;
+    let (shell, leadership): (Shell<Event>, Arc<dyn Leadership + Send + Sync>) = match &config.place {
+        Place::File(path) => {
+            let mut lock = OsString::from(path);
+            lock.push(".lock");
+            let lock = Single::lock(&PathBuf::from(lock), identity.name.as_str())?;
+            let mut store = Redb::open(path)?;
+            let leads: Arc<dyn Leadership + Send + Sync> = Arc::new(lock.lead(store.last_epoch()?));
+            (Shell::start(core, store, leads.clone(), act)?, leads)
+        }
+        Place::Etcd(etcd) => {
+            let client = client(etcd)?;
+            let address = etcd.advertise.clone().unwrap_or_else(|| config.listen.to_string());
+            let candidate = Candidate { name: identity.name.to_string(), address };
+            let options = ElectedOptions { prefix: etcd.prefix.clone(), candidate, ttl_s: etcd.ttl_s };
+            let leads: Arc<dyn Leadership + Send + Sync> = Arc::new(Elected::start(client.clone(), options)?);
+            (Shell::start(core, Etcd::new(client, &etcd.prefix), leads.clone(), act)?, leads)
+        }
+    };
+    let pace = Pace { audit: config.audit, ..Pace::default() };
+    let switches = switches.start(shell.teller(), leadership, pace)?;
+    let server = Server::new(tls.clone(), shell.desk(), Limits::default());
+    tracing::info!("controller {} listens at {}", identity.name, config.listen);
+    let done = runtime.block_on(serve(server, listener, tls, &shell));
+    say(&[NotifyState::Stopping]);
+    shell.stop();
+    switches.stop(restore);
+    done
+}
+
+fn identity(config: &Config, tls: &ServerTls) -> Result<Identity, RunError> {
+    match tls.current().own.identity {
+        Some(identity) if identity.role == Role::Controller => Ok(identity),
+        other => {
+            let who = other.map_or_else(|| "nobody".to_owned(), |identity| identity.to_string());
+            Err(RunError::NotAController { path: config.credentials.clone(), who })
+        }
+    }
+}
+
+fn client(etcd: &EtcdSection) -> Result<Client, RunError> {
+    let pair = etcd.certificate.clone().zip(etcd.key.clone());
+    let tls = etcd.authorities.clone().map(|authorities| TlsFiles { authorities, client: pair });
+    let timeout = Duration::from_millis(etcd.timeout_ms);
+    Ok(Client::new(&EtcdConfig { endpoints: etcd.endpoints.clone(), tls, timeout })?)
+}
+
+async fn serve(
+    server: Server,
+    listener: TcpListener,
+    tls: Arc<ServerTls>,
+    shell: &Shell<Event>,
+) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(listener, async {
+        let _ = ended.await;
+    }));
+    let watching = tokio::spawn({
+        let tls = tls.clone();
+        async move { tls.watch().await }
+    });
+    say(&[NotifyState::Ready]);
+    let done = loop {
+        tokio::select! {
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            _ = hangup.recv() => match tls.reload() {
+                Ok(()) => tracing::info!("the certificates are read again"),
+                Err(why) => tracing::warn!("the certificates stay as they were: {why}"),
+            },
+            () = tokio::time::sleep(LOOK_PERIOD) => if !shell.is_running() {
+                break Err(RunError::Failed);
+            },
+        }
+    };
+    tracing::info!("ends");
+    watching.abort();
+    drop(end);
+    let _ = serving.await;
+    done
+}
+
+fn say(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, state) {
+        tracing::warn!("the service manager could not be told: {error}");
+    }
+}

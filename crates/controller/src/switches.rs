@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The side that acts: one thread for each switch, one more for all carriers.
+//!
+//! ```text
+//!  shell ── act(order) ──► Mailbox, merged ──► worker: wanted rules ──► Driver ──► switch
+//!    ▲                     never waits            │ install; audit and repair      │ Watch
+//!    └────────── Teller ◄── Applied, Drift ───────┘      ▲ opens, hands over       ▼
+//!    └────────── Teller ◄── Carrier ─────────────────────┴────────────────── carriers
+//! ```
+//!
+//! An order that comes while its switch is busy is merged with those that wait: the mailbox holds what each group is to
+//! become, one entry for a group, so that it is bounded by the groups there are ([`GROUPS_MAX`]) and nothing is lost,
+//! however far a switch lags behind. All of it is then one installation.
+//!
+//! A switch that refuses is told once, and tried until it does not; so is one that cannot be opened. A controller that
+//! does not lead touches no switch. When the controller ends, rules stay: one that is down stops nobody.
+
+mod carriers;
+mod mailbox;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fide_switch::{Driver, DriverError, Lanes};
+
+use crate::core::{Effect, Event};
+use crate::leader::Leadership;
+use crate::shell::Teller;
+use carriers::Carriers;
+use mailbox::Mailbox;
+
+/// Groups that a switch may be asked to hold; an order for one more is told as refused.
+pub const GROUPS_MAX: usize = 1 << 20;
+/// After a refusal, so long until the next try.
+pub const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How often a switch is compared with what it should have.
+pub const AUDIT_PERIOD: Duration = Duration::from_secs(5);
+/// When the shell is busy, so long until it is told again.
+pub const TELL_PAUSE: Duration = Duration::from_millis(1);
+/// Events of a switch that wait to be told; at this it gets no new work until they are.
+pub const EVENTS_MAX: usize = 64;
+/// Differences of one audit that are told one by one; the rest as their number.
+pub const DRIFTS_MAX: usize = 16;
+/// Rules installed one by one to find those that are refused. Of more, all are told as refused.
+pub const SINGLE_MAX: usize = 256;
+
+/// Makes a driver, again and again if it has to.
+pub type Opener = Box<dyn FnMut() -> Result<Box<dyn Driver>, DriverError> + Send>;
+
+/// One switch.
+pub struct SwitchSpec {
+    /// As in the topology.
+    pub name: String,
+    pub open: Opener,
+    pub lanes: Lanes,
+    /// The ports that cables of the topology end at. One that the switch does not have is told as one without carrier.
+    pub ports: BTreeSet<String>,
+}
+
+/// How often things are done; the constants of this module unless a test is in a hurry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    pub retry: Duration,
+    pub audit: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { retry: RETRY_PAUSE, audit: AUDIT_PERIOD }
+    }
+}
+
+/// All switches, before their threads are there.
+pub struct Switches {
+    specs: Vec<(SwitchSpec, Arc<Mailbox>)>,
+}
+
+/// The threads. Dropped, they end, and rules stay.
+pub struct Running {
+    mailboxes: Vec<Arc<Mailbox>>,
+    workers: Vec<JoinHandle<()>>,
+    // Ends after the workers, which hand watches to it.
+    _carriers: Arc<Carriers>,
+}
+
+impl Switches {
+    #[must_use]
+    pub fn new(specs: Vec<SwitchSpec>) -> Switches {
+        Switches { specs: specs.into_iter().map(|spec| (spec, Arc::new(Mailbox::default()))).collect() }
+    }
+
+    /// What the shell is to call with each effect. It never waits.
+    pub fn act(&self) -> impl FnMut(Effect) + Send + 'static {
+        let mailboxes: BTreeMap<String, Arc<Mailbox>> =
+            self.specs.iter().map(|(spec, mailbox)| (spec.name.clone(), mailbox.clone())).collect();
+        move |Effect::Switch(order)| match mailboxes.get(&order.switch) {
+            Some(mailbox) => mailbox.put(order),
+            None => tracing::error!("there is no switch {}; an order to it is lost", order.switch),
+        }
+    }
+
+    /// Starts the threads. They touch a switch only while `leadership` says that this controller leads.
+    ///
+    /// # Errors
+    /// If there can be no more threads, or no descriptors.
+    pub fn start(
+        self,
+        teller: Teller<Event>,
+        leadership: Arc<dyn Leadership + Send + Sync>,
+        pace: Pace,
+    ) -> std::io::Result<Running> {
+        let carriers = Arc::new(Carriers::start(teller.clone())?);
+        let mut running = Running { mailboxes: Vec::new(), workers: Vec::new(), _carriers: carriers.clone() };
+        for (spec, mailbox) in self.specs {
+            running.mailboxes.push(mailbox.clone());
+            let worker =
+                worker::Worker::new(spec, mailbox, teller.clone(), leadership.clone(), carriers.clone(), pace);
+            // A thread's name has 15 letters.
+            let name: String = "sw-".chars().chain(worker.name().chars()).take(15).collect();
+            running.workers.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+        }
+        Ok(running)
+    }
+}
+
+impl Running {
+    /// Ends the threads. With `restore`, each switch is given back what it had before it was prepared, without any group.
+    pub fn stop(mut self, restore: bool) {
+        self.end(restore);
+    }
+
+    fn end(&mut self, restore: bool) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.stop(restore));
+        for worker in self.workers.drain(..) {
+            if worker.join().is_err() {
+                tracing::error!("the thread of a switch has failed");
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}

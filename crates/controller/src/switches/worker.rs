@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread of one switch.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fide_switch::{Drift, Driver, DriverError, Rule};
+
+use super::carriers::{Carriers, Post};
+use super::mailbox::{Mail, Mailbox, Wake};
+use super::{DRIFTS_MAX, EVENTS_MAX, GROUPS_MAX, Pace, SINGLE_MAX, SwitchSpec, TELL_PAUSE};
+use crate::core::Event;
+use crate::leader::{Authority, Leadership};
+use crate::shell::{Refused, Teller};
+
+/// Failures in a row after which the switch is opened anew: it may be another one by now.
+const REOPEN_FAILURES: u32 = 8;
+
+/// Groups and their ports.
+type Table = BTreeMap<Ipv4Addr, BTreeSet<String>>;
+
+pub(super) struct Worker {
+    spec: SwitchSpec,
+    mailbox: Arc<Mailbox>,
+    teller: Teller<Event>,
+    leadership: Arc<dyn Leadership + Send + Sync>,
+    carriers: Arc<Carriers>,
+    pace: Pace,
+    driver: Option<Box<dyn Driver>>,
+    /// What the switch should have; none before the first order of a leadership.
+    wanted: Option<Table>,
+    /// Of the newest order.
+    number: u64,
+    /// The switch may not have what is wanted; why, as it was said last.
+    trouble: Option<String>,
+    failures: u32,
+    /// An error was told, and it is to be told when it is over.
+    owed: bool,
+    outbox: VecDeque<Event>,
+    /// When the switch is looked at again.
+    due: Instant,
+}
+
+impl Worker {
+    pub(super) fn new(
+        spec: SwitchSpec,
+        mailbox: Arc<Mailbox>,
+        teller: Teller<Event>,
+        leadership: Arc<dyn Leadership + Send + Sync>,
+        carriers: Arc<Carriers>,
+        pace: Pace,
+    ) -> Worker {
+        Worker {
+            spec,
+            mailbox,
+            teller,
+            leadership,
+            carriers,
+            pace,
+            driver: None,
+            wanted: None,
+            number: 0,
+            trouble: None,
+            failures: 0,
+            owed: false,
+            outbox: VecDeque::new(),
+            due: Instant::now(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    pub(super) fn run(mut self) {
+        // Orders come after it, and find it open; carriers are told to begin with.
+        if self.leads() {
+            self.open();
+        }
+        loop {
+            let leads = self.leads();
+            let room = self.outbox.len() < EVENTS_MAX;
+            let wait = if self.outbox.is_empty() { self.due } else { Instant::now() + TELL_PAUSE };
+            // Who does not lead looks again whether it does.
+            let wait = if leads { wait } else { wait.max(Instant::now() + self.pace.retry) };
+            match self.mailbox.wait(wait, leads && room) {
+                Wake::Stop { restore } => return self.end(restore),
+                Wake::Rewatch => self.watch(),
+                Wake::Mail if self.leads() => {
+                    let mail = self.mailbox.take();
+                    self.carry_out(mail);
+                }
+                Wake::Late if leads && room && Instant::now() >= self.due => self.look(),
+                Wake::Mail | Wake::Late => {}
+            }
+            self.tell();
+        }
+    }
+
+    /// Whether the switch may be touched. What another controller has led to meanwhile is not compared with what this
+    /// one wanted before.
+    fn leads(&mut self) -> bool {
+        match self.leadership.authority() {
+            Authority::Leader { .. } => true,
+            Authority::ReadOnly { .. } => false,
+            Authority::Standby { .. } => {
+                self.wanted = None;
+                self.trouble = None;
+                self.owed = false;
+                false
+            }
+        }
+    }
+
+    fn end(&mut self, restore: bool) {
+        if !restore {
+            return;
+        }
+        if self.driver.is_none() {
+            self.open();
+        }
+        let done = self.driver.as_mut().map_or(Ok(()), |driver| driver.restore());
+        match done {
+            Ok(()) => tracing::info!("{}: given back as it was", self.spec.name),
+            Err(error) => tracing::error!("{}: cannot be given back as it was: {error}", self.spec.name),
+        }
+    }
+
+    fn open(&mut self) {
+        let opened = (self.spec.open)().and_then(|mut driver| {
+            driver.prepare(&self.spec.lanes)?;
+            Ok(driver)
+        });
+        match opened {
+            Ok(driver) => {
+                tracing::info!("{}: {} is open", self.spec.name, driver.describe());
+                self.driver = Some(driver);
+                self.failures = 0;
+                self.watch();
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Has the carriers heard of, from now on.
+    fn watch(&mut self) {
+        let Some(driver) = &mut self.driver else { return };
+        // In this order: a change in between is in both.
+        let watched = driver.watch().and_then(|watch| Ok((watch, driver.ports()?)));
+        match watched {
+            Ok((watch, ports)) => {
+                let mut ports: BTreeMap<String, bool> = ports.into_iter().map(|p| (p.name, p.carrier)).collect();
+                for port in &self.spec.ports {
+                    if !ports.contains_key(port) {
+                        tracing::warn!("{}: port {port} of the topology is not there", self.spec.name);
+                        ports.insert(port.clone(), false);
+                    }
+                }
+                let (switch, mailbox) = (self.spec.name.clone(), self.mailbox.clone());
+                self.carriers.post(Post::Open { switch, watch: Box::new(watch), ports, mailbox });
+            }
+            Err(error) => {
+                self.driver = None;
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Tried again after a pause.
+    fn failed(&mut self, error: &DriverError) {
+        let why = error.to_string();
+        if self.trouble.as_ref() != Some(&why) {
+            tracing::warn!("{}: {why}; it is tried again", self.spec.name);
+        }
+        self.trouble = Some(why);
+        self.failures += 1;
+        self.due = Instant::now() + self.pace.retry;
+    }
+
+    fn carry_out(&mut self, mail: Mail) {
+        let Mail { anew, number, changes, refused } = mail;
+        self.number = number;
+        let mut failures: BTreeMap<u64, String> =
+            refused.into_iter().map(|number| (number, format!("it would have more than {GROUPS_MAX} groups"))).collect();
+        if anew {
+            self.wanted = Some(Table::new());
+            // Who decides knows of no carrier any more.
+            self.carriers.post(Post::Again { switch: self.spec.name.clone() });
+        }
+        // Before the first that is anew, nobody knows what the others are: a decider that resumes says.
+        let Some(wanted) = &mut self.wanted else { return };
+        let numbers: BTreeMap<Ipv4Addr, u64> = changes.iter().map(|(group, change)| (*group, change.number)).collect();
+        let (mut install, mut remove) = (Vec::new(), Vec::new());
+        for (group, change) in changes {
+            match change.ports {
+                Some(ports) => {
+                    install.push(Rule { group, ports: ports.clone() });
+                    wanted.insert(group, ports);
+                }
+                None => {
+                    wanted.remove(&group);
+                    remove.push(group);
+                }
+            }
+        }
+        if self.driver.is_none() {
+            self.open();
+        }
+        if self.driver.is_none() {
+            let why = self.trouble.clone().unwrap_or_default();
+            failures.extend(install.iter().map(|rule| (numbers[&rule.group], why.clone())));
+            return self.answer(failures);
+        }
+        if anew {
+            self.converge(&numbers, &mut failures, false);
+        } else {
+            self.install(&install, &numbers, &mut failures);
+        }
+        self.answer(failures);
+        // Nobody waits for these.
+        if !anew && !remove.is_empty() {
+            self.tell();
+            if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.remove(&remove)) {
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Installs rules; of those refused, the orders and what the switch said.
+    fn install(&mut self, rules: &[Rule], numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>) {
+        let Some(driver) = self.driver.as_mut().filter(|_| !rules.is_empty()) else { return };
+        let Err(error) = driver.install(rules) else { return };
+        let number = |rule: &Rule| numbers.get(&rule.group).copied().unwrap_or(self.number);
+        let mut refused = Vec::new();
+        if rules.len() == 1 || rules.len() > SINGLE_MAX {
+            refused.extend(rules.iter().map(|rule| (number(rule), error.to_string())));
+        } else {
+            // Others are not to suffer for one.
+            for rule in rules {
+                if let Err(error) = driver.install(std::slice::from_ref(rule)) {
+                    refused.push((number(rule), error.to_string()));
+                }
+            }
+        }
+        if !refused.is_empty() {
+            self.failed(&error);
+        }
+        failures.extend(refused);
+    }
+
+    /// Makes the switch have what is wanted and nothing else. `audit`: differences are somebody's doing, and told.
+    fn converge(&mut self, numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>, audit: bool) {
+        let (Some(driver), Some(wanted)) = (&mut self.driver, &self.wanted) else { return };
+        let rules: Vec<Rule> = wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
+        let error = match driver.repair(&rules) {
+            Ok(found) => {
+                self.trouble = None;
+                self.failures = 0;
+                self.due = Instant::now() + self.pace.audit;
+                return self.differs(&found, audit);
+            }
+            Err(error) => error,
+        };
+        // As much as can be done.
+        let number = |group: &Ipv4Addr| numbers.get(group).copied().unwrap_or(self.number);
+        let left = match driver.audit(&rules) {
+            Ok(left) => left,
+            Err(again) => {
+                failures.extend(rules.iter().map(|rule| (number(&rule.group), again.to_string())));
+                return self.failed(&again);
+            }
+        };
+        let mut lacking = Vec::new();
+        let mut surplus = Vec::new();
+        for drift in left {
+            match drift {
+                Drift::Missing { group } | Drift::Ports { group, .. } => lacking.push(group),
+                Drift::Extra { group } => surplus.push(group),
+                Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => {}
+            }
+        }
+        let lacking: Vec<Rule> = rules.into_iter().filter(|rule| lacking.contains(&rule.group)).collect();
+        if let Err(again) = driver.remove(&surplus) {
+            tracing::debug!("{}: {again}", self.spec.name);
+        }
+        self.install(&lacking, numbers, failures);
+        self.failed(&error);
+    }
+
+    /// Says what was put right.
+    fn differs(&mut self, found: &[Drift], audit: bool) {
+        if !audit {
+            if !found.is_empty() {
+                tracing::info!("{}: {} differences from what was stored, put right", self.spec.name, found.len());
+            }
+            return;
+        }
+        let switch = &self.spec.name;
+        let mut events: Vec<Event> = found
+            .iter()
+            .take(DRIFTS_MAX)
+            .map(|drift| Event::Drift { switch: switch.clone(), what: drift.to_string() })
+            .collect();
+        if found.len() > DRIFTS_MAX {
+            let what = format!("and {} more differences", found.len() - DRIFTS_MAX);
+            events.push(Event::Drift { switch: switch.clone(), what });
+        }
+        self.outbox.extend(events);
+    }
+
+    /// Nothing is ordered: is the switch as it should be?
+    fn look(&mut self) {
+        self.due = Instant::now() + self.pace.audit;
+        if self.driver.is_none() || self.failures >= REOPEN_FAILURES {
+            self.driver = None;
+            self.open();
+        }
+        if self.driver.is_none() || self.wanted.is_none() {
+            return;
+        }
+        let audit = self.trouble.is_none();
+        let mut failures = BTreeMap::new();
+        self.converge(&BTreeMap::new(), &mut failures, audit);
+        // What was told already is not told again.
+        if self.trouble.is_none() && self.owed {
+            self.answer(BTreeMap::new());
+        } else if audit && !failures.is_empty() {
+            // It holds no longer what it held.
+            self.answer(failures);
+        }
+    }
+
+    /// Answers all orders so far: those in `failures` by what the switch said.
+    fn answer(&mut self, failures: BTreeMap<u64, String>) {
+        let applied = |number, error| Event::Applied { switch: self.spec.name.clone(), number, error };
+        let last = failures.keys().next_back().copied();
+        let mut events = Vec::new();
+        for (number, why) in failures {
+            // Those before it hold.
+            events.push(applied(number.saturating_sub(1), None));
+            events.push(applied(number, Some(why)));
+        }
+        if last != Some(self.number) {
+            events.push(applied(self.number, None));
+        }
+        self.owed = last.is_some() || (self.owed && self.trouble.is_some());
+        self.outbox.extend(events);
+    }
+
+    fn tell(&mut self) {
+        while let Some(event) = self.outbox.pop_front() {
+            match self.teller.tell(event.clone()) {
+                Ok(()) => {}
+                Err(Refused::Busy) => {
+                    self.outbox.push_front(event);
+                    return;
+                }
+                // The shell is gone, and so is what it would have decided.
+                Err(_) => self.outbox.clear(),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide controller`: the resource controller, its certificates, and questions to it.
+
+mod ask;
+mod certificates;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::anyhow;
+use clap::Subcommand;
+use fide_controller::{
+    config::{self, Config, ConfigError, Place},
+    run::{self, RunError},
+};
+use serde_json::json;
+
+use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make an authority and the first controller's certificate
+    Init(certificates::Init),
+    /// Make a certificate for a host, an operator or another controller
+    Issue(certificates::Issue),
+    /// Give a member a new certificate and key, with the addresses of its present one
+    Renew(certificates::Renew),
+    /// Withdraw a member's certificate
+    Revoke(certificates::Revoke),
+    /// List all certificates and when they expire
+    Certificates(certificates::List),
+    /// Run a controller
+    ///
+    /// SIGHUP reads the certificates again; SIGTERM and SIGINT end it. The switches keep their rules.
+    Run(Run),
+    /// Say whether a controller's file is right
+    Check(Check),
+    /// Ask a controller one thing, and print its answer as JSON
+    ///
+    /// Exit codes: 0 done, 1 refused or no answer, 2 the request was wrong, 4 not permitted.
+    Ask(ask::Ask),
+    /// Show lanes, broken cables and who monitors whom
+    Status(ask::Status),
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// The controller's file
+    #[arg(long, value_name = "FILE", default_value = "/etc/fide/controller.toml")]
+    config: PathBuf,
+    /// At the end give each switch back what it had before, without any lane
+    #[arg(long)]
+    restore_switches: bool,
+}
+
+#[derive(clap::Args)]
+struct Check {
+    /// The controller's file
+    #[arg(long, value_name = "FILE", default_value = "/etc/fide/controller.toml")]
+    config: PathBuf,
+    /// Also open each switch, without changing it, and look for the topology's ports
+    #[arg(long)]
+    switches: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Done {
+    match arguments.command {
+        Command::Init(arguments) => certificates::init(arguments),
+        Command::Issue(arguments) => certificates::issue(arguments),
+        Command::Renew(arguments) => certificates::renew(&arguments),
+        Command::Revoke(arguments) => certificates::revoke(&arguments),
+        Command::Certificates(arguments) => certificates::list(&arguments),
+        Command::Run(arguments) => serve(&arguments),
+        Command::Check(arguments) => check(&arguments),
+        Command::Ask(arguments) => ask::ask(&arguments),
+        Command::Status(arguments) => ask::status(&arguments),
+    }
+}
+
+fn load(path: &std::path::Path) -> Result<Config, Failure> {
+    config::load(path).map_err(|error| {
+        let denied = matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
+        let code = if denied { NOT_PERMITTED } else { USAGE };
+        Failure { code, error: anyhow::Error::from(error).context(format!("{}", path.display())) }
+    })
+}
+
+fn serve(arguments: &Run) -> Done {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let config = load(&arguments.config)?;
+    run::run(config, arguments.restore_switches).map(|()| ExitCode::SUCCESS).map_err(failure)
+}
+
+fn failure(error: RunError) -> Failure {
+    let denied = |why: &std::io::Error| why.kind() == std::io::ErrorKind::PermissionDenied;
+    let code = match &error {
+        RunError::Tls(_) | RunError::NotAController { .. } | RunError::Limits(_) => USAGE,
+        RunError::Listen { why, .. } | RunError::Io(why) if denied(why) => NOT_PERMITTED,
+        _ => UNHEALTHY,
+    };
+    Failure::new(code, error)
+}
+
+fn check(arguments: &Check) -> Done {
+    let config = load(&arguments.config)?;
+    let topology = &config.topology;
+    let hosts = topology.hosts().count();
+    let mut faults = Vec::new();
+    if arguments.switches {
+        for (section, spec) in config.switches.iter().zip(config.switch_specs()) {
+            match config::open(section).and_then(|mut driver| driver.ports()) {
+                Ok(ports) => {
+                    let there = |port: &&String| ports.iter().any(|state| state.name == **port);
+                    let missing: Vec<&str> =
+                        spec.ports.iter().filter(|port| !there(port)).map(String::as_str).collect();
+                    if !missing.is_empty() {
+                        let have: Vec<&str> = ports.iter().map(|state| state.name.as_str()).collect();
+                        let (missing, have) = (missing.join(", "), have.join(", "));
+                        faults.push(format!("{}: the topology has ports {missing}, the switch has {have}", section.name));
+                    }
+                }
+                Err(error) => faults.push(format!("{}: {error}", section.name)),
+            }
+        }
+    }
+    let store = match &config.place {
+        Place::File(path) => path.display().to_string(),
+        Place::Etcd(etcd) => format!("etcd at {}", etcd.endpoints.join(", ")),
+    };
+    if arguments.json {
+        let (switches, cables) = (config.switches.len(), topology.cables().len());
+        println!(
+            "{:#}",
+            json!({"config": arguments.config, "right": faults.is_empty(), "hosts": hosts, "switches": switches,
+                   "cables": cables, "listen": config.listen, "store": store, "faults": faults})
+        );
+    } else if faults.is_empty() {
+        println!(
+            "{} is right: {hosts} hosts, {} switches, {} cables; listens at {}, keeps its state in {store}",
+            arguments.config.display(),
+            config.switches.len(),
+            topology.cables().len(),
+            config.listen
+        );
+    }
+    if faults.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new(UNHEALTHY, anyhow!("{}", faults.join("\n"))))
+}
