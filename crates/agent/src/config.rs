@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fide_wire::{MAX_HOSTS, MAX_PLANES, Name};
+use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::Deserialize;
 
 mod file;
@@ -121,6 +121,8 @@ pub struct Controller {
     pub addresses: Vec<SocketAddr>,
     /// Directory with certificate, key and authorities.
     pub credentials: PathBuf,
+    /// Largest payload of a heartbeat, which the lane is asked for. Less leaves more of the network to others.
+    pub packet_max_bytes: usize,
 }
 
 /// Everything an agent is told.
@@ -251,6 +253,12 @@ impl Config {
         Ok(u16::try_from(position + 1).expect("at most MAX_HOSTS"))
     }
 
+    /// Largest payload, if the planes carry `fits`: what the lane was asked for is not exceeded.
+    #[must_use]
+    pub fn payload_max(&self, fits: usize) -> usize {
+        self.controller.as_ref().map_or(fits, |controller| fits.min(controller.packet_max_bytes))
+    }
+
     /// The member with this id.
     ///
     /// # Panics
@@ -310,7 +318,14 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         Some(_) if file.plane.iter().any(|plane| plane.group.is_some()) => {
             return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".to_owned());
         }
-        Some(table) => Some(Controller { addresses: table.addresses, credentials: base.join(table.credentials) }),
+        Some(table) => {
+            let packet_max_bytes = table.packet_max_bytes.unwrap_or(PAYLOAD_MAX);
+            if !(1..=PAYLOAD_MAX).contains(&packet_max_bytes) {
+                return Err(format!("packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"));
+            }
+            let credentials = base.join(table.credentials);
+            Some(Controller { addresses: table.addresses, credentials, packet_max_bytes })
+        }
     };
     let policy = policy.unwrap_or(Policy::Majority);
     let members = members(file.member, planes, policy)?;

@@ -367,7 +367,8 @@ impl Control {
     /// Heartbeats must fit into what every plane carries, and programs hear what remains for their messages.
     fn follow_mtu(&mut self) -> Result<(), EngineGone> {
         // An interface that is gone carries nothing; whether it comes back, the paths' own verdicts tell.
-        let Ok(payload_max) = start::payload_max(&self.parts.interfaces) else { return Ok(()) };
+        let Ok(fits) = start::payload_max(&self.parts.interfaces) else { return Ok(()) };
+        let payload_max = self.parts.config.payload_max(fits);
         if payload_max == self.payload_max {
             return Ok(());
         }

@@ -167,7 +167,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             let incarnation = incarnation::next(&config.state_dir)?;
             let slack_ns = timeouts.stall_slack_ns(lateness_ns);
             let mut detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
-            detector.payload_max = payload_max(&names)?;
+            detector.payload_max = config.payload_max(payload_max(&names)?);
             if detector.payload_max < detector.payload_min() {
                 return Err(StartError::Mtu {
                     names: names.join(", "),

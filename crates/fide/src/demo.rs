@@ -5,6 +5,7 @@ mod cluster;
 mod deaths;
 mod ears;
 mod loopback;
+pub(crate) mod network;
 mod page;
 mod plot;
 mod results;

@@ -65,6 +65,8 @@ enum Command {
     Controller(controller::Arguments),
     /// Build a cluster on this machine, have things die in it, and show what was told when
     Demo(demo::Arguments),
+    /// Build a network of switches on this machine, plan trees in it, cut every cable in turn
+    DemoNetwork(demo::network::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Controller(arguments) => controller::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoNetwork(arguments) => demo::network::run(&arguments),
     };
     match done {
         Ok(code) => code,

@@ -78,6 +78,8 @@ pub struct AgentsSpec {
     pub cluster_extra: String,
     /// Further lines of a member's entry (`role = "observer"`), by host number.
     pub member_extra: BTreeMap<usize, String>,
+    /// Further sections, as they are; `{host}` stands for the host's name.
+    pub sections: String,
     /// The `[agent]` section.
     pub agent: AgentSpec,
     /// The same for hosts that differ, by host number.
@@ -100,6 +102,7 @@ impl Default for AgentsSpec {
             multicast: true,
             cluster_extra: String::new(),
             member_extra: BTreeMap::new(),
+            sections: String::new(),
             agent: AgentSpec::default(),
             overrides: BTreeMap::new(),
             env: Vec::new(),
@@ -140,7 +143,8 @@ impl AgentsSpec {
         if let Some(core) = agent.core {
             let _ = writeln!(s, "core = {core}");
         }
-        let _ = writeln!(s, "{}", agent.extra);
+        let name = hosts.iter().find(|h| h.index() == host).map_or("", Host::name);
+        let _ = writeln!(s, "{}\n{}", agent.extra, self.sections.replace("{host}", name));
         s
     }
 }

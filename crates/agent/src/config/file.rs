@@ -25,6 +25,7 @@ pub(super) struct File {
 pub(super) struct ControllerTable {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) credentials: PathBuf,
+    pub(super) packet_max_bytes: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]

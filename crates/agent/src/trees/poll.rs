@@ -124,7 +124,7 @@ impl Poll {
             members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str()).collect();
         let heartbeat_ns = self.talk.config.heartbeat_ns;
         let body = json!({
-            "name": LANE, "receivers": receivers, "size_max_bytes": PAYLOAD_MAX,
+            "name": LANE, "receivers": receivers, "size_max_bytes": self.talk.config.payload_max(PAYLOAD_MAX),
             // A heartbeat that was late is followed by one on time.
             "period_min_ns": heartbeat_ns - heartbeat_ns / EARLY,
             "redundancy": self.talk.interfaces.len(),

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 
 use super::lanes::{Done, parse};
 use super::state::{Phase, Record, Standing};
+use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
 impl Core {
     /// A receiver says how a tree reaches it.
-    pub(super) fn report(&mut self, _: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
+    pub(super) fn report(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Report {
@@ -40,7 +41,12 @@ impl Core {
         let Some(state) = held.trees.get(usize::from(tree)) else {
             return Err(Answer::error(422, "no_such_tree", format!("lane {id} has no tree {tree}")));
         };
+        // What was given up is heard again: nothing that led there is broken any more.
+        if state.generation == generation && state.phase == Phase::Lost && !missing {
+            self.heard_again(out, id, tree, host);
+        }
         // Of a tree that is another one by now nothing is learnt.
+        let state = &self.state.lanes[&id].trees[usize::from(tree)];
         let current = state.generation == generation && matches!(state.phase, Phase::Ready | Phase::Used);
         if current {
             let reporters = self.missing.entry((id, tree)).or_default();
@@ -55,6 +61,17 @@ impl Core {
             }
         }
         Ok(json!({"generation": self.state.lanes[&id].trees[usize::from(tree)].generation}))
+    }
+
+    /// The rules of a lost tree stay, and its sender goes on: when a receiver gets it again its way is whole.
+    fn heard_again(&mut self, out: &mut Out, id: u64, tree: u8, host: &str) {
+        let Some(allocation) = self.planner.allocation(request_id(id)) else { return };
+        let Some(j) = allocation.request.receivers.iter().position(|receiver| receiver == host) else { return };
+        let planned = &allocation.trees[usize::from(tree)];
+        for hop in planned.path(j) {
+            self.suspected.remove(&planned.hops()[hop].link.cable());
+        }
+        self.retry(out, id, tree);
     }
 
     /// Those who miss a tree have reported by now.
@@ -86,7 +103,7 @@ impl Core {
                 self.after(self.options.suspicion_ns, Later::Trust { cable: cable.0 });
             }
         }
-        self.recover(out, id, tree, &suspects, &why);
+        self.recover(out, id, tree, &suspects, Suspects::Never, &why);
     }
 
     /// A cable's carrier, as the switch at one of its ends sees it.
@@ -111,7 +128,7 @@ impl Core {
         self.planner.set_cable(cable, false);
         for (id, tree) in self.planner.users(cable) {
             let tree = u8::try_from(tree).expect("at most 3 trees");
-            self.recover(out, id.0, tree, &BTreeSet::new(), why);
+            self.recover(out, id.0, tree, &BTreeSet::new(), Suspects::RatherThanNone, why);
         }
     }
 
@@ -129,7 +146,7 @@ impl Core {
             allocation.trees[usize::from(tree)].links().any(|link| self.suspected.contains(&link.cable()))
         });
         if broken || suspect {
-            self.recover(out, id, tree, &BTreeSet::new(), "it was lost");
+            self.recover(out, id, tree, &BTreeSet::new(), Suspects::Never, "it was lost");
         } else {
             self.revive(out, id, tree);
         }

@@ -20,6 +20,15 @@ pub(super) type NamedLink = (String, String, String);
 /// How long a sender has to say that it moved, in grace periods, before the old tree goes all the same.
 const MOVE_GRACES: u64 = 20;
 
+/// What to do with cables that may be broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Suspects {
+    /// They are used if there is no tree without them.
+    RatherThanNone,
+    /// The tree was lost because of them.
+    Never,
+}
+
 /// For each switch the ports that a tree leaves by.
 fn rules(topology: &fide_planner::Topology, links: &[NamedLink]) -> BTreeMap<String, BTreeSet<String>> {
     let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -118,7 +127,8 @@ impl Core {
                 // The switch goes on trying; meanwhile a way without it.
                 let cables = self.cables_of(switch);
                 self.waits.remove(&(id, tree));
-                self.recover(out, id, tree, &cables, &format!("switch {switch} refuses: {error}"));
+                let why = format!("switch {switch} refuses: {error}");
+                self.recover(out, id, tree, &cables, Suspects::RatherThanNone, &why);
                 continue;
             }
             let waits = self.waits.get_mut(&(id, tree)).expect("listed above");
@@ -223,16 +233,20 @@ impl Core {
         id: u64,
         tree: u8,
         avoid: &BTreeSet<fide_planner::CableId>,
+        suspects: Suspects,
         why: &str,
     ) {
         let Some(lane) = self.state.lanes.get(&id).cloned() else { return };
         if lane.standing != Standing::Held || self.planner.allocation(request_id(id)).is_none() {
             return;
         }
-        let mut avoid = avoid.clone();
-        avoid.extend(&self.suspected);
         let mut state = lane.trees[usize::from(tree)].clone();
-        match self.planner.replace(request_id(id), usize::from(tree), &avoid) {
+        let clear: BTreeSet<_> = avoid.union(&self.suspected).copied().collect();
+        let mut replaced = self.planner.replace(request_id(id), usize::from(tree), &clear);
+        if replaced.is_err() && suspects == Suspects::RatherThanNone {
+            replaced = self.planner.replace(request_id(id), usize::from(tree), avoid);
+        }
+        match replaced {
             Ok(changed) => {
                 let links = self.links_of(id, tree);
                 if links == state.links && state.phase != Phase::Lost {

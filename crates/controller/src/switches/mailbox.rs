@@ -46,8 +46,7 @@ impl Mail {
             }
         }
         self.changes.extend(remove.into_iter().map(|group| (group, Change { number, ports: None })));
-        self.changes
-            .extend(install.into_iter().map(|(group, ports)| (group, Change { number, ports: Some(ports) })));
+        self.changes.extend(install.into_iter().map(|(group, ports)| (group, Change { number, ports: Some(ports) })));
     }
 }
 

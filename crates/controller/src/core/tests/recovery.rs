@@ -155,3 +155,41 @@ fn a_restart_in_any_state_ends_with_the_same_trees() {
     }
     assert_eq!(world.groups().len(), 4);
 }
+
+#[test]
+fn what_is_heard_again_is_used_again_at_once() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4"], 100_000);
+    world.move_on("h1");
+    let report = |world: &mut World, missing: bool| {
+        let body = json!({"tree": 0, "generation": 0, "missing": missing});
+        let (status, answer) = world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+        assert_eq!(status, 200, "{answer}");
+    };
+    report(&mut world, true);
+    world.pass(5_000_000);
+    assert_eq!(world.see(id)["trees"][0]["phase"], "lost");
+    report(&mut world, false);
+    assert_eq!(world.told("h1", "tree").len(), 1);
+    world.check(id);
+}
+
+#[test]
+fn a_suspect_is_better_than_no_tree() {
+    let mut world = World::new(Options::default());
+    let first = world.lane("h1", &["h2", "h4"], 100_000);
+    let second = world.lane("h2", &["h4", "h5"], 100_000);
+    world.pass(100_000_000);
+    world.move_on("h1");
+    world.move_on("h2");
+    // h4's own cable is suspected, for which there is no other.
+    let body = json!({"tree": 0, "generation": 0, "missing": true});
+    world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &first.to_string(), body);
+    world.pass(5_000_000);
+    assert_eq!(world.see(first)["trees"][0]["phase"], "lost");
+    // Another lane loses another cable.
+    let cable = inner_cable(&mut world, second, 0);
+    carrier(&mut world, &cable, false);
+    assert_eq!(world.see(second)["trees"][0]["generation"], 1, "{}", world.see(second));
+    world.check(second);
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide demo-network`: a network of switches whose trees are planned, installed and repaired by a controller, while every
+//! cable and every switch is cut in turn.
+
+mod cuts;
+mod drawn;
+mod plane;
+mod site;
+
+use std::{path::PathBuf, process::ExitCode, time::Instant};
+
+use anyhow::Context;
+use fide_testbed::{
+    CpuLoad, LOAD_MAX_NS, MAX_FLOOD_PACKETS,
+    fabric::{FabricSpec, LinkFloodSpec, ThreeTier},
+    figures::{Figure, Goal, Report, Statistic},
+    sys::usable_cores,
+};
+
+use super::{interrupted, say};
+use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
+use cuts::{Cuts, Outcome};
+use site::{RATE_MBIT, Site};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Edge, aggregation and core switches instead of leaves and spines
+    #[arg(long)]
+    three_tier: bool,
+    /// Switches of Open vSwitch instead of bridges
+    #[arg(long)]
+    ovs: bool,
+    /// Without best-effort traffic and without work on the cores
+    #[arg(long)]
+    idle: bool,
+    /// Times that everything is cut
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Directory of the drawings
+    #[arg(long, value_name = "DIR", default_value = "target/demo-network")]
+    out: PathBuf,
+    /// Print every figure as JSON on stdout, and nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+/// More than a link carries.
+const FLOOD_MBIT: u32 = RATE_MBIT * 6 / 5;
+
+fn spec(arguments: &Arguments) -> FabricSpec {
+    let spec = if arguments.three_tier {
+        FabricSpec::three_tier(ThreeTier { hosts: 4, pods: 2, edge_pairs: 1, aggregation: 3, cores: 3 })
+    } else {
+        FabricSpec::two_tier(4, 2, 3)
+    };
+    let spec = spec.managed().limited(RATE_MBIT);
+    if arguments.ovs { spec.on_ovs() } else { spec }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    std::fs::create_dir_all(&arguments.out).map_err(|error| {
+        let why = format!("{} cannot be made: {error}; name another directory with --out", arguments.out.display());
+        Failure::new(USAGE, anyhow::anyhow!(why))
+    })?;
+    fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, anyhow::Error::from(error)))?;
+    ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
+    let begun = Instant::now();
+    let spec = spec(arguments);
+    say::line(&format!(
+        "{} hosts, each on two switches, {} switches ({}), {} cables of {RATE_MBIT} Mbit/s, in network namespaces.\n\
+         A controller plans two trees for the heartbeats of each host that share no switch, and installs them.\n\
+         Nothing outside these namespaces is touched, and all of it is removed at the end.",
+        spec.hosts,
+        spec.switches.len(),
+        if arguments.ovs { "Open vSwitch" } else { "bridges" },
+        spec.links.len(),
+    ));
+    let mut site = Site::build(spec)?;
+    say::line(&format!("trees are in use after {:.1} s", begun.elapsed().as_secs_f64()));
+    let mut load = None;
+    if !arguments.idle {
+        let flood = site.fabric.flood_links(LinkFloodSpec {
+            rate_mbit: FLOOD_MBIT,
+            duration_ns: LOAD_MAX_NS,
+            max_packets: MAX_FLOOD_PACKETS,
+        });
+        let hogs = CpuLoad::start(&usable_cores(), 1, LOAD_MAX_NS);
+        load = Some((flood.context("flooding the links")?, hogs.context("loading the cores")?));
+        say::line(&format!("{FLOOD_MBIT} Mbit/s of best effort on every cable, and a busy thread on every core"));
+    }
+    let mut cuts = Cuts::new(&arguments.out);
+    for round in 0..arguments.rounds {
+        cuts.everything(&mut site, round == 0)?;
+    }
+    let outcome = cuts.done(&mut site)?;
+    drop(load);
+    finish(arguments, &outcome)
+}
+
+fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
+    let mut report = Report::new(if arguments.ovs { "network-ovs" } else { "network" });
+    let restored = Figure::time("redundancy_restored", Statistic::P99, &outcome.restored);
+    // The goal is for bridges; Open vSwitch takes a program's start for each change.
+    let restored = if arguments.ovs { restored } else { restored.goal(Goal::AtMost(100_000.0)) };
+    report.add(restored.remark(format!(
+        "{} cuts with another way, {} without one; from the cut until every host is heard twice by all",
+        outcome.restored.n(),
+        outcome.without
+    )));
+    report.add(
+        Figure::count("false_verdicts", outcome.false_verdicts.len() as u64, outcome.cuts).goal(Goal::AtMost(0.0)),
+    );
+    report.add(Figure::count("not_restored", outcome.not_restored.len() as u64, outcome.cuts).goal(Goal::AtMost(0.0)));
+    report.add(Figure::count("host_cut_off_not_told", u64::from(!outcome.cut_off_told), 1).goal(Goal::AtMost(0.0)));
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report).context("writing JSON")?);
+    } else {
+        print!("\n{report}");
+        for line in outcome.false_verdicts.iter().chain(&outcome.not_restored) {
+            println!("{line}");
+        }
+        println!("drawings in {}", arguments.out.display());
+    }
+    report.write().context("writing the figures")?;
+    let bad = !outcome.false_verdicts.is_empty() || !outcome.not_restored.is_empty() || !outcome.cut_off_told;
+    Ok(if bad { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })
+}

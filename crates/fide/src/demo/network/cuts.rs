@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every cable and every switch cut in turn.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use fide_client::now_ns;
+use fide_plan_report::{View, draw_before_after};
+use fide_testbed::{fabric::Cut, figures::Samples};
+
+use super::{
+    super::{ears::Heard, say},
+    drawn,
+    plane::After,
+    site::Site,
+};
+
+/// How long everything must be heard after a cut until it counts as over.
+const STEADY: Duration = Duration::from_millis(150);
+/// After this what is silent stays so.
+const LIMIT: Duration = Duration::from_millis(1500);
+/// For all trees to be used again after a cut was undone.
+const HEAL_LIMIT: Duration = Duration::from_secs(20);
+/// For a host that is cut off to be told dead by all others.
+const VERDICT_LIMIT: Duration = Duration::from_secs(4);
+/// The host that is cut off at the end.
+const CUT_OFF: usize = 4;
+
+/// What is cut.
+struct What {
+    text: String,
+    file: String,
+    /// Some host has no other.
+    only_way: bool,
+    draws: bool,
+}
+
+/// What came of all cuts.
+pub(super) struct Outcome {
+    /// From a cut until everybody was heard twice again, where there was another way.
+    pub(super) restored: Samples,
+    pub(super) cuts: u64,
+    /// Cuts without another way.
+    pub(super) without: u64,
+    pub(super) false_verdicts: Vec<String>,
+    /// With another way, but not taken.
+    pub(super) not_restored: Vec<String>,
+    /// The host that was cut off was told dead by all others.
+    pub(super) cut_off_told: bool,
+}
+
+pub(super) struct Cuts {
+    out: PathBuf,
+    outcome: Outcome,
+}
+
+impl Cuts {
+    pub(super) fn new(out: &Path) -> Self {
+        let outcome = Outcome {
+            restored: Samples::default(),
+            cuts: 0,
+            without: 0,
+            false_verdicts: Vec::new(),
+            not_restored: Vec::new(),
+            cut_off_told: false,
+        };
+        Self { out: out.to_owned(), outcome }
+    }
+
+    pub(super) fn everything(&mut self, site: &mut Site, draws: bool) -> anyhow::Result<()> {
+        let spec = site.fabric.spec().clone();
+        let is_host = |node: &str| node.starts_with('h') && node[1..].chars().all(|c| c.is_ascii_digit());
+        for kind in [Cut::Carrier, Cut::Silent] {
+            let draws = draws && kind == Cut::Carrier;
+            for (place, link) in spec.links.iter().enumerate() {
+                let (a, b) = (link.a.node.clone(), link.b.node.clone());
+                let what = What {
+                    text: format!("cable {a}--{b}, {kind:?}"),
+                    file: format!("{a}--{b}"),
+                    only_way: is_host(&a) || is_host(&b),
+                    draws,
+                };
+                let hits = |from: &str, to: &str| (from == a && to == b) || (from == b && to == a);
+                let cut = |site: &Site| Ok(site.fabric.cut_link(place, kind)?);
+                let heal = |site: &Site| Ok(site.fabric.restore_link(place).map(drop)?);
+                self.one(site, &what, hits, cut, heal)?;
+            }
+            for switch in &spec.switches {
+                let name = &switch.name;
+                let beside = |end: &str, other: &str| end == name && is_host(other);
+                let what = What {
+                    text: format!("switch {name}, {kind:?}"),
+                    file: name.clone(),
+                    only_way: spec
+                        .links
+                        .iter()
+                        .any(|link| beside(&link.a.node, &link.b.node) || beside(&link.b.node, &link.a.node)),
+                    draws,
+                };
+                let hits = |from: &str, to: &str| from == name || to == name;
+                let cut = |site: &Site| Ok(site.fabric.cut_switch(name, kind)?);
+                let heal = |site: &Site| Ok(site.fabric.restore_switch(name).map(drop)?);
+                self.one(site, &what, hits, cut, heal)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn one(
+        &mut self,
+        site: &mut Site,
+        cut_is: &What,
+        hits: impl Fn(&str, &str) -> bool,
+        cut: impl Fn(&Site) -> anyhow::Result<(u64, u64)>,
+        heal: impl Fn(&Site) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let What { text: what, file: name, only_way, draws } = cut_is;
+        let before = drawn::state(site)?;
+        let concerned = drawn::ways(&before, hits);
+        let (begun_ns, cut_ns) = cut(site)?;
+        let After { restored_ns, silent } = site.tables.follow(cut_ns, &concerned, STEADY, LIMIT);
+        self.outcome.cuts += 1;
+        let mut told = match (restored_ns, silent.is_empty()) {
+            (_, false) if *only_way => {
+                self.outcome.without += 1;
+                format!("no other way: {} of the ways between hosts stay silent", silent.len())
+            }
+            (_, false) => {
+                let line = format!("{what}: not restored within {LIMIT:?}: {silent:?}");
+                self.outcome.not_restored.push(line);
+                "NOT RESTORED".to_owned()
+            }
+            (Some(restored_ns), true) => {
+                let took_ns = restored_ns.saturating_sub(cut_ns);
+                if *only_way {
+                    self.outcome.without += 1;
+                } else {
+                    self.outcome.restored.add(took_ns);
+                }
+                #[allow(clippy::cast_precision_loss, reason = "a second in nanoseconds")]
+                let ms = took_ns as f64 / 1e6;
+                format!("all heard twice again after {ms:.1} ms")
+            }
+            (None, true) => "no tree went there".to_owned(),
+        };
+        if *draws {
+            let after = drawn::state(site)?;
+            let view = View { title: format!("{what} is cut"), only: Vec::new() };
+            let path = self.out.join(format!("{name}.svg"));
+            let drawing = draw_before_after(&before, &after, &view)?;
+            std::fs::write(&path, drawing).with_context(|| format!("writing {}", path.display()))?;
+        }
+        heal(site)?;
+        let missing = site.tables.await_all(HEAL_LIMIT);
+        if !missing.is_empty() {
+            self.outcome
+                .not_restored
+                .push(format!("{what}: mended, but still silent after {HEAL_LIMIT:?}: {missing:?}"));
+        }
+        let verdicts: Vec<String> = site.ears.since(begun_ns).filter_map(Heard::death_told).collect();
+        if !verdicts.is_empty() {
+            told.push_str(", FALSE VERDICT");
+            self.outcome.false_verdicts.extend(verdicts.iter().map(|verdict| format!("{what}: {verdict}")));
+        }
+        say::line(&format!("  {what:<28} {told}"));
+        Ok(())
+    }
+
+    /// Both cables of a host: a verdict that must come.
+    pub(super) fn done(mut self, site: &mut Site) -> anyhow::Result<Outcome> {
+        let begun_ns = now_ns();
+        let host = format!("h{CUT_OFF}");
+        let places: Vec<usize> = site.fabric.spec().links_of(&host);
+        for place in &places {
+            site.fabric.cut_link(*place, Cut::Silent)?;
+        }
+        let others = site.fabric.hosts().len() - 1;
+        let mut told = std::collections::BTreeSet::new();
+        let target = format!("@{host}");
+        // All that is told in this time, also what must not be.
+        site.ears.wait(begun_ns, VERDICT_LIMIT, |_| None::<()>);
+        for heard in site.ears.since(begun_ns) {
+            if let Some(verdict) = heard.death() {
+                if *verdict.target == *target {
+                    told.insert(heard.host);
+                } else if heard.host != CUT_OFF {
+                    self.outcome.false_verdicts.push(format!("{host} cut off: {:?}", heard.death_told()));
+                }
+            }
+        }
+        self.outcome.cut_off_told = told.len() == others;
+        say::line(&format!(
+            "  both cables of {host:<15} told dead by {} of {others} others (policy majority)",
+            told.len()
+        ));
+        for place in places {
+            site.fabric.restore_link(place)?;
+        }
+        Ok(self.outcome)
+    }
+}
