@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide controller` over a real fabric: lanes reach whom they should, survive cut cables, killed controllers and
+//! meddled-with switches.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Ears, LIMIT, world};
+use fide_controller::handler::Method;
+use fide_testbed::fabric::{Cut, FabricSpec};
+use fide_testbed::retry_until;
+use serde_json::json;
+
+fn fabric() -> FabricSpec {
+    FabricSpec::two_tier(4, 2, 3)
+}
+
+const OTHERS: [&str; 3] = ["h2", "h3", "h4"];
+
+#[test]
+fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
+    let Some(world) = world(fabric(), "") else { return };
+    let mut h1 = world.member(1);
+    let lane = h1.lane(&OTHERS);
+    let trees: Vec<_> = (0..2).map(|tree| h1.tree(lane, tree, 0).1).collect();
+    for tree in 0..2 {
+        h1.moved(lane, tree, 0);
+    }
+    let mut ears: Vec<Ears> = trees.iter().map(|tree| Ears::open(&world.fabric, 1, tree)).collect();
+    for (ears, tree) in ears.iter_mut().zip(&trees) {
+        ears.reach(tree, &[2, 3, 4]);
+    }
+
+    // A cable that says so.
+    let (link, ..) = world.inner_link(&trees[0]);
+    let begun = ears[1].send(&trees[1], 1);
+    let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
+    let (told, moved) = h1.tree(lane, 0, 1);
+    let during = ears[1].send(&trees[1], 20);
+    println!("carrier cut to upcall: {} us", (told - cut) / 1000);
+    assert_ne!(moved["group"], trees[0]["group"]);
+    ears[0].reach(&moved, &[2, 3, 4]);
+    h1.moved(lane, 0, 1);
+    let all: Vec<u32> = begun.into_iter().chain(during).collect();
+    let got = ears[1].got();
+    assert_eq!(got.values().collect::<Vec<_>>(), [&all, &all, &all], "the other tree has lost something");
+    world.fabric.restore_link(link).unwrap();
+
+    // A cable that says nothing, told by the receivers that miss it. h2, beside the sender, misses nothing.
+    retry_until("the cable is back", LIMIT, || {
+        let cables = world.read("/v1/network")["cables"].clone();
+        let down: Vec<_> = cables.as_array().unwrap().iter().filter(|c| c["works"] != true).collect();
+        if down.is_empty() { Ok(()) } else { Err(format!("{down:?}")) }
+    })
+    .unwrap();
+    let (link, ..) = world.inner_link(&moved);
+    world.fabric.cut_link(link, Cut::Silent).unwrap();
+    ears[0].got();
+    let numbers = ears[0].send(&moved, 10);
+    let got = ears[0].got();
+    let missing: Vec<usize> = (2..=4).filter(|host| got.get(host) != Some(&numbers)).collect();
+    assert_eq!(missing, [3, 4]);
+    for host in missing {
+        let body = json!({"tree": 0, "generation": 1, "missing": true});
+        world.member(host).change(Method::Post, &format!("/v1/lanes/{lane}/reports"), &body);
+    }
+    let (_, again) = h1.tree(lane, 0, 2);
+    ears[0].reach(&again, &[2, 3, 4]);
+    ears[1].reach(&trees[1], &[2, 3, 4]);
+}
+
+#[test]
+fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
+    let Some(mut world) = world(fabric(), "audit_ms = 300") else { return };
+    let mut h1 = world.member(1);
+    let lane = h1.lane(&OTHERS);
+    let tree = h1.tree(lane, 0, 0).1;
+    h1.tree(lane, 1, 0);
+    (0..2).for_each(|tree| h1.moved(lane, tree, 0));
+    let mut ears = Ears::open(&world.fabric, 1, &tree);
+    ears.reach(&tree, &[2, 3, 4]);
+    let before = world.all_entries();
+    assert!(before.values().any(|entries| !entries.is_empty()));
+
+    world.controller.kill();
+    ears.reach(&tree, &[2, 3, 4]);
+    assert_eq!(world.all_entries(), before);
+    let fabric = &world.fabric;
+    world.controller.run(fabric).unwrap();
+    ears.reach(&tree, &[2, 3, 4]);
+    let lanes = world.read("/v1/lanes");
+    assert_eq!(lanes["lanes"][0]["lane"], lane, "{lanes}");
+    assert_eq!(world.all_entries(), before);
+    let mut h4 = world.member(4);
+    let second = h4.lane(&["h1", "h2"]);
+    let other = h4.tree(second, 0, 0).1;
+    Ears::open(&world.fabric, 4, &other).reach(&other, &[1, 2]);
+
+    // A rule that somebody deletes.
+    let (_, switch, port) = world.inner_link(&tree);
+    let group = tree["group"].as_str().unwrap();
+    let node = world.fabric.switch(&switch).unwrap().node();
+    let words = ["mdb", "del", "dev", "br0", "port", &port, "grp", group];
+    assert!(node.command("bridge").args(words).status().unwrap().success());
+    retry_until("the rule is back", LIMIT, || {
+        let now = world.entries(&switch);
+        if before[&switch].iter().all(|entry| now.contains(entry)) { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .unwrap();
+    ears.reach(&tree, &[2, 3, 4]);
+    let log = std::fs::read_to_string(world.controller.log()).unwrap();
+    assert!(log.contains("was changed by others"), "{log}");
+    let (code, text) = world.operator(&["status"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("2 lanes, 0 of them with a lost tree"), "{text}");
+
+    // It ends when asked, and what it ordered stays.
+    world.controller.stop().unwrap();
+    ears.reach(&tree, &[2, 3, 4]);
+}
+
+/// Twenty cables cut one after the other: from the cut until the sender is told of the new tree. Printed, not judged.
+#[test]
+fn root_time_from_cut_to_upcall() {
+    let Some(world) = world(fabric(), "") else { return };
+    let mut h1 = world.member(1);
+    let lane = h1.lane(&OTHERS);
+    let mut tree = h1.tree(lane, 0, 0).1;
+    h1.moved(lane, 0, 0);
+    let mut times_us = Vec::new();
+    for generation in 1..=20 {
+        let (link, ..) = world.inner_link(&tree);
+        let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
+        let told;
+        (told, tree) = h1.tree(lane, 0, generation);
+        times_us.push((told - cut) / 1000);
+        h1.moved(lane, 0, generation);
+        world.fabric.restore_link(link).unwrap();
+        // The port's carrier, and the request limit of a host.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    times_us.sort_unstable();
+    println!("from cut to upcall, us: p50 {}, worst {}, all {times_us:?}", times_us[10], times_us[19]);
+}
