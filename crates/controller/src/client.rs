@@ -159,8 +159,8 @@ impl Caller {
                     .await
                     .map_err(|e| unreachable(e.to_string()))?
                     .to_bytes();
-                let body = serde_json::from_slice(&bytes)
-                    .map_err(|e| CallError::Nonsense { address, why: e.to_string() })?;
+                let body =
+                    serde_json::from_slice(&bytes).map_err(|e| CallError::Nonsense { address, why: e.to_string() })?;
                 Ok(Answered { status, body })
             };
             tokio::time::timeout(wait + ANSWER_LIMIT, exchange).await.map_err(|_| unreachable("no answer".into()))?

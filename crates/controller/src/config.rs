@@ -302,8 +302,12 @@ fn check_switches(sections: Vec<SwitchSection>, topology: &Topology) -> Result<V
         }
         let wrong = |driver, what| ConfigError::Driver { name: name.clone(), driver, what };
         match (section.driver, &section.bridge, &section.target) {
-            (DriverKind::Linux, _, Some(_)) => return Err(wrong("linux", "has no target; give the bridge's name as `bridge`")),
-            (DriverKind::Ovs, Some(_), _) => return Err(wrong("ovs", "has no `bridge`; give `target` as for ovs-ofctl")),
+            (DriverKind::Linux, _, Some(_)) => {
+                return Err(wrong("linux", "has no target; give the bridge's name as `bridge`"));
+            }
+            (DriverKind::Ovs, Some(_), _) => {
+                return Err(wrong("ovs", "has no `bridge`; give `target` as for ovs-ofctl"));
+            }
             (DriverKind::Linux, None, None) => return Err(wrong("linux", "needs `bridge`, the bridge's name")),
             (DriverKind::Ovs, None, None) => return Err(wrong("ovs", "needs `target`, as for ovs-ofctl")),
             _ => {}

@@ -118,8 +118,7 @@ impl Switches {
         let mut running = Running { mailboxes: Vec::new(), workers: Vec::new(), _carriers: carriers.clone() };
         for (spec, mailbox) in self.specs {
             running.mailboxes.push(mailbox.clone());
-            let worker =
-                worker::Worker::new(spec, mailbox, teller.clone(), leadership.clone(), carriers.clone(), pace);
+            let worker = worker::Worker::new(spec, mailbox, teller.clone(), leadership.clone(), carriers.clone(), pace);
             // A thread's name has 15 letters.
             let name: String = "sw-".chars().chain(worker.name().chars()).take(15).collect();
             running.workers.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);

@@ -87,7 +87,8 @@ pub(crate) fn run(arguments: Arguments) -> Done {
 
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
     config::load(path).map_err(|error| {
-        let denied = matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
+        let denied =
+            matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
         let code = if denied { NOT_PERMITTED } else { USAGE };
         Failure { code, error: anyhow::Error::from(error).context(format!("{}", path.display())) }
     })
@@ -128,7 +129,8 @@ fn check(arguments: &Check) -> Done {
                     if !missing.is_empty() {
                         let have: Vec<&str> = ports.iter().map(|state| state.name.as_str()).collect();
                         let (missing, have) = (missing.join(", "), have.join(", "));
-                        faults.push(format!("{}: the topology has ports {missing}, the switch has {have}", section.name));
+                        faults
+                            .push(format!("{}: the topology has ports {missing}, the switch has {have}", section.name));
                     }
                 }
                 Err(error) => faults.push(format!("{}: {error}", section.name)),

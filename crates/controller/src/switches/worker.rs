@@ -180,10 +180,13 @@ impl Worker {
     }
 
     fn carry_out(&mut self, mail: Mail) {
+        let begun = Instant::now();
         let Mail { anew, number, changes, refused } = mail;
         self.number = number;
-        let mut failures: BTreeMap<u64, String> =
-            refused.into_iter().map(|number| (number, format!("it would have more than {GROUPS_MAX} groups"))).collect();
+        let mut failures: BTreeMap<u64, String> = refused
+            .into_iter()
+            .map(|number| (number, format!("it would have more than {GROUPS_MAX} groups")))
+            .collect();
         if anew {
             self.wanted = Some(Table::new());
             // Who decides knows of no carrier any more.
@@ -218,6 +221,8 @@ impl Worker {
         } else {
             self.install(&install, &numbers, &mut failures);
         }
+        let (name, took) = (&self.spec.name, begun.elapsed());
+        tracing::debug!("{name}: {} groups installed, through order {number}, in {took:?}", install.len());
         self.answer(failures);
         // Nobody waits for these.
         if !anew && !remove.is_empty() {
@@ -253,7 +258,8 @@ impl Worker {
     /// Makes the switch have what is wanted and nothing else. `audit`: differences are somebody's doing, and told.
     fn converge(&mut self, numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>, audit: bool) {
         let (Some(driver), Some(wanted)) = (&mut self.driver, &self.wanted) else { return };
-        let rules: Vec<Rule> = wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
+        let rules: Vec<Rule> =
+            wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
         let error = match driver.repair(&rules) {
             Ok(found) => {
                 self.trouble = None;

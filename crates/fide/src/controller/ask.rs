@@ -159,7 +159,9 @@ pub(super) fn status(arguments: &Status) -> Done {
             let receivers: Vec<&str> = array(&lane["receivers"]).iter().filter_map(|r| r["host"].as_str()).collect();
             let trees: Vec<String> = array(&lane["trees"])
                 .iter()
-                .map(|tree| format!("{} {}", tree["group"].as_str().unwrap_or(""), tree["phase"].as_str().unwrap_or("")))
+                .map(|tree| {
+                    format!("{} {}", tree["group"].as_str().unwrap_or(""), tree["phase"].as_str().unwrap_or(""))
+                })
                 .collect();
             println!(
                 "  lane {} {} ({}, {}): {} -> {}; {}",

@@ -143,8 +143,12 @@ fn say(issued: &Issued, who: &str, json: bool) -> ExitCode {
 
 pub(super) fn init(arguments: Init) -> Done {
     let who = identity(&format!("controller.{}", arguments.name))?;
-    let request =
-        Request { addresses: arguments.address, days: arguments.days, overwrite: arguments.overwrite, ..Request::new(who) };
+    let request = Request {
+        addresses: arguments.address,
+        days: arguments.days,
+        overwrite: arguments.overwrite,
+        ..Request::new(who)
+    };
     let issued = pki::init(&arguments.dir, arguments.ca_days, &request).map_err(failure)?;
     Ok(say(&issued, &who.to_string(), arguments.json))
 }
@@ -156,8 +160,12 @@ pub(super) fn issue(arguments: Issue) -> Done {
         Member::Controller => Role::Controller,
     };
     let who = identity(&format!("{}.{}", role.as_str(), arguments.name))?;
-    let request =
-        Request { addresses: arguments.address, days: arguments.days, overwrite: arguments.overwrite, ..Request::new(who) };
+    let request = Request {
+        addresses: arguments.address,
+        days: arguments.days,
+        overwrite: arguments.overwrite,
+        ..Request::new(who)
+    };
     let issued = pki::issue(&arguments.dir, &request).map_err(failure)?;
     Ok(say(&issued, &who.to_string(), arguments.json))
 }

@@ -89,8 +89,11 @@ impl World {
         let switch = self.fabric.switch(switch).expect("a switch");
         let output = switch.node().command("bridge").args(["mdb", "show", "dev", "br0"]).output().expect("bridge");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let mut lines: Vec<String> =
-            text.lines().filter(|line| line.contains("grp 239.6") || line.contains("grp 239.7")).map(str::to_owned).collect();
+        let mut lines: Vec<String> = text
+            .lines()
+            .filter(|line| line.contains("grp 239.6") || line.contains("grp 239.7"))
+            .map(str::to_owned)
+            .collect();
         lines.sort();
         lines
     }
@@ -183,7 +186,10 @@ impl Member {
     /// The upcall about a tree, which the sender then uses.
     pub(crate) fn tree(&mut self, lane: u64, tree: u64, generation: u64) -> (u64, Value) {
         self.upcall(&format!("tree {tree} of lane {lane}, generation {generation}"), |event| {
-            event["kind"] == "tree" && event["lane"] == lane && event["tree"] == tree && event["generation"] == generation
+            event["kind"] == "tree"
+                && event["lane"] == lane
+                && event["tree"] == tree
+                && event["generation"] == generation
         })
     }
 
@@ -202,8 +208,12 @@ pub(crate) struct Ears {
 
 impl Ears {
     pub(crate) fn open(fabric: &Fabric, sender: usize, tree: &Value) -> Ears {
-        let groups: Vec<Ipv4Addr> =
-            tree["groups"].as_array().expect("groups").iter().map(|g| g.as_str().expect("text").parse().expect("a group")).collect();
+        let groups: Vec<Ipv4Addr> = tree["groups"]
+            .as_array()
+            .expect("groups")
+            .iter()
+            .map(|g| g.as_str().expect("text").parse().expect("a group"))
+            .collect();
         let mut inboxes = Vec::new();
         for host in fabric.hosts() {
             for group in &groups {

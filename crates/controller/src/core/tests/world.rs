@@ -106,17 +106,18 @@ impl World {
         self.now_ns = end;
     }
 
-    pub(super) fn ask(&mut self, host: &str, method: Method, path: &'static str, of: &str, body: Value) -> (u16, Value) {
+    pub(super) fn ask(
+        &mut self,
+        host: &str,
+        method: Method,
+        path: &'static str,
+        of: &str,
+        body: Value,
+    ) -> (u16, Value) {
         let peer = Peer { identity: if host == "op" { "operator.op".parse() } else { Identity::host(host) }.unwrap() };
         let name = path.split(['{', '}']).nth(1).unwrap_or("").to_owned();
-        let request = Request {
-            method,
-            path,
-            parameters: vec![(name, of.to_owned())],
-            query: Vec::new(),
-            body,
-            sequence: None,
-        };
+        let request =
+            Request { method, path, parameters: vec![(name, of.to_owned())], query: Vec::new(), body, sequence: None };
         let answer = if method == Method::Get {
             self.core.read(&peer, &request, self.now())
         } else {
@@ -200,8 +201,7 @@ impl World {
                 continue;
             }
             let group = tree["group"].as_str().unwrap().parse().unwrap();
-            let (reached, twice) =
-                self.follow(lane["sender"].as_str().unwrap(), tree["port"].as_str().unwrap(), group);
+            let (reached, twice) = self.follow(lane["sender"].as_str().unwrap(), tree["port"].as_str().unwrap(), group);
             assert_eq!((&reached, twice), (&receivers, false), "{tree}");
         }
     }
