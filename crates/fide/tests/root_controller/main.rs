@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Ears, LIMIT, world};
 use fide_controller::handler::Method;
-use fide_testbed::fabric::{Cut, FabricSpec};
+use fide_testbed::fabric::{Cut, FabricSpec, SwitchKind, ovs_supported};
 use fide_testbed::retry_until;
 use serde_json::json;
 
@@ -120,6 +120,38 @@ fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
     ears.reach(&tree, &[2, 3, 4]);
 }
 
+#[test]
+fn root_lanes_over_open_vswitches_and_bridges_move_alike() {
+    if let Err(why) = ovs_supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let mut spec = fabric();
+    for switch in spec.switches.iter_mut().filter(|s| ["l1a", "l2b", "s1", "s2"].contains(&s.name.as_str())) {
+        switch.kind = SwitchKind::Ovs;
+    }
+    let Some(mut world) = world(spec, "") else { return };
+    let mut h1 = world.member(1);
+    let lane = h1.lane(&OTHERS);
+    let trees: Vec<_> = (0..2).map(|tree| h1.tree(lane, tree, 0).1).collect();
+    let mut ears: Vec<Ears> = trees.iter().map(|tree| Ears::open(&world.fabric, 1, tree)).collect();
+    for tree in 0..2 {
+        h1.moved(lane, tree, 0);
+        ears[tree as usize].reach(&trees[tree as usize], &[2, 3, 4]);
+    }
+    for (tree, ears) in ears.iter_mut().enumerate() {
+        let (link, ..) = world.inner_link(&trees[tree]);
+        let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
+        let (told, moved) = h1.tree(lane, tree as u64, 1);
+        println!("carrier cut to upcall over Open vSwitch: {} us", (told - cut) / 1000);
+        ears.reach(&moved, &[2, 3, 4]);
+        h1.moved(lane, tree as u64, 1);
+        world.fabric.restore_link(link).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    world.controller.stop().unwrap();
+}
+
 /// Twenty cables cut one after the other: from the cut until the sender is told of the new tree. Printed, not judged.
 #[test]
 fn root_time_from_cut_to_upcall() {
@@ -139,6 +171,9 @@ fn root_time_from_cut_to_upcall() {
         world.fabric.restore_link(link).unwrap();
         // The port's carrier, and the request limit of a host.
         std::thread::sleep(Duration::from_millis(100));
+    }
+    if std::env::var_os("FIDE_LOG").is_some() {
+        println!("{}", world.controller.log_tail());
     }
     times_us.sort_unstable();
     println!("from cut to upcall, us: p50 {}, worst {}, all {times_us:?}", times_us[10], times_us[19]);
