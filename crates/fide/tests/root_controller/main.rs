@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Ears, LIMIT, world};
 use fide_controller::handler::Method;
-use fide_testbed::fabric::{Cut, FabricSpec, SwitchKind, ovs_supported};
+use fide_testbed::fabric::{Cut, FabricSpec, SwitchKind, ThreeTier, ovs_supported};
 use fide_testbed::retry_until;
 use serde_json::json;
 
@@ -150,6 +150,35 @@ fn root_lanes_over_open_vswitches_and_bridges_move_alike() {
         std::thread::sleep(Duration::from_millis(200));
     }
     world.controller.stop().unwrap();
+}
+
+#[test]
+fn root_three_tiers_of_slow_cables_hold_lanes_and_a_controller_gives_switches_back_if_asked() {
+    let shape = ThreeTier { hosts: 4, pods: 2, edge_pairs: 1, aggregation: 2, cores: 2 };
+    let Some(mut world) = world(FabricSpec::three_tier(shape).limited(10), "") else { return };
+    let queues = |world: &common::World| {
+        let node = world.fabric.switch("c1").unwrap().node();
+        let output = node.command("tc").args(["class", "show", "dev", "a1_1"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let mut h1 = world.member(1);
+    let lane = h1.lane(&OTHERS);
+    for number in 0..2 {
+        let tree = h1.tree(lane, number, 0).1;
+        h1.moved(lane, number, 0);
+        Ears::open(&world.fabric, 1, &tree).reach(&tree, &[2, 3, 4]);
+    }
+    // Its own queues, at the fabric's rate.
+    let there = queues(&world);
+    assert!(there.contains("f1de:10") && there.contains("10Mbit"), "{there}");
+    world.controller.stop().unwrap();
+    assert_eq!(queues(&world), there);
+    // An operator gives the switches back: `run --restore-switches`, and ends it.
+    world.controller.restoring(true);
+    world.controller.run(&world.fabric).unwrap();
+    world.controller.stop().unwrap();
+    assert!(world.all_entries().values().all(Vec::is_empty), "{:?}", world.all_entries());
+    assert!(!queues(&world).contains("f1de:10"), "{}", queues(&world));
 }
 
 /// Twenty cables cut one after the other: from the cut until the sender is told of the new tree. Printed, not judged.

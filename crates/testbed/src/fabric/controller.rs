@@ -38,6 +38,7 @@ pub struct Controller {
     program: PathBuf,
     env: Vec<(String, String)>,
     dir: PathBuf,
+    restoring: bool,
     child: Option<Child>,
 }
 
@@ -54,7 +55,7 @@ impl Controller {
         let program = spec.program.map_or_else(|| find_binary("fide"), Ok)?;
         let dir = fabric.scratch().join("controller");
         fs::create_dir_all(&dir).map_err(|e| Error::io(format!("making {}", dir.display()), e))?;
-        let mut controller = Controller { program, env: spec.env, dir, child: None };
+        let mut controller = Controller { program, env: spec.env, dir, restoring: false, child: None };
         let address = CONTROLLER_ADDRESS.split(':').next().unwrap_or_default();
         let pki = controller.pki();
         controller.fide(["init".as_ref(), pki.as_os_str(), "--address".as_ref(), address.as_ref()])?;
@@ -88,6 +89,7 @@ impl Controller {
         let log = log.map_err(|e| Error::io(format!("opening {}", self.log().display()), e))?;
         let mut command = node.command(&self.program);
         command.args(["controller", "run", "--config"]).arg(self.config()).envs(self.env.iter().cloned());
+        command.args(self.restoring.then_some("--restore-switches"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().map_err(|e| Error::io(format!("starting {}", self.program.display()), e))?);
         let address = self.address();
@@ -106,6 +108,11 @@ impl Controller {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whether the next [`Controller::run`] gives the switches back at its end.
+    pub fn restoring(&mut self, restoring: bool) {
+        self.restoring = restoring;
     }
 
     /// Kills it as a crash would.
