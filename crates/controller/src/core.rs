@@ -161,7 +161,7 @@ pub struct Core {
     waits: BTreeMap<(u64, u8), BTreeMap<String, u64>>,
     later: BTreeSet<(u64, Later)>,
     /// For each lane and tree the receivers that miss it.
-    missing: BTreeMap<(u64, u8), BTreeSet<String>>,
+    missing: BTreeMap<(u64, u8), faults::Missed>,
     suspected: BTreeSet<CableId>,
     /// Lanes that make others later, and from when on they may be used.
     begin_ns: BTreeMap<u64, u64>,

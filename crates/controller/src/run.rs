@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, EtcdSection, Place};
 use crate::core::{Core, Event};
@@ -61,6 +61,8 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
         .thread_name("fide-serve")
         .enable_all()
         .build()?;
+    // Before anybody can see that it runs, and end it.
+    let signals = runtime.block_on(async { Signals::new() })?;
     let files = Files { revoked: config.revoked.clone(), ..Files::of_member(&config.credentials) };
     let tls = Arc::new(ServerTls::load(files)?);
     let identity = identity(&config, &tls)?;
@@ -92,7 +94,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     let switches = switches.start(shell.teller(), leadership, pace)?;
     let server = Server::new(tls.clone(), shell.desk(), Limits::default());
     tracing::info!("controller {} listens at {}", identity.name, config.listen);
-    let done = runtime.block_on(serve(server, listener, tls, &shell));
+    let done = runtime.block_on(serve(server, listener, tls, &shell, signals));
     say(&[NotifyState::Stopping]);
     shell.stop();
     switches.stop(restore);
@@ -116,15 +118,29 @@ fn client(etcd: &EtcdSection) -> Result<Client, RunError> {
     Ok(Client::new(&EtcdConfig { endpoints: etcd.endpoints.clone(), tls, timeout })?)
 }
 
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 async fn serve(
     server: Server,
     listener: TcpListener,
     tls: Arc<ServerTls>,
     shell: &Shell<Event>,
+    mut signals: Signals,
 ) -> Result<(), RunError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.run(listener, async {
         let _ = ended.await;
@@ -136,9 +152,9 @@ async fn serve(
     say(&[NotifyState::Ready]);
     let done = loop {
         tokio::select! {
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
-            _ = hangup.recv() => match tls.reload() {
+            _ = signals.terminate.recv() => break Ok(()),
+            _ = signals.interrupt.recv() => break Ok(()),
+            _ = signals.hangup.recv() => match tls.reload() {
                 Ok(()) => tracing::info!("the certificates are read again"),
                 Err(why) => tracing::warn!("the certificates stay as they were: {why}"),
             },

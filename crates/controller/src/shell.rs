@@ -19,6 +19,8 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+#[cfg(test)]
+pub(crate) use desk::pipe;
 pub use desk::{Desk, Refused, Reply, Teller};
 
 use crate::handler::Handler;

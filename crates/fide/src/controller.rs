@@ -4,7 +4,7 @@
 mod ask;
 mod certificates;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
 use clap::Subcommand;
@@ -98,6 +98,7 @@ fn serve(arguments: &Run) -> Done {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
         .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     let config = load(&arguments.config)?;

@@ -12,17 +12,21 @@
 //! The graph has loops, so switches flood and learn nothing: a packet goes where an installed rule says, or nowhere.
 //! Rules are installed by whoever is tested (the crate `fide-switch`), not here.
 
+mod controller;
 mod count;
 mod cut;
 mod flood;
 mod ovs;
+mod plan_files;
 mod spec;
 mod wire;
 
+pub use controller::{CONTROLLER_ADDRESS, Controller, ControllerSpec};
 pub use count::LinkCounters;
 pub use cut::Cut;
 pub use flood::{LinkFlood, LinkFloodReport, LinkFloodSpec};
 pub use ovs::ovs_supported;
+pub use plan_files::{CableFigures, ControllerFile};
 pub use spec::{End, FabricSpec, LinkSpec, MAX_LINKS, MAX_SWITCHES, SwitchKind, SwitchSpec, ThreeTier};
 
 use crate::names::Owner;

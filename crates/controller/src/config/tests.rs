@@ -1,1 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+const NETWORK: &str = r#"
+    [[host]]
+    name = "h1"
+    [[host]]
+    name = "h2"
+    [[switch]]
+    name = "s1"
+    [[switch]]
+    name = "s2"
+    [[cable]]
+    a = "h1"
+    b = "s1"
+    b_port = "left"
+    [[cable]]
+    a = "h2"
+    b = "s1"
+    b_port = "right"
+    [[cable]]
+    a = "h1"
+    b = "s2"
+    [[cable]]
+    a = "h2"
+    b = "s2"
+"#;
+const HEAD: &str = r#"
+    [controller]
+    listen = "127.0.0.1:7420"
+    credentials = "pki/issued/controller.c1"
+    store = "c.redb"
+    topology = "network.toml"
+"#;
+const S1: &str = "[[switch]]\nname = \"s1\"\ndriver = \"linux\"\nbridge = \"br0\"\n";
+const S2: &str = "[[switch]]\nname = \"s2\"\ndriver = \"ovs\"\ntarget = \"unix:/x\"\n";
+
+fn load_text(text: &str) -> Result<Config, ConfigError> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
+    let path = dir.path().join("controller.toml");
+    std::fs::write(&path, text).unwrap();
+    load(&path)
+}
+
+fn refused(text: &str, why: &str) {
+    let error = load_text(text).unwrap_err().to_string();
+    assert!(error.contains(why), "{error}\n  does not say: {why}");
+}
+
+#[test]
+fn a_file_is_read_with_its_topology_and_paths_are_relative_to_it() {
+    let config =
+        load_text(&format!("{HEAD}without_redundancy = \"stop\"\ngrace_ms = 7\nheartbeat_min_us = 30\n{S2}{S1}"))
+            .unwrap();
+    assert_eq!(config.options.without_redundancy, WithoutRedundancy::Stop);
+    assert_eq!((config.options.grace_ns, config.options.heartbeat_min_ns), (7_000_000, 30_000));
+    assert_eq!(config.options.gather_ns, Options::default().gather_ns);
+    assert!(config.credentials.is_absolute() && config.credentials.ends_with("pki/issued/controller.c1"));
+    let specs = config.switch_specs();
+    assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["s1", "s2"]);
+    assert_eq!(specs[0].ports, ["left".to_owned(), "right".to_owned()].into());
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_would_be_right() {
+    refused(&format!("{HEAD}{S1}"), "switches without a [[switch]]: s2");
+    refused(&format!("{HEAD}{S1}{S1}{S2}"), "two [[switch]] called \"s1\"");
+    refused(&format!("{HEAD}{S1}{S2}[[switch]]\nname = \"s3\"\ndriver = \"linux\"\nbridge = \"b\"\n"), "it has s1, s2");
+    refused(&format!("{HEAD}[[switch]]\nname = \"s1\"\ndriver = \"linux\"\n{S2}"), "needs `bridge`");
+    refused(&format!("{HEAD}{S1}target = \"x\"\n{S2}"), "has no target");
+    refused(&format!("{HEAD}{S1}{S2}bridge = \"x\"\n"), "has no `bridge`");
+    refused(&format!("{HEAD}{S1}[[switch]]\nname = \"s2\"\ndriver = \"ovs\"\n"), "needs `target`");
+    refused(&format!("{HEAD}{S1}[[switch]]\nname = \"s2\"\ndriver = \"p4\"\n"), "`linux` or `ovs`");
+    refused(&format!("{HEAD}colour = 1\n{S1}{S2}"), "unknown field `colour`");
+    refused(&format!("{HEAD}retry_ms = 0\n{S1}{S2}"), "retry_ns is 0; give at least 1".replace("_ns", "_ms").as_str());
+    refused(&format!("{HEAD}grace_ms = 99999999999\n{S1}{S2}"), "grace_ms is 99999999999; give at most 86400000");
+    refused(&format!("{HEAD}audit_ms = 1\n{S1}{S2}"), "audit_ms is 1; give at least 10");
+    refused(&format!("{HEAD}{S1}{S2}[etcd]\nendpoints = []\n"), "`store` and [etcd] are both there");
+    let headless = HEAD.replace("    store = \"c.redb\"\n", "");
+    refused(&format!("{headless}{S1}{S2}"), "neither `store` nor [etcd]");
+    refused(&format!("{headless}{S1}{S2}[etcd]\nendpoints = []\nttl_s = 1\n"), "ttl_s is 1; give at least 2");
+    refused(&format!("{headless}{S1}{S2}[etcd]\nendpoints = []\nkey = \"k\"\n"), "certificate and key both");
+    refused(&HEAD.replace("network.toml", "nowhere.toml"), "nowhere.toml");
+    refused(&HEAD.replace("127.0.0.1:7420", "here"), "invalid socket address");
+}

@@ -2,9 +2,10 @@
 //! Which tree is broken, and by what (FiDe §3.3, "Redundancy and tree recovery").
 //!
 //! A cable that loses its carrier is known at once from the switches at its ends. One that keeps it and carries nothing is
-//! known only from receivers that get one copy instead of two: all cables on their ways are suspected, but those on the
-//! way of a receiver that misses nothing. A new tree avoids what is suspected; if the suspicion was too narrow, the receivers
-//! report the new tree too, and more is suspected.
+//! known only from receivers that get one copy instead of two: suspected are the cables that all their ways share, or else
+//! all of them, but those on the way of a receiver that misses nothing. Where that leaves no other tree, cables of hosts are
+//! not avoided, which most often have no alternative. A new tree avoids what is suspected; if the suspicion was too narrow,
+//! the receivers report the new tree too, and more is suspected. Reports that come late change the suspicion.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +18,22 @@ use super::state::{Phase, Record, Standing};
 use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
+
+/// Times that reports are waited for before a tree is given up.
+const GATHER_ROUNDS: u32 = 2;
+/// Gather times of the second one.
+const GATHER_MORE: u64 = 10;
+
+/// Who misses a tree.
+#[derive(Debug, Default)]
+pub(super) struct Missed {
+    by: BTreeSet<String>,
+    /// More reports are waited for.
+    gathering: bool,
+    rounds: u32,
+    /// What was suspected when the tree was given up.
+    guess: BTreeSet<CableId>,
+}
 
 impl Core {
     /// A receiver says how a tree reaches it.
@@ -47,16 +64,14 @@ impl Core {
         }
         // Of a tree that is another one by now nothing is learnt.
         let state = &self.state.lanes[&id].trees[usize::from(tree)];
-        let current = state.generation == generation && matches!(state.phase, Phase::Ready | Phase::Used);
+        let current = state.generation == generation && state.phase != Phase::Installing;
         if current {
-            let reporters = self.missing.entry((id, tree)).or_default();
-            let first = reporters.is_empty() && missing;
-            if missing {
-                reporters.insert(host.to_owned());
-            } else {
-                reporters.remove(host);
-            }
-            if first {
+            let missed = self.missing.entry((id, tree)).or_default();
+            let news = if missing { missed.by.insert(host.to_owned()) } else { missed.by.remove(host) };
+            if missed.by.is_empty() {
+                self.missing.remove(&(id, tree));
+            } else if news && missing && !missed.gathering {
+                missed.gathering = true;
                 self.after(self.options.gather_ns, Later::Gathered { lane: id, tree });
             }
         }
@@ -76,34 +91,85 @@ impl Core {
 
     /// Those who miss a tree have reported by now.
     pub(super) fn find_fault(&mut self, out: &mut Out, id: u64, tree: u8) {
-        let Some(reporters) = self.missing.remove(&(id, tree)).filter(|reporters| !reporters.is_empty()) else {
-            return;
-        };
-        let Some(allocation) = self.planner.allocation(request_id(id)) else { return };
-        let Some(planned) = allocation.trees.get(usize::from(tree)) else { return };
-        let way = |j: usize| planned.path(j).into_iter().map(|hop| planned.hops()[hop].link.cable());
-        let (mut suspects, mut cleared) = (BTreeSet::new(), BTreeSet::new());
-        for (j, receiver) in allocation.request.receivers.iter().enumerate() {
-            let set = if reporters.contains(receiver) { &mut suspects } else { &mut cleared };
-            set.extend(way(j));
-        }
-        let mut suspects: BTreeSet<CableId> = suspects.difference(&cleared).copied().collect();
-        if suspects.is_empty() {
-            // Everything on their way serves somebody else: only the whole way can be avoided.
-            let ways = (0..allocation.request.receivers.len())
-                .filter(|j| reporters.contains(&allocation.request.receivers[*j]))
-                .flat_map(way);
-            suspects = ways.collect();
-        }
-        let names: Vec<String> = suspects.iter().map(|cable| self.topology.cable_name(*cable)).collect();
+        let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
+        missed.gathering = false;
+        missed.rounds += 1;
+        let (reporters, rounds, earlier) = (missed.by.clone(), missed.rounds, std::mem::take(&mut missed.guess));
+        // What was suspected with less to go by counts no more.
+        self.suspected.retain(|cable| !earlier.contains(cable));
+        let guesses = self.guesses(id, tree, &reporters);
+        let Some(first) = guesses.first().cloned() else { return };
         let who: Vec<&str> = reporters.iter().map(String::as_str).collect();
-        let why = format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "));
-        for cable in &suspects {
+        let why = |core: &Core, suspects: &BTreeSet<CableId>| {
+            let names: Vec<String> = suspects.iter().map(|cable| core.topology.cable_name(*cable)).collect();
+            format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "))
+        };
+        for guess in &guesses {
+            let why = why(self, guess);
+            match self.replace_tree(out, id, tree, guess, Suspects::Never, &why) {
+                None => return,
+                Some(Ok(())) => {
+                    self.missing.remove(&(id, tree));
+                    return self.suspect(guess);
+                }
+                Some(Err(_)) => {}
+            }
+        }
+        if rounds < GATHER_ROUNDS {
+            // Before a tree is given up, others may say more.
+            if let Some(missed) = self.missing.get_mut(&(id, tree)) {
+                missed.gathering = true;
+            }
+            return self.after(self.options.gather_ns * GATHER_MORE, Later::Gathered { lane: id, tree });
+        }
+        let why = why(self, &first);
+        self.suspect(&first);
+        if let Some(missed) = self.missing.get_mut(&(id, tree)) {
+            missed.guess.clone_from(&first);
+        }
+        self.recover(out, id, tree, &first, Suspects::Never, &why);
+    }
+
+    /// What may be broken if these receivers miss a tree, the likeliest first.
+    fn guesses(&self, id: u64, tree: u8, reporters: &BTreeSet<String>) -> Vec<BTreeSet<CableId>> {
+        let Some(allocation) = self.planner.allocation(request_id(id)) else { return Vec::new() };
+        let Some(planned) = allocation.trees.get(usize::from(tree)) else { return Vec::new() };
+        let way = |j: usize| -> BTreeSet<CableId> {
+            planned.path(j).into_iter().map(|hop| planned.hops()[hop].link.cable()).collect()
+        };
+        let (mut all, mut shared, mut cleared) = (BTreeSet::new(), None::<BTreeSet<CableId>>, BTreeSet::new());
+        for (j, receiver) in allocation.request.receivers.iter().enumerate() {
+            let way = way(j);
+            if reporters.contains(receiver) {
+                all.extend(&way);
+                shared = Some(shared.map_or(way.clone(), |shared| &shared & &way));
+            } else {
+                cleared.extend(way);
+            }
+        }
+        let suspects = &all - &cleared;
+        let shared = &shared.unwrap_or_default() - &cleared;
+        let trunk = |cable: &&CableId| {
+            let ends = self.topology.cables()[cable.at()].ends;
+            ends.iter().all(|end| !self.topology.is_host(*end))
+        };
+        let trunks = |of: &BTreeSet<CableId>| of.iter().filter(trunk).copied().collect::<BTreeSet<_>>();
+        // If everything on their way serves somebody else, only the whole way can be avoided.
+        let mut guesses = vec![shared.clone(), suspects.clone(), trunks(&suspects), all.clone(), trunks(&all)];
+        if !suspects.is_empty() {
+            guesses.truncate(3);
+        }
+        guesses.retain(|guess| !guess.is_empty());
+        guesses.dedup();
+        guesses
+    }
+
+    fn suspect(&mut self, cables: &BTreeSet<CableId>) {
+        for cable in cables {
             if self.suspected.insert(*cable) {
                 self.after(self.options.suspicion_ns, Later::Trust { cable: cable.0 });
             }
         }
-        self.recover(out, id, tree, &suspects, Suspects::Never, &why);
     }
 
     /// A cable's carrier, as the switch at one of its ends sees it.

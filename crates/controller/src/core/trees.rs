@@ -226,7 +226,8 @@ impl Core {
         self.apply(out, Record::Tree(id, tree, TreeState { former: Vec::new(), ..state }));
     }
 
-    /// Another tree for one that is broken; it is told and used as soon as it is installed.
+    /// Another tree for one that is broken; it is told and used as soon as it is installed. If there is none, the tree is
+    /// lost, and looked for again.
     pub(super) fn recover(
         &mut self,
         out: &mut Out,
@@ -236,55 +237,70 @@ impl Core {
         suspects: Suspects,
         why: &str,
     ) {
-        let Some(lane) = self.state.lanes.get(&id).cloned() else { return };
-        if lane.standing != Standing::Held || self.planner.allocation(request_id(id)).is_none() {
-            return;
-        }
+        let Some(Err(refusal)) = self.replace_tree(out, id, tree, avoid, suspects, why) else { return };
+        let lane = self.state.lanes[&id].clone();
         let mut state = lane.trees[usize::from(tree)].clone();
-        let clear: BTreeSet<_> = avoid.union(&self.suspected).copied().collect();
+        if state.phase != Phase::Lost {
+            let name = &lane.request.name;
+            tracing::warn!("lane {id} ({name}): tree {tree} is lost ({why}), and there is no other: {refusal}");
+            self.tell_lost(out, &lane, id, tree, why, &refusal.to_string());
+            state.phase = Phase::Lost;
+            self.apply(out, Record::Tree(id, tree, state));
+        }
+        // One retry for each tree, however often its loss is noticed.
+        let retry = Later::Retry { lane: id, tree };
+        self.later.retain(|(_, what)| *what != retry);
+        self.after(self.options.retry_ns, retry);
+    }
+
+    /// Plans another tree around `avoid` and what else is suspected. None: there is nothing to be replaced.
+    pub(super) fn replace_tree(
+        &mut self,
+        out: &mut Out,
+        id: u64,
+        tree: u8,
+        avoid: &BTreeSet<fide_planner::CableId>,
+        suspects: Suspects,
+        why: &str,
+    ) -> Option<Result<(), fide_planner::Refusal>> {
+        let lane = self.state.lanes.get(&id).cloned()?;
+        if lane.standing != Standing::Held || self.planner.allocation(request_id(id)).is_none() {
+            return None;
+        }
+        let clear = avoid | &self.suspected;
+        let mut state = lane.trees[usize::from(tree)].clone();
         let mut replaced = self.planner.replace(request_id(id), usize::from(tree), &clear);
         if replaced.is_err() && suspects == Suspects::RatherThanNone {
             replaced = self.planner.replace(request_id(id), usize::from(tree), avoid);
         }
-        match replaced {
-            Ok(changed) => {
-                let links = self.links_of(id, tree);
-                if links == state.links && state.phase != Phase::Lost {
-                    return;
-                }
-                // If the last move was not finished, its group is reused: what was left of it goes now.
-                if !state.former.is_empty() {
-                    let group = Core::group(lane.slot, tree, state.generation + 1);
-                    self.remove_rules(out, group, &state.former);
-                }
-                state.former = std::mem::replace(&mut state.links, links);
-                state.generation += 1;
-                state.phase = Phase::Installing;
-                let contract = self.planner.allocation(request_id(id)).expect("it is held").contract.clone();
-                self.apply(out, Record::Tree(id, tree, state));
-                // A lane that moves is itself among the changed.
-                let (own, others): (Vec<_>, Vec<_>) = changed.into_iter().partition(|changed| changed.id.0 == id);
-                self.tell_changed(out, id, others);
-                if !own.is_empty() || contract != lane.contract {
-                    self.apply(out, Record::Contract(id, contract));
-                    self.tell_contract(out, id, "TE");
-                }
-                tracing::info!("lane {id} ({}): tree {tree} is replaced, because {why}", lane.request.name);
-                self.install(out, id, tree);
-            }
-            Err(refusal) => {
-                if state.phase != Phase::Lost {
-                    tracing::warn!(
-                        "lane {id} ({}): tree {tree} is lost ({why}), and there is no other: {refusal}",
-                        lane.request.name
-                    );
-                    self.tell_lost(out, &lane, id, tree, why, &refusal.to_string());
-                    state.phase = Phase::Lost;
-                    self.apply(out, Record::Tree(id, tree, state));
-                }
-                self.after(self.options.retry_ns, Later::Retry { lane: id, tree });
-            }
+        let changed = match replaced {
+            Ok(changed) => changed,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let links = self.links_of(id, tree);
+        if links == state.links && state.phase != Phase::Lost {
+            return None;
         }
+        // If the last move was not finished, its group is reused: what was left of it goes now.
+        if !state.former.is_empty() {
+            let group = Core::group(lane.slot, tree, state.generation + 1);
+            self.remove_rules(out, group, &state.former);
+        }
+        state.former = std::mem::replace(&mut state.links, links);
+        state.generation += 1;
+        state.phase = Phase::Installing;
+        let contract = self.planner.allocation(request_id(id)).expect("it is held").contract.clone();
+        self.apply(out, Record::Tree(id, tree, state));
+        // A lane that moves is itself among the changed.
+        let (own, others): (Vec<_>, Vec<_>) = changed.into_iter().partition(|changed| changed.id.0 == id);
+        self.tell_changed(out, id, others);
+        if !own.is_empty() || contract != lane.contract {
+            self.apply(out, Record::Contract(id, contract));
+            self.tell_contract(out, id, "TE");
+        }
+        tracing::info!("lane {id} ({}): tree {tree} is replaced, because {why}", lane.request.name);
+        self.install(out, id, tree);
+        Some(Ok(()))
     }
 
     fn tell_lost(&mut self, out: &mut Out, lane: &Lane, id: u64, tree: u8, why: &str, refusal: &str) {

@@ -173,3 +173,14 @@ impl<E> Teller<E> {
         self.queue.try_send(Job::Event(event)).map_err(|e| refused(&e))
     }
 }
+
+/// For tests: without a shell. What is told comes out at the other end; at `bound` it is busy.
+#[cfg(test)]
+pub(crate) fn pipe<E>(bound: usize) -> (Teller<E>, impl Fn(std::time::Duration) -> Option<E>) {
+    let (send, receive) = std::sync::mpsc::sync_channel(bound);
+    let next = move |limit| match receive.recv_timeout(limit) {
+        Ok(Job::Event(event)) => Some(event),
+        _ => None,
+    };
+    (Teller::new(send), next)
+}

@@ -316,6 +316,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
     fn commit(&mut self, pending: Pending<H::Effect>) {
         let Pending { entries, replies, upcalls, forget, effects } = pending;
         if !entries.is_empty() {
+            let begun = std::time::Instant::now();
             let stored = match &mut self.state {
                 Some(state) => {
                     let done = self.store.append(state.stored.last() + 1, &entries);
@@ -323,6 +324,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
                 }
                 None => Err(store::Error::NotLoaded { place: self.store.place() }),
             };
+            tracing::debug!("stored, in {:?}", begun.elapsed());
             if let Err(why) = stored {
                 let refused = match &why {
                     store::Error::Unavailable { .. } | store::Error::Io { .. } => {

@@ -1,1 +1,233 @@
 // SPDX-License-Identifier: Apache-2.0
+//! Workers at real bridges.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use fide_switch::{GroupRange, linux::Linux};
+use fide_testbed::fabric::{Cut, Fabric, FabricSpec};
+use fide_testbed::supported;
+
+use super::*;
+use crate::core::SwitchOrder;
+use crate::leader::Authority;
+use crate::shell::pipe;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const FAST: Pace = Pace { retry: Duration::from_millis(20), audit: Duration::from_millis(50) };
+
+/// Leads or not, as told.
+#[derive(Debug, Default)]
+struct Told(AtomicBool);
+
+impl Leadership for Told {
+    fn authority(&self) -> Authority {
+        if self.0.load(Ordering::SeqCst) { Authority::Leader { epoch: 1 } } else { Authority::Standby { leader: None } }
+    }
+    fn deposed(&self) {}
+}
+
+struct World {
+    fabric: Fabric,
+    leads: Arc<Told>,
+    act: Box<dyn FnMut(Effect)>,
+    running: Running,
+    next: Box<dyn Fn(Duration) -> Option<Event>>,
+}
+
+fn group(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(239, 64, 0, n)
+}
+
+fn order(number: u64, anew: bool, install: &[(u8, &[&str])], remove: &[u8]) -> Effect {
+    let ports = |ports: &[&str]| ports.iter().map(|p| (*p).to_owned()).collect::<BTreeSet<_>>();
+    Effect::Switch(SwitchOrder {
+        switch: "l1a".into(),
+        number,
+        anew,
+        install: install.iter().map(|(g, p)| (group(*g), ports(p))).collect(),
+        remove: remove.iter().map(|g| group(*g)).collect(),
+    })
+}
+
+/// Orders are there before the worker is, so that they are merged.
+fn world(leads: bool, bound: usize, pace: Pace, orders: Vec<Effect>) -> Option<World> {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return None;
+    }
+    let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
+    let netns = fabric.switch("l1a").unwrap().node().namespace_path();
+    let range = GroupRange::new(crate::core::GROUPS, crate::core::GROUPS_PREFIX).unwrap();
+    let open: Opener = Box::new(move || Ok(Box::new(Linux::open(Some(&netns), "br0", range)?)));
+    let ports = ["h1", "h2", "h3"].map(str::to_owned).into();
+    let spec = SwitchSpec { name: "l1a".into(), open, lanes: Lanes::default(), ports };
+    let switches = Switches::new(vec![spec]);
+    let mut act = switches.act();
+    orders.into_iter().for_each(&mut act);
+    let leads = Arc::new(Told(AtomicBool::new(leads)));
+    let (teller, next) = pipe(bound);
+    let running = switches.start(teller, leads.clone(), pace).unwrap();
+    Some(World { fabric, leads, act: Box::new(act), running, next: Box::new(next) })
+}
+
+impl World {
+    fn entries(&self) -> BTreeSet<(String, String)> {
+        let node = self.fabric.switch("l1a").unwrap().node();
+        let output = node.command("bridge").args(["mdb", "show", "dev", "br0"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let word = |line: &str, key: &str| {
+            let mut words = line.split(' ').skip_while(|word| *word != key);
+            words.nth(1).unwrap_or_default().to_owned()
+        };
+        let lines = text.lines().filter(|line| line.contains("grp 239.64."));
+        lines.map(|line| (word(line, "grp"), word(line, "port"))).collect()
+    }
+
+    fn until(&self, what: &str, mut fits: impl FnMut(&Event) -> bool) -> Event {
+        let begun = Instant::now();
+        let mut seen = Vec::new();
+        while begun.elapsed() < LIMIT {
+            match (self.next)(LIMIT) {
+                Some(event) if fits(&event) => return event,
+                other => seen.extend(other),
+            }
+        }
+        panic!("in vain: {what}; there were {seen:?}");
+    }
+
+    /// The next answer to an order.
+    fn applied(&self) -> (u64, Option<String>) {
+        let event = self.until("an answer", |event| matches!(event, Event::Applied { .. }));
+        let Event::Applied { number, error, .. } = event else { unreachable!() };
+        (number, error)
+    }
+
+    fn eventually(&self, wanted: &[(u8, &str)]) {
+        let wanted: BTreeSet<_> = wanted.iter().map(|(g, p)| (group(*g).to_string(), (*p).to_owned())).collect();
+        crate::testing::eventually(&format!("{wanted:?}"), || (self.entries() == wanted).then_some(()));
+    }
+
+    fn ip(&self, words: &str) {
+        let node = self.fabric.switch("l1a").unwrap().node();
+        assert!(node.command("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    }
+}
+
+#[test]
+fn root_a_rule_refused_is_told_once_holds_up_no_other_and_is_tried_until_it_holds() {
+    let orders = vec![
+        order(1, true, &[(1, &["h1"])], &[]),
+        order(2, false, &[(2, &["h1", "h2"])], &[]),
+        order(3, false, &[(3, &["h3"])], &[]),
+        order(4, false, &[(4, &["h2"])], &[1]),
+    ];
+    let Some(world) = world(true, 64, FAST, orders) else { return };
+    assert_eq!(world.applied(), (2, None));
+    let (number, error) = world.applied();
+    assert!(number == 3 && error.as_ref().is_some_and(|why| why.contains("no port `h3`")), "{number} {error:?}");
+    assert_eq!(world.applied(), (4, None));
+    world.eventually(&[(2, "h1"), (2, "h2"), (4, "h2")]);
+    // Several tries later nothing more was told.
+    std::thread::sleep(FAST.retry * 10);
+    world.ip("link add h3 type veth peer h3peer");
+    world.ip("link set h3 master br0");
+    world.ip("link set h3 up");
+    world.ip("link set h3peer up");
+    assert_eq!(world.applied(), (4, None), "that it holds now, and nothing before");
+    world.eventually(&[(2, "h1"), (2, "h2"), (3, "h3"), (4, "h2")]);
+}
+
+#[test]
+fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
+    let Some(mut world) = world(true, 1, Pace::default(), vec![order(1, true, &[], &[])]) else { return };
+    for number in 2..=101 {
+        let group = (number % 7) as u8;
+        let effect = match number % 3 {
+            0 => order(number, false, &[], &[group]),
+            1 => order(number, false, &[(group, &["h1"])], &[]),
+            _ => order(number, false, &[(group, &["h2"])], &[]),
+        };
+        (world.act)(effect);
+    }
+    let last = world.until("the last answer", |event| matches!(event, Event::Applied { number: 101, .. }));
+    assert!(matches!(last, Event::Applied { error: None, .. }));
+    let wanted: Vec<(u8, &str)> = (0..7)
+        .filter_map(|group| {
+            let last = (2..=101_u64).rfind(|number| number % 7 == group)?;
+            Some((group as u8, ["", "h1", "h2"][(last % 3) as usize])).filter(|(_, port)| !port.is_empty())
+        })
+        .collect();
+    world.eventually(&wanted);
+    // Whoever ends leaves it.
+    let World { running, fabric, leads, act, next } = world;
+    running.stop(false);
+    let (teller, _) = pipe(1);
+    let world =
+        World { running: Switches::new(vec![]).start(teller, leads.clone(), FAST).unwrap(), fabric, leads, act, next };
+    world.eventually(&wanted);
+}
+
+#[test]
+fn root_what_others_do_is_put_right_and_told_and_carriers_are_told_as_they_are() {
+    let Some(mut world) = world(true, 64, FAST, vec![order(1, true, &[(1, &["h1", "h2"])], &[])]) else { return };
+    let mut ports = std::collections::BTreeMap::new();
+    world.until("all carriers", |event| {
+        if let Event::Carrier { port, up, .. } = event {
+            ports.insert(port.clone(), *up);
+        }
+        ports.len() == 3
+    });
+    assert_eq!(ports.into_iter().collect::<Vec<_>>(), [("h1".into(), true), ("h2".into(), true), ("h3".into(), false)]);
+    let link = world.fabric.link("h1", "l1a").unwrap();
+    world.fabric.cut_link(link, Cut::Carrier).unwrap();
+    let carrier = |up: bool| move |event: &Event| matches!(event, Event::Carrier { port, up: is, .. } if port == "h1" && *is == up);
+    world.until("h1 goes", carrier(false));
+    // Who decides has forgotten.
+    (world.act)(order(2, true, &[(1, &["h1", "h2"])], &[]));
+    world.until("h1 is still gone", carrier(false));
+    world.fabric.restore_link(link).unwrap();
+    world.until("h1 comes", carrier(true));
+
+    world.eventually(&[(1, "h1"), (1, "h2")]);
+    let node = world.fabric.switch("l1a").unwrap().node();
+    let words = ["mdb", "del", "dev", "br0", "port", "h2", "grp", "239.64.0.1"];
+    assert!(node.command("bridge").args(words).status().unwrap().success());
+    let told =
+        world.until("a difference", |event| matches!(event, Event::Drift { what, .. } if what.contains("239.64.0.1")));
+    assert!(matches!(told, Event::Drift { what, .. } if what.contains("lacks ports {h2}")));
+    world.eventually(&[(1, "h1"), (1, "h2")]);
+}
+
+#[test]
+fn root_who_does_not_lead_touches_nothing_and_a_switch_is_given_back_if_asked() {
+    let Some(mut world) = world(false, 64, FAST, vec![order(1, true, &[(1, &["h1"])], &[])]) else { return };
+    std::thread::sleep(FAST.retry * 5);
+    assert!(world.entries().is_empty());
+    world.leads.0.store(true, Ordering::SeqCst);
+    assert_eq!(world.applied(), (1, None));
+    world.eventually(&[(1, "h1")]);
+    // Deposed: what another leader does is not undone.
+    world.leads.0.store(false, Ordering::SeqCst);
+    std::thread::sleep(FAST.retry * 5);
+    let node = world.fabric.switch("l1a").unwrap().node();
+    let words = ["mdb", "add", "dev", "br0", "port", "h2", "grp", "239.64.0.9", "permanent"];
+    assert!(node.command("bridge").args(words).status().unwrap().success());
+    std::thread::sleep(FAST.audit * 5);
+    world.eventually(&[(1, "h1"), (9, "h2")]);
+    // Leads again: an order that does not say everything says nothing.
+    world.leads.0.store(true, Ordering::SeqCst);
+    (world.act)(order(2, false, &[(2, &["h1"])], &[]));
+    std::thread::sleep(FAST.audit * 5);
+    world.eventually(&[(1, "h1"), (9, "h2")]);
+    (world.act)(order(3, true, &[(2, &["h1"])], &[]));
+    world.eventually(&[(2, "h1")]);
+    let World { running, fabric, leads, act, next } = world;
+    running.stop(true);
+    let (teller, _) = pipe(1);
+    let world =
+        World { running: Switches::new(vec![]).start(teller, leads.clone(), FAST).unwrap(), fabric, leads, act, next };
+    world.eventually(&[]);
+}

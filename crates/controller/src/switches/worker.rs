@@ -180,6 +180,7 @@ impl Worker {
     }
 
     fn carry_out(&mut self, mail: Mail) {
+        let begun = Instant::now();
         let Mail { anew, number, changes, refused } = mail;
         self.number = number;
         let mut failures: BTreeMap<u64, String> = refused
@@ -220,6 +221,8 @@ impl Worker {
         } else {
             self.install(&install, &numbers, &mut failures);
         }
+        let (name, took) = (&self.spec.name, begun.elapsed());
+        tracing::debug!("{name}: {} groups installed, through order {number}, in {took:?}", install.len());
         self.answer(failures);
         // Nobody waits for these.
         if !anew && !remove.is_empty() {

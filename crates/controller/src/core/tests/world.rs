@@ -223,6 +223,28 @@ impl World {
         self.take(decision);
     }
 
+    /// Timers that look for another tree.
+    pub(super) fn retries(&self) -> usize {
+        self.core.later.iter().filter(|(_, what)| matches!(what, super::super::Later::Retry { .. })).count()
+    }
+
+    pub(super) fn last_order(&self) -> u64 {
+        self.core.ordered
+    }
+
+    /// Numbers of the orders that are not carried out yet.
+    pub(super) fn held_numbers(&self) -> Vec<u64> {
+        self.held_back.iter().map(|Effect::Switch(order)| order.number).collect()
+    }
+
+    /// The same controller after a store that failed: its state is loaded again.
+    pub(super) fn reload(&mut self) {
+        let records: Vec<&[u8]> = self.records.iter().map(Vec::as_slice).collect();
+        self.core.restore(None, &records).unwrap();
+        let decision = self.core.resume(self.now());
+        self.take(decision);
+    }
+
     pub(super) fn state_bytes(&self) -> Vec<u8> {
         state::encode(&self.core.state)
     }
