@@ -321,7 +321,9 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         Some(table) => {
             let packet_max_bytes = table.packet_max_bytes.unwrap_or(PAYLOAD_MAX);
             if !(1..=PAYLOAD_MAX).contains(&packet_max_bytes) {
-                return Err(format!("packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"));
+                return Err(format!(
+                    "packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"
+                ));
             }
             let credentials = base.join(table.credentials);
             Some(Controller { addresses: table.addresses, credentials, packet_max_bytes })

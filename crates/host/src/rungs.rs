@@ -57,7 +57,14 @@ const PORT: u16 = 7411;
 #[must_use]
 pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
     fide_bpf::hush();
-    let settings = Settings { me: 1, members: 1, port: PORT, ifindex: [0; fide_bpf::intf::MAX_PLANES], any_plane: false, key: [0; 16] };
+    let settings = Settings {
+        me: 1,
+        members: 1,
+        port: PORT,
+        ifindex: [0; fide_bpf::intf::MAX_PLANES],
+        any_plane: false,
+        key: [0; 16],
+    };
     let receive = Receive::load(&settings, None).map_err(|error| error.to_string());
     let mut rungs = receiving(host, planes, receive.as_ref().err());
     let xdp = receive.is_ok() && rungs.iter().any(|rung| rung.used.starts_with("xdp"));

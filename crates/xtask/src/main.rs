@@ -19,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   test             format, lints, headers, unit tests, end-to-end tests: all that CI runs
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root
+  demo-network [...] `fide demo-network`, with its arguments; needs root
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         "test" => test(),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
+        "demo-network" => demo_network(rest),
         "bench-detect" => bench(&["bench-detect"], rest),
         "bench-jitter" => bench(&["bench-jitter"], rest),
         "bench-planner" => bench(&["bench-planner"], rest),
@@ -128,6 +130,12 @@ fn demo(args: &[String]) -> Outcome {
         step = step.args(&["--loopback"]);
     }
     step.args(&args).run("demo")
+}
+
+fn demo_network(args: &[String]) -> Outcome {
+    need_bpf("the demo")?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo-network"]).args(&args).run("demo-network")
 }
 
 fn bench(names: &[&str], args: &[String]) -> Outcome {

@@ -11,7 +11,7 @@ use super::{Report, Talk, lock};
 /// How long one report may take; what is missed longer is reported again.
 const LIMIT: Duration = Duration::from_secs(10);
 /// What is still missed is told again: the tree that replaced it may miss this host too.
-const AGAIN: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(40);
 
 pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
     // What is missed now, and the generation that was reported last.

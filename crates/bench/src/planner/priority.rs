@@ -70,16 +70,19 @@ fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         flood.stop();
         std::thread::sleep(Duration::from_secs(2));
     }
-    let remark = format!("of {beats} beats {} were lost in the lane, {} without it, {} idle", lost[1], lost[2], lost[0]);
+    let remark =
+        format!("of {beats} beats {} were lost in the lane, {} without it, {} idle", lost[1], lost[2], lost[0]);
     report.add(
         Figure::time("priority_under_flood", Statistic::P99, &lane)
             .against("idle", Statistic::P99, &idle)
             .goal(Goal::AtMost(3.0))
             .remark(remark),
     );
-    report.add(
-        Figure::time("no_priority_under_flood", Statistic::P99, &without).against("idle", Statistic::P99, &idle),
-    );
+    report.add(Figure::time("no_priority_under_flood", Statistic::P99, &without).against(
+        "idle",
+        Statistic::P99,
+        &idle,
+    ));
     Ok(())
 }
 

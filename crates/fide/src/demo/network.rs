@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Times that everything is cut
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Directory of the drawings
+    /// Directory of the drawings and logs
     #[arg(long, value_name = "DIR", default_value = "target/demo-network")]
     out: PathBuf,
     /// Print every figure as JSON on stdout, and nothing else there
@@ -93,6 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         cuts.everything(&mut site, round == 0)?;
     }
     let outcome = cuts.done(&mut site)?;
+    site.keep_logs(&arguments.out)?;
     drop(load);
     finish(arguments, &outcome)
 }
@@ -119,7 +120,7 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
         for line in outcome.false_verdicts.iter().chain(&outcome.not_restored) {
             println!("{line}");
         }
-        println!("drawings in {}", arguments.out.display());
+        println!("drawings and logs in {}", arguments.out.display());
     }
     report.write().context("writing the figures")?;
     let bad = !outcome.false_verdicts.is_empty() || !outcome.not_restored.is_empty() || !outcome.cut_off_told;

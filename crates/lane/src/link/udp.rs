@@ -110,7 +110,8 @@ impl UdpReceiver {
     /// The kernel's; the address may be taken by another program.
     pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
         if matches!(destination, Destination::Trees { .. }) {
-            let why = "planned trees are received by XDP or AF_PACKET: a UDP socket takes only groups that it has joined";
+            let why =
+                "planned trees are received by XDP or AF_PACKET: a UDP socket takes only groups that it has joined";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let socket = socket()?;

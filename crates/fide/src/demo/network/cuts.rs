@@ -118,6 +118,7 @@ impl Cuts {
         heal: impl Fn(&Site) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let What { text: what, file: name, only_way, draws } = cut_is;
+        site.await_trust()?;
         let before = drawn::state(site)?;
         let concerned = drawn::ways(&before, hits);
         let (begun_ns, cut_ns) = cut(site)?;

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) struct Site {
     pub(super) ears: Ears,
     pub(super) tables: Tables,
-    _agents: Agents,
+    agents: Agents,
     operator: Caller,
     controller: Controller,
     pub(super) network: String,
@@ -114,7 +114,7 @@ fn network_file(spec: &FabricSpec) -> String {
 fn controller_file(fabric: &Fabric) -> String {
     let mut text = format!(
         "[controller]\nlisten = \"{CONTROLLER}\"\ncredentials = \"pki/issued/controller.c1\"\nstore = \"controller.redb\"\n\
-         topology = \"network.toml\"\nsuspicion_ms = 2000\nretry_ms = 200\n"
+         topology = \"network.toml\"\nsuspicion_ms = 1000\nretry_ms = 200\n"
     );
     for switch in fabric.switches() {
         let _ = writeln!(text, "[[switch]]\nname = \"{}\"", switch.name());
@@ -183,7 +183,32 @@ impl Site {
         }
         let all: Vec<usize> = (1..=hosts).collect();
         let ears = Ears::start(&sockets, &all)?;
-        Ok(Self { ears, tables, _agents: agents, operator, controller, network, fabric })
+        Ok(Self { ears, tables, agents, operator, controller, network, fabric })
+    }
+
+    /// Waits until no cable is suspected any more: what is cut next is the only fault then.
+    pub(super) fn await_trust(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + FORM_LIMIT;
+        loop {
+            let network = self.ask("/v1/network")?;
+            let suspected = |cable: &Value| cable["suspected"] == true;
+            if !network["cables"].as_array().into_iter().flatten().any(suspected) || Instant::now() >= until {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What the controller and the agents have said goes beside the drawings.
+    pub(super) fn keep_logs(&self, out: &Path) -> anyhow::Result<()> {
+        let copy = |from: &Path, name: &str| {
+            std::fs::copy(from, out.join(name)).with_context(|| format!("keeping {}", from.display())).map(drop)
+        };
+        copy(&self.controller.log, "controller.log")?;
+        for host in self.fabric.hosts() {
+            copy(&self.agents.dir(host.index()).join("agent.log"), &format!("{}.log", host.name()))?;
+        }
+        Ok(())
     }
 
     /// What the controller says at a path.
