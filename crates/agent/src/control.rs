@@ -247,6 +247,10 @@ impl Control {
     /// The kernel's, if waiting fails.
     pub fn run(&mut self) -> io::Result<End> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        if self.parts.trees.is_some() {
+            // It moves the trees. Refused before Linux 6.12: it takes its turn then.
+            let _ = fide_client::wake_eagerly();
+        }
         self.notify.ready();
         loop {
             events.clear();

@@ -17,6 +17,11 @@ use crate::types::{PeerState, PeerView};
 use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
 
+/// A plane is lost before the timeout if the other has delivered this many newer heartbeats, and it was quiet for so long:
+/// both carry the same heartbeats, so that a host that stalls makes neither fall behind the other. It is no verdict.
+const PATH_BEHIND: u64 = 10;
+const PATH_QUIET_NS: u64 = 10_000_000;
+
 /// An incarnation that a newer one has replaced, not yet declared dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
@@ -184,7 +189,9 @@ impl Peer {
             let other = 1 - p;
             if planes == 2 && !self.path_lost[other] {
                 let quiet_since = self.plane_rx_ns[other].max(self.floor_ns).max(self.since_ns);
-                if rx_ns >= quiet_since.saturating_add(self.timeout_ns) {
+                let quiet_ns = rx_ns.saturating_sub(quiet_since);
+                let behind = seq.saturating_sub(self.plane_seq[other]);
+                if quiet_ns >= self.timeout_ns || quiet_ns >= PATH_QUIET_NS && behind >= PATH_BEHIND {
                     self.path_lost[other] = true;
                     heard.lost = Some(other as u8);
                 }
@@ -272,5 +279,23 @@ mod tests {
         p.path_lost[1] = true;
         p.beat(2, 0, 8, 1001);
         assert!(p.passed(2, 7));
+    }
+
+    #[test]
+    fn a_plane_that_falls_behind_is_lost_before_a_long_timeout() {
+        const MS: u64 = 1_000_000;
+        let mut p = Peer::new(2, true, 60 * MS);
+        for seq in 1..=5 {
+            p.beat(2, 0, seq, seq * MS);
+            p.beat(2, 1, seq, seq * MS);
+        }
+        for seq in 6..15 {
+            assert_eq!(p.beat(2, 0, seq, seq * MS).lost, None, "{seq}");
+        }
+        assert_eq!(p.beat(2, 0, 15, 15 * MS).lost, Some(1));
+        assert!(p.beat(2, 1, 15, 15 * MS + 1).restored);
+        // A host that stalls is late on both.
+        assert_eq!(p.beat(2, 0, 16, 50 * MS).lost, None);
+        assert_eq!(p.beat(2, 1, 16, 50 * MS).lost, None);
     }
 }

@@ -102,6 +102,8 @@ fn serve(arguments: &Run) -> Done {
         .with_writer(std::io::stderr)
         .init();
     let config = load(&arguments.config)?;
+    // For all threads: a cut cable waits for them. Refused before Linux 6.12: they take their turns then.
+    let _ = fide_client::wake_eagerly();
     run::run(config, arguments.restore_switches).map(|()| ExitCode::SUCCESS).map_err(failure)
 }
 

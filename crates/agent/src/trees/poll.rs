@@ -50,6 +50,8 @@ impl Poll {
     }
 
     pub(super) fn run(mut self) {
+        // Refused before Linux 6.12: it takes its turn then.
+        let _ = fide_client::wake_eagerly();
         // What was kept is sent to at once.
         for plane in 0..MAX_PLANES {
             if let Some(tree) = self.kept.of(plane)

@@ -14,6 +14,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(40);
 
 pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
+    // Refused before Linux 6.12: it takes its turn then.
+    let _ = fide_client::wake_eagerly();
     // What is missed now, and the generation that was reported last.
     let mut missed: HashMap<(u16, u8), Option<u32>> = HashMap::new();
     loop {
