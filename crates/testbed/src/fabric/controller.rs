@@ -26,6 +26,8 @@ pub struct ControllerSpec {
     pub program: Option<PathBuf>,
     /// Figures of the cables.
     pub figures: CableFigures,
+    /// Further sections of the network's file, as they are.
+    pub network_extra: String,
     /// Further lines of `[controller]`, as they are.
     pub extra: String,
     /// Environment.
@@ -75,7 +77,7 @@ impl Controller {
         let write = |path: &Path, text: &str| {
             fs::write(path, text).map_err(|e| Error::io(format!("writing {}", path.display()), e))
         };
-        write(&topology, &fabric.spec().network_file(&spec.figures))?;
+        write(&topology, &(fabric.spec().network_file(&spec.figures) + &spec.network_extra))?;
         write(&controller.config(), &file)?;
         controller.run(fabric)?;
         Ok(controller)

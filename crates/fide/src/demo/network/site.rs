@@ -2,11 +2,7 @@
 //! A fabric with a controller and agents.
 
 use std::{
-    fmt::Write as _,
-    fs::File,
-    net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,15 +11,12 @@ use anyhow::{Context, anyhow, bail};
 use fide_controller::{
     client::Caller,
     handler::Method,
-    identity::Identity,
-    pki,
     tls::{ClientTls, Files},
 };
 use fide_testbed::{
     Agents, AgentsSpec,
-    fabric::{Fabric, FabricSpec, SwitchKind},
+    fabric::{CableFigures, Controller, ControllerSpec, Fabric, FabricSpec},
 };
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{super::ears::Ears, plane::Tables};
@@ -32,7 +25,8 @@ use super::{super::ears::Ears, plane::Tables};
 pub(super) const RATE_MBIT: u32 = 20;
 /// Of a heartbeat, so that those of all hosts fit onto a cable.
 const PACKET_MAX_BYTES: usize = 400;
-const CONTROLLER: &str = "10.71.0.254:7420";
+/// The network carries nothing else that matters.
+const LIMITS: &str = "[limits]\nbandwidth_share = 0.9\nqueue_share = 1.0\n";
 /// For the controller to answer, and for all trees to be used.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
@@ -48,112 +42,32 @@ pub(super) struct Site {
     pub(super) fabric: Fabric,
 }
 
-/// The controller's process.
-struct Controller {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let _ = self.child.wait();
-    }
-}
-
-impl Controller {
-    fn start(fabric: &Fabric, config: &Path) -> anyhow::Result<Self> {
-        let log = fabric.scratch().join("controller.log");
-        let file = File::create(&log).with_context(|| format!("making {}", log.display()))?;
-        let place = fabric.controller().context("the fabric has no management network")?;
-        let child = place
-            .command(std::env::current_exe().context("finding this program")?)
-            .args(["controller", "run", "--config"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .context("starting the controller")?;
-        Ok(Self { child, log })
-    }
-
-    fn log_tail(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().rev().take(20).collect();
-        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
-    }
-}
-
-/// The fabric as a file of the planner: what its cables hold.
-fn network_file(spec: &FabricSpec) -> String {
-    let mut text = format!(
-        "[cables]\nbandwidth_bps = {}\nqueue_bytes = 1500000\nlatency_min_ns = 10000\njitter_max_ns = 1000000\n\
-         host_latency_min_ns = 10000\nhost_jitter_max_ns = 1000000\n",
-        u64::from(RATE_MBIT) * 1_000_000
-    );
-    for host in 1..=spec.hosts {
-        let _ = writeln!(text, "[[host]]\nname = \"h{host}\"");
-    }
-    for switch in &spec.switches {
-        let _ = writeln!(text, "[[switch]]\nname = \"{}\"", switch.name);
-    }
-    for link in &spec.links {
-        let _ = writeln!(
-            text,
-            "[[cable]]\na = \"{}\"\nb = \"{}\"\na_port = \"{}\"\nb_port = \"{}\"",
-            link.a.node, link.b.node, link.a.port, link.b.port
-        );
-    }
-    text.push_str("[limits]\nbandwidth_share = 0.9\nqueue_share = 1.0\n");
-    text
-}
-
-fn controller_file(fabric: &Fabric) -> String {
-    let mut text = format!(
-        "[controller]\nlisten = \"{CONTROLLER}\"\ncredentials = \"pki/issued/controller.c1\"\nstore = \"controller.redb\"\n\
-         topology = \"network.toml\"\nsuspicion_ms = 1000\nretry_ms = 200\n"
-    );
-    for switch in fabric.switches() {
-        let _ = writeln!(text, "[[switch]]\nname = \"{}\"", switch.name());
-        let _ = match switch.kind() {
-            SwitchKind::Bridge => writeln!(text, "driver = \"linux\"\nbridge = \"br0\""),
-            SwitchKind::Ovs => {
-                writeln!(text, "driver = \"ovs\"\ntarget = \"{}\"", switch.ovs_target().unwrap_or_default())
-            }
-        };
-        let _ = writeln!(
-            text,
-            "netns = \"{}\"\nrate_bps = {}",
-            switch.node().namespace_path().display(),
-            u64::from(RATE_MBIT) * 1_000_000
-        );
-    }
-    text
-}
-
 impl Site {
     pub(super) fn build(spec: FabricSpec) -> anyhow::Result<Self> {
         let hosts = spec.hosts;
         let fabric = Fabric::build(spec)?;
-        let scratch = fabric.scratch().to_path_buf();
-        let network = network_file(fabric.spec());
-        std::fs::write(scratch.join("network.toml"), &network).context("writing network.toml")?;
-        std::fs::write(scratch.join("controller.toml"), controller_file(&fabric)).context("writing controller.toml")?;
-        let pki_dir = scratch.join("pki");
-        let mut c1 = pki::Request::new("controller.c1".parse()?);
-        c1.addresses = vec!["10.71.0.254".to_owned()];
-        pki::init(&pki_dir, 30, &c1)?;
-        for host in 1..=hosts {
-            pki::issue(&pki_dir, &pki::Request::new(Identity::host(&format!("h{host}"))?))?;
-        }
-        pki::issue(&pki_dir, &pki::Request::new("operator.demo".parse()?))?;
-        let controller = Controller::start(&fabric, &scratch.join("controller.toml"))?;
-        let tls = ClientTls::load(Files::of_member(&pki_dir.join("issued/operator.demo")))?;
-        let address: SocketAddr = CONTROLLER.parse()?;
-        let mut operator = Caller::new(vec![address], Arc::new(tls))?;
+        let figures = CableFigures {
+            bandwidth_bps: u64::from(RATE_MBIT) * 1_000_000,
+            queue_bytes: 1_500_000,
+            latency_min_ns: 10_000,
+            jitter_max_ns: 1_000_000,
+            host_latency_min_ns: 10_000,
+            host_jitter_max_ns: 1_000_000,
+        };
+        let network = fabric.spec().network_file(&figures) + LIMITS;
+        let program = std::env::current_exe().context("finding this program")?;
+        let controller = Controller::start(
+            &fabric,
+            ControllerSpec {
+                program: Some(program.clone()),
+                figures,
+                network_extra: LIMITS.to_owned(),
+                extra: "suspicion_ms = 1000\nretry_ms = 200".to_owned(),
+                env: Vec::new(),
+            },
+        )?;
+        let tls = ClientTls::load(Files::of_member(&controller.operator_credentials()))?;
+        let mut operator = Caller::new(vec![controller.address()], Arc::new(tls))?;
         let until = Instant::now() + FORM_LIMIT;
         while let Err(why) = ask(&fabric, &mut operator, "/v1/self") {
             if Instant::now() >= until {
@@ -161,12 +75,18 @@ impl Site {
             }
             std::thread::sleep(LOOK);
         }
+        let pki = controller.pki();
         let spec = AgentsSpec {
-            program: vec![std::env::current_exe().context("finding this program")?],
+            program: vec![program],
             multicast: false,
             sections: format!(
-                "[controller]\naddresses = [\"{CONTROLLER}\"]\ncredentials = \"../pki/issued/host.{{host}}\"\n\
-                 packet_max_bytes = {PACKET_MAX_BYTES}"
+                "[controller]
+addresses = [\"{}\"]
+credentials = \"{}/issued/host.{{host}}\"
+\
+                 packet_max_bytes = {PACKET_MAX_BYTES}",
+                controller.address(),
+                pki.display()
             ),
             ..AgentsSpec::default()
         };
@@ -204,7 +124,7 @@ impl Site {
         let copy = |from: &Path, name: &str| {
             std::fs::copy(from, out.join(name)).with_context(|| format!("keeping {}", from.display())).map(drop)
         };
-        copy(&self.controller.log, "controller.log")?;
+        copy(&self.controller.log(), "controller.log")?;
         for host in self.fabric.hosts() {
             copy(&self.agents.dir(host.index()).join("agent.log"), &format!("{}.log", host.name()))?;
         }
