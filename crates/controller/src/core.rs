@@ -41,9 +41,11 @@ pub const LANES_MAX: u64 = 1 << 17;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
 /// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
-pub const GROUPS: Ipv4Addr = Ipv4Addr::new(239, 64, 0, 0);
+pub const GROUPS: Ipv4Addr = fide_wire::TREE_GROUPS.0;
 /// Length of the range's prefix.
 pub const GROUPS_PREFIX: u8 = 12;
+const _: () = assert!(fide_wire::TREE_GROUPS.1.to_bits() == GROUPS.to_bits() | (u32::MAX >> GROUPS_PREFIX));
+const _: () = assert!(LANES_MAX * GROUPS_PER_LANE == 1 << (32 - GROUPS_PREFIX));
 
 /// What goes on when a tree is broken and there is no other (FiDe §3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outer layers of `fide controller`, the resource controller of X-Lane (§2.2, §3.2, §3.3) and FiDe (§3.1, §3.3).
+//! `fide controller`, the resource controller of X-Lane (§2.2, §3.2, §3.3) and FiDe (§3.1, §3.3).
 //!
 //! A request's way, from outside to inside:
 //!
@@ -10,17 +10,19 @@
 //! | [`server`] | JSON over HTTP, each bound, each error | knows what a path means |
 //! | [`shell`] | one thread: decide, store, and only then answer and act | lets out what is not stored |
 //! | [`handler`] | what decides, as a trait | does I/O, blocks |
+//! | [`core`] | the handler: lanes, trees, faults, usage, the detector's cluster | holds a socket, a clock, a thread |
 //! | [`sequence`], [`upcalls`] | order of requests, order of events; pure, and stored beside the decisions | read a clock |
 //! | [`store`] | a log on a snapshot, in a file or in etcd, fenced by epochs | writes under an epoch that is over |
 //! | [`switches`] | one thread for each switch: installs, retries, audits; carriers | touches a switch while it does not lead |
 //! | [`config`], [`run`] | the controller's file; everything put together | decides |
+//! | [`client`] | how a host calls: one connection, one order of requests | knows what a path means |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
 //!
 //! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a leadership, give
 //! its [`shell::Desk`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
 //! upcalls are [`handler::Decision::upcalls`].
 //!
-//! **Invariant: no protocol logic.** What is granted to whom is for the handler alone.
+//! **Invariant: what is granted to whom is for [`core`] alone.** All else carries, orders and stores it.
 
 #![forbid(unsafe_code)]
 
