@@ -5,6 +5,7 @@
 //! - [`link`]: sending a payload on one plane, over AF_PACKET or UDP, and receiving over either where
 //!   the receive program of `fide-bpf` cannot be attached.
 //! - [`pace`]: waiting until a point in time or until something arrives, by sleeping or by spinning.
+//! - [`service`]: the contract of a lane at its hosts: one packet per period out, each told once in.
 //! - [`isolation`]: what keeps other work off the loop's core, and what of it this host granted.
 //! - [`jitter`]: the bound that a timeout stands on, from measurements.
 //!
@@ -15,6 +16,7 @@ pub mod isolation;
 pub mod jitter;
 pub mod link;
 pub mod pace;
+pub mod service;
 
 /// CLOCK_MONOTONIC in nanoseconds, the only clock of the lane (FiDe §5).
 #[must_use]

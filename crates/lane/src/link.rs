@@ -21,6 +21,10 @@ use crate::interface::Interface;
 /// Type of service of every heartbeat: DSCP CS7, "network control", which switches put into their
 /// highest queue (FiDe §3.3).
 pub const TYPE_OF_SERVICE: u8 = 0xe0;
+/// Type of service of each sub-lane, the highest priority first: DSCP CS7 and EF (X-Lane §3.3).
+pub const SUB_LANES: [u8; 2] = [TYPE_OF_SERVICE, 0xb8];
+/// Type of service of what has no priority.
+pub const BEST_EFFORT: u8 = 0;
 /// The same for this host's own queueing discipline; 7 is the highest that needs no privilege to
 /// be chosen beyond CAP_NET_ADMIN.
 pub const SOCKET_PRIORITY: i32 = 7;
@@ -82,6 +86,31 @@ impl Sender {
         match self {
             Self::Packet(sender) => sender.aim(group),
             Self::Udp(sender) => sender.aim(group),
+        }
+    }
+
+    /// Another sender of the same plane, aimed at nothing yet. Needs no privilege: it sends through the socket of this one.
+    ///
+    /// # Errors
+    /// The kernel's, if there are no descriptors left.
+    pub fn another(&self) -> io::Result<Self> {
+        match self {
+            Self::Packet(sender) => Ok(Self::Packet(sender.another()?)),
+            Self::Udp(sender) => Ok(Self::Udp(sender.another()?)),
+        }
+    }
+
+    /// From the next payload on this type of service, such as one of [`SUB_LANES`].
+    ///
+    /// # Errors
+    /// The kernel's, of a UDP socket.
+    pub fn set_type_of_service(&mut self, type_of_service: u8) -> io::Result<()> {
+        match self {
+            Self::Packet(sender) => {
+                sender.set_type_of_service(type_of_service);
+                Ok(())
+            }
+            Self::Udp(sender) => sender.set_type_of_service(type_of_service),
         }
     }
 

@@ -56,10 +56,29 @@ impl Waiter {
     /// # Errors
     /// The kernel's.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
+    }
+
+    /// Waits for `fd` to be written anew: it is reported once for each time, and never has to be read.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn add_edge(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLET, token)
+    }
+
+    /// Waits for `fd` no longer. Closing it is not enough while another process has it open too.
+    ///
+    /// # Errors
+    /// The kernel's, if it was not waited for.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, events: i32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
         // SAFETY: the event outlives the call.
-        let result =
-            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) };
+        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -139,6 +158,29 @@ mod tests {
         waiter.wait(deadline, &mut ready).expect("wait");
         assert!(now_ns() >= deadline);
         assert_eq!(ready.tokens().count(), 0);
+    }
+
+    #[test]
+    fn an_edge_is_named_once_and_a_removed_one_not_at_all() {
+        let mut waiter = Waiter::new(Mode::Sleep).expect("epoll");
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags).expect("eventfd");
+        let other_end = bell.try_clone().expect("descriptor");
+        waiter.add_edge(bell.as_fd(), 7).expect("add");
+        let mut ready = Ready::default();
+        let mut rung = |waiter: &mut Waiter| {
+            waiter.wait(now_ns(), &mut ready).expect("wait");
+            ready.tokens().collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            rustix::io::write(&other_end, &1u64.to_ne_bytes()).expect("rung");
+            assert_eq!(rung(&mut waiter), [7]);
+            assert_eq!(rung(&mut waiter), []);
+        }
+        waiter.remove(bell.as_fd()).expect("remove");
+        drop(bell);
+        rustix::io::write(&other_end, &1u64.to_ne_bytes()).expect("rung");
+        assert_eq!(rung(&mut waiter), []);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use core::net::Ipv4Addr;
 pub mod auth;
 pub mod chunk;
 pub mod fuzz;
+pub mod message;
 pub mod name;
 pub mod packet;
 pub mod section;
@@ -81,6 +82,8 @@ pub const EXCLUDED_LEN: usize = 8;
 pub const NOTICE_LEN: usize = HEADER_LEN + SECTION_HEADER_LEN + ROSTER_LEN;
 /// Bytes of the VIEW section when nothing is being agreed.
 pub const VIEW_STEADY_LEN: usize = 8;
+/// Where version and kind are.
+pub const KIND_OFFSET: usize = 2;
 /// Where the plane byte is.
 pub const PLANE_OFFSET: usize = 3;
 /// Where the sequence number begins.

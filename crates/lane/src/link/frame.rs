@@ -11,6 +11,8 @@ use crate::interface::Interface;
 pub const ETHERNET: usize = 14;
 pub const IPV4: usize = 20;
 pub const UDP: usize = 8;
+/// Where the type of service is.
+pub const TYPE_OF_SERVICE_AT: usize = ETHERNET + 1;
 /// Where the destination's address begins.
 pub const DESTINATION: usize = ETHERNET + 16;
 /// Bytes in front of the payload.

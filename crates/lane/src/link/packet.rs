@@ -12,7 +12,7 @@ use fide_wire::PAYLOAD_MAX;
 
 use super::{
     Destination, SOCKET_PRIORITY, Sockets, filter,
-    frame::{DESTINATION, HEADERS, finish, headers, multicast_hardware, payload_len},
+    frame::{DESTINATION, HEADERS, TYPE_OF_SERVICE_AT, finish, headers, multicast_hardware, payload_len},
     udp::{Membership, set_option},
 };
 use crate::interface::Interface;
@@ -62,6 +62,18 @@ impl PacketSender {
         self.frame[..6].copy_from_slice(&multicast_hardware(group));
         self.frame[DESTINATION..DESTINATION + 4].copy_from_slice(&group.octets());
         self.aimless = false;
+    }
+
+    /// Another frame for the same socket, for a group that is told later.
+    ///
+    /// # Errors
+    /// The kernel's, if there are no descriptors left.
+    pub fn another(&self) -> io::Result<Self> {
+        Ok(Self { socket: self.socket.try_clone()?, frame: self.frame.clone(), aimless: true })
+    }
+
+    pub fn set_type_of_service(&mut self, type_of_service: u8) {
+        self.frame[TYPE_OF_SERVICE_AT] = type_of_service;
     }
 
     /// Sends one payload.

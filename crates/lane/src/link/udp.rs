@@ -19,6 +19,7 @@ pub struct UdpSender {
     peers: Vec<libc::sockaddr_in>,
     port: u16,
     trees: bool,
+    interface: Interface,
 }
 
 /// A bound socket, joined to the group where there is one.
@@ -62,7 +63,8 @@ impl UdpSender {
                 Vec::with_capacity(1)
             }
         };
-        Ok(Self { socket, peers, port, trees: matches!(destination, Destination::Trees { .. }) })
+        let trees = matches!(destination, Destination::Trees { .. });
+        Ok(Self { socket, peers, port, trees, interface: interface.clone() })
     }
 
     /// From the next payload on to this group, if it was opened for trees.
@@ -71,6 +73,21 @@ impl UdpSender {
             self.peers.clear();
             self.peers.push(socket_address(group, self.port));
         }
+    }
+
+    /// A socket of its own: the type of service is a socket's.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn another(&self) -> io::Result<Self> {
+        let (first, last) = fide_wire::TREE_GROUPS;
+        Self::open(&self.interface, &Destination::Trees { first, last }, self.port)
+    }
+
+    /// # Errors
+    /// The kernel's.
+    pub fn set_type_of_service(&mut self, type_of_service: u8) -> io::Result<()> {
+        set_option(&self.socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(type_of_service))
     }
 
     /// Sends one payload to everyone; the first error is returned after all were tried.
