@@ -36,6 +36,10 @@ pub const PACKET_SECTIONS: u32 = 0;
 pub const PACKET_UNADMITTED: u32 = 1;
 /// [`Wake::detail`]: a notice; waiting clients may have been told already.
 pub const PACKET_NOTICE: u32 = 2;
+/// [`Wake::detail`]: a lane's packet, authentic and of the admitted incarnation.
+pub const PACKET_CHUNKS: u32 = 3;
+/// [`Wake::detail`]: the same, but its tag does not fit: damaged on the way, or anybody's.
+pub const PACKET_DAMAGED: u32 = 4;
 
 /// One authentication key of the receive program.
 #[repr(C)]
@@ -59,7 +63,8 @@ pub struct Config {
     pub ifindex: [u32; MAX_PLANES],
     /// Planes are trees: each may come over any of these interfaces.
     pub any_plane: u32,
-    pub reserved: u32,
+    /// Damaged packets of lanes reach the agent too.
+    pub salvage: u32,
     pub keys: [Key; 2],
 }
 

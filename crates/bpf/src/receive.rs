@@ -42,6 +42,8 @@ pub struct Settings {
     pub ifindex: [u32; MAX_PLANES],
     /// Planes are trees: each may come over any of the interfaces.
     pub any_plane: bool,
+    /// Lanes' packets whose tag does not fit are handed on, for their chunks that are whole.
+    pub salvage: bool,
     /// Current key.
     pub key: [u8; 16],
 }
@@ -150,7 +152,7 @@ impl Receive {
                     generation: 1,
                     ifindex: settings.ifindex,
                     any_plane: u32::from(settings.any_plane),
-                    reserved: 0,
+                    salvage: u32::from(settings.salvage),
                     keys: [key(&settings.key), Key::default()],
                 },
             ),

@@ -63,6 +63,7 @@ pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
         port: PORT,
         ifindex: [0; fide_bpf::intf::MAX_PLANES],
         any_plane: false,
+        salvage: false,
         key: [0; 16],
     };
     let receive = Receive::load(&settings, None).map_err(|error| error.to_string());

@@ -27,6 +27,7 @@
 #define VERSION 1
 #define KIND_HEARTBEAT 1
 #define KIND_NOTICE 2
+#define KIND_CHUNKS 3
 #define SECTION_ROSTER 1
 #define SECTION_VIEW 3
 #define SECTION_PROMISE 4
@@ -402,6 +403,23 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	return XDP_DROP;
 }
 
+/*
+ * A lane's packet (X-Lane 4.1): the agent tells the programs. What is there must not keep heartbeats' sections out, so the
+ * ring's reserve is not for it.
+ */
+static __always_inline int receive_chunks(struct fide_stats *counters, struct fide_scratch *scratch, __u32 len,
+					  __u32 detail)
+{
+	if (bpf_ringbuf_query(&wake, BPF_RB_AVAIL_DATA) > FIDE_WAKE_RING_BYTES - 2 * FIDE_WAKE_RESERVE) {
+		COUNT(wake_ring_full);
+		return XDP_DROP;
+	}
+	scratch->wake.detail = detail;
+	if (len >= HEADER_BYTES && len <= FIDE_PAYLOAD_MAX)
+		wake_agent(counters, scratch, sizeof(scratch->wake) + len, BPF_RB_FORCE_WAKEUP);
+	return XDP_DROP;
+}
+
 SEC("xdp")
 int heartbeat_receive(struct xdp_md *ctx)
 {
@@ -459,7 +477,8 @@ int heartbeat_receive(struct xdp_md *ctx)
 	}
 	if (!authentic) {
 		COUNT(bad_tag);
-		return XDP_DROP;
+		if (!cfg->salvage || header->version_kind != (VERSION << 4 | KIND_CHUNKS))
+			return XDP_DROP;
 	}
 	header->tag = tag;
 	if (header->magic != MAGIC || header->version_kind >> 4 != VERSION) {
@@ -480,6 +499,8 @@ int heartbeat_receive(struct xdp_md *ctx)
 	if (!admit)
 		return XDP_DROP;
 	if (header->incarnation != admit->incarnation || admit->flags & FIDE_ADMIT_DEAD) {
+		if (!authentic)
+			return XDP_DROP;
 		__u32 index = host * FIDE_MAX_PLANES + header->plane;
 		struct fide_slot *slot = bpf_map_lookup_elem(&slots, &index);
 
@@ -502,6 +523,8 @@ int heartbeat_receive(struct xdp_md *ctx)
 		return receive_heartbeat(counters, cfg, admit, scratch, len, host);
 	case KIND_NOTICE:
 		return receive_notice(counters, scratch, len, host);
+	case KIND_CHUNKS:
+		return receive_chunks(counters, scratch, len, authentic ? FIDE_PACKET_CHUNKS : FIDE_PACKET_DAMAGED);
 	}
 	COUNT(malformed);
 	return XDP_DROP;

@@ -40,7 +40,7 @@ struct fide_config {
 	__u16 generation; /* of the program: timers call back into the newest */
 	__u32 ifindex[FIDE_MAX_PLANES]; /* 0: plane not received here */
 	__u32 any_plane; /* planes are trees: each may come over any of these interfaces */
-	__u32 reserved;
+	__u32 salvage; /* damaged packets of lanes reach the agent too, for their chunks that are whole */
 	struct fide_key keys[2];
 };
 
@@ -107,6 +107,8 @@ struct fide_stats {
 #define FIDE_PACKET_SECTIONS 0 /* liveness done; its sections are to be read */
 #define FIDE_PACKET_UNADMITTED 1 /* an incarnation the agent has not admitted */
 #define FIDE_PACKET_NOTICE 2
+#define FIDE_PACKET_CHUNKS 3 /* of a lane, authentic and of the admitted incarnation */
+#define FIDE_PACKET_DAMAGED 4 /* the same, but its tag does not fit: anybody may have written it */
 
 struct fide_wake {
 	__u32 type;

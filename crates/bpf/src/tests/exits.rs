@@ -176,7 +176,8 @@ struct Watch {
 
 impl Watch {
     fn new() -> Option<Self> {
-        let settings = Settings { me: 1, members: 1, port: 7411, ifindex: [0; 2], any_plane: false, key: KEY.0 };
+        let settings =
+            Settings { me: 1, members: 1, port: 7411, ifindex: [0; 2], any_plane: false, salvage: false, key: KEY.0 };
         let receive = loaded(Receive::load(&settings, None))?;
         let watch = loaded(ExitWatch::attach(receive.wake_fd(), receive.stats_fd(), None))?;
         let ring = BpfRing::map(receive.wake_fd().as_fd(), WAKE_RING_BYTES).expect("wake ring");

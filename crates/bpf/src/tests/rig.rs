@@ -69,7 +69,8 @@ impl Rig {
     }
 
     pub(super) fn with(ifindex: [u32; MAX_PLANES], key: Key) -> Option<Self> {
-        let settings = Settings { me: ME, members: MEMBERS, port: PORT, ifindex, any_plane: false, key: key.0 };
+        let settings =
+            Settings { me: ME, members: MEMBERS, port: PORT, ifindex, any_plane: false, salvage: false, key: key.0 };
         let receive = loaded(Receive::load(&settings, None))?;
         let wake = BpfRing::map(receive.wake_fd(), WAKE_RING_BYTES).expect("wake ring");
         for host in (1..=MEMBERS).filter(|host| *host != ME) {
