@@ -17,11 +17,12 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 use fide_detector as detector;
-use fide_shm::session::AgentSession;
+use fide_lane::{link::Sender, service::Terms};
+use fide_shm::{event::EventRecord, session::AgentSession};
 use fide_wire::{Keys, Name};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::{process::Exit, snapshot::Snapshot};
+use crate::{engine::Lane, process::Exit, snapshot::Snapshot};
 
 /// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
 /// handful would do.
@@ -46,6 +47,8 @@ pub enum Channel {
 pub struct Memory {
     pub region: AgentSession,
     pub channel: Channel,
+    /// Written by the client when it has left something for a lane. Never read: its edges are waited for.
+    pub doorbell: OwnedFd,
 }
 
 /// What the control thread asks of the loop.
@@ -86,6 +89,43 @@ pub enum Command {
         plane: u8,
         group: std::net::Ipv4Addr,
     },
+    /// A lane in the place `handle`.
+    OpenLane {
+        handle: u8,
+        lane: Box<Lane>,
+    },
+    /// Whose messages a lane takes from now on.
+    ShareLane {
+        handle: u8,
+        clients: u64,
+    },
+    /// What a lane's tree is sent through from now on.
+    AimLane {
+        handle: u8,
+        tree: u8,
+        sender: Box<Sender>,
+    },
+    /// What a lane keeps to from now on.
+    ChangeLane {
+        handle: u8,
+        terms: Terms,
+        type_of_service: u8,
+    },
+    CloseLane {
+        handle: u8,
+    },
+    /// Whether a client hears what comes for a service.
+    Listen {
+        client: u8,
+        service: u8,
+        on: bool,
+    },
+    /// A record for these clients.
+    Tell {
+        clients: u64,
+        record: EventRecord,
+        data: Box<[u8]>,
+    },
     /// The largest packet that every plane carries.
     SetPayloadMax(usize),
     Restart {
@@ -122,6 +162,10 @@ pub enum Reply {
     Unmonitored(bool),
     Snapshot(Box<Snapshot>),
     Adopted(Option<JoinedProcess>),
+    /// What was in the place before, or has no place: for the control thread to free.
+    Lane(Option<Box<Lane>>),
+    Sender(Option<Box<Sender>>),
+    Told(Box<[u8]>),
     Frozen(Box<crate::engine::Frozen>),
 }
 

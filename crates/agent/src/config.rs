@@ -123,6 +123,9 @@ pub struct Controller {
     pub credentials: PathBuf,
     /// Largest payload of a heartbeat, which the lane is asked for. Less leaves more of the network to others.
     pub packet_max_bytes: usize,
+    /// Programs are told the chunks of damaged packets that are whole, although their tag does not fit. Only for networks that
+    /// nobody else can send to.
+    pub salvage: bool,
 }
 
 /// Everything an agent is told.
@@ -253,6 +256,12 @@ impl Config {
         Ok(u16::try_from(position + 1).expect("at most MAX_HOSTS"))
     }
 
+    /// Whether whole chunks of damaged packets are told.
+    #[must_use]
+    pub fn salvage(&self) -> bool {
+        self.controller.as_ref().is_some_and(|controller| controller.salvage)
+    }
+
     /// Largest payload, if the planes carry `fits`: what the lane was asked for is not exceeded.
     #[must_use]
     pub fn payload_max(&self, fits: usize) -> usize {
@@ -326,7 +335,8 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
                 ));
             }
             let credentials = base.join(table.credentials);
-            Some(Controller { addresses: table.addresses, credentials, packet_max_bytes })
+            let salvage = table.salvage.unwrap_or(false);
+            Some(Controller { addresses: table.addresses, credentials, packet_max_bytes, salvage })
         }
     };
     let policy = policy.unwrap_or(Policy::Majority);

@@ -3,6 +3,7 @@
 //! urgent; whatever is goes from the loop straight to the clients.
 
 mod handing;
+mod lanes;
 mod requests;
 
 use std::{
@@ -39,6 +40,8 @@ use crate::{
     start,
     trees::{Order, Report, Trees},
 };
+use lanes::Tickets;
+pub(crate) use lanes::doorbell;
 
 /// Connections at a time, sessions among them.
 const CONNECTIONS_MAX: usize = 256;
@@ -105,7 +108,8 @@ pub struct Estate {
 
 /// What was taken over.
 pub struct Resumed {
-    pub sessions: Vec<(SessionState, OwnedFd, OwnedFd)>,
+    /// Each with its region, its events and its doorbell.
+    pub sessions: Vec<(SessionState, OwnedFd, OwnedFd, OwnedFd)>,
     pub processes: Vec<(ProcessState, OwnedFd)>,
     pub journal: Journal,
 }
@@ -146,6 +150,7 @@ struct Session {
     region: OwnedFd,
     events: OwnedFd,
     ring: bool,
+    doorbell: OwnedFd,
     /// When to give up waiting; `None` while connected.
     orphan_until: Option<Instant>,
 }
@@ -163,6 +168,8 @@ pub struct Control {
     key_change: Option<KeyChange>,
     /// What the loop was told last; 0 before it was told anything.
     payload_max: usize,
+    /// Requests about lanes that are not answered yet.
+    tickets: Tickets,
     notify: Notify,
     snapshot: Option<Box<Snapshot>>,
     end: Option<End>,
@@ -194,6 +201,7 @@ impl Control {
             journal,
             key_change: None,
             payload_max: 0,
+            tickets: Tickets::default(),
             notify,
             snapshot: Some(Snapshot::empty()),
             end: None,
@@ -207,7 +215,7 @@ impl Control {
     /// The kernel's.
     pub fn resume(&mut self, resumed: Resumed) -> io::Result<()> {
         self.journal = resumed.journal;
-        for (state, region, events) in resumed.sessions {
+        for (state, region, events, doorbell) in resumed.sessions {
             self.sessions.insert(
                 state.client,
                 Session {
@@ -218,6 +226,7 @@ impl Control {
                     region,
                     events,
                     ring: state.ring,
+                    doorbell,
                     orphan_until: Some(Instant::now() + REATTACH),
                 },
             );
@@ -315,6 +324,7 @@ impl Control {
         for client in orphans {
             self.end_session(client);
         }
+        self.retry_lanes();
         self.notify.alive();
         Ok(())
     }
@@ -324,6 +334,12 @@ impl Control {
         let orders: Vec<Order> = self.parts.trees.as_ref()?.take().collect();
         for order in orders {
             match order {
+                Order::Call { command, done } => match self.parts.exchange.call(command) {
+                    // Who asked waits for it.
+                    Ok(reply) => drop(done.try_send(reply)),
+                    Err(EngineGone) => tracing::error!("a lane could not be changed: {EngineGone}"),
+                },
+                Order::Answer { ticket, answer } => self.answer_lane(ticket, answer),
                 Order::Aim { plane, tree, done } => {
                     let command = Command::Aim { plane, group: tree.group };
                     if let Err(EngineGone) = self.parts.exchange.call(command) {
@@ -443,6 +459,7 @@ impl Control {
     /// Says goodbye for long enough that every peer hears it.
     fn leave(&mut self) -> End {
         self.notify.stopping();
+        self.give_back_lanes();
         let period = Duration::from_nanos(self.parts.config.heartbeat_ns);
         if self.parts.exchange.call(Command::Leave).is_ok() {
             std::thread::sleep(GOODBYE.max(period * 5));
@@ -486,14 +503,17 @@ impl Control {
                 }
                 Err(_) => return self.close(token),
             };
-            let (answer, fds) = match Request::parse(&buffer[..len]) {
+            let answered = match Request::parse(&buffer[..len]) {
                 Ok(request) => self.request(token, request),
-                Err(answer) => (answer, Vec::new()),
+                Err(answer) => Some((answer, Vec::new())),
             };
             if buffer.is_empty() {
                 buffer = vec![0; MESSAGE_MAX];
             }
-            self.answer(token, &answer, &fds);
+            // What is not answered now will be.
+            if let Some((answer, fds)) = answered {
+                self.answer(token, &answer, &fds);
+            }
         }
     }
 
@@ -516,6 +536,7 @@ impl Control {
 
     fn end_session(&mut self, client: u8) {
         self.sessions.remove(&client);
+        self.lanes_of_nobody(client);
         for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
             watched.client = u8::MAX;
         }

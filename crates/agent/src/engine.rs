@@ -13,6 +13,7 @@
 
 mod freeze;
 mod input;
+mod lanes;
 mod output;
 mod sessions;
 mod tell;
@@ -37,6 +38,8 @@ use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD
 use crate::{command::Exchange, snapshot::EngineCounters, timeout::Timeouts};
 use freeze::Repeat;
 pub use freeze::{Frozen, ResumeError};
+use lanes::Lanes;
+pub use lanes::{Lane, LaneCounters};
 use sessions::{Owner, Session};
 pub use watches::WATCHES_MAX;
 use watches::Watches;
@@ -59,6 +62,8 @@ const IDLE_NS: u64 = 100_000_000;
 const TOKEN_COMMAND: u64 = 0;
 const TOKEN_RING: u64 = 1;
 const TOKEN_SOCKET: u64 = 2;
+/// A program has left something for one of its lanes.
+const TOKEN_DOORBELL: u64 = 3;
 
 /// What the loop is made of.
 pub struct Parts {
@@ -72,6 +77,8 @@ pub struct Parts {
     pub senders: Vec<Sender>,
     /// Planes are planned trees, not networks.
     pub trees: bool,
+    /// Whole chunks of damaged packets are told.
+    pub salvage: bool,
     /// Per plane; `None` where the receive program takes the packets.
     pub receivers: Vec<Option<Receiver>>,
     pub kernel: Option<Kernel>,
@@ -108,6 +115,7 @@ pub struct Engine {
     watches: Watches,
     owners: Box<[Option<Owner>; MAX_PROCESSES]>,
     next_cookie: u64,
+    lanes: Lanes,
     seen: Box<[Seen; MAX_HOSTS]>,
     payload: Box<[u8; PAYLOAD_MAX]>,
     datagram: Box<[u8; PAYLOAD_MAX + 1]>,
@@ -143,6 +151,7 @@ impl Engine {
             watches: Watches::new(),
             owners: Box::new([None; MAX_PROCESSES]),
             next_cookie: 0,
+            lanes: Lanes::new(),
             seen: Box::new([Seen::default(); MAX_HOSTS]),
             payload: Box::new([0; PAYLOAD_MAX]),
             datagram: Box::new([0; PAYLOAD_MAX + 1]),
@@ -171,7 +180,7 @@ impl Engine {
             let deadline = match self.repeat.next_ns() {
                 Some(next_ns) => next_ns,
                 None if self.busy_turn => now,
-                None => self.parts.detector.poll_timeout().min(now + IDLE_NS),
+                None => self.parts.detector.poll_timeout().min(self.lanes.due_ns()).min(now + IDLE_NS),
             };
             self.waiter.wait(deadline, &mut ready)?;
             if deadline > now && ready.tokens().next().is_none() {
@@ -208,6 +217,7 @@ impl Engine {
         self.commands();
         self.watch_beats(now_ns());
         self.transmit();
+        self.serve_lanes();
         self.tell_events();
         self.retry_undelivered();
         self.publish(now_ns());

@@ -89,5 +89,41 @@ pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) ->
         "Events that found a client's ring full.",
         &plain(snapshot.engine.events_undelivered),
     );
+    let engine = &snapshot.engine;
+    let lanes = |label: &str, counts: &[(&str, u64)]| -> Vec<(String, f64)> {
+        counts.iter().map(|(value, count)| (format!("{{{label}=\"{value}\"}}"), *count as f64)).collect()
+    };
+    family(
+        "fide_lane_packets_total",
+        "counter",
+        "Packets of programs' lanes.",
+        &lanes(
+            "direction",
+            &[
+                ("sent", engine.lane_packets_sent),
+                ("received", engine.lane_packets_received),
+                ("lost", engine.lane_packets_lost),
+            ],
+        ),
+    );
+    family(
+        "fide_lane_messages_dropped_total",
+        "counter",
+        "Messages of programs' lanes that were dropped here.",
+        &lanes(
+            "reason",
+            &[
+                ("exceeded", engine.lane_messages_exceeded),
+                ("no_lane", engine.lane_messages_stray),
+                ("no_listener", engine.lane_messages_unheard),
+            ],
+        ),
+    );
+    family(
+        "fide_lane_chunks_damaged_total",
+        "counter",
+        "Chunks whose checksum did not fit.",
+        &plain(engine.lane_chunks_damaged),
+    );
     out
 }

@@ -39,6 +39,17 @@ pub struct EngineCounters {
     pub piggybacks_declined: u64,
     pub slot_reads_failed: u64,
     pub ring_broken: u64,
+    pub lane_packets_sent: u64,
+    pub lane_packets_received: u64,
+    /// Came over no tree.
+    pub lane_packets_lost: u64,
+    pub lane_chunks_damaged: u64,
+    /// Dropped, as they were beyond their lane's contract.
+    pub lane_messages_exceeded: u64,
+    /// Dropped, as they were for no lane of their program.
+    pub lane_messages_stray: u64,
+    /// Arrived for a service to which nobody listens.
+    pub lane_messages_unheard: u64,
 }
 
 impl Snapshot {

@@ -137,6 +137,8 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
     let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    // More of them need rights that are given up soon.
+    let templates = host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?;
     let hears = if config.controller.is_some() { hear_all(&interfaces)? } else { Vec::new() };
     host.rungs.bound = bound;
     let rings = match &host.kernel {
@@ -195,6 +197,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         detector,
         senders: host.senders,
         trees: config.controller.is_some(),
+        salvage: config.salvage(),
         receivers: host.receivers,
         kernel: host.kernel,
         names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
@@ -243,7 +246,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let _joined = host.joined;
     let _hears = hears;
     let trees = match &config.controller {
-        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names)?),
+        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names, templates)?),
         None => None,
     };
     let mut control = Control::new(
@@ -326,9 +329,11 @@ fn taken_over(successor: &Successor, name: &str) -> Result<Begin, StartError> {
     for session in state.sessions {
         let (region, events) = (next()?, next()?);
         let channel = if session.ring { Channel::Ring } else { Channel::Inbox(events.try_clone()?) };
-        let memory = Memory { region: AgentSession::take_over(region.try_clone()?)?, channel };
+        let doorbell = control::doorbell()?;
+        let region_here = AgentSession::take_over(region.try_clone()?)?;
+        let memory = Memory { region: region_here, channel, doorbell: doorbell.try_clone()? };
         memories.push((session.client, Box::new(memory)));
-        sessions.push((session, region, events));
+        sessions.push((session, region, events, doorbell));
     }
     let mut processes = Vec::new();
     for process in state.processes {
@@ -589,6 +594,7 @@ fn load(
         port: config.port,
         ifindex,
         any_plane: config.controller.is_some(),
+        salvage: config.salvage(),
         key: keys.current.0,
     };
     let maps = match maps {

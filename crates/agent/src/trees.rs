@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planned trees: this host's side of the controller (FiDe §3.3).
 //!
-//! Two threads beside the agent's own, neither of which anything waits for: one keeps the lane of this host's heartbeats
-//! and follows what the controller tells; one tells it which trees of others are missed here. What a plane's packets are
+//! Three threads beside the agent's own, none of which anything waits for: one keeps the lane of this host's heartbeats
+//! and follows what the controller tells; one tells it which trees of others are missed here; one keeps the lanes of
+//! programs. What a plane's packets are
 //! sent to is changed by the control thread, at the controller's word, and written down: an agent that starts while no
 //! controller answers sends on the trees it had. A controller that is down stops nobody.
 
+mod lanes;
 mod memory;
 mod poll;
 mod report;
@@ -25,17 +27,21 @@ use std::{
     thread,
 };
 
+use fide_client::protocol::Refusal;
 use fide_controller::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };
+use fide_lane::link::Sender;
 use fide_wire::MAX_PLANES;
 use rustix::event::EventfdFlags;
 
 use crate::{
-    command::{quiet, ring},
+    command::{Command, Reply, quiet, ring},
     config::{Config, Controller},
+    privileges,
 };
+pub use lanes::{Ask, Input};
 pub use memory::{Kept, Tree};
 
 /// Name of the lane that carries a host's heartbeats.
@@ -46,9 +52,17 @@ const ORDERS: usize = 4;
 /// still missed then is told by the next event of its kind.
 const REPORTS: usize = 4 * fide_wire::MAX_HOSTS;
 
+/// What the lanes' thread is told before it has taken it in: programs' requests ([`crate::control`] bounds them) and what the
+/// controller tells.
+const INPUTS: usize = 1024;
+
 /// What the control thread is to do.
 #[derive(Debug)]
 pub enum Order {
+    /// Have the loop carry out a command; what it answers.
+    Call { command: Command, done: SyncSender<Reply> },
+    /// Answer a program's request about a lane.
+    Answer { ticket: u64, answer: Result<serde_json::Value, Refusal> },
     /// Send a plane's packets to this group; then say so.
     Aim { plane: u8, tree: Tree, done: SyncSender<()> },
     /// There is no second tree, and the controller's policy is to stop then.
@@ -69,6 +83,7 @@ pub struct Trees {
     orders: Receiver<Order>,
     wake: Arc<OwnedFd>,
     reports: SyncSender<Report>,
+    lanes: SyncSender<Input>,
     kept: Kept,
     path: PathBuf,
 }
@@ -116,6 +131,7 @@ impl Trees {
         me: u16,
         incarnation: u32,
         interfaces: &[String],
+        senders: Vec<Sender>,
     ) -> Result<Self, TreesError> {
         let path = config.state_dir.join(memory::FILE);
         let kept = Kept::load(&path)?;
@@ -138,11 +154,21 @@ impl Trees {
         let wake = Arc::new(
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?,
         );
-        let poll = poll::Poll::new(talk()?, send, wake.clone(), kept.clone(), tls.clone());
-        thread::Builder::new().name("fide-trees".to_owned()).spawn(move || poll.run())?;
+        let (lanes, inputs) = sync_channel(INPUTS);
+        let keeper = lanes::Lanes::new(talk()?, send.clone(), wake.clone(), senders);
+        let poll = poll::Poll::new(talk()?, send, wake.clone(), lanes.clone(), kept.clone(), tls.clone());
         let report = talk()?;
-        thread::Builder::new().name("fide-reports".to_owned()).spawn(move || report::run(report, &missed))?;
-        Ok(Self { orders, wake, reports, kept, path })
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let unprivileged = move || {
+                let _ = privileges::drop_excess();
+                run();
+            };
+            thread::Builder::new().name(name.to_owned()).spawn(unprivileged)
+        };
+        spawn("fide-lanes", Box::new(move || keeper.run(&inputs)))?;
+        spawn("fide-trees", Box::new(move || poll.run()))?;
+        spawn("fide-reports", Box::new(move || report::run(report, &missed)))?;
+        Ok(Self { orders, wake, reports, lanes, kept, path })
     }
 
     /// Readable when there is an order.
@@ -167,6 +193,16 @@ impl Trees {
     /// Trees in use.
     pub fn kept(&self) -> &Kept {
         &self.kept
+    }
+
+    /// Has the lanes' thread do something; never waits. What it cannot take now is given back.
+    ///
+    /// # Errors
+    /// The input.
+    pub fn ask(&self, input: Input) -> Result<(), Input> {
+        self.lanes.try_send(input).map_err(|error| match error {
+            TrySendError::Full(input) | TrySendError::Disconnected(input) => input,
+        })
     }
 
     /// Tells the controller; never waits.

@@ -65,6 +65,7 @@ impl From<Error> for Failure {
                 ErrorCode::UnknownHost => libc::EHOSTUNREACH,
                 ErrorCode::TimeoutTooShort => libc::ERANGE,
                 ErrorCode::Full => libc::ENOSPC,
+                ErrorCode::NoCapacity => libc::EBUSY,
                 ErrorCode::NotFound => libc::ENOENT,
                 ErrorCode::BadRequest => libc::EINVAL,
                 ErrorCode::Gone => libc::ESRCH,
@@ -86,7 +87,10 @@ impl From<Error> for Failure {
 impl From<Declined> for Failure {
     fn from(declined: Declined) -> Self {
         let code = match declined {
-            Declined::TooLarge { .. } => libc::EMSGSIZE,
+            Declined::TooLarge { .. } | Declined::MessageTooLarge { .. } => libc::EMSGSIZE,
+            Declined::Service => libc::EINVAL,
+            Declined::NoLane => libc::ENOENT,
+            Declined::Detached => libc::ENOTCONN,
             Declined::Full => libc::EAGAIN,
             Declined::NotJoined => libc::ENOENT,
             Declined::Broken => libc::EIO,

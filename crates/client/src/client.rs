@@ -4,6 +4,7 @@
 use crate::{
     error::{Declined, Error},
     event::{Event, MonitorId, ProcessId},
+    lanes::{Fed, Lanes},
     link::{Link, Received},
     memory::{Live, Memory, now_ns},
     protocol::{
@@ -122,12 +123,15 @@ pub struct Client {
     pub(crate) attempt: u32,
     /// What a new agent has still to be told; the one being told now is last.
     pub(crate) todo: Vec<Item>,
+    /// Request and lane: being opened again.
+    pub(crate) reopening: Option<(u64, u32)>,
     pub(crate) hello: HelloOk,
     pub(crate) memory: Memory,
     live: Live,
     pub(crate) registry: Registry,
+    pub(crate) lanes: Lanes,
     pub(crate) pending: VecDeque<Event>,
-    next_id: u64,
+    pub(crate) next_id: u64,
     pub(crate) lost_seen: u64,
     pub(crate) counters: Counters,
     pub(crate) buffer: Box<[u8; MESSAGE_MAX]>,
@@ -139,12 +143,13 @@ enum Failed {
     Late,
 }
 
-/// Sends one request and waits for its reply; others' replies (to calls given up) are skipped.
+/// Sends one request and waits for its reply; others' replies (to calls given up, or not waited for) go to `others`.
 fn exchange(
     link: &Link,
     request: &Request,
     buffer: &mut [u8; MESSAGE_MAX],
     timeout: Duration,
+    others: &mut Vec<(Reply, Vec<OwnedFd>)>,
 ) -> Result<(Reply, Vec<OwnedFd>), Failed> {
     let deadline_ns = now_ns().saturating_add(timeout.as_nanos() as u64);
     match link.send(&request.to_bytes()) {
@@ -156,7 +161,10 @@ fn exchange(
         match link.receive(buffer) {
             Received::Message(len, fds) => match Reply::parse(&buffer[..len]) {
                 Ok(reply) if reply.id == request.id => return Ok((reply, fds)),
-                Ok(_) => continue,
+                Ok(reply) => {
+                    others.push((reply, fds));
+                    continue;
+                }
                 Err(error) => return Err(Failed::Gone(format!("the agent sent what is no reply: {error}"))),
             },
             Received::Gone(why) => return Err(Failed::Gone(why)),
@@ -193,12 +201,12 @@ impl Client {
         let link = Link::connect(&path).map_err(|errno| Error::NoAgent { path: path.clone(), errno })?;
         let op = Op::Hello { protocol: PROTOCOL_VERSION, program: program.clone(), session: None };
         let mut buffer = Box::new([0; MESSAGE_MAX]);
-        let (reply, fds) = exchange(&link, &Request { id: 1, op }, &mut buffer, options.call_timeout).map_err(
-            |failed| match failed {
-                Failed::Gone(why) => Error::HungUp { op: "hello", why },
-                Failed::Late => late("hello", options.call_timeout),
-            },
-        )?;
+        let request = Request { id: 1, op };
+        let greeted = exchange(&link, &request, &mut buffer, options.call_timeout, &mut Vec::new());
+        let (reply, fds) = greeted.map_err(|failed| match failed {
+            Failed::Gone(why) => Error::HungUp { op: "hello", why },
+            Failed::Late => late("hello", options.call_timeout),
+        })?;
         let hello = checked_hello(reply)?;
         let memory = Memory::map(&hello, fds)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
@@ -217,9 +225,11 @@ impl Client {
             state: State::Away,
             attempt: 0,
             todo: Vec::new(),
+            reopening: None,
             hello,
             memory,
             registry: Registry::default(),
+            lanes: Lanes::default(),
             pending: VecDeque::with_capacity(DRAIN_MAX),
             next_id: 1,
             counters: Counters::default(),
@@ -254,15 +264,30 @@ impl Client {
         self.next_id
     }
 
-    fn call<T: serde::de::DeserializeOwned>(&mut self, name: &'static str, op: Op) -> Result<T, Error> {
+    pub(crate) fn call<T: serde::de::DeserializeOwned>(&mut self, name: &'static str, op: Op) -> Result<T, Error> {
+        self.call_for(name, op, self.call_timeout).map(|(answer, _)| answer)
+    }
+
+    /// Asks, and waits for the answer and its descriptors.
+    pub(crate) fn call_for<T: serde::de::DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        op: Op,
+        timeout: Duration,
+    ) -> Result<(T, Vec<OwnedFd>), Error> {
         self.await_attached()?;
         let request = Request { id: self.new_id(), op };
         let State::Attached(link) = &self.state else {
             return Err(Error::Detached("no agent answers".into()));
         };
-        match exchange(link, &request, &mut self.buffer, self.call_timeout) {
-            Ok((reply, _)) => Ok(reply.result()?),
-            Err(Failed::Late) => Err(late(name, self.call_timeout)),
+        let mut others = Vec::new();
+        let outcome = exchange(link, &request, &mut self.buffer, timeout, &mut others);
+        for (reply, fds) in others {
+            self.late_reply(reply, fds);
+        }
+        match outcome {
+            Ok((reply, fds)) => Ok((reply.result()?, fds)),
+            Err(Failed::Late) => Err(late(name, timeout)),
             Err(Failed::Gone(why)) => {
                 self.detach(&why);
                 Err(Error::HungUp { op: name, why })
@@ -271,7 +296,7 @@ impl Client {
     }
 
     /// While the agent is away, looks for it for as long as a call may take.
-    fn await_attached(&mut self) -> Result<(), Error> {
+    pub(crate) fn await_attached(&mut self) -> Result<(), Error> {
         let deadline_ns = now_ns().saturating_add(self.call_timeout.as_nanos() as u64);
         while !self.is_attached() {
             let remaining = deadline_ns.saturating_sub(now_ns());
@@ -432,7 +457,11 @@ impl Client {
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        Counters { unknown: self.registry.unknown, duplicates: self.registry.duplicates, ..self.counters }
+        Counters {
+            unknown: self.registry.unknown + self.counters.unknown,
+            duplicates: self.registry.duplicates,
+            ..self.counters
+        }
     }
 
     /// What is known of a monitor's target now: what this client was told, else what the alive table says.
@@ -547,10 +576,15 @@ impl Client {
     }
 
     fn drain_some(&mut self) -> Result<usize, Error> {
-        let Self { memory, registry, pending, counters, .. } = self;
+        let Self { memory, registry, lanes, pending, counters, .. } = self;
         let records = memory.drain(DRAIN_MAX, |bytes| {
             let fed = EventRecord::split(bytes).and_then(|(record, data)| {
-                registry.feed(&record, record.decode(data)?, |event| pending.push_back(event));
+                let told = record.decode(data)?;
+                match lanes.feed(&record, &told) {
+                    Fed::Told(event) => pending.push_back(event),
+                    Fed::Nobody => counters.unknown += 1,
+                    Fed::NotMine => registry.feed(&record, told, |event| pending.push_back(event)),
+                }
                 Ok(())
             });
             counters.undecodable += u64::from(fed.is_err());
@@ -583,7 +617,7 @@ fn micros(duration: Duration) -> u32 {
 }
 
 /// The agent does not know what is to be ended: it is ended.
-fn forgiving(outcome: Result<Empty, Error>) -> Result<(), Error> {
+pub(crate) fn forgiving(outcome: Result<Empty, Error>) -> Result<(), Error> {
     match outcome {
         Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),
         other => other.map(drop),

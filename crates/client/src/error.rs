@@ -96,7 +96,7 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// Why a piggyback was declined (FiDe §3.1: a call that would exceed `pbsize` is declined).
+/// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was declined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
     /// Longer than what is granted; sending it again will not help.
@@ -107,12 +107,29 @@ pub enum Declined {
         /// Bytes granted per heartbeat.
         pbsize: u16,
     },
-    /// The outbox is full; heartbeats will drain it.
-    #[error("outbox full; the agent sends one piggyback per heartbeat")]
+    /// The outbox is full; the agent will drain it.
+    #[error("outbox full; the agent sends one piggyback per heartbeat, and one packet per period of a lane")]
     Full,
     /// Only a joined process can send.
     #[error("not joined; join before piggybacking")]
     NotJoined,
+    /// Longer than the lane carries.
+    #[error("message of {len} bytes, this lane carries at most {max}")]
+    MessageTooLarge {
+        /// Bytes asked for.
+        len: usize,
+        /// Longest message.
+        max: u32,
+    },
+    /// Service 0 is nobody's.
+    #[error("service 0; services are 1 to 255")]
+    Service,
+    /// It was closed or terminated.
+    #[error("no such lane; open it first")]
+    NoLane,
+    /// The agent is away, or the lane is being opened again at a new one.
+    #[error("the lane is not there just now: the agent is away, or opens it again")]
+    Detached,
     /// The outbox is damaged; it is replaced at the next re-attachment.
     #[error("outbox damaged")]
     Broken,

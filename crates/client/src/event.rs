@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a client is told.
 
-use crate::protocol::Refusal;
+use crate::{
+    lanes::{LaneGrant, LaneId, LaneReason},
+    protocol::Refusal,
+};
 use fide_shm::event::Reason;
 use std::{sync::Arc, time::Duration};
 
@@ -126,6 +129,45 @@ pub enum Event {
         /// The host that was not suspected.
         host_id: u16,
     },
+    /// A message came over a lane, for a service that this client listens to (X-Lane §2.4).
+    LaneMessage {
+        /// Host id of the sender.
+        host_id: u16,
+        /// Its agent's incarnation.
+        incarnation: u32,
+        /// 1..=255.
+        service: u8,
+        /// Number of the packet: of one sending lane, later packets have higher ones.
+        seq: u64,
+        /// This host's CLOCK_MONOTONIC when the packet was seen.
+        rx_ns: u64,
+        /// Tree that it came over first.
+        plane: u8,
+        /// The message.
+        bytes: Box<[u8]>,
+    },
+    /// A lane's terms are other ones (X-Lane `bandwidthChanged`). Those before hold until the grace period is over.
+    LaneChanged {
+        /// Of which lane.
+        lane: LaneId,
+        /// What it grants now.
+        grant: LaneGrant,
+        /// Why.
+        reason: LaneReason,
+        /// How long the terms before still hold.
+        grace: Duration,
+    },
+    /// A lane is over (X-Lane `bandwidthTerminated`); open another one.
+    LaneTerminated {
+        /// Which lane.
+        lane: LaneId,
+        /// Its name.
+        name: Arc<str>,
+        /// Why.
+        why: Box<str>,
+        /// How long it may still be used.
+        grace: Duration,
+    },
     /// The agent went away. Nothing is lost yet; if it stays away, the lease runs out and this host is fenced.
     Detached {
         /// What was seen.
@@ -138,7 +180,7 @@ pub enum Event {
     },
     /// A new agent refused to register a process or monitor again; it is no longer registered.
     Dropped {
-        /// What: "name" of a process or "name@host" of a monitor.
+        /// What: "name" of a process or a lane, or "name@host" of a monitor.
         what: Arc<str>,
         /// Why.
         refusal: Refusal,

@@ -22,6 +22,7 @@
 //! | `client` | [`Client`]: calls, the event loop's part |
 //! | `reattach` | what happens when the agent goes away and comes back |
 //! | `eager` | [`wake_eagerly`]: a thread that is run soon after it is woken |
+//! | `lanes` | messages with a latency contract: what is asked for, granted, sent |
 //! | `registry` | which watch is whose, which verdict was told already |
 //! | `memory`, `link` | mapped memory and the socket |
 //! | [`capi`] | the C ABI |
@@ -36,6 +37,7 @@ mod client;
 mod eager;
 mod error;
 mod event;
+mod lanes;
 mod link;
 mod memory;
 mod reattach;
@@ -53,4 +55,5 @@ pub use fide_shm::{
     event::Reason,
     table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state},
 };
+pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
 pub use memory::{Live, now_ns};

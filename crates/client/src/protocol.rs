@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 /// Version spoken by this library; an agent that speaks another refuses `hello` with [`ErrorCode::Version`].
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Longest message, both ways, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// Where agents listen unless told otherwise.
@@ -82,6 +82,38 @@ pub enum Op {
         /// Given by `monitor`.
         watch: u32,
     },
+    /// Ask for a lane (X-Lane Listing 1 `requestBandwidth`); reply [`LaneOk`], with the session's doorbell as descriptor. The
+    /// answer comes when the lane can be used.
+    OpenLane {
+        /// Name on this host.
+        name: String,
+        /// What for.
+        #[serde(flatten)]
+        asked: LaneAsked,
+    },
+    /// Other terms for a lane (`changeBandwidth`); reply [`LaneOk`].
+    ChangeLane {
+        /// Given by `open_lane`.
+        handle: u8,
+        /// What for.
+        #[serde(flatten)]
+        asked: LaneAsked,
+    },
+    /// Give a lane back (`releaseBandwidth`); reply [`Empty`].
+    CloseLane {
+        /// Given by `open_lane`.
+        handle: u8,
+    },
+    /// Hear the messages of a service; reply [`Empty`].
+    Listen {
+        /// 1..=255.
+        service: u8,
+    },
+    /// Hear them no longer; reply [`Empty`].
+    Unlisten {
+        /// 1..=255.
+        service: u8,
+    },
     /// Hand everything over to the agent that asks (`fide agent --takeover`): maps, sockets, sequence numbers. Only
     /// for the agent's own user and root.
     TakeOver {
@@ -108,6 +140,33 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
     },
+}
+
+/// What a lane is asked for (X-Lane Listing 1, `struct request`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneAsked {
+    /// Names of hosts.
+    pub receivers: Vec<String>,
+    /// Longest message, in bytes.
+    pub message_max_bytes: u32,
+    /// Messages of that length in one packet.
+    #[serde(default = "one")]
+    pub messages_max: u32,
+    /// Shortest time between two packets.
+    pub period_ns: u64,
+    /// Sub-lane; 0 is served first.
+    #[serde(default)]
+    pub priority: u8,
+    /// Disjoint trees; as many as there are planes unless it is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<u8>,
+    /// Refused if it would be later than this at any receiver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_max_ns: Option<u64>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// The steps of a takeover, in order. Between the second and the third the old agent repeats its last heartbeat.
@@ -162,7 +221,7 @@ pub struct Refusal {
 pub enum ErrorCode {
     /// Agent and client speak different protocol versions; the message names both.
     Version,
-    /// Another live process of this host has that name.
+    /// Another live process, or another lane, of this host has that name.
     NameTaken,
     /// The caller may not do that (join a process of another user, say).
     NotPermitted,
@@ -170,9 +229,11 @@ pub enum ErrorCode {
     UnknownHost,
     /// The wanted timeout is below what this host was measured to hold; the message names that.
     TimeoutTooShort,
-    /// A bound is reached (sessions, slots, watches, piggyback capacity).
+    /// A bound is reached (sessions, slots, watches, lanes, piggyback capacity).
     Full,
-    /// No such slot, watch, event or process.
+    /// The network cannot hold it; the message names the link.
+    NoCapacity,
+    /// No such slot, watch, event, process or lane.
     NotFound,
     /// The request could not be understood.
     BadRequest,
@@ -256,6 +317,31 @@ pub struct MonitorOk {
     pub incarnation: u32,
 }
 
+/// Reply to `open_lane` and `change_lane` (X-Lane Listing 1, `struct resources`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneOk {
+    /// Names the lane in calls, events and the outbox.
+    pub handle: u8,
+    /// The controller's number.
+    pub lane: u64,
+    /// Largest packet.
+    pub packet_max_bytes: u32,
+    /// Longest message.
+    pub message_max_bytes: u32,
+    /// Shortest time between two packets.
+    pub period_ns: u64,
+    /// Whether the two below are bounds; else it is best effort.
+    pub bounded: bool,
+    /// Between hosts, at the nearest receiver.
+    #[serde(default)]
+    pub latency_min_ns: u64,
+    /// Beyond that, at the farthest.
+    #[serde(default)]
+    pub jitter_max_ns: u64,
+    /// Trees in use.
+    pub trees: u8,
+}
+
 /// What an agent knows of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -293,7 +379,7 @@ impl Request {
     /// A [`Reply`] with [`ErrorCode::BadRequest`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Reply> {
         let refuse = |id, message: String| {
-            let hint = "a request is one JSON object {\"id\": number, \"op\": \"hello|join|quit|monitor|unmonitor|status|explain|metrics|events\", ...}";
+            let hint = "a request is one JSON object {\"id\": number, \"op\": \"hello|join|quit|monitor|unmonitor|open_lane|change_lane|close_lane|listen|unlisten|status|explain|metrics|events\", ...}";
             Reply::error(id, Refusal::new(ErrorCode::BadRequest, message, hint))
         };
         if bytes.len() > MESSAGE_MAX {

@@ -7,6 +7,8 @@
 //!                                  └── refused, late ─┴──────────────────────────┘
 //! ```
 //!
+//! Lanes are opened anew after that, one by one; the agent finds them at the controller as they were.
+//!
 //! All of it happens inside `poll_event`, `wait_event` and the calls, on the caller's thread, without waiting: a timer
 //! in the client's epoll set says when to try again. Meanwhile the old alive table stays mapped: its lease runs out and
 //! the client is fenced, whatever became of the agent. The old ring is read on, too.
@@ -16,7 +18,7 @@ use crate::{
     event::Event,
     link::{Link, Received},
     memory::Memory,
-    protocol::{JoinOk, MonitorOk, Op, PROTOCOL_VERSION, Refusal, Reply, Request},
+    protocol::{Empty, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, Refusal, Reply, Request},
 };
 use rustix::{
     event::epoll,
@@ -46,6 +48,7 @@ pub(crate) enum State {
 pub(crate) enum Item {
     Process(u32),
     Monitor(u32),
+    Service(u8),
 }
 
 impl State {
@@ -73,6 +76,8 @@ impl Client {
             let _ = epoll::delete(&self.epoll, link.as_fd());
         }
         self.state = State::Away;
+        self.reopening = None;
+        self.lanes.away();
         let pause = BACKOFF_MIN_NS.saturating_mul(1 << self.attempt.min(20)).min(BACKOFF_MAX_NS);
         self.attempt = self.attempt.saturating_add(1);
         self.arm(pause);
@@ -135,8 +140,33 @@ impl Client {
                 }
                 self.register_next();
             }
-            // A late reply to a call that was given up.
-            _ => (),
+            _ => self.late_reply(reply, fds),
+        }
+    }
+
+    /// A reply to a lane that is being opened again, or to a call that was given up.
+    pub(crate) fn late_reply(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
+        let Some((_, lane)) = self.reopening.take_if(|(id, _)| *id == reply.id) else { return };
+        match reply.result::<LaneOk>() {
+            Ok(granted) => self.lanes.opened(lane, granted, fds),
+            Err(refusal) => {
+                if let Some(held) = self.lanes.held.remove(&lane) {
+                    self.pending.push_back(Event::Dropped { what: held.wanted.name.as_str().into(), refusal });
+                }
+            }
+        }
+        self.reopen_next();
+    }
+
+    /// Has the next lane opened at the new agent. That takes the controller and switches, so nothing waits for it.
+    fn reopen_next(&mut self) {
+        let State::Attached(link) = &self.state else { return };
+        let Some((lane, op)) = self.lanes.next_away() else { return };
+        self.next_id += 1;
+        let id = self.next_id;
+        match link.send(&Request { id, op }.to_bytes()) {
+            Ok(()) => self.reopening = Some((id, lane)),
+            Err(_) => self.detach("the agent hung up"),
         }
     }
 
@@ -162,7 +192,8 @@ impl Client {
             // Taken from the end: processes first, then monitors, each in the order of the first time.
             let monitors = self.registry.monitors.keys().rev().map(|id| Item::Monitor(*id));
             let processes = self.registry.processes.keys().rev().map(|id| Item::Process(*id));
-            self.todo = monitors.chain(processes).collect();
+            let services = self.lanes.services.iter().map(|service| Item::Service(*service));
+            self.todo = services.chain(monitors).chain(processes).collect();
         }
         self.state = State::Registering { link, id };
         self.register_next();
@@ -176,6 +207,7 @@ impl Client {
         }
         self.attempt = 0;
         self.pending.push_back(Event::Reattached { resumed });
+        self.reopen_next();
     }
 
     /// Asks for the next registration, or is done.
@@ -189,6 +221,7 @@ impl Client {
                 beat_timeout_us: joined.beat_timeout_us,
             }),
             Item::Monitor(id) => self.registry.monitors.get(id).map(|m| m.wanted.op(&m.target)),
+            Item::Service(service) => Some(Op::Listen { service: *service }),
         };
         let id = self.new_id();
         let sent = op.is_some_and(|op| link.send(&Request { id, op }.to_bytes()).is_ok());
@@ -218,6 +251,9 @@ impl Client {
                 (_, Ok(_)) => None,
                 (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
             },
+            Item::Service(service) => {
+                reply.result::<Empty>().err().map(|refusal| (format!("service {service}").into(), refusal))
+            }
         };
         if let Some((what, refusal)) = refused {
             self.pending.push_back(Event::Dropped { what, refusal });

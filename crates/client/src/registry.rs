@@ -185,6 +185,8 @@ impl Registry {
             Told::PathRestored => tell(Event::PathRestored { host_id: record.host, plane: record.plane }),
             Told::Rejoined => tell(Event::Rejoined { incarnation: record.incarnation }),
             Told::ObserverStalled => tell(Event::ObserverStalled { host_id: record.host }),
+            // Taken before they come here.
+            Told::LaneMessage { .. } | Told::LaneChanged(_) | Told::LaneTerminated { .. } => self.unknown += 1,
         }
     }
 

@@ -39,6 +39,23 @@ pub mod kind {
     pub const REJOINED: u32 = 11;
     /// The observer itself did not run on time; its suspicion was withheld.
     pub const OBSERVER_STALLED: u32 = 12;
+    /// A message of a lane. `host` sent it, `slot` is its service, `code` the lane's index there, `seq` the packet's number,
+    /// data its bytes.
+    pub const LANE_MESSAGE: u32 = 13;
+    /// Other terms for the own lane `code`. Data: [`super::LaneTerms`].
+    pub const LANE_CHANGED: u32 = 14;
+    /// The own lane `code` is over after `at_ns` more nanoseconds. Data: why, for people.
+    pub const LANE_TERMINATED: u32 = 15;
+}
+
+/// Values of [`LaneTerms::reason`] (X-Lane Listing 1, `enum Reason`).
+pub mod lane_reason {
+    /// Traffic engineering: others came, went or moved.
+    pub const TE: u8 = 1;
+    /// It sent more than agreed.
+    pub const BW_EXCEEDED: u8 = 2;
+    /// It used less than half.
+    pub const BW_UNUSED: u8 = 3;
 }
 
 /// Values of [`EventRecord::reason`].
@@ -91,7 +108,32 @@ pub struct EventRecord {
     pub flags: u8,
 }
 
+/// What a lane grants (X-Lane Listing 1, `struct resources`), as it lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LaneTerms {
+    /// Largest packet.
+    pub packet_max_bytes: u32,
+    /// Largest message.
+    pub message_max_bytes: u32,
+    /// Shortest time between two packets.
+    pub period_ns: u64,
+    /// Of the fastest way to the nearest receiver; meaningless if not `bounded`.
+    pub latency_min_ns: u64,
+    /// Beyond `latency_min_ns`, to the farthest receiver over the slowest tree; meaningless if not `bounded`.
+    pub jitter_max_ns: u64,
+    /// For how long the terms before still hold.
+    pub grace_ns: u64,
+    /// One of [`lane_reason`].
+    pub reason: u8,
+    /// 1: the latency is bounded. 0: best effort.
+    pub bounded: u8,
+    /// 0.
+    pub reserved: [u8; 6],
+}
+
 const _: () = {
+    assert!(size_of::<LaneTerms>() == 48);
     assert!(size_of::<EventRecord>() == EVENT_HEADER);
     assert!(std::mem::offset_of!(EventRecord, incarnation) == 8);
     assert!(std::mem::offset_of!(EventRecord, seq) == 16);
@@ -194,6 +236,20 @@ pub enum Event<'a> {
     Rejoined,
     /// See [`kind::OBSERVER_STALLED`].
     ObserverStalled,
+    /// See [`kind::LANE_MESSAGE`].
+    LaneMessage {
+        /// 1..=255.
+        service: u8,
+        /// Its bytes.
+        bytes: &'a [u8],
+    },
+    /// See [`kind::LANE_CHANGED`].
+    LaneChanged(LaneTerms),
+    /// See [`kind::LANE_TERMINATED`].
+    LaneTerminated {
+        /// For people.
+        why: &'a [u8],
+    },
 }
 
 impl EventRecord {
@@ -237,6 +293,12 @@ impl EventRecord {
             kind::PATH_RESTORED => Event::PathRestored,
             kind::REJOINED => Event::Rejoined,
             kind::OBSERVER_STALLED => Event::ObserverStalled,
+            kind::LANE_MESSAGE => Event::LaneMessage { service: self.slot, bytes: data },
+            kind::LANE_CHANGED => {
+                let short = EventError::Short { len: data.len(), needed: size_of::<LaneTerms>() };
+                Event::LaneChanged(LaneTerms::read_from_bytes(data).map_err(|_| short)?)
+            }
+            kind::LANE_TERMINATED => Event::LaneTerminated { why: data },
             other => return Err(EventError::Kind(other)),
         })
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The region that one client shares with its agent: a beat counter, an outbox for piggybacks, an inbox for events.
+//! The region that one client shares with its agent: a beat counter, an outbox for piggybacks, one for messages of lanes, an
+//! inbox for events.
 //!
 //! The client may write all of it and need not be honest: the agent reads the outbox with checks, and what a client
 //! does to its inbox hurts only that client.
@@ -16,11 +17,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// First word of a session region ("FiDeSES1").
 pub const SESSION_MAGIC: u64 = u64::from_le_bytes(*b"FiDeSES1");
 /// Version of its layout.
-pub const SESSION_VERSION: u32 = 1;
+pub const SESSION_VERSION: u32 = 2;
 /// Bytes of the outbox: 11 piggybacks of the largest size.
 pub const OUTBOX_BYTES: usize = 16 << 10;
 /// Bytes of the inbox: about a thousand verdicts.
 pub const INBOX_BYTES: usize = 256 << 10;
+
+/// Bytes of the lanes' outbox: 56 messages of the largest size.
+pub const LANE_OUTBOX_BYTES: usize = 64 << 10;
+/// Longest message of a lane: 40 chunks of the larger kind.
+pub const LANE_MESSAGE_MAX: usize = 1160;
 
 #[repr(C, align(64))]
 struct Line(AtomicU64);
@@ -48,6 +54,7 @@ struct Layout {
     lost: Line,
     outbox: Ring<{ OUTBOX_BYTES / 8 }>,
     inbox: Ring<{ INBOX_BYTES / 8 }>,
+    lanes: Ring<{ LANE_OUTBOX_BYTES / 8 }>,
 }
 
 // SAFETY: atomics and arrays of atomics only; alignment 64.
@@ -58,8 +65,20 @@ const _: () = {
     assert!(std::mem::offset_of!(Layout, lost) == 128);
     assert!(std::mem::offset_of!(Layout, outbox) == 192);
     assert!(std::mem::offset_of!(Layout, inbox) == 192 + 128 + OUTBOX_BYTES);
-    assert!(size_of::<Layout>() == 192 + 128 + OUTBOX_BYTES + 128 + INBOX_BYTES);
+    assert!(std::mem::offset_of!(Layout, lanes) == 192 + 128 + OUTBOX_BYTES + 128 + INBOX_BYTES);
+    assert!(size_of::<Layout>() == 192 + 128 + OUTBOX_BYTES + 128 + INBOX_BYTES + 128 + LANE_OUTBOX_BYTES);
 };
+
+/// What a client left for a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneMessage<'a> {
+    /// Of the lane.
+    pub handle: u8,
+    /// 0 is nobody's.
+    pub service: u8,
+    /// At most [`LANE_MESSAGE_MAX`].
+    pub bytes: &'a [u8],
+}
 
 /// The agent's end of a session.
 #[derive(Debug)]
@@ -67,6 +86,7 @@ pub struct AgentSession {
     region: Region<Layout>,
     outbox: Consumer,
     inbox: Producer,
+    lanes: Consumer,
 }
 
 /// The client's end of a session.
@@ -75,6 +95,7 @@ pub struct ClientSession {
     region: std::sync::Arc<Region<Layout>>,
     outbox: Producer,
     inbox: Consumer,
+    lanes: Producer,
 }
 
 impl AgentSession {
@@ -103,7 +124,8 @@ impl AgentSession {
         let layout = validated(&region)?;
         let outbox = Consumer::attach(layout.outbox.as_ref())?;
         let inbox = Producer::attach(layout.inbox.as_ref())?;
-        Ok(Self { region, outbox, inbox })
+        let lanes = Consumer::attach(layout.lanes.as_ref())?;
+        Ok(Self { region, outbox, inbox, lanes })
     }
 
     /// The client's beat counter. Whatever it is, only its changes mean something.
@@ -123,6 +145,15 @@ impl AgentSession {
     /// Whether the outbox holds anything.
     pub fn outbox_is_empty(&self) -> bool {
         self.outbox.is_empty(self.region.get().outbox.as_ref())
+    }
+
+    /// Takes the oldest message for a lane; its bytes are copied into `buffer`. Bounded by one record.
+    ///
+    /// # Errors
+    /// [`Broken`], for good: the client wrote nonsense; its session should be closed.
+    pub fn pop_lane<'b>(&mut self, buffer: &'b mut [u8; LANE_MESSAGE_MAX]) -> Result<Option<LaneMessage<'b>>, Broken> {
+        let popped = self.lanes.pop(self.region.get().lanes.as_ref(), buffer)?;
+        Ok(popped.map(|(tag, len)| LaneMessage { handle: tag as u8, service: (tag >> 8) as u8, bytes: &buffer[..len] }))
     }
 
     /// Puts an encoded event into the inbox. The caller wakes the client (eventfd).
@@ -166,7 +197,8 @@ impl ClientSession {
         let layout = validated(&region)?;
         let outbox = Producer::attach(layout.outbox.as_ref())?;
         let inbox = Consumer::attach(layout.inbox.as_ref())?;
-        Ok(Self { region, outbox, inbox })
+        let lanes = Producer::attach(layout.lanes.as_ref())?;
+        Ok(Self { region, outbox, inbox, lanes })
     }
 
     /// The beat counter, usable from other threads.
@@ -183,6 +215,18 @@ impl ClientSession {
             return Err(PushError::TooLong { len: bytes.len(), limit: PIGGYBACK_MAX });
         }
         self.outbox.push(self.region.get().outbox.as_ref(), slot.into(), bytes)
+    }
+
+    /// Queues a message of `service` for the lane with this handle.
+    ///
+    /// # Errors
+    /// [`PushError::TooLong`] above [`LANE_MESSAGE_MAX`], [`PushError::Full`] until the agent has drained the outbox.
+    pub fn push_lane(&mut self, handle: u8, service: u8, bytes: &[u8]) -> Result<(), PushError> {
+        if bytes.len() > LANE_MESSAGE_MAX {
+            return Err(PushError::TooLong { len: bytes.len(), limit: LANE_MESSAGE_MAX });
+        }
+        let tag = u32::from(handle) | u32::from(service) << 8;
+        self.lanes.push(self.region.get().lanes.as_ref(), tag, bytes)
     }
 
     /// Takes the oldest event: its bytes, copied into `buffer`.
@@ -245,6 +289,11 @@ mod tests {
         let mut buffer = [0; PIGGYBACK_MAX];
         assert_eq!(agent.pop_outbox(&mut buffer), Ok(Some((63, &[7; PIGGYBACK_MAX][..]))));
         assert_eq!(agent.pop_outbox(&mut buffer), Ok(None));
+        client.push_lane(3, 200, &[8; LANE_MESSAGE_MAX]).unwrap();
+        let mut buffer = [0; LANE_MESSAGE_MAX];
+        let message = LaneMessage { handle: 3, service: 200, bytes: &[8; LANE_MESSAGE_MAX] };
+        assert_eq!(agent.pop_lane(&mut buffer), Ok(Some(message)));
+        assert_eq!(agent.pop_lane(&mut buffer), Ok(None));
         agent.push_inbox(b"event").unwrap();
         let mut buffer = [0; EVENT_MAX];
         assert_eq!(client.pop_inbox(&mut buffer), Ok(Some(&b"event"[..])));
@@ -260,6 +309,12 @@ mod tests {
             client.push_outbox(0, &[0; PIGGYBACK_MAX]).unwrap();
         }
         assert_eq!(client.push_outbox(0, &[0; PIGGYBACK_MAX]), Err(PushError::Full));
+        let too_long = PushError::TooLong { len: LANE_MESSAGE_MAX + 1, limit: LANE_MESSAGE_MAX };
+        assert_eq!(client.push_lane(0, 1, &[0; LANE_MESSAGE_MAX + 1]), Err(too_long));
+        for _ in 0..56 {
+            client.push_lane(0, 1, &[0; LANE_MESSAGE_MAX]).unwrap();
+        }
+        assert_eq!(client.push_lane(0, 1, &[0; LANE_MESSAGE_MAX]), Err(PushError::Full));
         while agent.push_inbox(&[0; EVENT_MAX]).is_ok() {}
         agent.set_lost(4);
         assert_eq!(client.lost(), 5);

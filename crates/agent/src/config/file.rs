@@ -26,6 +26,7 @@ pub(super) struct ControllerTable {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) credentials: PathBuf,
     pub(super) packet_max_bytes: Option<usize>,
+    pub(super) salvage: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

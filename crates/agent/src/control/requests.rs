@@ -16,15 +16,16 @@ use fide_shm::session::AgentSession;
 use fide_wire::Name;
 use rustix::event::{EventfdFlags, epoll};
 
-use super::{Control, Session, TOKEN_PROCESS, Watched, token};
+use super::{Control, Session, TOKEN_PROCESS, Watched, lanes::doorbell, token};
 use crate::{
     command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply},
     metrics,
     process::Process,
     status,
+    trees::Ask,
 };
 
-type Answered = Result<Answer, Refusal>;
+pub(super) type Answered = Result<Answer, Refusal>;
 
 impl From<EngineGone> for Refusal {
     fn from(gone: EngineGone) -> Self {
@@ -33,11 +34,16 @@ impl From<EngineGone> for Refusal {
 }
 
 impl Control {
-    /// Carries out one request.
-    pub(super) fn request(&mut self, connection: u64, request: Request) -> (Answer, Vec<OwnedFd>) {
+    /// Carries out one request; `None` if it is answered later.
+    pub(super) fn request(&mut self, connection: u64, request: Request) -> Option<(Answer, Vec<OwnedFd>)> {
         let id = request.id;
         let mut fds = Vec::new();
         let answered = match request.op {
+            Op::OpenLane { name, asked } => return self.ask_lane(connection, id, Ask::Open { name, asked }),
+            Op::ChangeLane { handle, asked } => return self.ask_lane(connection, id, Ask::Change { handle, asked }),
+            Op::CloseLane { handle } => return self.ask_lane(connection, id, Ask::Close { handle }),
+            Op::Listen { service } => self.listen(id, connection, service, true),
+            Op::Unlisten { service } => self.listen(id, connection, service, false),
             Op::Hello { protocol, program, session } => {
                 self.hello(id, connection, protocol, program, session.as_deref(), &mut fds)
             }
@@ -55,13 +61,13 @@ impl Control {
                 Ok(Answer::ok(id, &EventsOk { events }))
             }
         };
-        match answered {
+        Some(match answered {
             Ok(answer) => (answer, fds),
             Err(refusal) => (Answer::error(id, refusal), Vec::new()),
-        }
+        })
     }
 
-    fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
+    pub(super) fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
         self.connections
             .get(&connection)
             .and_then(|connection| connection.client)
@@ -142,6 +148,7 @@ impl Control {
                 (Channel::Inbox(wake), theirs)
             }
         };
+        let doorbell = doorbell().map_err(|error| no_session("no descriptor", &error))?;
         let session = Session {
             token: token().map_err(|error| no_session("no random numbers", &error))?,
             program,
@@ -150,9 +157,10 @@ impl Control {
             region: keep(region.as_fd())?,
             events,
             ring: matches!(channel, Channel::Ring),
+            doorbell: keep(doorbell.as_fd())?,
             orphan_until: None,
         };
-        let memory = Box::new(Memory { region, channel });
+        let memory = Box::new(Memory { region, channel, doorbell });
         self.parts.exchange.call(Command::OpenSession { client, memory })?;
         self.sessions.insert(client, session);
         Ok(client)

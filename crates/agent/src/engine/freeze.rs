@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Engine,
-    sessions::{Owner, Session},
+    lanes::FrozenLanes,
+    sessions::Owner,
     watches::{Watch, Watches},
 };
 use crate::command::Memory;
@@ -30,6 +31,7 @@ pub struct Frozen {
     next_cookie: u64,
     lost: Vec<u64>,
     started_ns: u64,
+    lanes: FrozenLanes,
 }
 
 /// The state of the agent before could not be taken on.
@@ -91,6 +93,7 @@ impl Engine {
             next_cookie: self.next_cookie,
             lost: self.sessions.iter().map(|session| session.as_ref().map_or(0, |session| session.lost)).collect(),
             started_ns: self.started_ns,
+            lanes: self.lanes.freeze(),
         }
     }
 
@@ -130,11 +133,10 @@ impl Engine {
         }
         self.next_cookie = frozen.next_cookie;
         self.started_ns = frozen.started_ns;
+        self.lanes.resume(frozen.lanes);
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
-            if let Some(slot) = self.sessions.get_mut(usize::from(client)) {
-                *slot = Some(Session { memory, lost });
-            }
+            self.add_session(client, memory, lost);
         }
         self.reassign_watches();
     }

@@ -4,7 +4,7 @@
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
 use fide_lane::now_ns;
-use fide_wire::{HEADER_LEN, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, verify};
+use fide_wire::{HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, chunk, verify};
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
@@ -121,6 +121,10 @@ impl Engine {
             intf::WAKE_PACKET => {
                 let payload = &payload[..payload.len().min(wake.len as usize)];
                 let plane = u8::try_from(wake.subject).unwrap_or(u8::MAX);
+                if matches!(wake.detail, intf::PACKET_CHUNKS | intf::PACKET_DAMAGED) {
+                    self.chunks_received(wake.ns, payload, wake.detail == intf::PACKET_CHUNKS);
+                    return;
+                }
                 let result = if wake.detail == intf::PACKET_SECTIONS {
                     self.parts.detector.handle_sections(now, wake.ns, plane, payload)
                 } else {
@@ -175,8 +179,18 @@ impl Engine {
             self.counters.malformed += 1;
             return;
         }
-        if verify(payload, &self.parts.keys).is_err() {
+        let whole = verify(payload, &self.parts.keys).is_ok();
+        let chunks = payload[KIND_OFFSET] & 0xf == chunk::CHUNKS;
+        if !whole {
             self.counters.bad_tag += 1;
+        }
+        if chunks && (whole || self.parts.salvage) {
+            let mut copy = [0; PAYLOAD_MAX];
+            copy[..len].copy_from_slice(payload);
+            self.chunks_received(now, &copy[..len], whole);
+            return;
+        }
+        if !whole {
             return;
         }
         // Over whichever interface a tree comes: which it is the packet says, and its tag proves.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients: their commands, their beats, their outboxes.
 
+use std::os::fd::AsFd;
+
 use fide_detector::{ProcessState, Target, Wanted};
 use fide_lane::now_ns;
 use fide_shm::event::{EventRecord, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{COMMANDS_PER_TURN, Engine, PIGGYBACKS_PER_TURN};
+use super::{COMMANDS_PER_TURN, Engine, PIGGYBACKS_PER_TURN, TOKEN_DOORBELL};
 use crate::{
     command::{Change, Channel, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
     snapshot::Snapshot,
@@ -48,7 +50,7 @@ impl Engine {
     fn command(&mut self, command: Command) -> Reply {
         match command {
             Command::OpenSession { client, memory } => {
-                self.sessions[usize::from(client)] = Some(Session { memory, lost: 0 });
+                self.add_session(client, memory, 0);
                 Reply::Done
             }
             Command::CloseSession { client } => Reply::Closed(self.close_session(client)),
@@ -77,6 +79,26 @@ impl Engine {
                     sender.aim(group);
                 }
                 Reply::Done
+            }
+            Command::OpenLane { handle, lane } => Reply::Lane(self.open_lane(handle, lane)),
+            Command::ShareLane { handle, clients } => {
+                self.share_lane(handle, clients);
+                Reply::Done
+            }
+            Command::AimLane { handle, tree, sender } => Reply::Sender(self.lanes.aim(handle, tree, sender)),
+            Command::ChangeLane { handle, terms, type_of_service } => {
+                self.lanes.change(handle, terms, type_of_service);
+                Reply::Done
+            }
+            Command::CloseLane { handle } => Reply::Lane(self.close_lane(handle)),
+            Command::Listen { client, service, on } => {
+                self.lanes.listen(client, service, on);
+                Reply::Done
+            }
+            Command::Tell { clients, record, data } => {
+                self.tell_each(clients, record, &data);
+                // Freed by who made it.
+                Reply::Told(data)
             }
             Command::SetPayloadMax(payload_max) => {
                 self.set_payload_max(payload_max);
@@ -133,6 +155,14 @@ impl Engine {
             Owner { cookie: owner.cookie, client, beat_timeout_ns, beat, beat_ns: now_ns(), stalled: owner.stalled };
         let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
         Some(JoinedProcess { slot, incarnation: process.incarnation, cookie: owner.cookie, pbsize })
+    }
+
+    pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) {
+        // Without it a lane's message waits for the next turn, at the next heartbeat.
+        let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL);
+        if let Some(place) = self.sessions.get_mut(usize::from(client)) {
+            *place = Some(Session { memory, lost });
+        }
     }
 
     /// The client that registered the process in `slot`.
@@ -250,6 +280,8 @@ impl Engine {
         if let (Channel::Ring, Some(kernel)) = (&session.memory.channel, &self.parts.kernel) {
             kernel.receive.close_client_ring(client);
         }
+        self.lanes.forget_client(client);
+        let _ = self.waiter.remove(session.memory.doorbell.as_fd());
         Some(session.memory)
     }
 

@@ -213,7 +213,7 @@ impl Engine {
         self.tell_each(clients, record, &[]);
     }
 
-    fn tell_each(&mut self, clients: u64, record: EventRecord, data: &[u8]) {
+    pub(super) fn tell_each(&mut self, clients: u64, record: EventRecord, data: &[u8]) {
         let mut left = clients;
         while left != 0 {
             let client = u8::try_from(left.trailing_zeros()).expect("below 64");

@@ -15,7 +15,7 @@ use fide_controller::{handler::Method, tls::ClientTls};
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
 use serde_json::{Value, json};
 
-use super::{Kept, LANE, Order, Talk, Tree, group, lock, order};
+use super::{Input, Kept, LANE, Order, Talk, Tree, group, lock, order};
 
 /// How long one question for news waits.
 const POLL: Duration = Duration::from_secs(15);
@@ -32,10 +32,13 @@ pub(super) struct Poll {
     talk: Talk,
     orders: SyncSender<Order>,
     wake: Arc<OwnedFd>,
+    lanes: SyncSender<Input>,
     kept: Kept,
     tls: Arc<ClientTls>,
     /// The last news that was handled.
     after: u64,
+    /// Lane of this host's heartbeats.
+    own: Option<u64>,
 }
 
 impl Poll {
@@ -43,10 +46,11 @@ impl Poll {
         talk: Talk,
         orders: SyncSender<Order>,
         wake: Arc<OwnedFd>,
+        lanes: SyncSender<Input>,
         kept: Kept,
         tls: Arc<ClientTls>,
     ) -> Self {
-        Self { talk, orders, wake, kept, tls, after: 0 }
+        Self { talk, orders, wake, lanes, kept, tls, after: 0, own: None }
     }
 
     pub(super) fn run(mut self) {
@@ -89,6 +93,8 @@ impl Poll {
         if !own {
             self.ask_for_lane()?;
         }
+        // From here on its news are all heard.
+        self.lanes.send(Input::Anew).map_err(|_| Ended::Gone)?;
         loop {
             let path = format!("/v1/upcalls?after={}&wait_ms={}", self.after, POLL.as_millis());
             let news = self.get(&path, POLL)?;
@@ -97,6 +103,7 @@ impl Poll {
                     return Err(Ended::Trouble(format!("news without a number: {event}")));
                 };
                 self.news(body)?;
+                self.lanes.send(Input::News(body.clone())).map_err(|_| Ended::Gone)?;
                 self.after = number;
             }
             // What was dropped is learnt by asking for everything.
@@ -161,7 +168,11 @@ impl Poll {
                 self.tree(&tree)?;
             }
         }
-        Ok(self.sender(lane) == Some(self.talk.me))
+        let own = self.sender(lane) == Some(self.talk.me);
+        if own {
+            self.own = lane["lane"].as_u64();
+        }
+        Ok(own)
     }
 
     fn news(&mut self, body: &Value) -> Result<(), Ended> {
@@ -177,7 +188,7 @@ impl Poll {
                     return Err(Ended::Gone);
                 }
             }
-            "bandwidth_terminated" => {
+            "bandwidth_terminated" if self.own == body["lane"].as_u64() => {
                 tracing::warn!("lane {} is terminated: {}", body["lane"], body["why"]);
                 // Learn what there is, and ask anew if it was ours.
                 return Err(Ended::Trouble("a lane was terminated".to_owned()));

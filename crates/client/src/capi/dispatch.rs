@@ -246,6 +246,7 @@ fn upcall(fide: &Fide, event: &Event) {
                 unsafe { call(user, process.0 as c_int, (*pbsize).into()) }
             }
         }
+        Event::LaneMessage { .. } | Event::LaneChanged { .. } | Event::LaneTerminated { .. } => {}
         Event::Fenced => notice(FideNoticeKind::Fenced, 0, 0, ""),
         Event::Unfenced => notice(FideNoticeKind::Unfenced, 0, 0, ""),
         Event::PathLost { host_id, plane } => notice(FideNoticeKind::PathLost, *host_id, (*plane).into(), ""),

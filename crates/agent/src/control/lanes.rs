@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What programs ask about lanes: handed on to the lanes' thread, and answered when that has an answer.
+
+use std::{collections::HashMap, io, os::fd::OwnedFd, sync::mpsc::sync_channel, time::Duration};
+
+use fide_client::protocol::{Empty, ErrorCode, Refusal, Reply as Answer};
+use rustix::event::EventfdFlags;
+use serde_json::Value;
+
+use super::{Control, requests::Answered};
+use crate::{
+    command::Command,
+    trees::{Ask, Input, Order},
+};
+
+/// Requests that wait for the controller.
+const TICKETS_MAX: usize = 64;
+/// How long a leaving agent waits until its lanes are given back.
+const GIVE_BACK: Duration = Duration::from_secs(2);
+const GIVE_BACK_STEP: Duration = Duration::from_millis(5);
+
+/// Requests that are answered later.
+#[derive(Debug, Default)]
+pub(super) struct Tickets {
+    next: u64,
+    /// Connection and number of the request.
+    open: HashMap<u64, (u64, u64)>,
+    /// Clients that are gone, of which the lanes' thread could not be told yet.
+    gone: Vec<u8>,
+}
+
+/// What a client rings when it has left something for a lane.
+pub(crate) fn doorbell() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+impl Control {
+    /// Answers now only what is refused at once.
+    pub(super) fn ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Option<(Answer, Vec<OwnedFd>)> {
+        let refusal = self.try_ask_lane(connection, id, ask).err()?;
+        Some((Answer::error(id, refusal), Vec::new()))
+    }
+
+    fn try_ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Result<(), Refusal> {
+        let client = self.client_of(connection)?;
+        let uid = self.connections[&connection].who.uid;
+        let Some(trees) = &self.parts.trees else {
+            let hint = "add [controller] to its configuration, and run `fide controller`";
+            return Err(Refusal::new(ErrorCode::NotSupported, "this agent has no controller to plan lanes", hint));
+        };
+        let busy = || Refusal::new(ErrorCode::Full, "too many requests wait for the controller", "ask again");
+        if self.tickets.open.len() >= TICKETS_MAX {
+            return Err(busy());
+        }
+        let ticket = self.tickets.next;
+        trees.ask(Input::Ask { ticket, client, uid, ask }).map_err(|_| busy())?;
+        self.tickets.next += 1;
+        self.tickets.open.insert(ticket, (connection, id));
+        Ok(())
+    }
+
+    pub(super) fn answer_lane(&mut self, ticket: u64, answer: Result<Value, Refusal>) {
+        let Some((connection, id)) = self.tickets.open.remove(&ticket) else { return };
+        let client = self.connections.get(&connection).and_then(|connection| connection.client);
+        let bell = client.and_then(|client| self.sessions.get(&client)?.doorbell.try_clone().ok());
+        let (answer, fds) = match answer {
+            Ok(value) => (Answer::ok(id, &value), bell.into_iter().collect()),
+            Err(refusal) => (Answer::error(id, refusal), Vec::new()),
+        };
+        self.answer(connection, &answer, &fds);
+    }
+
+    pub(super) fn listen(&mut self, id: u64, connection: u64, service: u8, on: bool) -> Answered {
+        let client = self.client_of(connection)?;
+        if service == 0 {
+            return Err(Refusal::new(ErrorCode::BadRequest, "service 0", "services are 1 to 255"));
+        }
+        self.parts.exchange.call(Command::Listen { client, service, on })?;
+        Ok(Answer::ok(id, &Empty {}))
+    }
+
+    /// Its lanes go back, unless others share them.
+    pub(super) fn lanes_of_nobody(&mut self, client: u8) {
+        if self.parts.trees.is_some() {
+            self.tickets.gone.push(client);
+            self.retry_lanes();
+        }
+    }
+
+    pub(super) fn retry_lanes(&mut self) {
+        let Some(trees) = &self.parts.trees else { return };
+        while let Some(client) = self.tickets.gone.pop() {
+            if trees.ask(Input::Gone { client }).is_err() {
+                self.tickets.gone.push(client);
+                return;
+            }
+        }
+    }
+
+    /// So that others have what they held, and not after they were found unused.
+    pub(super) fn give_back_lanes(&mut self) {
+        let Some(trees) = &self.parts.trees else { return };
+        let (done, given_back) = sync_channel(1);
+        if trees.ask(Input::Leave { done }).is_err() {
+            return;
+        }
+        // It needs this thread to have the loop close them.
+        for _ in 0..GIVE_BACK.as_millis() / GIVE_BACK_STEP.as_millis() {
+            for order in trees.take() {
+                if let Order::Call { command, done } = order
+                    && let Ok(reply) = self.parts.exchange.call(command)
+                {
+                    let _ = done.try_send(reply);
+                }
+            }
+            if given_back.recv_timeout(GIVE_BACK_STEP).is_ok() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lanes of programs (X-Lane §2.4, Listing 1): asked of the controller, opened in the loop, followed and reported.
+//!
+//! One thread owns them, so that what a program asks, what the controller tells and what was sent are seen in one order. It
+//! has the loop do things through the control thread, and waits for that; nothing waits for it.
+
+mod asked;
+mod held;
+
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use fide_client::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
+use fide_controller::handler::Method;
+use fide_lane::{
+    link::Sender,
+    now_ns,
+    service::{LANES_MAX, Outlet},
+};
+use fide_shm::event::{EventRecord, kind, lane_reason};
+use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
+use serde_json::{Value, json};
+use zerocopy::IntoBytes;
+
+use super::{LANE, Order, Talk, group, lock, order};
+use crate::{
+    command::{Command, Reply},
+    engine,
+};
+use asked::{Checked, check, refusal};
+use held::{Held, Later};
+
+/// How often it is looked what was sent.
+const TICK: Duration = Duration::from_millis(100);
+/// Without anything beyond the contract, usage is told this often, and not before [`REPORT_PERIODS`] have passed.
+const REPORT: Duration = Duration::from_secs(1);
+const REPORT_PERIODS: u32 = 8;
+/// How long a request may take until its program is told that it failed.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The same for a report, which is made again.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// How long the switches may take to get a lane's rules.
+const INSTALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a lane of a former agent waits for its program to come back.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
+
+/// What this thread is told.
+#[derive(Debug)]
+pub enum Input {
+    /// A program asks.
+    Ask { ticket: u64, client: u8, uid: u32, ask: Ask },
+    /// A program is gone.
+    Gone { client: u8 },
+    /// The controller tells.
+    News(Value),
+    /// The controller may have told what was not heard.
+    Anew,
+    /// This host leaves: all lanes are given back.
+    Leave { done: SyncSender<()> },
+}
+
+/// What a program asks for.
+#[derive(Debug)]
+pub enum Ask {
+    Open { name: String, asked: LaneAsked },
+    Change { handle: u8, asked: LaneAsked },
+    Close { handle: u8 },
+}
+
+pub(super) struct Lanes {
+    talk: Talk,
+    orders: SyncSender<Order>,
+    wake: Arc<OwnedFd>,
+    /// A sender for each interface, to be multiplied.
+    templates: Vec<Sender>,
+    held: [Option<Held>; LANES_MAX],
+    /// Lanes that a former agent of this host has left, by name.
+    orphans: BTreeMap<String, u64>,
+    orphans_until: Option<Instant>,
+}
+
+impl Lanes {
+    pub(super) fn new(talk: Talk, orders: SyncSender<Order>, wake: Arc<OwnedFd>, templates: Vec<Sender>) -> Self {
+        Self {
+            talk,
+            orders,
+            wake,
+            templates,
+            held: [const { None }; LANES_MAX],
+            orphans: BTreeMap::new(),
+            orphans_until: None,
+        }
+    }
+
+    pub(super) fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let idle = self.held.iter().all(Option::is_none) && self.orphans.is_empty();
+            let wait = if idle { Duration::from_secs(3600) } else { TICK };
+            match inputs.recv_timeout(wait) {
+                Ok(Input::Ask { ticket, client, uid, ask }) => self.ask(ticket, client, uid, ask),
+                Ok(Input::Gone { client }) => self.gone(client),
+                Ok(Input::News(body)) => self.news(&body),
+                Ok(Input::Anew) => self.learn(),
+                Ok(Input::Leave { done }) => {
+                    for handle in 0..LANES_MAX {
+                        self.release(handle, REPORT_LIMIT);
+                    }
+                    // Who asked may have given up waiting.
+                    let _ = done.try_send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.tick();
+        }
+    }
+
+    fn check(&self, asked: &LaneAsked) -> Result<Checked, Refusal> {
+        // An interface that is gone is told by its path's verdict.
+        let largest = crate::start::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
+        check(&self.talk.config, self.talk.me, asked, self.templates.len(), largest)
+    }
+
+    fn ask(&mut self, ticket: u64, client: u8, uid: u32, ask: Ask) {
+        let done = match ask {
+            Ask::Open { name, asked } => self.open(ticket, client, uid, name, asked),
+            Ask::Change { handle, asked } => self.change(ticket, client, handle, asked),
+            Ask::Close { handle } => self.close(ticket, client, handle),
+        };
+        if let Err(refusal) = done {
+            self.answer(ticket, Err(refusal));
+        }
+    }
+
+    fn open(&mut self, ticket: u64, client: u8, uid: u32, name: String, asked: LaneAsked) -> Result<(), Refusal> {
+        let checked = self.check(&asked)?;
+        asked::check_lane_name(&name)?;
+        if let Some(handle) = self.find(|held| held.name == name) {
+            let held = self.held[handle].as_mut().expect("found");
+            if held.ending {
+                self.drop_lane(handle);
+            } else {
+                held.may_share(uid, &asked)?;
+                held.clients |= 1 << client;
+                held.waiting.push(ticket);
+                let clients = held.clients;
+                self.call(Command::ShareLane { handle: byte(handle), clients })?;
+                self.answer_if_ready(handle);
+                return Ok(());
+            }
+        }
+        let Some(handle) = self.held.iter().position(Option::is_none) else {
+            let message = format!("this host has {LANES_MAX} lanes, the most there can be");
+            return Err(Refusal::new(ErrorCode::Full, message, "close one"));
+        };
+        let body = checked.body(&name, &asked);
+        // One that a former agent has left goes on with what is asked now.
+        let told = match self.orphans.remove(&name) {
+            Some(lane) => self.request(Method::Put, &format!("/v1/lanes/{lane}"), &body),
+            None => self.request(Method::Post, "/v1/lanes", &body),
+        }?;
+        let Some(number) = told["lane"].as_u64() else {
+            return Err(asked::nonsense(&told));
+        };
+        let counters = Arc::new(engine::LaneCounters::default());
+        let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), now_ns());
+        let lane = engine::Lane {
+            outlet,
+            trees: [const { None }; MAX_PLANES],
+            clients: 1 << client,
+            counters: counters.clone(),
+        };
+        let mut held = Held::new(number, name, uid, asked, &checked, counters);
+        held.clients = 1 << client;
+        held.waiting.push(ticket);
+        held.install_until = Instant::now() + INSTALL_LIMIT;
+        held.granted(&told["resources"]);
+        let begins_in_ns = told["begins_in_ns"].as_u64().unwrap_or(0);
+        if begins_in_ns > 0 {
+            held.later = Some((Instant::now() + Duration::from_nanos(begins_in_ns), Later::Terms));
+        }
+        self.held[handle] = Some(held);
+        self.call(Command::OpenLane { handle: byte(handle), lane: Box::new(lane) })?;
+        self.follow(handle, &told);
+        Ok(())
+    }
+
+    fn change(&mut self, ticket: u64, client: u8, handle: u8, asked: LaneAsked) -> Result<(), Refusal> {
+        let checked = self.check(&asked)?;
+        let held = self.own(client, handle)?;
+        if checked.redundancy != held.checked.redundancy {
+            let message = "the number of trees of an open lane cannot change";
+            return Err(Refusal::new(ErrorCode::BadRequest, message, "close the lane and open another one"));
+        }
+        let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked));
+        let told = self.request(Method::Put, &path, &body)?;
+        let held = self.own(client, handle)?;
+        held.waiting.push(ticket);
+        held.asked = asked;
+        held.checked = checked;
+        held.install_until = Instant::now() + INSTALL_LIMIT;
+        let begins_in = Duration::from_nanos(told["begins_in_ns"].as_u64().unwrap_or(0));
+        held.granted(&told["resources"]);
+        held.later = Some((Instant::now() + begins_in, Later::Terms));
+        self.follow(usize::from(handle), &told);
+        self.tick_lane(usize::from(handle));
+        Ok(())
+    }
+
+    fn close(&mut self, ticket: u64, client: u8, handle: u8) -> Result<(), Refusal> {
+        let held = self.own(client, handle)?;
+        held.clients &= !(1 << client);
+        self.settle_clients(usize::from(handle))?;
+        self.answer(ticket, Ok(json!(Empty {})));
+        Ok(())
+    }
+
+    fn gone(&mut self, client: u8) {
+        for handle in 0..LANES_MAX {
+            let Some(held) = self.held[handle].as_mut().filter(|held| held.clients >> client & 1 == 1) else {
+                continue;
+            };
+            held.clients &= !(1 << client);
+            if let Err(refusal) = self.settle_clients(handle) {
+                tracing::warn!("a lane of a program that is gone: {refusal}");
+            }
+        }
+    }
+
+    /// Fewer programs have a lane; without any it is given back.
+    fn settle_clients(&mut self, handle: usize) -> Result<(), Refusal> {
+        let Some(held) = &self.held[handle] else { return Ok(()) };
+        if held.clients == 0 {
+            self.release(handle, LIMIT);
+            return Ok(());
+        }
+        self.call(Command::ShareLane { handle: byte(handle), clients: held.clients }).map(drop)
+    }
+
+    fn release(&mut self, handle: usize, limit: Duration) {
+        let Some(held) = &self.held[handle] else { return };
+        let (lane, name) = (held.lane, held.name.clone());
+        let ending = held.ending;
+        self.drop_lane(handle);
+        if ending {
+            return;
+        }
+        if let Err(why) = self.give_back(lane, limit) {
+            tracing::warn!("lane {lane} ({name}) could not be given back yet: {why}");
+            self.orphans.insert(name, lane);
+            self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
+        }
+    }
+
+    fn give_back(&mut self, lane: u64, limit: Duration) -> Result<(), String> {
+        let path = format!("/v1/lanes/{lane}");
+        let answered = lock(&self.talk.ordered)
+            .change(&mut self.talk.caller, Method::Delete, &path, &Value::Null, limit)
+            .map_err(|error| error.to_string())?;
+        match answered.status {
+            200 | 404 => Ok(()),
+            _ => Err(answered.message().to_owned()),
+        }
+    }
+
+    /// Out of the loop; whoever still waits for it is refused.
+    fn drop_lane(&mut self, handle: usize) {
+        let Some(held) = self.held[handle].take() else { return };
+        let _ = self.call(Command::CloseLane { handle: byte(handle) });
+        for ticket in held.waiting {
+            let why = Refusal::new(ErrorCode::Gone, format!("lane {} is over", held.name), "open it again");
+            self.answer(ticket, Err(why));
+        }
+    }
+
+    fn find(&self, wanted: impl Fn(&Held) -> bool) -> Option<usize> {
+        self.held.iter().position(|held| held.as_ref().is_some_and(&wanted))
+    }
+
+    fn own(&mut self, client: u8, handle: u8) -> Result<&mut Held, Refusal> {
+        let held = self.held.get_mut(usize::from(handle)).and_then(Option::as_mut);
+        held.filter(|held| held.clients >> client & 1 == 1 && !held.ending).ok_or_else(|| {
+            Refusal::new(ErrorCode::NotFound, format!("this program has no lane {handle}"), "open it first")
+        })
+    }
+
+    /// Learns what the controller has of this host.
+    fn learn(&mut self) {
+        let told = match self.talk.caller.call(Method::Get, "/v1/lanes", None, None, Duration::ZERO) {
+            Ok(answered) if answered.status == 200 => answered.body,
+            // It will be said again that it may have changed.
+            _ => return,
+        };
+        let me = self.talk.config.member(self.talk.me).name.as_str().to_owned();
+        let own = |lane: &&Value| {
+            lane["sender"] == me.as_str()
+                && lane["purpose"] == "service"
+                && lane["name"] != LANE
+                && lane["standing"] != "ended"
+        };
+        let lanes: BTreeMap<u64, &Value> = told["lanes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(own)
+            .filter_map(|lane| Some((lane["lane"].as_u64()?, lane)))
+            .collect();
+        for handle in 0..LANES_MAX {
+            let Some(number) = self.held[handle].as_ref().filter(|held| !held.ending).map(|held| held.lane) else {
+                continue;
+            };
+            match lanes.get(&number) {
+                Some(lane) => {
+                    let reason = self.held[handle].as_ref().map_or(0, |held| held.reason_for(lane));
+                    if reason != 0 {
+                        self.changed(handle, &lane["resources"], reason, 0);
+                    }
+                    self.follow(handle, lane);
+                }
+                None => self.terminated(handle, "the controller does not know it any more", 0),
+            }
+        }
+        let held: Vec<u64> = self.held.iter().flatten().map(|held| held.lane).collect();
+        self.orphans = lanes
+            .iter()
+            .filter(|(number, _)| !held.contains(number))
+            .map(|(number, lane)| (lane["name"].as_str().unwrap_or("").to_owned(), *number))
+            .collect();
+        self.orphans_until = (!self.orphans.is_empty()).then(|| Instant::now() + ORPHAN_LIMIT);
+    }
+
+    fn news(&mut self, body: &Value) {
+        let number = body["lane"].as_u64();
+        let Some(handle) = self.find(|held| Some(held.lane) == number && !held.ending) else { return };
+        let grace_ns = body["grace_ns"].as_u64().unwrap_or(0);
+        match body["kind"].as_str().unwrap_or("") {
+            "tree" => self.tree(handle, body),
+            "bandwidth_changed" => {
+                let reason = match body["reason"].as_str() {
+                    Some("BW_EXCEEDED") => lane_reason::BW_EXCEEDED,
+                    Some("BW_UNUSED") => lane_reason::BW_UNUSED,
+                    _ => lane_reason::TE,
+                };
+                self.changed(handle, &body["resources"], reason, grace_ns);
+            }
+            "bandwidth_terminated" => {
+                self.terminated(handle, body["why"].as_str().unwrap_or("the controller does not say why"), grace_ns);
+            }
+            "redundancy_lost" => {
+                let name = self.held[handle].as_ref().map_or("", |held| &held.name);
+                tracing::warn!("tree {} of lane {name} is lost ({}), and there is no other", body["tree"], body["why"]);
+            }
+            _ => {}
+        }
+    }
+
+    /// `bandwidthChanged`: told at once; what is less begins when the grace period is over, best effort begins now.
+    fn changed(&mut self, handle: usize, resources: &Value, reason: u8, grace_ns: u64) {
+        let Some(held) = self.held[handle].as_mut() else { return };
+        let before = (held.terms(), held.bounded);
+        held.granted(resources);
+        let record =
+            EventRecord { kind: kind::LANE_CHANGED, code: code(handle), rx_ns: now_ns(), ..EventRecord::default() };
+        let (clients, data) = (held.clients, held.event(reason, grace_ns));
+        if before.1 != held.bounded {
+            held.later = Some((Instant::now(), Later::Terms));
+        } else if before.0 != held.terms() {
+            held.later = Some((Instant::now() + Duration::from_nanos(grace_ns), Later::Terms));
+        }
+        self.tell(clients, record, data.as_bytes());
+        self.tick_lane(handle);
+    }
+
+    /// `bandwidthTerminated`: told at once; over when the grace period is.
+    fn terminated(&mut self, handle: usize, why: &str, grace_ns: u64) {
+        let Some(held) = self.held[handle].as_mut() else { return };
+        tracing::warn!("lane {} ({}) is terminated: {why}", held.lane, held.name);
+        held.ending = true;
+        held.later = Some((Instant::now() + Duration::from_nanos(grace_ns), Later::Close));
+        let record = EventRecord {
+            kind: kind::LANE_TERMINATED,
+            code: code(handle),
+            at_ns: grace_ns,
+            rx_ns: now_ns(),
+            ..EventRecord::default()
+        };
+        let clients = held.clients;
+        self.tell(clients, record, why.as_bytes());
+        self.tick_lane(handle);
+    }
+
+    /// A lane as the controller describes it.
+    fn follow(&mut self, handle: usize, told: &Value) {
+        for tree in told["trees"].as_array().into_iter().flatten() {
+            if tree["phase"] == "ready" || tree["phase"] == "used" {
+                self.tree(handle, tree);
+            }
+        }
+        self.answer_if_ready(handle);
+    }
+
+    /// A tree that is in all switches: sent to from now on.
+    fn tree(&mut self, handle: usize, told: &Value) {
+        let Some(held) = self.held[handle].as_mut() else { return };
+        let tree = told["tree"].as_u64().and_then(|tree| usize::try_from(tree).ok()).filter(|tree| *tree < MAX_PLANES);
+        let generation = told["generation"].as_u64().and_then(|generation| u32::try_from(generation).ok());
+        let (Some(tree), Some(generation), Some(group)) = (tree, generation, group(&told["group"])) else {
+            tracing::warn!("the controller told a tree that is none: {told}");
+            return;
+        };
+        if held.trees[tree].is_some_and(|known| known >= generation) {
+            return;
+        }
+        let port = told["port"].as_str().unwrap_or("");
+        let Some(interface) = self.talk.interfaces.iter().position(|name| name == port) else {
+            tracing::warn!("lane {}: its tree leaves by {port}, which is no plane of this host", held.name);
+            return;
+        };
+        let (lane, type_of_service) = (held.lane, held.type_of_service());
+        let aimed = self.templates[interface].another().and_then(|mut sender| {
+            sender.set_type_of_service(type_of_service)?;
+            sender.aim(group);
+            Ok(sender)
+        });
+        let sender = match aimed {
+            Ok(sender) => Box::new(sender),
+            Err(error) => {
+                tracing::warn!("lane {lane} cannot be sent by {port}: {error}");
+                return;
+            }
+        };
+        if self.call(Command::AimLane { handle: byte(handle), tree: byte(tree), sender }).is_err() {
+            return;
+        }
+        if let Some(held) = self.held[handle].as_mut() {
+            held.trees[tree] = Some(generation);
+        }
+        let body = json!({"tree": tree, "generation": generation});
+        if let Err(refusal) = self.request(Method::Post, &format!("/v1/lanes/{lane}/moved"), &body) {
+            tracing::warn!("the controller does not hear that lane {lane} has moved: {refusal}");
+        }
+        self.answer_if_ready(handle);
+    }
+
+    fn answer_if_ready(&mut self, handle: usize) {
+        let Some(held) = self.held[handle].as_mut().filter(|held| held.is_ready() && !held.waiting.is_empty()) else {
+            return;
+        };
+        let (tickets, granted) = (std::mem::take(&mut held.waiting), held.answer(byte(handle)));
+        for ticket in tickets {
+            self.answer(ticket, Ok(json!(granted)));
+        }
+    }
+
+    fn tick(&mut self) {
+        for handle in 0..LANES_MAX {
+            self.tick_lane(handle);
+            self.report(handle);
+        }
+        if self.orphans_until.is_some_and(|until| Instant::now() >= until) {
+            self.orphans_until = None;
+            for (name, lane) in std::mem::take(&mut self.orphans) {
+                tracing::info!("lane {lane} ({name}) is nobody's any more, and is given back");
+                if let Err(why) = self.give_back(lane, REPORT_LIMIT) {
+                    tracing::warn!("lane {lane} ({name}) could not be given back: {why}");
+                    self.orphans.insert(name, lane);
+                    self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
+                }
+            }
+        }
+    }
+
+    /// What is due for a lane.
+    fn tick_lane(&mut self, handle: usize) {
+        let now = Instant::now();
+        let Some(held) = self.held[handle].as_mut() else { return };
+        match held.later.take_if(|(at, _)| *at <= now) {
+            Some((_, Later::Close)) => return self.drop_lane(handle),
+            Some((_, Later::Terms)) => {
+                let (terms, type_of_service) = (held.terms(), held.type_of_service());
+                let _ = self.call(Command::ChangeLane { handle: byte(handle), terms, type_of_service });
+                self.answer_if_ready(handle);
+            }
+            None => {}
+        }
+        let Some(held) = self.held[handle].as_mut() else { return };
+        if held.waiting.is_empty() || now < held.install_until {
+            return;
+        }
+        if held.trees.iter().any(Option::is_some) {
+            // With one tree of two it works, and says how many there are.
+            held.checked.redundancy_needed = 1;
+            self.answer_if_ready(handle);
+            return;
+        }
+        let why = format!("the switches have not taken the rules of lane {} within {INSTALL_LIMIT:?}", held.name);
+        for ticket in std::mem::take(&mut held.waiting) {
+            let refusal = Refusal::new(ErrorCode::Gone, why.as_str(), "look at `fide controller status`");
+            self.answer(ticket, Err(refusal));
+        }
+        self.release(handle, LIMIT);
+    }
+
+    /// Tells the controller what was sent (X-Lane §3.3).
+    fn report(&mut self, handle: usize) {
+        let Some(held) = self.held[handle].as_mut().filter(|held| !held.ending) else { return };
+        let Some(report) = held.report(Instant::now(), REPORT.max(held.period() * REPORT_PERIODS)) else { return };
+        let path = format!("/v1/lanes/{}/usage", held.lane);
+        let answered = lock(&self.talk.ordered).change(
+            &mut self.talk.caller,
+            Method::Post,
+            &path,
+            &json!({"interval_ns": report.interval_ns, "packets": report.packets, "exceeded": report.exceeded}),
+            REPORT_LIMIT,
+        );
+        match answered {
+            Ok(answered) if answered.status == 200 => {}
+            Ok(answered) if answered.status == 404 => {
+                self.terminated(handle, "the controller does not know it any more", 0)
+            }
+            Ok(answered) => {
+                tracing::warn!("the controller does not take what lane {} sent: {}", path, answered.message())
+            }
+            // Told with the next report.
+            Err(_) => {
+                if let Some(held) = self.held[handle].as_mut() {
+                    held.report_failed(&report);
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, Refusal> {
+        let answered = lock(&self.talk.ordered)
+            .change(&mut self.talk.caller, method, path, body, LIMIT)
+            .map_err(|error| Refusal::new(ErrorCode::Gone, error.to_string(), "is a controller running?"))?;
+        if answered.status == 200 { Ok(answered.body) } else { Err(refusal(&answered)) }
+    }
+
+    /// Has the loop carry out a command.
+    fn call(&self, command: Command) -> Result<Reply, Refusal> {
+        let gone = || Refusal::new(ErrorCode::Gone, "the agent is ending", "");
+        let (done, carried_out) = sync_channel(1);
+        if !order(&self.orders, &self.wake, Order::Call { command, done }) {
+            return Err(gone());
+        }
+        carried_out.recv().map_err(|_| gone())
+    }
+
+    fn tell(&self, clients: u64, record: EventRecord, data: &[u8]) {
+        let _ = self.call(Command::Tell { clients, record, data: data.into() });
+    }
+
+    fn answer(&self, ticket: u64, answer: Result<Value, Refusal>) {
+        order(&self.orders, &self.wake, Order::Answer { ticket, answer });
+    }
+}
+
+/// A handle or tree as commands carry it.
+fn byte(index: usize) -> u8 {
+    u8::try_from(index).expect("at most 16")
+}
+
+fn code(handle: usize) -> i32 {
+    i32::try_from(handle).expect("at most 16")
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use fide_wire::Scheme;
+use serde_json::json;
+
+use super::*;
+
+fn asked() -> LaneAsked {
+    LaneAsked {
+        receivers: vec!["h2".into()],
+        message_max_bytes: 29,
+        messages_max: 1,
+        period_ns: 10_000_000,
+        priority: 1,
+        redundancy: None,
+        latency_max_ns: None,
+    }
+}
+
+fn held() -> Held {
+    let checked = Checked {
+        scheme: Scheme::Chunks36,
+        packet_max_bytes: 68,
+        redundancy: 2,
+        redundancy_needed: 2,
+        type_of_service: 0xb8,
+    };
+    Held::new(7, "log".into(), 1000, asked(), &checked, Arc::default())
+}
+
+#[test]
+fn a_lane_is_shared_with_the_same_user_for_the_same() {
+    let held = held();
+    assert_eq!(held.may_share(1000, &asked()), Ok(()));
+    assert_eq!(held.may_share(1001, &asked()).unwrap_err().code, ErrorCode::NotPermitted);
+    let other = LaneAsked { period_ns: 1, ..asked() };
+    assert_eq!(held.may_share(1000, &other).unwrap_err().code, ErrorCode::NameTaken);
+}
+
+#[test]
+fn without_bounds_it_is_best_effort_and_says_why() {
+    let mut held = held();
+    let resources = json!({"size_max_bytes": 68, "period_min_ns": 20_000_000, "latency_min_ns": 5, "jitter_max_ns": 6});
+    assert_eq!(held.reason_for(&json!({"resources": resources})), lane_reason::TE);
+    held.granted(&resources);
+    assert_eq!(held.terms().period_ns, 20_000_000);
+    assert_eq!(held.reason_for(&json!({"resources": resources})), 0);
+    assert_eq!(held.reason_for(&json!({"resources": "UNBOUNDED"})), lane_reason::BW_EXCEEDED);
+    held.granted(&json!("UNBOUNDED"));
+    assert_eq!((held.bounded, held.type_of_service()), (false, BEST_EFFORT));
+    assert_eq!(held.terms().period_ns, 20_000_000, "it keeps to its terms all the same");
+    assert_eq!(held.event(lane_reason::BW_EXCEEDED, 9).bounded, 0);
+    held.granted(&resources);
+    assert_eq!(held.type_of_service(), 0xb8);
+}
+
+#[test]
+fn it_is_ready_with_all_trees_when_nothing_is_to_be_done() {
+    let mut held = held();
+    held.trees[0] = Some(0);
+    assert!(!held.is_ready());
+    held.trees[1] = Some(0);
+    assert!(held.is_ready());
+    held.later = Some((Instant::now(), Later::Terms));
+    assert!(!held.is_ready());
+}
+
+#[test]
+fn what_exceeds_is_told_at_once_and_the_rest_in_its_time() {
+    let mut held = held();
+    let begun = held.reported_at;
+    let second = Duration::from_secs(1);
+    assert_eq!(held.report(begun + second / 2, second), None);
+    held.counters.packets.store(40, Ordering::Relaxed);
+    let quiet = Report { interval_ns: 1_000_000_000, packets: 40, exceeded: 0 };
+    assert_eq!(held.report(begun + second, second), Some(quiet));
+    held.counters.exceeded.store(3, Ordering::Relaxed);
+    let loud = held.report(begun + second + second / 10, second).expect("at once");
+    assert_eq!((loud.packets, loud.exceeded), (0, 3));
+    // Nobody was told: it is told again.
+    held.report_failed(&loud);
+    assert_eq!(held.report(begun + second * 2, second).map(|report| report.exceeded), Some(3));
+    assert_eq!(held.report(begun + second * 2, second), None);
+}

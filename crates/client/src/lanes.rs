@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lanes: messages with a latency contract to other hosts (X-Lane Listing 1).
+//!
+//! A program asks for a lane with [`Client::open_lane`] (`requestBandwidth`), may ask for other terms
+//! ([`Client::change_lane`], `changeBandwidth`) and gives it back ([`Client::close_lane`], `releaseBandwidth`). What the
+//! controller changes of its own it is told: [`crate::Event::LaneChanged`] (`bandwidthChanged`) and
+//! [`crate::Event::LaneTerminated`] (`bandwidthTerminated`), each with a grace period in which the terms before still hold.
+//!
+//! A lane carries one packet per period. Messages that are left for it within a period share that packet, also those of other
+//! programs of this host that opened the same lane. What does not fit into the packet is beyond the contract: it is
+//! dropped, the lane loses its bounds until its terms are changed, and when it happens again and again it is ended.
+
+use crate::{
+    Client, Declined, Error, Event,
+    client::forgiving,
+    protocol::{LaneOk, Op, check_name},
+};
+use fide_shm::{
+    event::{Event as Told, EventRecord, LaneTerms, lane_reason},
+    spsc::PushError,
+};
+use rustix::fd::OwnedFd;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Lanes of one client.
+pub const LANES_MAX: usize = 16;
+/// How long the controller and the switches may take.
+const LANE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// One lane of this client. Stays the same when the agent is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId(pub u32);
+
+/// What a lane is asked for (X-Lane Listing 1, `struct request`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneWanted {
+    /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same share it.
+    pub name: String,
+    /// Names of the receiving hosts.
+    pub receivers: Vec<String>,
+    /// Longest message, in bytes; at most 1160.
+    pub message_max_bytes: u32,
+    /// Messages of that length in one period.
+    pub messages_max: u32,
+    /// Shortest time between two packets.
+    pub period: Duration,
+    /// Sub-lane: 0 is before 1. Heartbeats are in 0.
+    pub priority: u8,
+    /// Disjoint trees, 1 or 2; `None`: as many as this host has planes.
+    pub redundancy: Option<u8>,
+    /// Refuse it rather than be later than this at any receiver.
+    pub latency_max: Option<Duration>,
+}
+
+impl LaneWanted {
+    /// One message of at most `message_max_bytes` a period, below heartbeats, over as many trees as there are.
+    pub fn new(name: &str, receivers: &[&str], message_max_bytes: u32, period: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            receivers: receivers.iter().map(|host| (*host).to_owned()).collect(),
+            message_max_bytes,
+            messages_max: 1,
+            period,
+            priority: 1,
+            redundancy: None,
+            latency_max: None,
+        }
+    }
+
+    fn terms(&self) -> crate::protocol::LaneAsked {
+        crate::protocol::LaneAsked {
+            receivers: self.receivers.clone(),
+            message_max_bytes: self.message_max_bytes,
+            messages_max: self.messages_max,
+            period_ns: nanos(self.period),
+            priority: self.priority,
+            redundancy: self.redundancy,
+            latency_max_ns: self.latency_max.map(nanos),
+        }
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        Op::OpenLane { name: self.name.clone(), asked: self.terms() }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a lane grants (X-Lane Listing 1, `struct resources`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneGrant {
+    /// Largest packet.
+    pub packet_max_bytes: u32,
+    /// Longest message.
+    pub message_max_bytes: u32,
+    /// Shortest time between two packets.
+    pub period: Duration,
+    /// Between sending host and receiving host; `None`: best effort, nothing is bounded.
+    pub latency: Option<LaneLatency>,
+}
+
+/// From the time a packet leaves its host until it is at every receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneLatency {
+    /// At the nearest receiver, by the fastest way.
+    pub min: Duration,
+    /// Beyond that, at the farthest one.
+    pub jitter_max: Duration,
+}
+
+/// Why a lane's terms are other ones (X-Lane Listing 1, `enum Reason`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneReason {
+    /// Traffic engineering: other lanes came, went or moved.
+    Te,
+    /// It sent more than agreed: best effort from now on, until [`Client::change_lane`].
+    BwExceeded,
+    /// It used less than half of what it has.
+    BwUnused,
+    /// One of a later version.
+    Other(u8),
+}
+
+/// A lane that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lane {
+    /// Its id in calls and events.
+    pub id: LaneId,
+    /// The controller's number, for people.
+    pub number: u64,
+    /// What it grants.
+    pub grant: LaneGrant,
+    /// Trees that its packets go over.
+    pub trees: u8,
+}
+
+/// A lane as asked for and as granted.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) wanted: LaneWanted,
+    /// The agent's; `None` while the agent does not know of it.
+    pub(crate) handle: Option<u8>,
+    granted: LaneOk,
+}
+
+/// What came of a record.
+pub(crate) enum Fed {
+    Told(Event),
+    /// It is about a lane or a service that this client does not have.
+    Nobody,
+    NotMine,
+}
+
+/// What a client has of lanes.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    pub(crate) held: BTreeMap<u32, Held>,
+    pub(crate) services: Vec<u8>,
+    next_id: u32,
+    doorbell: Option<OwnedFd>,
+}
+
+impl Lanes {
+    /// The agent (or a new one) has opened it.
+    pub(crate) fn opened(&mut self, id: u32, granted: LaneOk, mut fds: Vec<OwnedFd>) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.handle = Some(granted.handle);
+            held.granted = granted;
+        }
+        if let Some(doorbell) = fds.pop() {
+            self.doorbell = Some(doorbell);
+        }
+    }
+
+    pub(crate) fn away(&mut self) {
+        self.doorbell = None;
+        for held in self.held.values_mut() {
+            held.handle = None;
+        }
+    }
+
+    /// A lane that the present agent does not know of yet.
+    pub(crate) fn next_away(&self) -> Option<(u32, Op)> {
+        let (id, held) = self.held.iter().find(|(_, held)| held.handle.is_none())?;
+        Some((*id, held.wanted.op()))
+    }
+
+    fn by_handle(&mut self, handle: i32) -> Option<(LaneId, &mut Held)> {
+        let found = self.held.iter_mut().find(|(_, held)| held.handle.is_some_and(|own| i32::from(own) == handle))?;
+        Some((LaneId(*found.0), found.1))
+    }
+
+    /// Takes in a record, if it is about lanes.
+    pub(crate) fn feed(&mut self, record: &EventRecord, told: &Told<'_>) -> Fed {
+        let event = match told {
+            Told::LaneMessage { service, bytes } if self.services.contains(service) => Some(Event::LaneMessage {
+                host_id: record.host,
+                incarnation: record.incarnation,
+                service: *service,
+                seq: record.seq,
+                rx_ns: record.rx_ns,
+                plane: record.plane,
+                bytes: (*bytes).into(),
+            }),
+            Told::LaneMessage { .. } => None,
+            Told::LaneChanged(terms) => self.changed(record.code, terms),
+            Told::LaneTerminated { why } => self.terminated(record.code, record.at_ns, why),
+            _ => return Fed::NotMine,
+        };
+        event.map_or(Fed::Nobody, Fed::Told)
+    }
+
+    fn changed(&mut self, handle: i32, terms: &LaneTerms) -> Option<Event> {
+        let (lane, held) = self.by_handle(handle)?;
+        held.granted.packet_max_bytes = terms.packet_max_bytes;
+        held.granted.message_max_bytes = terms.message_max_bytes;
+        held.granted.period_ns = terms.period_ns;
+        held.granted.bounded = terms.bounded != 0;
+        held.granted.latency_min_ns = terms.latency_min_ns;
+        held.granted.jitter_max_ns = terms.jitter_max_ns;
+        let reason = match terms.reason {
+            lane_reason::TE => LaneReason::Te,
+            lane_reason::BW_EXCEEDED => LaneReason::BwExceeded,
+            lane_reason::BW_UNUSED => LaneReason::BwUnused,
+            other => LaneReason::Other(other),
+        };
+        let grace = Duration::from_nanos(terms.grace_ns);
+        Some(Event::LaneChanged { lane, grant: grant(&held.granted), reason, grace })
+    }
+
+    fn terminated(&mut self, handle: i32, grace_ns: u64, why: &[u8]) -> Option<Event> {
+        let (lane, held) = self.by_handle(handle)?;
+        let name = Arc::from(held.wanted.name.as_str());
+        self.held.remove(&lane.0);
+        let why = String::from_utf8_lossy(why).into();
+        Some(Event::LaneTerminated { lane, name, why, grace: Duration::from_nanos(grace_ns) })
+    }
+}
+
+fn grant(granted: &LaneOk) -> LaneGrant {
+    LaneGrant {
+        packet_max_bytes: granted.packet_max_bytes,
+        message_max_bytes: granted.message_max_bytes,
+        period: Duration::from_nanos(granted.period_ns),
+        latency: granted.bounded.then(|| LaneLatency {
+            min: Duration::from_nanos(granted.latency_min_ns),
+            jitter_max: Duration::from_nanos(granted.jitter_max_ns),
+        }),
+    }
+}
+
+impl Client {
+    /// Asks for a lane from this host to others (X-Lane `requestBandwidth`). Returns when its trees are in the switches.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `not_supported` without a controller, `no_capacity` if the network cannot hold it (the message names
+    /// the link), `name_taken` if another lane of this host has that name, `unknown_host`; [`Error::Name`].
+    pub fn open_lane(&mut self, wanted: LaneWanted) -> Result<Lane, Error> {
+        check_name(&wanted.name)?;
+        if self.lanes.held.len() >= LANES_MAX {
+            return Err(Error::TooMany { what: "lanes", limit: LANES_MAX });
+        }
+        let (granted, fds): (LaneOk, _) = self.call_for("open_lane", wanted.op(), LANE_TIMEOUT)?;
+        self.lanes.next_id += 1;
+        let id = self.lanes.next_id;
+        self.lanes.held.insert(id, Held { wanted, handle: None, granted: granted.clone() });
+        let lane = Lane { id: LaneId(id), number: granted.lane, grant: grant(&granted), trees: granted.trees };
+        self.lanes.opened(id, granted, fds);
+        Ok(lane)
+    }
+
+    /// Asks for other terms for a lane, or for its bounds back (X-Lane `changeBandwidth`). The name stays.
+    ///
+    /// # Errors
+    /// As [`Client::open_lane`]; the lane is then as it was.
+    pub fn change_lane(&mut self, lane: LaneId, wanted: LaneWanted) -> Result<Lane, Error> {
+        self.await_attached()?;
+        let held = self.lanes.held.get(&lane.0).ok_or(Error::Unregistered("that lane"))?;
+        let handle = held.handle.ok_or_else(|| Error::Detached("the lane is being opened again".into()))?;
+        let name = held.wanted.name.clone();
+        let op = Op::ChangeLane { handle, asked: wanted.terms() };
+        let (granted, fds): (LaneOk, _) = self.call_for("change_lane", op, LANE_TIMEOUT)?;
+        let answer = Lane { id: lane, number: granted.lane, grant: grant(&granted), trees: granted.trees };
+        if let Some(held) = self.lanes.held.get_mut(&lane.0) {
+            held.wanted = LaneWanted { name, ..wanted };
+        }
+        self.lanes.opened(lane.0, granted, fds);
+        Ok(answer)
+    }
+
+    /// Gives a lane back (X-Lane `releaseBandwidth`). What was left for it and has not been sent is lost.
+    ///
+    /// # Errors
+    /// [`Error::Unregistered`], or those of the connection.
+    pub fn close_lane(&mut self, lane: LaneId) -> Result<(), Error> {
+        self.await_attached()?;
+        let held = self.lanes.held.remove(&lane.0).ok_or(Error::Unregistered("that lane"))?;
+        match held.handle {
+            Some(handle) => {
+                forgiving(self.call_for("close_lane", Op::CloseLane { handle }, LANE_TIMEOUT).map(|(ok, _)| ok))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves a message of `service` (1..=255) for a lane's next packet. One system call, to wake the agent.
+    ///
+    /// # Errors
+    /// [`Declined`]. A message that was taken may still be dropped if it is beyond the lane's terms.
+    pub fn lane_send(&mut self, lane: LaneId, service: u8, message: &[u8]) -> Result<(), Declined> {
+        let held = self.lanes.held.get(&lane.0).ok_or(Declined::NoLane)?;
+        let (Some(handle), Some(doorbell)) = (held.handle, &self.lanes.doorbell) else {
+            return Err(Declined::Detached);
+        };
+        let max = held.granted.message_max_bytes;
+        if message.len() > max as usize {
+            return Err(Declined::MessageTooLarge { len: message.len(), max });
+        }
+        if service == 0 {
+            return Err(Declined::Service);
+        }
+        self.memory.session.push_lane(handle, service, message).map_err(|error| match error {
+            PushError::Full => Declined::Full,
+            PushError::TooLong { .. } => Declined::MessageTooLarge { len: message.len(), max },
+            PushError::Broken(_) => Declined::Broken,
+        })?;
+        // A full counter (`EAGAIN`) has rung already.
+        let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Hears what other hosts send for `service` (1..=255), as [`crate::Event::LaneMessage`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`], or those of the connection.
+    pub fn listen(&mut self, service: u8) -> Result<(), Error> {
+        let _: crate::protocol::Empty = self.call("listen", Op::Listen { service })?;
+        if !self.lanes.services.contains(&service) {
+            self.lanes.services.push(service);
+        }
+        Ok(())
+    }
+
+    /// Hears it no longer.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn unlisten(&mut self, service: u8) -> Result<(), Error> {
+        self.lanes.services.retain(|other| *other != service);
+        forgiving(self.call("unlisten", Op::Unlisten { service }))
+    }
+}
