@@ -175,7 +175,12 @@ fn describe(event: &Event) -> Option<(Value, String)> {
         Event::Lost { count } => {
             (json!({ "kind": "lost", "count": count }), format!("{count} events were lost: they came too fast"))
         }
-        Event::MonitorRequest { .. } | Event::PbsizeChanged { .. } => return None,
+        // Of what this program does not have: processes and lanes of its own.
+        Event::MonitorRequest { .. }
+        | Event::PbsizeChanged { .. }
+        | Event::LaneMessage { .. }
+        | Event::LaneChanged { .. }
+        | Event::LaneTerminated { .. } => return None,
     })
 }
 

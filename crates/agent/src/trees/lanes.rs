@@ -84,6 +84,8 @@ pub(super) struct Lanes {
     /// Lanes that a former agent of this host has left, by name.
     orphans: BTreeMap<String, u64>,
     orphans_until: Option<Instant>,
+    /// Whether the controller has said what it has of this host, once.
+    learnt: bool,
 }
 
 impl Lanes {
@@ -96,6 +98,7 @@ impl Lanes {
             held: [const { None }; LANES_MAX],
             orphans: BTreeMap::new(),
             orphans_until: None,
+            learnt: false,
         }
     }
 
@@ -162,6 +165,9 @@ impl Lanes {
             return Err(Refusal::new(ErrorCode::Full, message, "close one"));
         };
         let body = checked.body(&name, &asked);
+        if !self.learnt {
+            self.learn();
+        }
         // One that a former agent has left goes on with what is asked now.
         let told = match self.orphans.remove(&name) {
             Some(lane) => self.request(Method::Put, &format!("/v1/lanes/{lane}"), &body),
@@ -299,6 +305,7 @@ impl Lanes {
             // It will be said again that it may have changed.
             _ => return,
         };
+        self.learnt = true;
         let me = self.talk.config.member(self.talk.me).name.as_str().to_owned();
         let own = |lane: &&Value| {
             lane["sender"] == me.as_str()

@@ -18,7 +18,7 @@ const KILLED: u64 = 60;
 fn root_a_client_of_another_version_is_told_both() {
     let Some(world) = world(1, calm()) else { return };
     let refused = world.agents.ask(1, "hello", json!({ "protocol": 99, "program": "future" })).expect_err("refused");
-    assert!(refused.contains("version") && refused.contains("99") && refused.contains("agent 1"), "{refused}");
+    assert!(refused.contains("version") && refused.contains("99") && refused.contains("agent 2"), "{refused}");
     for (op, arguments, says) in [
         ("nonsense", json!({}), "nonsense"),
         ("join", json!({ "name": "x" }), "hello"),
