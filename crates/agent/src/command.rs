@@ -22,7 +22,7 @@ use fide_shm::{event::EventRecord, session::AgentSession};
 use fide_wire::{Keys, Name};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::{engine::Lane, process::Exit, snapshot::Snapshot};
+use crate::{engine::Lane, process::Exit, snapshot::Snapshot, timeout::Network};
 
 /// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
 /// handful would do.
@@ -88,6 +88,11 @@ pub enum Command {
     Aim {
         plane: u8,
         group: std::net::Ipv4Addr,
+    },
+    /// What the network between a peer and this host was planned to add.
+    SetNetwork {
+        host: u16,
+        network: Network,
     },
     /// A lane in the place `handle`.
     OpenLane {

@@ -168,6 +168,8 @@ pub struct Control {
     key_change: Option<KeyChange>,
     /// What the loop was told last; 0 before it was told anything.
     payload_max: usize,
+    /// What the lane of the heartbeats was granted, bytes.
+    payload_granted: usize,
     /// Requests about lanes that are not answered yet.
     tickets: Tickets,
     notify: Notify,
@@ -201,6 +203,7 @@ impl Control {
             journal,
             key_change: None,
             payload_max: 0,
+            payload_granted: usize::MAX,
             tickets: Tickets::default(),
             notify,
             snapshot: Some(Snapshot::empty()),
@@ -339,6 +342,12 @@ impl Control {
                     Ok(reply) => drop(done.try_send(reply)),
                     Err(EngineGone) => tracing::error!("a lane could not be changed: {EngineGone}"),
                 },
+                Order::Payload { bytes } => {
+                    self.payload_granted = bytes;
+                    if let Err(EngineGone) = self.follow_mtu() {
+                        tracing::error!("heartbeats of {bytes} bytes: {EngineGone}");
+                    }
+                }
                 Order::Answer { ticket, answer } => self.answer_lane(ticket, answer),
                 Order::Aim { plane, tree, done } => {
                     let command = Command::Aim { plane, group: tree.group };
@@ -388,12 +397,12 @@ impl Control {
     fn follow_mtu(&mut self) -> Result<(), EngineGone> {
         // An interface that is gone carries nothing; whether it comes back, the paths' own verdicts tell.
         let Ok(fits) = start::payload_max(&self.parts.interfaces) else { return Ok(()) };
-        let payload_max = self.parts.config.payload_max(fits);
+        let payload_max = self.parts.config.payload_max(fits).min(self.payload_granted);
         if payload_max == self.payload_max {
             return Ok(());
         }
         if self.payload_max != 0 {
-            tracing::warn!("the planes' MTU has changed: packets of {payload_max} bytes now");
+            tracing::warn!("the planes carry heartbeats of {payload_max} bytes now, {} before", self.payload_max);
         }
         self.payload_max = payload_max;
         self.parts.exchange.call(Command::SetPayloadMax(payload_max)).map(drop)

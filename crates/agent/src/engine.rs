@@ -35,7 +35,11 @@ use fide_shm::{
 };
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
 
-use crate::{command::Exchange, snapshot::EngineCounters, timeout::Timeouts};
+use crate::{
+    command::Exchange,
+    snapshot::EngineCounters,
+    timeout::{Network, Timeouts},
+};
 use freeze::Repeat;
 pub use freeze::{Frozen, ResumeError};
 use lanes::Lanes;
@@ -105,6 +109,8 @@ struct Seen {
     seq: [u64; MAX_PLANES],
     incarnation: u32,
     spread: Spread,
+    /// As the controller has planned it.
+    network: Network,
 }
 
 /// The loop.
@@ -123,6 +129,8 @@ pub struct Engine {
     started_ns: u64,
     /// An exit went out in this turn: the rest waits for the next heartbeat.
     urgent_turn: bool,
+    /// Since the last heartbeat.
+    notices_sent: usize,
     ring_full_seen: u64,
     timeout_min_ns: u64,
     busy_turn: bool,
@@ -158,6 +166,7 @@ impl Engine {
             counters: EngineCounters::default(),
             started_ns: now_ns(),
             urgent_turn: false,
+            notices_sent: 0,
             ring_full_seen: 0,
             timeout_min_ns: parts.detector.config().timeout_ns,
             busy_turn: false,

@@ -44,7 +44,7 @@ use crate::{
     rungs::{Rung, Rungs},
     signals::Signals,
     socket::{ListenError, Listener},
-    timeout::{TimeoutTooShort, Timeouts},
+    timeout::{Network, TimeoutTooShort, Timeouts},
     trees::{Trees, TreesError},
 };
 
@@ -188,6 +188,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         Some(successor) => taken_over(successor, &name)?,
     };
     let Begin { detector, table, incarnation, timeout_ns, resumed } = begin;
+    let payload_min = detector.config().payload_min();
     let parts = engine::Parts {
         me,
         members,
@@ -246,7 +247,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let _joined = host.joined;
     let _hears = hears;
     let trees = match &config.controller {
-        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names, templates)?),
+        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names, templates, payload_min)?),
         None => None,
     };
     let mut control = Control::new(
@@ -364,7 +365,7 @@ fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
 }
 
 fn timeout(config: &Config, timeouts: &Timeouts, lateness_ns: u64, force: bool) -> Result<u64, StartError> {
-    let measured_ns = timeouts.for_jitter(lateness_ns);
+    let measured_ns = timeouts.for_jitter(lateness_ns, Network::default());
     match config.timeout_ns {
         None => Ok(measured_ns),
         Some(wanted_ns) if wanted_ns >= measured_ns || force => Ok(wanted_ns),

@@ -8,6 +8,22 @@ use crate::config::Trust;
 /// One-way latency assumed between two hosts of a cluster until it is measured: a few switches.
 pub const LATENCY_MIN_NS: u64 = 100_000;
 
+/// What the network between two hosts adds (FiDe §3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// lambda_min.
+    pub latency_min_ns: u64,
+    /// The network's part of delta_max; the hosts' comes beside it.
+    pub jitter_max_ns: u64,
+}
+
+impl Default for Network {
+    /// Until a controller has planned it.
+    fn default() -> Self {
+        Self { latency_min_ns: LATENCY_MIN_NS, jitter_max_ns: 0 }
+    }
+}
+
 /// Everything a timeout is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -19,17 +35,17 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// The timeout for a pair whose heartbeats were seen to vary by `observed_ns`.
+    /// The timeout for a pair whose heartbeats were seen to vary by `observed_ns`, over such a network.
     ///
     /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the
     /// acknowledgement must come back before the lease runs out: a heartbeat to be sent, its way
     /// there, the peer's next heartbeat, its way back, this loop's next turn; each may be late once.
     #[must_use]
-    pub fn for_jitter(&self, observed_ns: u64) -> u64 {
-        let jitter_max_ns = bound_ns(self.kind, observed_ns.min(self.stall_ns()));
+    pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
+        let jitter_max_ns = bound_ns(self.kind, observed_ns.min(self.stall_ns())) + network.jitter_max_ns;
         match self.trust {
-            Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, LATENCY_MIN_NS, jitter_max_ns),
-            Trust::Lease => 3 * self.heartbeat_ns + 2 * LATENCY_MIN_NS + 3 * jitter_max_ns,
+            Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, network.latency_min_ns, jitter_max_ns),
+            Trust::Lease => 3 * self.heartbeat_ns + 2 * network.latency_min_ns + 3 * jitter_max_ns,
         }
     }
 
@@ -69,9 +85,12 @@ mod tests {
     #[test]
     fn the_published_timeout_and_the_room_for_an_acknowledgement() {
         let network = Timeouts { trust: Trust::Network, heartbeat_ns: 1_000_000, kind: HostKind::Shared, fixed: false };
-        assert_eq!(network.for_jitter(0), 1_000_000 + 100_000 + 2 * 3_500_000);
+        let (assumed, planned) = (Network::default(), Network { latency_min_ns: 20_000, jitter_max_ns: 500_000 });
+        assert_eq!(network.for_jitter(0, assumed), 1_000_000 + 100_000 + 2 * 3_500_000);
+        assert_eq!(network.for_jitter(0, planned), 1_000_000 + 20_000 + 2 * (3_500_000 + 500_000));
         let lease = Timeouts { trust: Trust::Lease, ..network };
-        assert!(lease.for_jitter(0) > network.for_jitter(0) + 2 * 1_000_000);
-        assert!(lease.for_jitter(8_000_000) > lease.for_jitter(0), "follows what is observed");
+        assert!(lease.for_jitter(0, assumed) > network.for_jitter(0, assumed) + 2 * 1_000_000);
+        assert!(lease.for_jitter(8_000_000, assumed) > lease.for_jitter(0, assumed), "follows what is observed");
+        assert!(lease.for_jitter(0, planned) > lease.for_jitter(0, assumed), "follows what is planned");
     }
 }

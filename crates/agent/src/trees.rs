@@ -46,6 +46,12 @@ pub use memory::{Kept, Tree};
 
 /// Name of the lane that carries a host's heartbeats.
 pub const LANE: &str = "heartbeat";
+/// Notices of exits sent between two heartbeats, for which the lane of the heartbeats has room.
+pub const NOTICES_PER_HEARTBEAT: usize = 2;
+/// Ethernet, preamble, gap, IPv4 and UDP around a packet, bytes.
+const AROUND_PACKET: usize = 66;
+/// Bytes beside a heartbeat's that its lane is asked for.
+const NOTICES_ROOM: usize = NOTICES_PER_HEARTBEAT * (fide_wire::NOTICE_LEN + AROUND_PACKET);
 /// Orders on their way to the control thread; the thread that gives them waits for each.
 const ORDERS: usize = 4;
 /// Reports on their way to the controller: every tree of every host, lost and found once. More are dropped: what is
@@ -59,6 +65,8 @@ const INPUTS: usize = 1024;
 /// What the control thread is to do.
 #[derive(Debug)]
 pub enum Order {
+    /// Heartbeats have at most so many bytes from now on: what their lane was granted.
+    Payload { bytes: usize },
     /// Have the loop carry out a command; what it answers.
     Call { command: Command, done: SyncSender<Reply> },
     /// Answer a program's request about a lane.
@@ -105,6 +113,8 @@ struct Talk {
     me: u16,
     /// Names of the planes' interfaces.
     interfaces: Vec<String>,
+    /// The smallest heartbeat that does, bytes.
+    payload_min: usize,
 }
 
 /// Why there are no trees.
@@ -123,6 +133,8 @@ pub enum TreesError {
 impl Trees {
     /// Reads what was kept, and starts both threads.
     ///
+    /// `senders` has one for each plane, to be multiplied; `payload_min` is the smallest heartbeat that does, bytes.
+    ///
     /// # Errors
     /// [`TreesError`].
     pub fn start(
@@ -132,6 +144,7 @@ impl Trees {
         incarnation: u32,
         interfaces: &[String],
         senders: Vec<Sender>,
+        payload_min: usize,
     ) -> Result<Self, TreesError> {
         let path = config.state_dir.join(memory::FILE);
         let kept = Kept::load(&path)?;
@@ -147,6 +160,7 @@ impl Trees {
                 config: shared.clone(),
                 me,
                 interfaces: interfaces.to_vec(),
+                payload_min,
             })
         };
         let (send, orders) = sync_channel(ORDERS);
@@ -222,6 +236,15 @@ fn order(orders: &SyncSender<Order>, wake: &OwnedFd, order: Order) -> bool {
     let sent = orders.send(order).is_ok();
     ring(wake);
     sent
+}
+
+/// Has the loop carry out a command; `None` if the agent is ending.
+fn call(orders: &SyncSender<Order>, wake: &OwnedFd, command: Command) -> Option<Reply> {
+    let (done, carried_out) = sync_channel(1);
+    if !order(orders, wake, Order::Call { command, done }) {
+        return None;
+    }
+    carried_out.recv().ok()
 }
 
 /// A group as JSON has it.

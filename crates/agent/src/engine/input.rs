@@ -8,7 +8,7 @@ use fide_wire::{HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, 
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
-use crate::process::Exit;
+use crate::{process::Exit, timeout::Network};
 
 /// Bytes of the longest record in the wake ring.
 const RECORD_MAX: usize = size_of::<Wake>() + PAYLOAD_MAX;
@@ -64,13 +64,21 @@ impl Engine {
         }
     }
 
+    /// The network between a peer and this host is planned anew.
+    pub(super) fn set_network(&mut self, host: u16, network: Network) {
+        let Some(seen) = usize::from(host).checked_sub(1).and_then(|index| self.seen.get_mut(index)) else { return };
+        seen.network = network;
+        self.follow_jitter(host);
+    }
+
     /// A peer's heartbeats vary more than before, or less: the timeout follows.
     fn follow_jitter(&mut self, host: u16) {
         if self.parts.timeouts.fixed {
             return;
         }
-        let observed = self.seen[usize::from(host) - 1].spread.jitter_max_ns();
-        let wanted = self.parts.timeouts.for_jitter(observed).max(self.timeout_min_ns);
+        let seen = &self.seen[usize::from(host) - 1];
+        let planned = self.parts.timeouts.for_jitter(seen.spread.jitter_max_ns(), seen.network);
+        let wanted = planned.max(self.timeout_min_ns);
         // Refused where a promise keeps it longer.
         let _ = self.parts.detector.set_timeout(host, wanted);
     }

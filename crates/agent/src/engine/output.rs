@@ -7,6 +7,7 @@ use fide_shm::table::{HostRecord, ProcessRecord, name_bytes, state};
 use fide_wire::{MAX_PLANES, seal};
 
 use super::{Engine, TRANSMITS_PER_TURN};
+use crate::trees::NOTICES_PER_HEARTBEAT;
 
 impl Engine {
     /// Sends what is due: notices first, then the heartbeat; each on every plane.
@@ -19,6 +20,14 @@ impl Engine {
             let payload = &mut self.payload[..transmit.len];
             if transmit.kind == TransmitKind::Heartbeat {
                 self.repeat.keep(payload);
+                self.notices_sent = 0;
+            } else if self.parts.trees {
+                // The lane has room for so many; what the others say is in the next heartbeat too.
+                if self.notices_sent >= NOTICES_PER_HEARTBEAT {
+                    self.counters.notices_held += 1;
+                    continue;
+                }
+                self.notices_sent += 1;
             }
             for (plane, sender) in (0u8..).zip(&mut self.parts.senders) {
                 seal(payload, plane, &self.parts.keys.current);

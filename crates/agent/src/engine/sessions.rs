@@ -100,6 +100,10 @@ impl Engine {
                 // Freed by who made it.
                 Reply::Told(data)
             }
+            Command::SetNetwork { host, network } => {
+                self.set_network(host, network);
+                Reply::Done
+            }
             Command::SetPayloadMax(payload_max) => {
                 self.set_payload_max(payload_max);
                 Reply::Done

@@ -12,7 +12,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
     },
     time::{Duration, Instant},
 };
@@ -29,7 +29,7 @@ use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
 use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
-use super::{LANE, Order, Talk, group, lock, order};
+use super::{LANE, Order, Talk, call, group, lock, order};
 use crate::{
     command::{Command, Reply},
     engine,
@@ -554,12 +554,7 @@ impl Lanes {
 
     /// Has the loop carry out a command.
     fn call(&self, command: Command) -> Result<Reply, Refusal> {
-        let gone = || Refusal::new(ErrorCode::Gone, "the agent is ending", "");
-        let (done, carried_out) = sync_channel(1);
-        if !order(&self.orders, &self.wake, Order::Call { command, done }) {
-            return Err(gone());
-        }
-        carried_out.recv().map_err(|_| gone())
+        call(&self.orders, &self.wake, command).ok_or_else(|| Refusal::new(ErrorCode::Gone, "the agent is ending", ""))
     }
 
     fn tell(&self, clients: u64, record: EventRecord, data: &[u8]) {

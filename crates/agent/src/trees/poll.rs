@@ -2,20 +2,23 @@
 //! Keeping the lane of this host's heartbeats, and following what the controller tells.
 
 use std::{
+    collections::HashMap,
     os::fd::OwnedFd,
     sync::{
         Arc,
         mpsc::{SyncSender, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use fide_controller::{handler::Method, tls::ClientTls};
+use fide_controller::{client::Answered, handler::Method, tls::ClientTls};
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
 use serde_json::{Value, json};
 
-use super::{Input, Kept, LANE, Order, Talk, Tree, group, lock, order};
+use crate::{command::Command, timeout::Network};
+
+use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Talk, Tree, call, group, lock, order};
 
 /// How long one question for news waits.
 const POLL: Duration = Duration::from_secs(15);
@@ -27,6 +30,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
 /// Shares of the heartbeat's interval that the lane's period leaves for a loop that sends late, then early.
 const EARLY: u64 = 4;
+/// Times that the room for messages is halved until there is none.
+const SIZES: u32 = 4;
+/// How often it is asked for the room that was not there.
+const MORE: Duration = Duration::from_secs(10);
+/// A controller that has others wait longer is not believed.
+const BEGIN_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Poll {
     talk: Talk,
@@ -39,6 +48,11 @@ pub(super) struct Poll {
     after: u64,
     /// Lane of this host's heartbeats.
     own: Option<u64>,
+    /// Bytes of a heartbeat that it was granted.
+    granted: Option<usize>,
+    asked_for_more: Option<Instant>,
+    /// What other hosts' heartbeats were planned to take, by sender.
+    networks: HashMap<u16, Network>,
 }
 
 impl Poll {
@@ -50,7 +64,19 @@ impl Poll {
         kept: Kept,
         tls: Arc<ClientTls>,
     ) -> Self {
-        Self { talk, orders, wake, lanes, kept, tls, after: 0, own: None }
+        Self {
+            talk,
+            orders,
+            wake,
+            lanes,
+            kept,
+            tls,
+            after: 0,
+            own: None,
+            granted: None,
+            asked_for_more: None,
+            networks: HashMap::new(),
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -111,6 +137,7 @@ impl Poll {
                 self.after = self.after.max(last);
                 return Ok(());
             }
+            self.ask_for_more()?;
         }
     }
 
@@ -126,26 +153,100 @@ impl Poll {
         Err(Ended::Trouble(answered.message().to_owned()))
     }
 
+    /// Asks for a lane that carries heartbeats with the longest messages, or with shorter ones if the network cannot hold
+    /// that: first the messages that ride along become smaller.
     fn ask_for_lane(&mut self) -> Result<(), Ended> {
+        let mut refused = None;
+        for bytes in self.sizes() {
+            let body = self.heartbeat(bytes);
+            let answered = self.change(Method::Post, "/v1/lanes", &body)?;
+            if answered.status == 200 {
+                return self.lane(&answered.body).map(drop);
+            }
+            if answered.code() != "no_capacity" {
+                return Err(Ended::Trouble(answered.message().to_owned()));
+            }
+            refused.get_or_insert(answered.message().to_owned());
+        }
+        Err(Ended::Trouble(refused.unwrap_or_default()))
+    }
+
+    /// Asks for the room that was not there before.
+    fn ask_for_more(&mut self) -> Result<(), Ended> {
+        let (Some(lane), Some(granted)) = (self.own, self.granted) else { return Ok(()) };
+        if self.asked_for_more.is_some_and(|at| at.elapsed() < MORE) {
+            return Ok(());
+        }
+        self.asked_for_more = Some(Instant::now());
+        for bytes in self.sizes().into_iter().take_while(|bytes| *bytes > granted) {
+            let answered = self.change(Method::Put, &format!("/v1/lanes/{lane}"), &self.heartbeat(bytes))?;
+            if answered.status == 200 {
+                // Others' contracts hold as they were until then.
+                let begins_in_ns = answered.body["begins_in_ns"].as_u64().unwrap_or(0);
+                thread::sleep(Duration::from_nanos(begins_in_ns).min(BEGIN_MAX));
+                return self.lane(&answered.body).map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// What heartbeats are asked for, the most first.
+    fn sizes(&self) -> Vec<usize> {
+        let (most, least) = (self.talk.config.payload_max(PAYLOAD_MAX), self.talk.payload_min);
+        let mut sizes: Vec<usize> = (0..SIZES).map(|half| least + (most.saturating_sub(least) >> half)).collect();
+        sizes.push(least);
+        sizes.dedup();
+        sizes
+    }
+
+    fn heartbeat(&self, bytes: usize) -> Value {
         let me = self.talk.me;
         let members = (1..).zip(&self.talk.config.members);
         let receivers: Vec<&str> =
             members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str()).collect();
         let heartbeat_ns = self.talk.config.heartbeat_ns;
-        let body = json!({
-            "name": LANE, "receivers": receivers, "size_max_bytes": self.talk.config.payload_max(PAYLOAD_MAX),
+        json!({
+            "name": LANE, "receivers": receivers, "size_max_bytes": bytes + NOTICES_ROOM,
             // A heartbeat that was late is followed by one on time.
             "period_min_ns": heartbeat_ns - heartbeat_ns / EARLY,
             "redundancy": self.talk.interfaces.len(),
-        });
-        let answered = self.post("/v1/lanes", &body)?;
-        self.lane(&answered).map(drop)
+        })
+    }
+
+    fn change(&mut self, method: Method, path: &str, body: &Value) -> Result<Answered, Ended> {
+        lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT).map_err(Ended::trouble)
+    }
+
+    /// Heartbeats are as long as their lane was granted.
+    fn granted(&mut self, resources: &Value) -> Result<(), Ended> {
+        let size = resources["size_max_bytes"].as_u64().and_then(|size| usize::try_from(size).ok());
+        let Some(bytes) = size.map(|size| size.saturating_sub(NOTICES_ROOM)) else { return Ok(()) };
+        if self.granted.replace(bytes) != Some(bytes) && !order(&self.orders, &self.wake, Order::Payload { bytes }) {
+            return Err(Ended::Gone);
+        }
+        Ok(())
+    }
+
+    /// How late another host's heartbeats may be here: the timeout follows.
+    fn contract(&mut self, sender: u16, receivers: &Value) -> Result<(), Ended> {
+        let me = self.talk.config.member(self.talk.me).name.as_str();
+        let mine = receivers.as_array().into_iter().flatten().find(|receiver| receiver["host"] == me);
+        let Some(latency) = mine.map(|mine| &mine["latency"]) else { return Ok(()) };
+        let (Some(latency_min_ns), Some(jitter_max_ns)) =
+            (latency["latency_min_ns"].as_u64(), latency["jitter_max_ns"].as_u64())
+        else {
+            return Ok(());
+        };
+        let network = Network { latency_min_ns, jitter_max_ns };
+        if self.networks.insert(sender, network) == Some(network) {
+            return Ok(());
+        }
+        let command = Command::SetNetwork { host: sender, network };
+        call(&self.orders, &self.wake, command).map(drop).ok_or(Ended::Gone)
     }
 
     fn post(&mut self, path: &str, body: &Value) -> Result<Value, Ended> {
-        let answered = lock(&self.talk.ordered)
-            .change(&mut self.talk.caller, Method::Post, path, body, LIMIT)
-            .map_err(Ended::trouble)?;
+        let answered = self.change(Method::Post, path, body)?;
         if answered.status == 200 { Ok(answered.body) } else { Err(Ended::Trouble(answered.message().to_owned())) }
     }
 
@@ -168,9 +269,13 @@ impl Poll {
                 self.tree(&tree)?;
             }
         }
-        let own = self.sender(lane) == Some(self.talk.me);
+        let sender = self.sender(lane);
+        let own = sender == Some(self.talk.me);
         if own {
             self.own = lane["lane"].as_u64();
+            self.granted(&lane["resources"])?;
+        } else if let Some(sender) = sender {
+            self.contract(sender, &lane["receivers"])?;
         }
         Ok(own)
     }
@@ -178,6 +283,16 @@ impl Poll {
     fn news(&mut self, body: &Value) -> Result<(), Ended> {
         match body["kind"].as_str().unwrap_or("") {
             "tree" if body["name"] == LANE => self.tree(body)?,
+            "bandwidth_changed" if self.own.is_some() && self.own == body["lane"].as_u64() => {
+                self.granted(&body["resources"])?;
+            }
+            "bandwidth_changed" => {
+                let of = |(_, (lane, _)): &(&u16, &(u64, [u32; MAX_PLANES]))| Some(*lane) == body["lane"].as_u64();
+                let sender = lock(&self.talk.known).lanes.iter().find(of).map(|(sender, _)| *sender);
+                if let Some(sender) = sender {
+                    self.contract(sender, &body["receivers"])?;
+                }
+            }
             "redundancy_lost" if body["name"] == LANE => {
                 let why = format!(
                     "tree {} of {} is lost ({}), and there is no other ({})",
