@@ -11,11 +11,15 @@
 //!
 //! Pure: they take `now` and bytes.
 
+mod copies;
+
 use fide_wire::{
     PAYLOAD_MAX, Scheme,
     chunk::{ChunkBuildError, ChunkBuilder, ChunkPacket},
     message::{self, Damage, Message},
 };
+
+pub use copies::{Copies, Finding};
 
 /// Lanes that one host sends on at a time. Receivers keep an [`Inlet`] for each of them and each host.
 pub const LANES_MAX: usize = 16;
