@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the control thread and the loop say to each other.
 //!
-//! Three bounded queues without locks: commands to the loop, replies from it, and a record of what
-//! happened. The loop never waits for the control thread; at the bound of the record it drops and
+//! Bounded queues without locks: commands to the loop, replies from it, a record of what happened, and what
+//! was found of trees. The loop never waits for the control thread; at the bound of the record it drops and
 //! counts, and what it would free it hands back instead.
 
 use std::{
@@ -22,7 +22,7 @@ use fide_shm::{event::EventRecord, session::AgentSession};
 use fide_wire::{Keys, Name};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::{engine::Lane, process::Exit, snapshot::Snapshot, timeout::Network};
+use crate::{engine::Lane, process::Exit, snapshot::Snapshot, timeout::Network, trees::Report};
 
 /// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
 /// handful would do.
@@ -210,12 +210,16 @@ pub struct Record {
     pub event: detector::Event,
 }
 
+/// Reports of trees waiting for the control thread: what is found and does not fit is found again if it lasts.
+const REPORTS: usize = 256;
+
 /// Both ends share this.
 #[derive(Debug)]
 pub struct Exchange {
     commands: ArrayQueue<Command>,
     replies: ArrayQueue<Reply>,
     records: ArrayQueue<Record>,
+    reports: ArrayQueue<Report>,
     /// Wakes the loop.
     to_engine: OwnedFd,
     /// Wakes the control thread.
@@ -239,6 +243,7 @@ impl Exchange {
             commands: ArrayQueue::new(COMMANDS),
             replies: ArrayQueue::new(COMMANDS),
             records: ArrayQueue::new(RECORDS),
+            reports: ArrayQueue::new(REPORTS),
             to_engine: eventfd()?,
             to_control: eventfd()?,
             records_lost: AtomicU64::new(0),
@@ -286,10 +291,20 @@ impl Exchange {
         }
     }
 
+    /// Notes what the copies of packets tell of a tree; dropped when the control thread is far behind.
+    pub fn report(&self, report: Report) {
+        let _ = self.reports.push(report);
+    }
+
+    /// Next report of a tree.
+    pub fn take_report(&self) -> Option<Report> {
+        self.reports.pop()
+    }
+
     /// Wakes the control thread if it has events to write down. Called a turn later than they were
     /// noted: that thread would compete for a core with the programs that were just told.
     pub fn wake_control(&self) {
-        if !self.records.is_empty() {
+        if !self.records.is_empty() || !self.reports.is_empty() {
             ring(&self.to_control);
         }
     }

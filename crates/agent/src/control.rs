@@ -38,7 +38,7 @@ use crate::{
     snapshot::Snapshot,
     socket::{self, Credentials, Listener},
     start,
-    trees::{Order, Report, Trees},
+    trees::{Order, Report, Seen, Trees},
 };
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
@@ -307,9 +307,14 @@ impl Control {
             tracing::info!(event = %entry.id, "{}", entry.text(&self.parts.config));
             match record.event {
                 fide_detector::Event::Excluded { .. } => self.begin_again()?,
-                fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, true),
-                fide_detector::Event::PathRestored { host, plane } => self.report_tree(host, plane, false),
+                fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, Seen::Lost),
+                fide_detector::Event::PathRestored { host, plane } => self.report_tree(host, plane, Seen::Restored),
                 _ => {}
+            }
+        }
+        while let Some(report) = self.parts.exchange.take_report() {
+            if let Some(trees) = &self.parts.trees {
+                trees.report(report);
             }
         }
         if key::stamp(&self.parts.config.key_file) != self.key_stamp {
@@ -374,9 +379,9 @@ impl Control {
         None
     }
 
-    fn report_tree(&self, host: u16, plane: u8, missing: bool) {
+    fn report_tree(&self, host: u16, plane: u8, seen: Seen) {
         if let Some(trees) = &self.parts.trees {
-            trees.report(Report { host, plane, missing });
+            trees.report(Report { host, label: None, plane, seen });
         }
     }
 

@@ -28,6 +28,7 @@ use fide_lane::{
     link::{Receiver, Sender},
     now_ns,
     pace::{Mode, Ready, Waiter},
+    service::Copies,
 };
 use fide_shm::{
     bpf_ring::BpfRing,
@@ -111,6 +112,7 @@ struct Seen {
     spread: Spread,
     /// As the controller has planned it.
     network: Network,
+    copies: Copies,
 }
 
 /// The loop.

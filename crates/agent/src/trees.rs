@@ -32,7 +32,7 @@ use fide_controller::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };
-use fide_lane::link::Sender;
+use fide_lane::{link::Sender, service::Finding};
 use fide_wire::MAX_PLANES;
 use rustix::event::EventfdFlags;
 
@@ -77,12 +77,24 @@ pub enum Order {
     Stop { why: String },
 }
 
-/// A tree of another host that is missed here, or heard again.
+/// What is known here of a tree of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub host: u16,
+    /// Of which lane: the label that the host gave it, `None` for its heartbeats.
+    pub label: Option<u8>,
     pub plane: u8,
-    pub missing: bool,
+    pub seen: Seen,
+}
+
+/// How a tree reaches this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Not, until [`Seen::Restored`].
+    Lost,
+    Restored,
+    /// As the copies of packets tell; told now and forgotten: it is found again if it lasts.
+    Copies(Finding),
 }
 
 /// The control thread's end.
@@ -99,8 +111,18 @@ pub struct Trees {
 /// What both threads know.
 #[derive(Debug, Default)]
 struct Known {
-    /// For each sending host: its lane, and the generation of each tree that was told last.
-    lanes: HashMap<u16, (u64, [u32; MAX_PLANES])>,
+    lanes: HashMap<Source, Told>,
+}
+
+/// A sending host, and the label of its lane; `None` for its heartbeats.
+type Source = (u16, Option<u8>);
+
+/// What was told last of a lane that is received here.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    lane: u64,
+    /// Generation of each tree that it has.
+    generations: [Option<u32>; MAX_PLANES],
 }
 
 /// What a thread needs to talk to the controller.

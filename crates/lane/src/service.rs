@@ -197,6 +197,12 @@ pub fn lane_of(seq: u64) -> u8 {
     u8::try_from(seq >> NUMBER_BITS).expect("the upper 8 bits")
 }
 
+/// Number of the packet within its lane.
+#[must_use]
+pub fn number_of(seq: u64) -> u64 {
+    seq & NUMBER_MASK
+}
+
 /// What an inlet counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Received {
@@ -255,7 +261,7 @@ impl Inlet {
         whole: bool,
         mut tell: impl FnMut(Message<'_>),
     ) -> Damage {
-        let number = packet.seq() & NUMBER_MASK;
+        let number = number_of(packet.seq());
         if packet.incarnation() != self.incarnation {
             *self = Self { incarnation: packet.incarnation(), received: self.received, ..Self::default() };
         }

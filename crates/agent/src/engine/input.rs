@@ -20,8 +20,9 @@ impl Engine {
         if !kernel.xdp {
             return;
         }
-        let mut changed = None;
+        let (mut changed, mut slow) = (None, None);
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
+            let late_max_ns = if self.parts.trees { self.late_max_ns(host) } else { 0 };
             let seen = &mut self.seen[usize::from(host) - 1];
             for plane in 0..self.parts.senders.len().min(MAX_PLANES) {
                 let Some(slot) = kernel.receive.slot(host, plane) else {
@@ -57,10 +58,18 @@ impl Engine {
                 if seen.spread.jitter_max_ns() != before {
                     changed = Some(host);
                 }
+                if self.parts.trees {
+                    let found = seen.copies.arrived(plane, slot.seq, slot.rx_ns, late_max_ns);
+                    slow = found.map(|found| (host, found)).or(slow);
+                }
             }
         }
         if let Some(host) = changed {
             self.follow_jitter(host);
+        }
+        // One in a turn: others are found again.
+        if let Some((host, found)) = slow {
+            self.report(host, None, Some(found));
         }
     }
 
@@ -221,6 +230,12 @@ impl Engine {
         seen.spread.record(seq, self.parts.heartbeat_ns, now, self.parts.timeouts.stall_ns());
         if seen.spread.jitter_max_ns() != before {
             self.follow_jitter(host);
+        }
+        if self.parts.trees {
+            let late_max_ns = self.late_max_ns(host);
+            let copies = &mut self.seen[usize::from(host) - 1].copies;
+            let found = copies.arrived(usize::from(plane), seq, now, late_max_ns);
+            self.report(host, None, found);
         }
     }
 }

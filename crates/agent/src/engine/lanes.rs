@@ -13,7 +13,7 @@ use fide_detector::PeerState;
 use fide_lane::{
     link::Sender,
     now_ns,
-    service::{Inlet, LANES_MAX, Outlet, Terms, lane_of},
+    service::{Copies, Finding, Inlet, LANES_MAX, Outlet, Terms, lane_of, number_of},
 };
 use fide_shm::{
     event::{EventRecord, kind},
@@ -23,6 +23,7 @@ use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, chunk};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use crate::trees::{Report, Seen};
 
 /// Messages taken from one program's outbox in one turn, so that the others have theirs.
 const MESSAGES_PER_TURN: usize = 32;
@@ -56,6 +57,7 @@ pub(super) struct Lanes {
     /// Clients of any of them.
     clients: u64,
     inlets: Box<[[Inlet; LANES_MAX]]>,
+    copies: Box<[[Copies; LANES_MAX]]>,
     /// Clients that listen to a service.
     listeners: Box<[u64; SERVICES]>,
 }
@@ -75,6 +77,7 @@ impl Lanes {
             own: Box::new([const { None }; LANES_MAX]),
             clients: 0,
             inlets: vec![[Inlet::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
+            copies: vec![[Copies::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
             listeners: Box::new([0; SERVICES]),
         }
     }
@@ -284,5 +287,30 @@ impl Engine {
         self.counters.lane_packets_lost += after.lost - before.lost;
         self.counters.lane_chunks_damaged += after.damaged - before.damaged;
         self.lanes.inlets[usize::from(host) - 1][usize::from(index)] = inlet;
+        if whole && self.parts.trees {
+            let (plane, number) = (usize::from(packet.plane()), number_of(packet.seq()));
+            let late_max_ns = self.late_max_ns(host);
+            let copies = &mut self.lanes.copies[usize::from(host) - 1][usize::from(index)];
+            let found = copies.arrived(plane, number, rx_ns, late_max_ns);
+            self.report(host, Some(index), found);
+        }
+    }
+
+    /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host may
+    /// be late between sending two.
+    pub(super) fn late_max_ns(&self, host: u16) -> u64 {
+        let seen = &self.seen[usize::from(host) - 1];
+        seen.network.jitter_max_ns + self.parts.timeouts.stall_slack_ns(seen.spread.jitter_max_ns())
+    }
+
+    /// What was found of a tree goes to the controller.
+    pub(super) fn report(&self, host: u16, label: Option<u8>, found: Option<(usize, Finding)>) {
+        let Some((plane, finding)) = found else { return };
+        // Of heartbeats the detector says by itself what is missing.
+        if label.is_none() && finding != Finding::Slow {
+            return;
+        }
+        let plane = u8::try_from(plane).expect("two planes");
+        self.parts.exchange.report(Report { host, label, plane, seen: Seen::Copies(finding) });
     }
 }

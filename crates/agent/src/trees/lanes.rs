@@ -164,7 +164,7 @@ impl Lanes {
             let message = format!("this host has {LANES_MAX} lanes, the most there can be");
             return Err(Refusal::new(ErrorCode::Full, message, "close one"));
         };
-        let body = checked.body(&name, &asked);
+        let body = checked.body(&name, &asked, byte(handle));
         if !self.learnt {
             self.learn();
         }
@@ -206,7 +206,7 @@ impl Lanes {
             let message = "the number of trees of an open lane cannot change";
             return Err(Refusal::new(ErrorCode::BadRequest, message, "close the lane and open another one"));
         }
-        let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked));
+        let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked, handle));
         let told = self.request(Method::Put, &path, &body)?;
         let held = self.own(client, handle)?;
         held.waiting.push(ticket);

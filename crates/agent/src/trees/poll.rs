@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{command::Command, timeout::Network};
 
-use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Talk, Tree, call, group, lock, order};
+use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Source, Talk, Told, Tree, call, group, lock, order};
 
 /// How long one question for news waits.
 const POLL: Duration = Duration::from_secs(15);
@@ -258,7 +258,11 @@ impl Poll {
 
     /// A lane as the controller describes it; whether it is that of this host's heartbeats.
     fn lane(&mut self, lane: &Value) -> Result<bool, Ended> {
-        if lane["name"] != LANE || lane["standing"] != "held" {
+        if lane["name"] != LANE {
+            self.others_lane(lane);
+            return Ok(false);
+        }
+        if lane["standing"] != "held" {
             return Ok(false);
         }
         for tree in lane["trees"].as_array().into_iter().flatten() {
@@ -287,12 +291,14 @@ impl Poll {
                 self.granted(&body["resources"])?;
             }
             "bandwidth_changed" => {
-                let of = |(_, (lane, _)): &(&u16, &(u64, [u32; MAX_PLANES]))| Some(*lane) == body["lane"].as_u64();
-                let sender = lock(&self.talk.known).lanes.iter().find(of).map(|(sender, _)| *sender);
-                if let Some(sender) = sender {
+                let of = |(_, told): &(&Source, &Told)| Some(told.lane) == body["lane"].as_u64();
+                let source = lock(&self.talk.known).lanes.iter().find(of).map(|(source, _)| *source);
+                if let Some((sender, None)) = source {
                     self.contract(sender, &body["receivers"])?;
                 }
             }
+            "tree" => self.others_tree(body),
+            "lane_ended" => self.others_lane_ended(body),
             "redundancy_lost" if body["name"] == LANE => {
                 let why = format!(
                     "tree {} of {} is lost ({}), and there is no other ({})",
@@ -303,6 +309,7 @@ impl Poll {
                     return Err(Ended::Gone);
                 }
             }
+            "bandwidth_terminated" if self.own != body["lane"].as_u64() => self.others_lane_ended(body),
             "bandwidth_terminated" if self.own == body["lane"].as_u64() => {
                 tracing::warn!("lane {} is terminated: {}", body["lane"], body["why"]);
                 // Learn what there is, and ask anew if it was ours.
@@ -311,6 +318,47 @@ impl Poll {
             _ => {}
         }
         Ok(())
+    }
+
+    fn know(&self, source: Source, lane: u64, tree: usize, generation: u32) {
+        let mut known = lock(&self.talk.known);
+        let told = known.lanes.entry(source).or_insert(Told { lane, generations: [None; MAX_PLANES] });
+        if told.lane != lane {
+            *told = Told { lane, generations: [None; MAX_PLANES] };
+        }
+        told.generations[tree] = Some(generation);
+    }
+
+    /// A program's lane: if it is received here, its trees are known, so that one that is missed can be reported.
+    fn others_lane(&self, lane: &Value) {
+        for tree in lane["trees"].as_array().into_iter().flatten() {
+            if lane["standing"] != "ended" && (tree["phase"] == "ready" || tree["phase"] == "used") {
+                let mut tree = tree.clone();
+                for key in ["lane", "sender", "label"] {
+                    tree[key] = lane[key].clone();
+                }
+                self.others_tree(&tree);
+            }
+        }
+    }
+
+    fn others_tree(&self, told: &Value) {
+        let small = |key: &str| told[key].as_u64().and_then(|number| u8::try_from(number).ok());
+        let generation = told["generation"].as_u64().and_then(|generation| u32::try_from(generation).ok());
+        let sender = self.sender(told).filter(|sender| *sender != self.talk.me);
+        let (Some(sender), Some(label), Some(tree), Some(lane), Some(generation)) =
+            (sender, small("label"), small("tree"), told["lane"].as_u64(), generation)
+        else {
+            return;
+        };
+        if usize::from(tree) < MAX_PLANES {
+            self.know((sender, Some(label)), lane, usize::from(tree), generation);
+        }
+    }
+
+    fn others_lane_ended(&self, body: &Value) {
+        let number = body["lane"].as_u64();
+        lock(&self.talk.known).lanes.retain(|(_, label), told| label.is_none() || Some(told.lane) != number);
     }
 
     /// A tree that is in all switches.
@@ -323,10 +371,7 @@ impl Poll {
         let Some(sender) = self.sender(told) else { return Ok(()) };
         let index = usize::try_from(index).expect("0 or 1");
         if sender != self.talk.me {
-            let mut known = lock(&self.talk.known);
-            let entry = known.lanes.entry(sender).or_insert((lane, [0; MAX_PLANES]));
-            entry.0 = lane;
-            entry.1[index] = generation;
+            self.know((sender, None), lane, index, generation);
             return Ok(());
         }
         let port = told["port"].as_str().unwrap_or("");

@@ -6,7 +6,9 @@ use std::{collections::HashMap, sync::mpsc::Receiver, time::Duration};
 use fide_controller::handler::Method;
 use serde_json::json;
 
-use super::{Report, Talk, lock};
+use fide_lane::service::Finding;
+
+use super::{Report, Seen, Source, Talk, lock};
 
 /// How long one report may take; what is missed longer is reported again.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -17,29 +19,31 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
     // Refused before Linux 6.12: it takes its turn then.
     let _ = fide_client::wake_eagerly();
     // What is missed now, and the generation that was reported last.
-    let mut missed: HashMap<(u16, u8), Option<u32>> = HashMap::new();
+    let mut missed: HashMap<(Source, u8), Option<u32>> = HashMap::new();
     loop {
         let wait = if missed.is_empty() { Duration::from_secs(3600) } else { AGAIN };
         match reports.recv_timeout(wait) {
             Ok(report) => {
                 for report in std::iter::once(report).chain(reports.try_iter()) {
-                    let key = (report.host, report.plane);
-                    if report.missing {
-                        missed.entry(key).or_insert(None);
-                    } else if missed.remove(&key).flatten().is_some() {
-                        tell(&mut talk, report);
+                    let key = ((report.host, report.label), report.plane);
+                    match report.seen {
+                        Seen::Lost => {
+                            missed.entry(key).or_insert(None);
+                        }
+                        Seen::Restored if missed.remove(&key).flatten().is_some() => {
+                            drop(tell(&mut talk, key, report.seen))
+                        }
+                        Seen::Restored => {}
+                        Seen::Copies(_) => drop(tell(&mut talk, key, report.seen)),
                     }
                 }
             }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        for ((host, plane), told) in &mut missed {
-            let generation = talk.generation(*host, *plane);
-            if generation.is_some()
-                && *told != generation
-                && tell(&mut talk, Report { host: *host, plane: *plane, missing: true })
-            {
+        for (key, told) in &mut missed {
+            let generation = talk.generation(*key);
+            if generation.is_some() && *told != generation && tell(&mut talk, *key, Seen::Lost) {
                 *told = generation;
             }
         }
@@ -48,15 +52,26 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
 
 impl Talk {
     /// Of the tree that was told last.
-    fn generation(&self, host: u16, plane: u8) -> Option<u32> {
-        lock(&self.known).lanes.get(&host).map(|(_, generations)| generations[usize::from(plane)])
+    fn generation(&self, (source, plane): (Source, u8)) -> Option<u32> {
+        lock(&self.known).lanes.get(&source)?.generations.get(usize::from(plane)).copied().flatten()
     }
 }
 
 /// Whether the controller has heard it.
-fn tell(talk: &mut Talk, Report { host, plane, missing }: Report) -> bool {
-    let Some((lane, generations)) = lock(&talk.known).lanes.get(&host).copied() else { return false };
-    let body = json!({"tree": plane, "generation": generations[usize::from(plane)], "missing": missing});
+fn tell(talk: &mut Talk, key: (Source, u8), seen: Seen) -> bool {
+    let ((host, label), plane) = key;
+    // Of a tree that the lane does not have there is nothing to tell.
+    let Some(generation) = talk.generation(key) else { return false };
+    let Some(lane) = lock(&talk.known).lanes.get(&(host, label)).map(|told| told.lane) else { return false };
+    let missing = !matches!(seen, Seen::Restored | Seen::Copies(Finding::Back));
+    let how = match seen {
+        Seen::Lost | Seen::Copies(Finding::Missing) => "does not come",
+        Seen::Copies(Finding::Slow) => "comes later than it may",
+        Seen::Restored | Seen::Copies(Finding::Back) => "comes again",
+    };
+    let sender = talk.config.member(host).name.as_str();
+    tracing::info!("tree {plane} of lane {lane} from {sender} {how}: the controller is told");
+    let body = json!({"tree": plane, "generation": generation, "missing": missing});
     let path = format!("/v1/lanes/{lane}/reports");
     let answered = lock(&talk.ordered).change(&mut talk.caller, Method::Post, &path, &body, LIMIT);
     match answered {

@@ -191,8 +191,8 @@ impl Core {
             };
             let done = match known {
                 Some((lane, _)) if self.state.lanes[&lane].request == request => Ok(lane),
-                Some((lane, _)) => self.replan_lane(out, lane, request).map(|()| lane),
-                None => self.open_lane(out, owner, Purpose::Heartbeat, request),
+                Some((lane, _)) => self.replan_lane(out, lane, request, None).map(|()| lane),
+                None => self.open_lane(out, owner, Purpose::Heartbeat, request, None),
             };
             match done {
                 Ok(lane) => {

@@ -21,7 +21,7 @@ use crate::handler::{Answer, Peer};
 
 /// Times that reports are waited for before a tree is given up.
 const GATHER_ROUNDS: u32 = 2;
-/// Gather times of the second one.
+/// Gather times of the second one, and of what was reported before the tree was used.
 const GATHER_MORE: u64 = 10;
 
 /// Who misses a tree.
@@ -70,12 +70,20 @@ impl Core {
             let news = if missing { missed.by.insert(host.to_owned()) } else { missed.by.remove(host) };
             if missed.by.is_empty() {
                 self.missing.remove(&(id, tree));
-            } else if news && missing && !missed.gathering {
+            } else if news && missing && !missed.gathering && state.phase != Phase::Ready {
                 missed.gathering = true;
                 self.after(self.options.gather_ns, Later::Gathered { lane: id, tree });
             }
         }
         Ok(json!({"generation": self.state.lanes[&id].trees[usize::from(tree)].generation}))
+    }
+
+    /// The sender uses a tree from now on. Who missed it before that has missed nothing; who still does says more.
+    pub(super) fn await_first(&mut self, id: u64, tree: u8) {
+        if let Some(missed) = self.missing.get_mut(&(id, tree)).filter(|missed| !missed.gathering) {
+            missed.gathering = true;
+            self.after(self.options.gather_ns * GATHER_MORE, Later::Gathered { lane: id, tree });
+        }
     }
 
     /// The rules of a lost tree stay, and its sender goes on: when a receiver gets it again its way is whole.

@@ -25,6 +25,8 @@ struct Asked {
     priority: u8,
     redundancy: Option<u8>,
     latency_max_ns: Option<u64>,
+    /// By which its packets name it: receivers are told.
+    label: Option<u8>,
 }
 
 pub(super) type Done = Result<Value, Answer>;
@@ -54,7 +56,7 @@ pub(super) fn worse(before: &Contract, after: &Contract) -> bool {
 }
 
 impl Core {
-    fn asked(&self, peer: &Peer, body: &Value) -> Result<LaneRequest, Answer> {
+    fn asked(&self, peer: &Peer, body: &Value) -> Result<(LaneRequest, Option<u8>), Answer> {
         let asked: Asked = parse(body)?;
         let host = peer.identity.name.as_str();
         if let Some(sender) = asked.sender.filter(|sender| sender != host) {
@@ -62,7 +64,8 @@ impl Core {
                 format!("the certificate is that of {host}, which cannot ask for {sender:?}; leave `sender` out");
             return Err(Answer::error(403, "not_you", message));
         }
-        Ok(LaneRequest {
+        let label = asked.label;
+        let request = LaneRequest {
             name: asked.name.chars().take(64).collect(),
             sender: host.to_owned(),
             receivers: asked.receivers,
@@ -71,7 +74,8 @@ impl Core {
             priority: asked.priority,
             redundancy: asked.redundancy.unwrap_or(2),
             latency_max_ns: asked.latency_max_ns,
-        })
+        };
+        Ok((request, label))
     }
 
     /// The lane of this number, if it is the peer's to change.
@@ -102,8 +106,8 @@ impl Core {
     }
 
     pub(super) fn request_lane(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
-        let request = self.asked(peer, body)?;
-        let id = self.open_lane(out, peer.identity, Purpose::Service, request)?;
+        let (request, label) = self.asked(peer, body)?;
+        let id = self.open_lane(out, peer.identity, Purpose::Service, request, label)?;
         Ok(self.lane_json(id))
     }
 
@@ -114,6 +118,7 @@ impl Core {
         owner: Identity,
         purpose: Purpose,
         request: LaneRequest,
+        label: Option<u8>,
     ) -> Result<u64, Answer> {
         let id = self.state.last + 1;
         let used: std::collections::BTreeSet<u64> = self.state.lanes.values().map(|lane| lane.slot).collect();
@@ -138,6 +143,7 @@ impl Core {
             standing: Standing::Held,
             offences: 0,
             unused: 0,
+            label,
         };
         let trees = lane.request.redundancy;
         self.apply(out, Record::Lane(id, Box::new(lane)));
@@ -187,18 +193,25 @@ impl Core {
 
     pub(super) fn change_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
         let id = self.own_lane(peer, lane)?;
-        let request = self.asked(peer, body)?;
+        let (request, label) = self.asked(peer, body)?;
         if self.state.lanes[&id].purpose == Purpose::Heartbeat {
             let message = "heartbeats follow from who monitors whom; change the monitors";
             return Err(Answer::error(409, "heartbeat", message));
         }
-        self.replan_lane(out, id, request)?;
+        self.replan_lane(out, id, request, label)?;
         Ok(self.lane_json(id))
     }
 
     /// Another request in place of a lane's. Its trees move as after a fault.
-    pub(super) fn replan_lane(&mut self, out: &mut Out, id: u64, request: LaneRequest) -> Result<(), Answer> {
+    pub(super) fn replan_lane(
+        &mut self,
+        out: &mut Out,
+        id: u64,
+        request: LaneRequest,
+        label: Option<u8>,
+    ) -> Result<(), Answer> {
         let mut lane = self.state.lanes[&id].clone();
+        lane.label = label.or(lane.label);
         if lane.standing == Standing::Ended {
             return Err(Answer::error(409, "ended", format!("lane {id} was terminated; ask for a new one")));
         }
@@ -311,7 +324,7 @@ impl Core {
         json!({
             "lane": id, "name": lane.request.name, "purpose": match lane.purpose {
                 Purpose::Service => "service", Purpose::Heartbeat => "heartbeat" },
-            "sender": lane.request.sender, "priority": lane.request.priority,
+            "sender": lane.request.sender, "priority": lane.request.priority, "label": lane.label,
             "standing": match lane.standing {
                 Standing::Held => "held", Standing::Demoted => "demoted", Standing::Ended => "ended" },
             "resources": if lane.standing == Standing::Held { resources(&lane.contract) } else { json!("UNBOUNDED") },

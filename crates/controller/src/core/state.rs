@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::Identity;
 
 /// Version of everything here.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Where a tree is between planned and in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub(super) struct Lane {
     pub(super) standing: Standing,
     pub(super) offences: u32,
     pub(super) unused: u32,
+    /// By which its packets name it, given by its sender.
+    pub(super) label: Option<u8>,
 }
 
 /// Who monitors what (FiDe Listing 1).

@@ -168,6 +168,7 @@ impl Core {
         body["lane"] = json!(id);
         body["sender"] = json!(lane.request.sender);
         body["name"] = json!(lane.request.name);
+        body["label"] = json!(lane.label);
         out.upcalls.extend(members(lane).into_iter().map(|host| (host, body.clone())));
         let has_former = !state.former.is_empty();
         self.apply(out, Record::Tree(id, tree, state));
@@ -209,6 +210,7 @@ impl Core {
         }
         if state.phase == Phase::Ready {
             self.apply(out, Record::Tree(id, tree, TreeState { phase: Phase::Used, ..state }));
+            self.await_first(id, tree);
             self.after(0, Later::Sweep { lane: id, tree, generation });
         }
         Ok(json!({"generation": generation}))
@@ -364,7 +366,7 @@ impl Core {
                 }
             }
             if lane.standing == Standing::Held && self.planner.allocation(request_id(id)).is_none() {
-                let planned = self.replan_lane(out, id, lane.request.clone());
+                let planned = self.replan_lane(out, id, lane.request.clone(), None);
                 if planned.is_err() {
                     self.end_lane(out, id, "the network has changed, and it can no longer be held");
                 }

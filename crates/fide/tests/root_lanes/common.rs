@@ -34,7 +34,7 @@ pub(crate) fn world(extra: &str, agent: &str) -> Option<World> {
         println!("skipped: {why}");
         return None;
     }
-    let fabric = Fabric::build(FabricSpec::two_tier(3, 2, 2).managed()).expect("fabric");
+    let fabric = Fabric::build(FabricSpec::two_tier(3, 2, 3).managed()).expect("fabric");
     let program = env!("CARGO_BIN_EXE_fide");
     let figures = CableFigures { bandwidth_bps: 1_000_000_000, ..CableFigures::default() };
     let spec =

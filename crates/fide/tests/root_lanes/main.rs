@@ -57,12 +57,18 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
     let all = send(&mut one, 20);
     assert_eq!(two.await_messages(20), all);
     assert_eq!(three.await_messages(20), all);
-    // One tree is cut, in silence: the other carries them.
+    // One tree is cut, in silence: the other carries them, and the receivers have the controller replace it.
     let link = inner_link(&mut world, 0);
     world.fabric.cut_link(link, Cut::Silent).expect("cut");
     let all = send(&mut one, 20);
     assert_eq!(two.await_messages(40), all);
     assert_eq!(three.await_messages(40), all);
+    world.until("another tree is in use", |world| {
+        let tree = world.lanes()[0]["trees"][0].clone();
+        let moved = tree["generation"].as_u64() > Some(0) && tree["phase"] == "used";
+        if moved { Ok(()) } else { Err(tree.to_string()) }
+    });
+    assert_ne!(inner_link(&mut world, 0), link);
     world.fabric.restore_link(link).expect("restored");
     // Another service in the same lane.
     one.client.lane_send(lane.id, 8, b"eight").expect("taken");

@@ -27,11 +27,11 @@ impl Checked {
     }
 
     /// What the controller is asked for.
-    pub(super) fn body(&self, name: &str, asked: &LaneAsked) -> Value {
+    pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> Value {
         json!({
             "name": name, "receivers": asked.receivers, "size_max_bytes": self.packet_max_bytes,
             "period_min_ns": asked.period_ns, "priority": asked.priority, "redundancy": self.redundancy,
-            "latency_max_ns": asked.latency_max_ns,
+            "latency_max_ns": asked.latency_max_ns, "label": label,
         })
     }
 }
