@@ -3,7 +3,10 @@
 
 use fide_bpf::intf::Stats;
 use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
-use fide_wire::{MAX_HOSTS, MAX_PROCESSES, ViewId};
+use fide_lane::service::{LANES_MAX, Sent, Terms};
+use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
+
+use crate::timeout::Network;
 
 /// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
 #[derive(Clone, Debug)]
@@ -22,6 +25,10 @@ pub struct Snapshot {
     pub kernel: Option<Stats>,
     /// Largest delay above the lowest, per peer.
     pub jitter_ns: Vec<u64>,
+    /// What the network was planned to add, by host.
+    pub networks: Vec<Network>,
+    /// Lanes of this host's programs, by handle.
+    pub lanes: Vec<Option<LaneView>>,
     pub own_lateness_max_ns: u64,
 }
 
@@ -54,6 +61,18 @@ pub struct EngineCounters {
     pub lane_messages_unheard: u64,
 }
 
+/// A lane as the loop has it.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneView {
+    pub name: Name,
+    pub terms: Terms,
+    /// Trees that it is sent over.
+    pub trees: usize,
+    /// Programs that share it.
+    pub clients: u32,
+    pub sent: Sent,
+}
+
 impl Snapshot {
     /// Room for everything the loop may tell.
     #[must_use]
@@ -72,6 +91,8 @@ impl Snapshot {
             engine: EngineCounters::default(),
             kernel: None,
             jitter_ns: vec![0; MAX_HOSTS],
+            networks: vec![Network::default(); MAX_HOSTS],
+            lanes: vec![None; LANES_MAX],
             own_lateness_max_ns: 0,
         })
     }

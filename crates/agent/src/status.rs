@@ -92,6 +92,11 @@ impl Told<'_> {
             "clients": self.clients.iter().map(|client| json!({
                 "program": client.program, "pid": client.pid, "uid": client.uid, "watches": client.watches,
             })).collect::<Vec<_>>(),
+            "lanes": (0u8..).zip(&snapshot.lanes).filter_map(|(handle, lane)| Some((handle, (*lane)?))).map(|(handle, lane)| json!({
+                "name": lane.name.as_str(), "handle": handle, "trees": lane.trees, "clients": lane.clients,
+                "period_ns": lane.terms.period_ns, "packet_max_bytes": lane.terms.packet_max_bytes,
+                "packets": lane.sent.packets, "messages": lane.sent.messages, "exceeded": lane.sent.exceeded,
+            })).collect::<Vec<_>>(),
             "counters": self.counters(),
         })
     }
@@ -121,6 +126,10 @@ impl Told<'_> {
                     "suspected": peer.suspected,
                     "timeout_us": peer.timeout_ns / 1000,
                     "jitter_us": snapshot.jitter_ns[usize::from(id) - 1] / 1000,
+                    "network": json!({
+                        "latency_min_ns": snapshot.networks[usize::from(id) - 1].latency_min_ns,
+                        "jitter_max_ns": snapshot.networks[usize::from(id) - 1].jitter_max_ns,
+                    }),
                     "last_seq": peer.last_seq,
                     "planes": (0..planes).map(|plane| json!({
                         "silent_us": age(peer.last_rx_ns[plane]),
@@ -164,6 +173,14 @@ impl Told<'_> {
             "events_lost": detector.events_lost,
             "journal_lost": self.records_lost,
             "sends_failed": engine.sends_failed,
+            "notices_held": engine.notices_held,
+            "lane_packets_sent": engine.lane_packets_sent,
+            "lane_packets_received": engine.lane_packets_received,
+            "lane_packets_lost": engine.lane_packets_lost,
+            "lane_chunks_damaged": engine.lane_chunks_damaged,
+            "lane_messages_exceeded": engine.lane_messages_exceeded,
+            "lane_messages_stray": engine.lane_messages_stray,
+            "lane_messages_unheard": engine.lane_messages_unheard,
             "outboxes_broken": engine.outbox_broken,
             "turns": engine.turns,
         });

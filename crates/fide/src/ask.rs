@@ -150,6 +150,22 @@ fn status_text(status: &Value) -> String {
     for process in list(&status["processes"]) {
         let _ = writeln!(out, "  {} (pid {})", text(&process["name"]), process["pid"]);
     }
+    if list(&status["lanes"]).next().is_some() {
+        let _ = writeln!(out, "\nlanes:");
+    }
+    for lane in list(&status["lanes"]) {
+        let period = Duration::from_nanos(lane["period_ns"].as_u64().unwrap_or(0));
+        let _ = writeln!(
+            out,
+            "  {:<14} {} bytes every {period:?} over {} trees; {} packets, {} messages, {} beyond the contract",
+            text(&lane["name"]),
+            lane["packet_max_bytes"],
+            lane["trees"],
+            lane["packets"],
+            lane["messages"],
+            lane["exceeded"]
+        );
+    }
     let _ = writeln!(out, "\nrungs:");
     for (ladder, rungs) in status["rungs"].as_object().into_iter().flatten() {
         let rungs = rungs.as_array().map_or_else(|| vec![rungs], |rungs| rungs.iter().collect());

@@ -19,11 +19,14 @@ use fide_shm::{
     event::{EventRecord, kind},
     session::{LANE_MESSAGE_MAX, LaneMessage},
 };
-use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, chunk};
+use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, Name, chunk};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
-use crate::trees::{Report, Seen};
+use crate::{
+    snapshot::LaneView,
+    trees::{Report, Seen},
+};
 
 /// Messages taken from one program's outbox in one turn, so that the others have theirs.
 const MESSAGES_PER_TURN: usize = 32;
@@ -42,6 +45,7 @@ pub struct LaneCounters {
 /// One lane of this host.
 #[derive(Debug)]
 pub struct Lane {
+    pub name: Name,
     pub outlet: Outlet,
     /// One for each tree, once it is known.
     pub trees: [Option<Box<Sender>>; MAX_PLANES],
@@ -118,6 +122,18 @@ impl Lanes {
             *clients &= others;
         }
         self.clients &= others;
+    }
+
+    pub(super) fn views(&self) -> impl Iterator<Item = Option<LaneView>> + '_ {
+        self.own.iter().map(|lane| {
+            lane.as_deref().map(|lane| LaneView {
+                name: lane.name,
+                terms: lane.outlet.terms(),
+                trees: lane.trees.iter().flatten().count(),
+                clients: lane.clients.count_ones(),
+                sent: lane.outlet.sent(),
+            })
+        })
     }
 
     fn lane(&mut self, handle: u8) -> Option<&mut Lane> {

@@ -395,10 +395,14 @@ impl Engine {
             let index = usize::from(host) - 1;
             snapshot.peers[index] = detector.peer(host);
             snapshot.jitter_ns[index] = self.seen[index].spread.jitter_max_ns();
+            snapshot.networks[index] = self.seen[index].network;
             for slot in 0..MAX_PROCESSES {
                 snapshot.processes[index * MAX_PROCESSES + slot] =
                     detector.process(host, u8::try_from(slot).expect("64 slots"));
             }
+        }
+        for (place, lane) in snapshot.lanes.iter_mut().zip(self.lanes.views()) {
+            *place = lane;
         }
         snapshot.counters = *detector.counters();
         snapshot.engine = self.counters;

@@ -25,7 +25,7 @@ use fide_lane::{
     service::{LANES_MAX, Outlet},
 };
 use fide_shm::event::{EventRecord, kind, lane_reason};
-use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
+use fide_wire::{MAX_PLANES, Name, PAYLOAD_MAX};
 use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
@@ -179,6 +179,7 @@ impl Lanes {
         let counters = Arc::new(engine::LaneCounters::default());
         let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), now_ns());
         let lane = engine::Lane {
+            name: Name::new(name.as_bytes()).expect("checked"),
             outlet,
             trees: [const { None }; MAX_PLANES],
             clients: 1 << client,

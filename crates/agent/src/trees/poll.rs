@@ -163,7 +163,7 @@ impl Poll {
             if answered.status == 200 {
                 return self.lane(&answered.body).map(drop);
             }
-            if answered.code() != "no_capacity" {
+            if !matches!(answered.code(), "no_capacity" | "no_trees" | "harms_others") {
                 return Err(Ended::Trouble(answered.message().to_owned()));
             }
             refused.get_or_insert(answered.message().to_owned());

@@ -31,10 +31,12 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
                             missed.entry(key).or_insert(None);
                         }
                         Seen::Restored if missed.remove(&key).flatten().is_some() => {
-                            drop(tell(&mut talk, key, report.seen))
+                            tell(&mut talk, key, report.seen);
                         }
                         Seen::Restored => {}
-                        Seen::Copies(_) => drop(tell(&mut talk, key, report.seen)),
+                        Seen::Copies(_) => {
+                            tell(&mut talk, key, report.seen);
+                        }
                     }
                 }
             }

@@ -30,13 +30,18 @@ pub(crate) struct World {
 /// `None`, with the reason printed, where there can be none. `extra`: of the controller; `sections`: of the agents'
 /// `[controller]`.
 pub(crate) fn world(extra: &str, agent: &str) -> Option<World> {
+    world_at(1_000_000_000, extra, agent)
+}
+
+/// The same with cables of this many bit/s, as they are planned.
+pub(crate) fn world_at(bandwidth_bps: u64, extra: &str, agent: &str) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return None;
     }
     let fabric = Fabric::build(FabricSpec::two_tier(3, 2, 3).managed()).expect("fabric");
     let program = env!("CARGO_BIN_EXE_fide");
-    let figures = CableFigures { bandwidth_bps: 1_000_000_000, ..CableFigures::default() };
+    let figures = CableFigures { bandwidth_bps, ..CableFigures::default() };
     let spec =
         ControllerSpec { program: Some(program.into()), figures, extra: extra.into(), ..ControllerSpec::default() };
     let controller = Controller::start(&fabric, spec).expect("controller");

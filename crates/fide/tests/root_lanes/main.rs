@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{LIMIT, World, world};
+use common::{LIMIT, World, world, world_at};
 use fide_client::{Declined, Error, Event, LaneReason, LaneWanted, protocol::ErrorCode};
 use fide_testbed::fabric::Cut;
 
@@ -263,4 +263,47 @@ fn root_a_lane_outlives_its_controller_and_its_agent() {
     world.agents.stop(1).expect("stopped");
     let lanes = world.lanes();
     assert!(lanes.is_empty(), "{lanes:?}");
+}
+
+#[test]
+fn root_programs_are_told_when_the_network_is_planned_anew() {
+    let Some(mut world) = world("", "") else { return };
+    let (mut one, mut two) = (world.program(1), world.program(2));
+    two.client.monitor("@h1", fide_client::Wanted::default()).expect("a monitor");
+    let planned = |world: &World| {
+        let status = world.agents.ask(2, "status", serde_json::json!({})).expect("status");
+        let peers = status["peers"].as_array().cloned().expect("peers");
+        let peer = peers.into_iter().find(|peer| peer["host"] == "h1").expect("h1");
+        peer["network"]["jitter_max_ns"].as_u64().expect("a number")
+    };
+    let before = planned(&world);
+    assert!(before > 0, "the contract of the heartbeats is known");
+    two.look();
+    two.told.clear();
+    // In the sub-lane of the heartbeats: they wait for it.
+    let urgent = LaneWanted { message_max_bytes: 1160, priority: 0, ..wanted("urgent") };
+    one.client.open_lane(urgent).expect("a lane");
+    let after = world.until("the heartbeats may be later", |world| {
+        let now = planned(world);
+        if now > before { Ok(now) } else { Err(format!("{now} ns, {before} ns before")) }
+    });
+    println!("jitter of the network: {before} ns, then {after} ns");
+    two.wait("another timeout", |event| matches!(event, Event::TimeoutChanged { .. }).then_some(()));
+}
+
+#[test]
+fn root_a_thin_network_carries_shorter_messages() {
+    // Half of it is for lanes: the heartbeats of one host with the longest messages fit, those of two do not.
+    let Some(world) = world_at(12_000_000, "", "") else { return };
+    let granted = (1..=3).map(|host| {
+        let mut program = world.program(host);
+        let joined = program.client.join("thin").expect("joined");
+        program.client.piggyback(&vec![1; joined.pbsize.into()]).expect("what is granted is taken");
+        let declined = program.client.piggyback(&vec![1; usize::from(joined.pbsize) + 1]);
+        assert!(matches!(declined, Err(Declined::TooLarge { .. })), "{declined:?}");
+        joined.pbsize
+    });
+    let granted: Vec<u16> = granted.collect();
+    let (least, most) = (granted.iter().min().expect("three"), granted.iter().max().expect("three"));
+    assert!(*least > 0 && least < most, "{granted:?}");
 }

@@ -81,6 +81,23 @@ fn miss(world: &mut World, id: u64, host: &str, tree: u8, generation: u32) {
 }
 
 #[test]
+fn what_is_missed_before_the_sender_uses_a_tree_counts_only_if_it_lasts() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h1", &["h2", "h4"], 100_000);
+    // Both were told of the trees; the sender uses one before the other.
+    miss(&mut world, id, "h4", 0, 0);
+    miss(&mut world, id, "h4", 1, 0);
+    world.pass(100_000_000);
+    world.move_on("h1");
+    let body = json!({"tree": 0, "generation": 0, "missing": false});
+    world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+    world.pass(100_000_000);
+    let trees = world.see(id)["trees"].clone();
+    assert_eq!(trees[0]["generation"], 0, "it has come meanwhile");
+    assert_eq!(trees[1]["generation"], 1, "it has not");
+}
+
+#[test]
 fn a_silent_cable_between_switches_is_avoided_while_there_is_another_way() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4"], 100_000);
