@@ -199,6 +199,11 @@ impl Agents {
         self.root.join(self.hosts[self.slot(host)].name())
     }
 
+    /// The cluster's key, as every host has it.
+    pub fn key_file(&self) -> PathBuf {
+        self.root.join("cluster.key")
+    }
+
     /// A host's control socket, for clients (`FIDE_SOCKET`).
     pub fn socket(&self, host: usize) -> PathBuf {
         self.dir(host).join("agent.sock")

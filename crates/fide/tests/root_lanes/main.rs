@@ -3,6 +3,7 @@
 //! arrives once, what is beyond it does not, and nothing that dies takes more with it than what it was needed for.
 
 mod common;
+mod packets;
 
 use std::{
     thread::sleep,
