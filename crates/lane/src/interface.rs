@@ -93,6 +93,55 @@ pub fn mtu_bytes(name: &str) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
+/// Index and hardware address of the interface called `name`; none if there is no such interface.
+///
+/// # Errors
+/// The kernel's, which did not list its interfaces.
+pub fn by_name(name: &str) -> io::Result<Option<(u32, [u8; 6])>> {
+    Ok(Entries::read()?.iter().filter(|entry| entry.name() == name).find_map(|entry| entry.link()))
+}
+
+/// Bits per second of the interface called `name`, as its driver tells; none if it does not, or there is no such interface. A
+/// device of software tells a number that means nothing.
+///
+/// # Errors
+/// The kernel's, which gave no socket.
+pub fn speed_bps(name: &str) -> io::Result<Option<u64>> {
+    /// struct ethtool_cmd of linux/ethtool.h.
+    #[repr(C)]
+    struct Settings {
+        command: u32,
+        supported: u32,
+        advertising: u32,
+        speed_low: u16,
+        other: [u8; 6],
+        counts: [u32; 2],
+        speed_high: u16,
+        more: [u8; 14],
+    }
+    const { assert!(size_of::<Settings>() == 44) };
+    const SIOCETHTOOL: u32 = 0x8946;
+    const ETHTOOL_GSET: u32 = 1;
+    /// "Unknown", in either half's width.
+    const UNKNOWN: [u32; 3] = [0, 0xffff, u32::MAX];
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: plain data, for which zeroes are valid.
+    let (mut request, mut settings): (libc::ifreq, Settings) = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    settings.command = ETHTOOL_GSET;
+    request.ifr_ifru.ifru_data = (&raw mut settings).cast();
+    // SAFETY: the request holds a name that ends with a zero, and a pointer to settings of the size that the kernel writes
+    // (44 bytes), which outlive the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) } != 0 {
+        return Ok(None);
+    }
+    let mbit = u32::from(settings.speed_high) << 16 | u32::from(settings.speed_low);
+    Ok((!UNKNOWN.contains(&mbit)).then(|| u64::from(mbit) * 1_000_000))
+}
+
 /// What getifaddrs(3) returned, freed at the end.
 struct Entries(*mut libc::ifaddrs);
 
@@ -178,6 +227,15 @@ mod tests {
         assert!(mtu_bytes("lo").expect("lo") >= 1500);
         assert_eq!(mtu_bytes("none-such0").expect_err("no such").raw_os_error(), Some(libc::ENODEV));
         mtu_bytes(&"x".repeat(100)).expect_err("longer than any name");
+    }
+
+    #[test]
+    fn loopback_is_found_by_its_name_and_has_no_speed() {
+        let (index, hardware) = by_name("lo").expect("listed").expect("every namespace has one");
+        assert_eq!((index, hardware), (by_address(Ipv4Addr::LOCALHOST).expect("up").index, [0; 6]));
+        assert_eq!(by_name("none-such0").expect("listed"), None);
+        assert_eq!(speed_bps("lo").expect("asked"), None);
+        assert_eq!(speed_bps("none-such0").expect("asked"), None);
     }
 
     #[test]
