@@ -4,6 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Type and value.
+type Value<'a> = (u8, &'a [u8]);
+
 const MAC: [u8; 6] = [2, 0xf1, 0xde, 0, 1, 7];
 
 fn host() -> Frame {
@@ -11,15 +14,15 @@ fn host() -> Frame {
 }
 
 /// A frame out of values (type, value), after a right header.
-fn frame(values: &[(u8, &[u8])]) -> Vec<u8> {
+fn frame(values: &[Value<'_>]) -> Vec<u8> {
     let mut bytes = [&NEAREST_BRIDGE[..], &MAC, &ETHERTYPE.to_be_bytes()].concat();
     values.iter().for_each(|(kind, value)| put(&mut bytes, *kind, value));
     bytes
 }
 
-const THREE: [(u8, &[u8]); 3] = [(1, b"\x07h7"), (2, b"\x05p1"), (3, &[0, 120])];
+const THREE: [Value<'static>; 3] = [(1, b"\x07h7"), (2, b"\x05p1"), (3, &[0, 120])];
 
-fn refused(more: &[(u8, &[u8])]) -> FrameError {
+fn refused(more: &[Value<'_>]) -> FrameError {
     Frame::parse(&frame(&[&THREE[..], more, &[(0, b"")]].concat())).unwrap_err()
 }
 
@@ -52,9 +55,9 @@ fn what_others_say_is_understood() {
     mac.extend(MAC);
     let mut port = vec![3];
     port.extend(MAC);
-    let others: [(u8, &[u8]); 3] = [(1, &mac), (2, &port), (3, &[0, 120])];
-    let bytes = |more: &[(u8, &[u8])]| frame(&[&others[..], more, &[(0, b"")]].concat());
-    let said: [(u8, &[u8]); 5] =
+    let others: [Value<'_>; 3] = [(1, &mac), (2, &port), (3, &[0, 120])];
+    let bytes = |more: &[Value<'_>]| frame(&[&others[..], more, &[(0, b"")]].concat());
+    let said: [Value<'_>; 5] =
         [(4, b"eth0"), (5, b"node7"), (7, &[0, 0x9c, 0, 0x80]), (127, &[0, 0x12, 0x0f, 1, 3]), (8, &[1, 2, 3])];
     let frame = Frame::parse(&bytes(&said)).unwrap();
     assert_eq!((frame.node().as_str(), frame.port_name().as_str(), frame.forwards()), ("node7", "eth0", false));
@@ -89,10 +92,10 @@ fn each_fault_has_its_name() {
     assert_eq!(refused(&[(5, b"a"), (5, b"a")]), FrameError::Twice(5));
     assert_eq!(refused(&[(4, b"a"), (4, b"b")]), FrameError::Twice(4));
     assert_eq!(refused(&[(7, &[0; 4]), (7, &[0; 4])]), FrameError::Twice(7));
-    let role: (u8, &[u8]) = (127, &[2, 0xf1, 0xde, 1, 0]);
+    let role: Value<'_> = (127, &[2, 0xf1, 0xde, 1, 0]);
     assert_eq!(refused(&[role, role]), FrameError::Twice(127));
     let long = [b'x'; 256];
-    let lengths: [(&[(u8, &[u8])], &str); 8] = [
+    let lengths: [(&[Value<'_>], &str); 8] = [
         (&[(7, &[0; 3])], "capabilities"),
         (&[(5, &long)], "system name"),
         (&[(4, &long)], "port description"),
