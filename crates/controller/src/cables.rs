@@ -95,7 +95,6 @@ fn list(section: &SwitchSection) -> Result<Vec<Port>, DriverError> {
             role: Role::Switch,
             netns: section.netns.clone(),
             limit,
-            software: egress.software,
         };
         Some(Port { port, carrier: state.carrier, queue })
     });

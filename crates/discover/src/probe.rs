@@ -43,8 +43,6 @@ pub struct Port {
     pub netns: Option<PathBuf>,
     /// What limits it below its speed.
     pub limit: Option<Figure>,
-    /// A device of software: what it tells as its speed means nothing.
-    pub software: bool,
 }
 
 /// How to probe.
@@ -193,7 +191,7 @@ fn open(port: &Port) -> Result<Open, ProbeError> {
         .map_err(wrong)?
         .ok_or_else(|| ProbeError::NoInterface { at: port.at.clone(), netns: port.netns.clone() })?;
     let socket = group_socket(index, ETHERTYPE, NEAREST_BRIDGE).map_err(wrong)?;
-    let speed = if port.software { None } else { interface::speed_bps(name).map_err(wrong)? };
+    let speed = interface::speed_bps(name).map_err(wrong)?;
     let rate = Figure::least(port.limit, speed.map(|bps| Figure::new(bps, Source::Port)));
     let bps = rate.map(|figure| figure.value);
     let says = Frame::ours(port.role, (&port.at.node, name), hardware, TTL_S, bps);
@@ -283,7 +281,6 @@ mod tests {
             role: Role::Switch,
             netns: netns.map(Into::into),
             limit: None,
-            software: true,
         };
         let pace = Pace { wait: Duration::ZERO, period: Duration::from_secs(1), farewell: true };
         let said = |ports: &[Port]| probe(ports, pace, &AtomicBool::new(false)).unwrap_err().to_string();

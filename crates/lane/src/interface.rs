@@ -76,13 +76,7 @@ pub fn by_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
 /// The kernel's, if there is no such interface any more.
 pub fn mtu_bytes(name: &str) -> io::Result<usize> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    // SAFETY: plain data, for which zeroes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte less than there is room: the name ends with a zero.
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
+    let mut request = request(name);
     // SAFETY: the request is writable and holds a name that ends with a zero; the kernel fills in the MTU.
     let mtu = unsafe {
         if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) != 0 {
@@ -101,45 +95,58 @@ pub fn by_name(name: &str) -> io::Result<Option<(u32, [u8; 6])>> {
     Ok(Entries::read()?.iter().filter(|entry| entry.name() == name).find_map(|entry| entry.link()))
 }
 
-/// Bits per second of the interface called `name`, as its driver tells; none if it does not, or there is no such interface. A
-/// device of software tells a number that means nothing.
+/// Bits per second of the interface called `name`, as its driver tells. None: it does not, or there is no such interface, or
+/// it is made by software: such a one (veth, TAP) tells a number that means nothing.
 ///
 /// # Errors
 /// The kernel's, which gave no socket.
 pub fn speed_bps(name: &str) -> io::Result<Option<u64>> {
-    /// struct ethtool_cmd of linux/ethtool.h.
-    #[repr(C)]
-    struct Settings {
-        command: u32,
-        supported: u32,
-        advertising: u32,
-        speed_low: u16,
-        other: [u8; 6],
-        counts: [u32; 2],
-        speed_high: u16,
-        more: [u8; 14],
-    }
-    const { assert!(size_of::<Settings>() == 44) };
-    const SIOCETHTOOL: u32 = 0x8946;
+    // linux/ethtool.h, in words: struct ethtool_drvinfo with the name of the bus at its byte 100, struct ethtool_cmd.
+    const ETHTOOL_GDRVINFO: u32 = 3;
     const ETHTOOL_GSET: u32 = 1;
     /// "Unknown", in either half's width.
     const UNKNOWN: [u32; 3] = [0, 0xffff, u32::MAX];
+    let (mut driver, mut settings) = ([0; 49], [0; 11]);
+    (driver[0], settings[0]) = (ETHTOOL_GDRVINFO, ETHTOOL_GSET);
+    if !ethtool(name, &mut driver)? || !ethtool(name, &mut settings)? {
+        return Ok(None);
+    }
+    let bus: Vec<u8> =
+        driver[25..33].iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+    if [&b""[..], b"tun", b"tap"].contains(&&bus[..]) {
+        return Ok(None);
+    }
+    let half = |at: usize| {
+        let [a, b, ..] = settings[at / 4].to_ne_bytes();
+        u32::from(u16::from_ne_bytes([a, b]))
+    };
+    let mbit = half(28) << 16 | half(12);
+    Ok((!UNKNOWN.contains(&mbit)).then(|| u64::from(mbit) * 1_000_000))
+}
+
+/// Asks what the first word says, which is answered in the others; whether there was an answer. `words` has as many as the
+/// kernel's structure for this question, which must be one of a fixed length.
+fn ethtool(name: &str, words: &mut [u32]) -> io::Result<bool> {
+    const SIOCETHTOOL: u32 = 0x8946;
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the request holds a name that ends with a zero, and a pointer to as many writable bytes as the kernel's
+    // structure has, which outlive the call.
+    let answered = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) };
+    Ok(answered == 0)
+}
+
+/// A request about an interface.
+fn request(name: &str) -> libc::ifreq {
     // SAFETY: plain data, for which zeroes are valid.
-    let (mut request, mut settings): (libc::ifreq, Settings) = unsafe { std::mem::zeroed() };
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte less than there is room: the name ends with a zero.
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
-    settings.command = ETHTOOL_GSET;
-    request.ifr_ifru.ifru_data = (&raw mut settings).cast();
-    // SAFETY: the request holds a name that ends with a zero, and a pointer to settings of the size that the kernel writes
-    // (44 bytes), which outlive the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) } != 0 {
-        return Ok(None);
-    }
-    let mbit = u32::from(settings.speed_high) << 16 | u32::from(settings.speed_low);
-    Ok((!UNKNOWN.contains(&mbit)).then(|| u64::from(mbit) * 1_000_000))
+    request
 }
 
 /// What getifaddrs(3) returned, freed at the end.

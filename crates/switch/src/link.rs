@@ -38,8 +38,6 @@ pub(crate) struct Link {
     /// Number of the bridge whose port it is.
     pub(crate) master: Option<u32>,
     pub(crate) bridge: bool,
-    /// Made by software, as veth pairs are.
-    pub(crate) software: bool,
     /// Packets that a queue of default length holds there.
     pub(crate) queue_packets: u32,
     pub(crate) state: PortState,
@@ -51,25 +49,15 @@ pub(crate) fn parse(raw: &Raw) -> Option<Link> {
         return None;
     }
     let (header, attributes) = message(raw)?;
-    let mut link = Link {
-        index: header.index,
-        master: None,
-        bridge: false,
-        software: false,
-        queue_packets: 0,
-        state: PortState::default(),
-    };
+    let mut link =
+        Link { index: header.index, master: None, bridge: false, queue_packets: 0, state: PortState::default() };
     link.state.carrier = header.flags.contains(LinkFlags::LowerUp) && raw.kind == RTM_NEWLINK;
     for attribute in attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.state.name = name,
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::TxQueueLen(packets) => link.queue_packets = packets,
-            LinkAttribute::LinkInfo(info) => {
-                link.bridge = info.contains(&LinkInfo::Kind(InfoKind::Bridge));
-                // Hardware has no kind, but that of the bridge whose port it is.
-                link.software = info.iter().any(|info| matches!(info, LinkInfo::Kind(_)));
-            }
+            LinkAttribute::LinkInfo(info) => link.bridge = info.contains(&LinkInfo::Kind(InfoKind::Bridge)),
             LinkAttribute::Stats64(s) => {
                 let p = &mut link.state;
                 (p.tx_packets, p.tx_bytes, p.tx_dropped) = (s.tx_packets, s.tx_bytes, s.tx_dropped);

@@ -175,7 +175,7 @@ pub(crate) fn egress(netlink: &mut Netlink, link: &Link) -> Result<Egress, Drive
     let limit = limit(netlink, link.index);
     let limit_bps = limit.map_err(|e| e.on(format!("port {}: reading its queues", link.state.name), &[]))?;
     let queue_packets = Some(link.queue_packets).filter(|packets| *packets > 0);
-    Ok(Egress { limit_bps, queue_packets, software: link.software })
+    Ok(Egress { limit_bps, queue_packets })
 }
 
 /// Bit/s. An HTB limits a port if all classes are within one.

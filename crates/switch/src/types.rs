@@ -151,8 +151,6 @@ pub struct Egress {
     pub limit_bps: Option<u64>,
     /// Packets that the queue of a lane holds there, once the switch is prepared. None: the interface tells no length.
     pub queue_packets: Option<u32>,
-    /// The port is made by software, as a veth pair's end is: what it tells as its speed means nothing.
-    pub software: bool,
 }
 
 /// Most that a group may send through a switch.

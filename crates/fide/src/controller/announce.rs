@@ -48,13 +48,9 @@ pub(super) fn announce(arguments: &Announce) -> Done {
         let right = "1 to 63 of a-z, A-Z, 0-9, '.', '_' and '-', without \"--\"";
         return Err(Failure::new(USAGE, anyhow!("a host cannot be called {name:?}; give --name with {right}")));
     }
-    let port = |interface: &String| Port {
-        at: End::new(name.clone(), interface.clone()),
-        role: Role::Host,
-        netns: None,
-        limit: None,
-        // A veth pair's end tells a speed that it does not have.
-        software: !fs::exists(format!("/sys/class/net/{interface}/device")).unwrap_or(false),
+    let port = |interface: &String| {
+        let at = End::new(name.clone(), interface.clone());
+        Port { at, role: Role::Host, netns: None, limit: None }
     };
     let ports: Vec<Port> = interfaces.iter().map(port).collect();
     let pace = if arguments.once {

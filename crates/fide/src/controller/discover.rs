@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     fmt::{Display, Write as _},
-    fs::{self, File},
+    fs::File,
     io::{self, Read, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -174,7 +174,8 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     let mut file = File::options();
     let opened = if force { file.create(true).truncate(true) } else { file.create_new(true) }.write(true).open(out);
     opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| named(out, &error))?;
-    fs::canonicalize(out).map(|path| eprintln!("written to {}", path.display())).map_err(|error| named(out, &error))
+    eprintln!("written to {}", out.display());
+    Ok(())
 }
 
 /// A thing's fields, and what it says in words.
@@ -220,10 +221,10 @@ fn in_words(survey: &Survey, differences: Option<&[Difference]>) -> String {
         }
     };
     list("odd:", survey.odd.iter().map(|odd| format!("  {odd}")).collect());
-    match differences {
-        Some([]) => list("as the compared file says", vec![String::new()]),
-        Some(all) => list("not as the compared file says:", all.iter().map(|one| format!("  {one}")).collect()),
-        None => {}
+    let differences = differences.map(|all| all.iter().map(|one| format!("  {one}")).collect::<Vec<_>>());
+    list("not as the compared file says:", differences.clone().unwrap_or_default());
+    if differences.is_some_and(|all| all.is_empty()) {
+        text += "\nas the compared file says\n";
     }
     text
 }
