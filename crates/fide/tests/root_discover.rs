@@ -7,7 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use fide_planner::Topology;
-use fide_testbed::fabric::{CableFigures, Controller, ControllerFile, ControllerSpec, Fabric, FabricSpec};
+use fide_testbed::fabric::{
+    CableFigures, Controller, ControllerFile, ControllerSpec, Fabric, FabricSpec, SwitchKind, ovs_supported,
+};
 use fide_testbed::{Host, retry_until, supported};
 use serde_json::Value;
 
@@ -166,6 +168,35 @@ fn root_what_is_found_is_what_was_built_and_can_be_planned_with() {
     let check = ["controller", "check", "--switches", "--config"];
     let (code, out, err) = read(Command::new(FIDE).args(check).arg(&world.config).output().unwrap());
     assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn root_switches_of_open_vswitch_are_found_too_and_one_out_of_reach_is_refused() {
+    if let Err(why) = ovs_supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let mut spec = spec();
+    spec.switches
+        .iter_mut()
+        .filter(|switch| !switch.name.ends_with('b'))
+        .for_each(|switch| switch.kind = SwitchKind::Ovs);
+    let Some(world) = world(spec) else { return };
+    let _speaking: Vec<Speaking> = world.fabric.hosts().iter().map(|host| Speaking::start(host, host.name())).collect();
+    let planned = world.file("planned.toml", &world.fabric.spec().network_file(&CableFigures::default()));
+    retry_until("all hosts speak", LIMIT, || match world.discover(&["--compare", &planned]) {
+        (0, out, _) if !out.contains("odd:") => Ok(()),
+        (code, out, err) => Err(format!("{code}: {out}{err}")),
+    })
+    .unwrap();
+
+    // A port that is no interface where the driver looks for it.
+    let s2 = world.fabric.switch("s2").unwrap().node();
+    assert!(s2.command("ip").args(["link", "set", "l2b", "name", "elsewhere"]).status().unwrap().success());
+    let (code, out, err) = world.discover(&[]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("at port l2b cannot be had here: no interface of that name"), "{err}");
+    assert!(err.contains("have to be written down"), "{err}");
 }
 
 #[test]
