@@ -67,6 +67,18 @@ fn what_others_say_is_understood() {
     assert_eq!((bridges.node().as_str(), bridges.port_name().as_str(), bridges.forwards()), (name, name, true));
 }
 
+/// One of lldpd 1.0.16's, as it was on a wire, without its management addresses.
+#[test]
+fn a_frame_of_lldpd() {
+    let bytes = "0180c200000e02f1de00000788cc02070402f1de00000704070302f1de000007060200780a0268310c054c696e75780e04009c0080\
+                 080465746830fe0900120f030100000000fe0900120f0100800000360000";
+    let bytes: Vec<u8> =
+        (0..bytes.len()).step_by(2).map(|n| u8::from_str_radix(&bytes[n..n + 2], 16).unwrap()).collect();
+    let frame = Frame::parse(&bytes).unwrap();
+    assert_eq!((frame.node().as_str(), frame.port_name().as_str(), frame.ttl_s), ("h1", "eth0", 120));
+    assert_eq!((frame.source, frame.role, frame.forwards()), ([2, 0xf1, 0xde, 0, 0, 7], None, false));
+}
+
 #[test]
 fn each_fault_has_its_name() {
     assert_eq!(Frame::parse(&[0; 13]), Err(FrameError::Short(13)));

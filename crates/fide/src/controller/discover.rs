@@ -21,7 +21,7 @@ use fide_controller::{
     config,
 };
 use fide_discover::{Difference, Figure, Given, Survey, compare, write};
-use fide_plan_report::units::{rate, time};
+use fide_plan_report::units::{count, rate, time};
 use fide_planner::{
     Topology,
     file::{FILE_MAX_BYTES, parse},
