@@ -19,7 +19,7 @@ use fide_discover::survey::Listened;
 use fide_discover::{Difference, End, Figure, Given, Source, Survey, compare, survey};
 use fide_planner::Topology;
 use fide_planner::request::WIRE_MIN_BYTES;
-use fide_switch::DriverError;
+pub use fide_switch::DriverError;
 
 use crate::config::{self, Config, SwitchSection};
 

@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::anyhow;
 use fide_controller::{
-    cables::{self, CablesError},
+    cables::{self, CablesError, DriverError},
     config,
 };
 use fide_discover::{Difference, Figure, Given, Survey, compare, write};
@@ -151,6 +151,11 @@ fn named(path: &Path, why: &dyn Display) -> Failure {
 fn failure(error: CablesError) -> Failure {
     let code = match &error {
         CablesError::Probe(error) if error.denied() => NOT_PERMITTED,
+        CablesError::Switch { why: DriverError::Io { source, .. }, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            NOT_PERMITTED
+        }
         _ => UNHEALTHY,
     };
     Failure::new(code, error)
@@ -196,8 +201,13 @@ fn in_json(survey: &Survey, differences: Option<&[Difference]>) -> String {
 }
 
 fn in_words(survey: &Survey, differences: Option<&[Difference]>) -> String {
-    let mut text =
-        format!("{} hosts, {} switches, {} cables\n\n", survey.hosts.len(), survey.switches.len(), survey.cables.len());
+    let mut text = format!(
+        "{}, {} switch{}, {}\n\n",
+        count(survey.hosts.len(), "host"),
+        survey.switches.len(),
+        if survey.switches.len() == 1 { "" } else { "es" },
+        count(survey.cables.len(), "cable")
+    );
     let from = |figure: Figure, value: String| format!("{value} ({})", figure.source);
     if !survey.cables.is_empty() {
         let rows: Vec<Vec<String>> = survey
