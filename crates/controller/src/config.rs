@@ -249,7 +249,11 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
             1,
         )?,
     };
-    let cables_ms = section.cables_ms.unwrap_or(3000).min(CABLES_MAX_MS);
+    let cables_ms = section.cables_ms.unwrap_or(3000);
+    if cables_ms > CABLES_MAX_MS {
+        let right = format!("at most {CABLES_MAX_MS}, or 0 to ask for none");
+        return Err(ConfigError::Value { key: "cables_ms", value: cables_ms.to_string(), right });
+    }
     let audit_ms = at_least("audit_ms", section.audit_ms.unwrap_or(5000), 10)?;
     Ok(Config {
         listen: section.listen,
