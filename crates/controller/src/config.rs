@@ -20,6 +20,7 @@
 //!     offences_max = 3                           # packets beyond the contract until a lane is ended
 //!     unused_reports = 10                        # reports in a row below half until half is reclaimed
 //!     heartbeat_min_us = 20                      # shortest period of heartbeats
+//!     cables_ms = 3000                           # at the start: how long it is asked what is cabled; 0 does not ask
 //!     audit_ms = 5000                            # how often switches are compared with what they should have
 //!     sub_lanes = [[56], [46]]                   # DSCP of each sub-lane, the highest priority first
 //!
@@ -68,6 +69,9 @@ mod tests;
 pub const FILE_MAX_BYTES: u64 = 16 << 20;
 /// A grace or a pause is no longer.
 const TIME_MAX_MS: u64 = 86_400_000;
+
+/// Cables are asked for no longer.
+const CABLES_MAX_MS: u64 = 600_000;
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +126,7 @@ pub struct ControllerSection {
     pub offences_max: Option<u32>,
     pub unused_reports: Option<u32>,
     pub heartbeat_min_us: Option<u64>,
+    pub cables_ms: Option<u64>,
     pub audit_ms: Option<u64>,
     pub sub_lanes: Option<Vec<Vec<u8>>>,
 }
@@ -190,6 +195,8 @@ pub struct Config {
     pub limits: Limits,
     pub options: Options,
     pub audit: std::time::Duration,
+    /// How long is listened at the start to what is cabled; zero: not at all.
+    pub cables: std::time::Duration,
     pub sub_lanes: Vec<Vec<u8>>,
     /// One for each switch of the topology, in its order.
     pub switches: Vec<SwitchSection>,
@@ -242,6 +249,11 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
             1,
         )?,
     };
+    let cables_ms = section.cables_ms.unwrap_or(3000);
+    if cables_ms > CABLES_MAX_MS {
+        let right = format!("at most {CABLES_MAX_MS}, or 0 to ask for none");
+        return Err(ConfigError::Value { key: "cables_ms", value: cables_ms.to_string(), right });
+    }
     let audit_ms = at_least("audit_ms", section.audit_ms.unwrap_or(5000), 10)?;
     Ok(Config {
         listen: section.listen,
@@ -250,11 +262,32 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
         place,
         options,
         audit: std::time::Duration::from_millis(audit_ms.min(TIME_MAX_MS)),
+        cables: std::time::Duration::from_millis(cables_ms),
         sub_lanes: section.sub_lanes.unwrap_or_else(|| Lanes::default().sub_lanes),
         switches: check_switches(file.switch, &network.topology)?,
         topology: network.topology,
         limits: network.limits,
     })
+}
+
+/// Reads the switches of a file, whether the topology that it names is there or not.
+///
+/// # Errors
+/// Each names the key, and what would be right.
+pub fn load_switches(path: &Path) -> Result<Vec<SwitchSection>, ConfigError> {
+    let sections = parse(&read(path)?)?.switch;
+    let mut names = BTreeSet::new();
+    for section in &sections {
+        check_driver(section)?;
+        if !fide_planner::topology::name_fits(&section.name) {
+            let right = "1 to 63 of a-z, A-Z, 0-9, '.', '_' and '-', without \"--\"".into();
+            return Err(ConfigError::Value { key: "name of a [[switch]]", value: section.name.clone(), right });
+        }
+        if !names.insert(&section.name) {
+            return Err(ConfigError::Twice(section.name.clone()));
+        }
+    }
+    Ok(sections)
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
@@ -300,18 +333,7 @@ fn check_switches(sections: Vec<SwitchSection>, topology: &Topology) -> Result<V
         if !names.contains(&name.as_str()) {
             return Err(ConfigError::Unknown { name, have: names.join(", ") });
         }
-        let wrong = |driver, what| ConfigError::Driver { name: name.clone(), driver, what };
-        match (section.driver, &section.bridge, &section.target) {
-            (DriverKind::Linux, _, Some(_)) => {
-                return Err(wrong("linux", "has no target; give the bridge's name as `bridge`"));
-            }
-            (DriverKind::Ovs, Some(_), _) => {
-                return Err(wrong("ovs", "has no `bridge`; give `target` as for ovs-ofctl"));
-            }
-            (DriverKind::Linux, None, None) => return Err(wrong("linux", "needs `bridge`, the bridge's name")),
-            (DriverKind::Ovs, None, None) => return Err(wrong("ovs", "needs `target`, as for ovs-ofctl")),
-            _ => {}
-        }
+        check_driver(&section)?;
         if by_name.insert(name.clone(), section).is_some() {
             return Err(ConfigError::Twice(name));
         }
@@ -321,6 +343,17 @@ fn check_switches(sections: Vec<SwitchSection>, topology: &Topology) -> Result<V
         return Err(ConfigError::Undriven(undriven.join(", ")));
     }
     Ok(names.iter().filter_map(|name| by_name.remove(*name)).collect())
+}
+
+fn check_driver(section: &SwitchSection) -> Result<(), ConfigError> {
+    let wrong = |driver, what| Err(ConfigError::Driver { name: section.name.clone(), driver, what });
+    match (section.driver, &section.bridge, &section.target) {
+        (DriverKind::Linux, _, Some(_)) => wrong("linux", "has no target; give the bridge's name as `bridge`"),
+        (DriverKind::Ovs, Some(_), _) => wrong("ovs", "has no `bridge`; give `target` as for ovs-ofctl"),
+        (DriverKind::Linux, None, None) => wrong("linux", "needs `bridge`, the bridge's name"),
+        (DriverKind::Ovs, None, None) => wrong("ovs", "needs `target`, as for ovs-ofctl"),
+        _ => Ok(()),
+    }
 }
 
 impl Config {

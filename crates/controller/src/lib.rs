@@ -14,6 +14,7 @@
 //! | [`sequence`], [`upcalls`] | order of requests, order of events; pure, and stored beside the decisions | read a clock |
 //! | [`store`] | a log on a snapshot, in a file or in etcd, fenced by epochs | writes under an epoch that is over |
 //! | [`switches`] | one thread for each switch: installs, retries, audits; carriers | touches a switch while it does not lead |
+//! | [`cables`] | what is cabled to the switches' ports, by LLDP; a warning where the topology says otherwise | changes a switch |
 //! | [`config`], [`run`] | the controller's file; everything put together | decides |
 //! | [`client`] | how a host calls: one connection, one order of requests | knows what a path means |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
@@ -26,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cables;
 pub mod client;
 pub mod clock;
 pub mod config;

@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::cables;
 use crate::config::{Config, EtcdSection, Place};
 use crate::core::{Core, Event};
 use crate::etcd::{Client, Config as EtcdConfig, TlsFiles};
@@ -92,10 +93,12 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     };
     let pace = Pace { audit: config.audit, ..Pace::default() };
     let switches = switches.start(shell.teller(), leadership, pace)?;
+    let looking = cables::Looking::start(&config)?;
     let server = Server::new(tls.clone(), shell.desk(), Limits::default());
     tracing::info!("controller {} listens at {}", identity.name, config.listen);
     let done = runtime.block_on(serve(server, listener, tls, &shell, signals));
     say(&[NotifyState::Stopping]);
+    looking.stop();
     shell.stop();
     switches.stop(restore);
     done

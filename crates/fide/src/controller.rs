@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide controller`: the resource controller, its certificates, and questions to it.
 
+mod announce;
 mod ask;
 mod certificates;
+mod discover;
 
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -40,6 +42,14 @@ enum Command {
     Run(Run),
     /// Say whether a controller's file is right
     Check(Check),
+    /// Find out what is cabled to the switches' ports, and write it down as a topology
+    ///
+    /// Exit codes: 0 done, 1 not as the compared file says, or not found out, 2 usage, 4 not permitted.
+    Discover(discover::Discover),
+    /// Say by LLDP to the next switches which host this is, for `fide controller discover`
+    ///
+    /// Exit codes: 0 done, 1 some interface could not, 2 usage, 4 not permitted.
+    Announce(announce::Announce),
     /// Ask a controller one thing, and print its answer as JSON
     ///
     /// Exit codes: 0 done, 1 refused or no answer, 2 the request was wrong, 4 not permitted.
@@ -80,18 +90,21 @@ pub(crate) fn run(arguments: Arguments) -> Done {
         Command::Certificates(arguments) => certificates::list(&arguments),
         Command::Run(arguments) => serve(&arguments),
         Command::Check(arguments) => check(&arguments),
+        Command::Discover(arguments) => discover::discover(&arguments),
+        Command::Announce(arguments) => announce::announce(&arguments),
         Command::Ask(arguments) => ask::ask(&arguments),
         Command::Status(arguments) => ask::status(&arguments),
     }
 }
 
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
-    config::load(path).map_err(|error| {
-        let denied =
-            matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
-        let code = if denied { NOT_PERMITTED } else { USAGE };
-        Failure { code, error: anyhow::Error::from(error).context(format!("{}", path.display())) }
-    })
+    config::load(path).map_err(|error| wrong_file(path, error))
+}
+
+fn wrong_file(path: &std::path::Path, error: ConfigError) -> Failure {
+    let denied = matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
+    let code = if denied { NOT_PERMITTED } else { USAGE };
+    Failure { code, error: anyhow::Error::from(error).context(format!("{}", path.display())) }
 }
 
 fn serve(arguments: &Run) -> Done {

@@ -64,6 +64,35 @@ fn certificates_are_made_listed_renewed_and_revoked() {
     refused(dir, 2, &["revoke", "pki", "h1"], "write host.NAME");
 }
 
+#[test]
+fn a_discovery_that_cannot_be_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let discover = |code: i32, more: &[&str], why: &str| {
+        refused(dir, code, &[&["discover", "--config", "c.toml"], more].concat(), why);
+    };
+    discover(2, &[], "c.toml");
+    // Neither credentials nor a topology have to be there.
+    let head = "[controller]\nlisten = \"127.0.0.1:1\"\ncredentials = \"x\"\nstore = \"x\"\ntopology = \"x\"\n";
+    let with = |switches: &str| std::fs::write(dir.join("c.toml"), head.to_owned() + switches).unwrap();
+    with("");
+    discover(2, &[], "there is no [[switch]]");
+    let switch = "[[switch]]\nname = \"s1\"\ndriver = \"linux\"\n";
+    with(switch);
+    discover(2, &[], "needs `bridge`");
+    let switch = switch.to_owned() + "bridge = \"fide-none\"\n";
+    with(&switch.repeat(2));
+    discover(2, &[], "two [[switch]] called \"s1\"");
+    with(&switch.replace("s1", "s 1"));
+    discover(2, &[], "name of a [[switch]] is s 1");
+    with(&switch);
+    discover(2, &["--wait-s", "0"], "0 is not in 1..=600");
+    discover(2, &["--compare", "none.toml"], "none.toml: No such file");
+    discover(2, &["--out", "c.toml"], "c.toml: exists; --force");
+    discover(1, &["--wait-s", "1"], "cannot open bridge fide-none");
+    discover(1, &[], "have to be written down");
+}
+
 /// A controller; killed when dropped.
 struct Running(Child);
 

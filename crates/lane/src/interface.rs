@@ -76,13 +76,7 @@ pub fn by_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
 /// The kernel's, if there is no such interface any more.
 pub fn mtu_bytes(name: &str) -> io::Result<usize> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    // SAFETY: plain data, for which zeroes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte less than there is room: the name ends with a zero.
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
+    let mut request = request(name);
     // SAFETY: the request is writable and holds a name that ends with a zero; the kernel fills in the MTU.
     let mtu = unsafe {
         if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) != 0 {
@@ -91,6 +85,68 @@ pub fn mtu_bytes(name: &str) -> io::Result<usize> {
         request.ifr_ifru.ifru_mtu
     };
     Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
+/// Index and hardware address of the interface called `name`; none if there is no such interface.
+///
+/// # Errors
+/// The kernel's, which did not list its interfaces.
+pub fn by_name(name: &str) -> io::Result<Option<(u32, [u8; 6])>> {
+    Ok(Entries::read()?.iter().filter(|entry| entry.name() == name).find_map(|entry| entry.link()))
+}
+
+/// Bits per second of the interface called `name`, as its driver tells. None: it does not, or there is no such interface, or
+/// it is made by software: such a one (veth, TAP) tells a number that means nothing.
+///
+/// # Errors
+/// The kernel's, which gave no socket.
+pub fn speed_bps(name: &str) -> io::Result<Option<u64>> {
+    // linux/ethtool.h, in words: struct ethtool_drvinfo with the name of the bus at its byte 100, struct ethtool_cmd.
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    const ETHTOOL_GSET: u32 = 1;
+    /// "Unknown", in either half's width.
+    const UNKNOWN: [u32; 3] = [0, 0xffff, u32::MAX];
+    let (mut driver, mut settings) = ([0; 49], [0; 11]);
+    (driver[0], settings[0]) = (ETHTOOL_GDRVINFO, ETHTOOL_GSET);
+    if !ethtool(name, &mut driver)? || !ethtool(name, &mut settings)? {
+        return Ok(None);
+    }
+    let bus: Vec<u8> =
+        driver[25..33].iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+    if [&b""[..], b"tun", b"tap"].contains(&&bus[..]) {
+        return Ok(None);
+    }
+    let half = |at: usize| {
+        let [a, b, ..] = settings[at / 4].to_ne_bytes();
+        u32::from(u16::from_ne_bytes([a, b]))
+    };
+    let mbit = half(28) << 16 | half(12);
+    Ok((!UNKNOWN.contains(&mbit)).then(|| u64::from(mbit) * 1_000_000))
+}
+
+/// Asks what the first word says, which is answered in the others; whether there was an answer. `words` has as many as the
+/// kernel's structure for this question, which must be one of a fixed length.
+fn ethtool(name: &str, words: &mut [u32]) -> io::Result<bool> {
+    const SIOCETHTOOL: u32 = 0x8946;
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the request holds a name that ends with a zero, and a pointer to as many writable bytes as the kernel's
+    // structure has, which outlive the call.
+    let answered = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) };
+    Ok(answered == 0)
+}
+
+/// A request about an interface.
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte less than there is room: the name ends with a zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    request
 }
 
 /// What getifaddrs(3) returned, freed at the end.
@@ -178,6 +234,15 @@ mod tests {
         assert!(mtu_bytes("lo").expect("lo") >= 1500);
         assert_eq!(mtu_bytes("none-such0").expect_err("no such").raw_os_error(), Some(libc::ENODEV));
         mtu_bytes(&"x".repeat(100)).expect_err("longer than any name");
+    }
+
+    #[test]
+    fn loopback_is_found_by_its_name_and_has_no_speed() {
+        let (index, hardware) = by_name("lo").expect("listed").expect("every namespace has one");
+        assert_eq!((index, hardware), (by_address(Ipv4Addr::LOCALHOST).expect("up").index, [0; 6]));
+        assert_eq!(by_name("none-such0").expect("listed"), None);
+        assert_eq!(speed_bps("lo").expect("asked"), None);
+        assert_eq!(speed_bps("none-such0").expect("asked"), None);
     }
 
     #[test]

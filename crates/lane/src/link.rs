@@ -13,7 +13,7 @@ use std::{
 };
 
 use fide_wire::PAYLOAD_MAX;
-pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket, hear_all_groups};
+pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket, group_socket, hear_all_groups};
 pub use udp::{Membership, UdpReceiver, UdpSender};
 
 use crate::interface::Interface;

@@ -6,7 +6,7 @@ mod generate;
 
 use std::collections::HashMap;
 
-pub use check::TopologyError;
+pub use check::{BANDWIDTH_BPS, TopologyError, name_fits};
 pub use generate::{CableSpec, FatTree, LeafSpine};
 
 /// Most nodes of a topology: four times a fat tree of k = 48.

@@ -32,9 +32,10 @@ mod watch;
 
 pub use error::{DriverError, Refusal};
 pub use link::PortState;
-pub use types::{Drift, GroupRange, Lanes, MAX_SUB_LANES, Rate, Rule};
+pub use types::{Drift, Egress, GroupRange, Lanes, MAX_SUB_LANES, Rate, Rule};
 pub use watch::{CarrierChange, Watch};
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// One switch, open to be changed. Every call finishes what it does before it returns, and may be repeated.
@@ -44,6 +45,12 @@ pub trait Driver: Send {
 
     /// Ports with their carrier and counters, by name.
     fn ports(&mut self) -> Result<Vec<PortState>, DriverError>;
+
+    /// What leaves each port, by name. Changes nothing.
+    ///
+    /// # Errors
+    /// [`DriverError::Unsupported`] if a port is no interface of this machine.
+    fn egress(&mut self) -> Result<BTreeMap<String, Egress>, DriverError>;
 
     /// Makes the switch ready: installed rules take effect, and each port serves the lanes first. Remembers what was
     /// there, for [`Driver::restore`]. Packets in a port's queue are lost when that is replaced, so call it before the

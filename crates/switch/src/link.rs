@@ -38,6 +38,8 @@ pub(crate) struct Link {
     /// Number of the bridge whose port it is.
     pub(crate) master: Option<u32>,
     pub(crate) bridge: bool,
+    /// Packets that a queue of default length holds there.
+    pub(crate) queue_packets: u32,
     pub(crate) state: PortState,
 }
 
@@ -47,12 +49,14 @@ pub(crate) fn parse(raw: &Raw) -> Option<Link> {
         return None;
     }
     let (header, attributes) = message(raw)?;
-    let mut link = Link { index: header.index, master: None, bridge: false, state: PortState::default() };
+    let mut link =
+        Link { index: header.index, master: None, bridge: false, queue_packets: 0, state: PortState::default() };
     link.state.carrier = header.flags.contains(LinkFlags::LowerUp) && raw.kind == RTM_NEWLINK;
     for attribute in attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.state.name = name,
             LinkAttribute::Controller(index) => link.master = Some(index),
+            LinkAttribute::TxQueueLen(packets) => link.queue_packets = packets,
             LinkAttribute::LinkInfo(info) => link.bridge = info.contains(&LinkInfo::Kind(InfoKind::Bridge)),
             LinkAttribute::Stats64(s) => {
                 let p = &mut link.state;

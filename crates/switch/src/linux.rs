@@ -10,7 +10,7 @@ use crate::plan::{self, Change, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, GroupRange, Lanes, PortState, Rate, Rule, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Rule, Watch};
 use bridge::Snooping;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,6 +130,11 @@ impl Driver for Linux {
         let mut ports: Vec<_> = self.links()?.into_iter().map(|l| l.state).collect();
         ports.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(ports)
+    }
+
+    fn egress(&mut self) -> Result<BTreeMap<String, Egress>, DriverError> {
+        let links = self.links()?;
+        links.iter().map(|l| Ok((l.state.name.clone(), queue::egress(&mut self.netlink, l)?))).collect()
     }
 
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError> {

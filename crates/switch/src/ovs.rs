@@ -13,7 +13,7 @@ use crate::plan::{self, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, GroupRange, Lanes, PortState, Rate, Refusal, Rule, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Rule, Watch};
 use ofctl::{Flow, Ofctl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -77,6 +77,21 @@ impl Ovs {
         let names = self.ofctl.ports()?;
         let links = link::list(&mut self.netlink)?;
         Ok(links.into_iter().filter(|l| names.contains_key(&l.state.name)).collect())
+    }
+
+    /// The same, if every port has one.
+    fn all_links(&mut self, for_what: &str) -> Result<Vec<Link>, DriverError> {
+        let links = self.links()?;
+        let there: BTreeSet<_> = links.iter().map(|l| &l.state.name).collect();
+        match self.ofctl.ports()?.keys().find(|p| !there.contains(p)) {
+            None => Ok(links),
+            Some(port) => Err(DriverError::Unsupported {
+                what: format!("{for_what} at port {port}"),
+                why: "no interface of that name is in the namespace that this driver was opened with; queues and what \
+                      a port hears are the interfaces' own, so open it in the switch's namespace, on its host"
+                    .into(),
+            }),
+        }
     }
 
     fn present(&self) -> Result<Present, DriverError> {
@@ -161,19 +176,14 @@ impl Driver for Ovs {
         Ok(ports)
     }
 
+    fn egress(&mut self) -> Result<BTreeMap<String, Egress>, DriverError> {
+        let links = self.all_links("what leaves it")?;
+        links.iter().map(|l| Ok((l.state.name.clone(), queue::egress(&mut self.netlink, l)?))).collect()
+    }
+
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError> {
         lanes.check()?;
-        let links = self.links()?;
-        let there: BTreeSet<_> = links.iter().map(|l| l.state.name.clone()).collect();
-        if let Some(port) = self.ofctl.ports()?.keys().find(|p| !there.contains(*p)) {
-            return Err(DriverError::Unsupported {
-                what: format!("strict priority at port {port}"),
-                why: "no interface of that name is in the namespace that this driver was opened with; queues are the \
-                      interfaces' own, so open it in the switch's namespace, on its host"
-                    .into(),
-            });
-        }
-        for link in links {
+        for link in self.all_links("strict priority")? {
             let before = queue::prepare(&mut self.netlink, (&link.state.name, link.index), lanes)?;
             if let Some(before) = before {
                 // The first: what a later repair finds in its place was nobody's plan.

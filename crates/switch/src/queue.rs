@@ -13,8 +13,9 @@
 
 mod codec;
 
+use crate::link::Link;
 use crate::netlink::{Answer, Netlink, NetlinkError, Raw, attribute, attributes, u32_at};
-use crate::{DriverError, Lanes};
+use crate::{DriverError, Egress, Lanes};
 use codec::{Class, Filter, TCM_LEN, Tcm};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use std::collections::BTreeMap;
@@ -165,6 +166,35 @@ fn look(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answer<O
     }
     let other = present_filters.iter().find(|f| !filters.contains(f));
     Ok(other.map(|f| format!("DSCP {} is filtered into class {:x}:{:x}", f.dscp, f.class >> 16, f.class & 0xffff)))
+}
+
+/// What leaves a port: how long a lane's queue is, and what limits it, be it ours or somebody else's.
+///
+/// A class of ours has the queue that HTB gives a class without one: of the interface's default length.
+pub(crate) fn egress(netlink: &mut Netlink, link: &Link) -> Result<Egress, DriverError> {
+    let limit = limit(netlink, link.index);
+    let limit_bps = limit.map_err(|e| e.on(format!("port {}: reading its queues", link.state.name), &[]))?;
+    let queue_packets = Some(link.queue_packets).filter(|packets| *packets > 0);
+    Ok(Egress { limit_bps, queue_packets })
+}
+
+/// Bit/s. An HTB limits a port if all classes are within one.
+fn limit(netlink: &mut Netlink, port: u32) -> Answer<Option<u64>> {
+    let Some(present) = root(netlink, port)? else { return Ok(None) };
+    let rate = match text_of(&present).as_str() {
+        "tbf" => codec::tbf_rate(&present.body),
+        "htb" => {
+            let all = get(netlink, RTM_GETTCLASS, port, 0)?;
+            let roots: Vec<&Raw> =
+                all.iter().filter(|r| Tcm::parse(&r.body).is_some_and(|t| t.parent == TC_H_ROOT)).collect();
+            match roots.as_slice() {
+                [one] => Class::parse(&one.body).map(|class| class.ceil_bytes),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    Ok(rate.filter(|bytes| *bytes < UNLIMITED).map(|bytes| bytes.saturating_mul(8)))
 }
 
 /// Whether a port has queues of ours.

@@ -144,6 +144,15 @@ impl Lanes {
     }
 }
 
+/// What leaves a port, as far as the switch's own software decides it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Egress {
+    /// Bit/s that its queueing discipline lets out (HTB or TBF), whoever set it up. None: it sets no limit.
+    pub limit_bps: Option<u64>,
+    /// Packets that the queue of a lane holds there, once the switch is prepared. None: the interface tells no length.
+    pub queue_packets: Option<u32>,
+}
+
 /// Most that a group may send through a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {

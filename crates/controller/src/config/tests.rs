@@ -57,6 +57,10 @@ fn a_file_is_read_with_its_topology_and_paths_are_relative_to_it() {
     assert_eq!(config.options.without_redundancy, WithoutRedundancy::Stop);
     assert_eq!((config.options.grace_ns, config.options.heartbeat_min_ns), (7_000_000, 30_000));
     assert_eq!(config.options.gather_ns, Options::default().gather_ns);
+    assert_eq!(config.cables.as_millis(), 3000);
+    let silent = load_text(&format!("{HEAD}cables_ms = 0\n{S1}{S2}")).unwrap();
+    assert!(silent.cables.is_zero());
+    refused(&format!("{HEAD}cables_ms = 600001\n{S1}{S2}"), "cables_ms is 600001; give at most 600000");
     assert!(config.credentials.is_absolute() && config.credentials.ends_with("pki/issued/controller.c1"));
     let specs = config.switch_specs();
     assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["s1", "s2"]);

@@ -14,7 +14,7 @@ const LINKS_SHOWN: usize = 8;
 const REFUSED_SHOWN: usize = 100;
 
 /// Columns as wide as what is in them: the first to the left, others to the right.
-pub(super) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |n: usize| {
         let cells = rows.iter().map(|row| row[n].chars().count());
         cells.chain([head[n].chars().count()]).max().unwrap_or(0)

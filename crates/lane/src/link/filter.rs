@@ -51,6 +51,11 @@ pub(super) fn port_only(socket: &OwnedFd, port: u16) -> io::Result<()> {
     )
 }
 
+/// Only frames of one type, untagged, whoever they are for.
+pub(super) fn ethertype_only(socket: &OwnedFd, ethertype: u16) -> io::Result<()> {
+    attach(socket, &all_of(&[(libc::BPF_H, 12, Is::Equal(u32::from(ethertype)))]))
+}
+
 /// Nothing at all.
 pub(super) fn nothing(socket: &OwnedFd) -> io::Result<()> {
     attach(socket, &[instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
@@ -140,6 +145,20 @@ mod tests {
         let (sender, receiver) = pair(nothing);
         sender.send(&good()).expect("sent");
         assert_eq!(receiver.recv(&mut [0; 100]).expect_err("dropped").kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn one_type_and_no_other() {
+        let (sender, receiver) = pair(|socket| ethertype_only(socket, 0x88cc));
+        let frame = |ethertype: u16| [&[0; 12][..], &ethertype.to_be_bytes(), &[7; 50]].concat();
+        for ethertype in [0x0800, 0x88cd, 0x88cc] {
+            sender.send(&frame(ethertype)).expect("sent");
+        }
+        sender.send(&frame(0x88cc)[..13]).expect("sent");
+        let mut got = [0; 100];
+        assert_eq!(receiver.recv(&mut got).expect("there"), 64);
+        assert_eq!(got[..64], frame(0x88cc));
+        assert_eq!(receiver.recv(&mut got).expect_err("dropped").kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

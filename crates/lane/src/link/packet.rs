@@ -48,7 +48,7 @@ impl PacketSender {
         let aimless = group.is_unspecified();
         let socket = socket()?;
         // Protocol 0 receives nothing.
-        bind(&socket, interface, 0)?;
+        bind(&socket, interface.index, 0)?;
         for (level, option, value) in
             [(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1), (libc::SOL_SOCKET, libc::SO_PRIORITY, SOCKET_PRIORITY)]
         {
@@ -114,7 +114,7 @@ impl PacketReceiver {
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
             .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER_BYTES))?;
-        bind(&socket, interface, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
+        bind(&socket, interface.index, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
         if hardware_type(&socket)? != libc::ARPHRD_ETHER {
             let why = format!("{} has no Ethernet frames", interface.name);
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -183,7 +183,31 @@ pub fn frame_socket(interface: &Interface, port: u16) -> io::Result<OwnedFd> {
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
     set_option(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, SOCKET_PRIORITY)?;
-    bind(&socket, interface, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
+    bind(&socket, interface.index, u16::try_from(libc::ETH_P_IP).expect("0x0800"))?;
+    Ok(socket)
+}
+
+/// A socket for all frames of one type that arrive on an interface and are for a group, and to send frames of any kind
+/// through the queueing discipline, as best effort. What a bridge or switch whose port it is would take away is heard too.
+///
+/// # Errors
+/// The kernel's, without CAP_NET_RAW; `Unsupported` if the interface has no Ethernet frames.
+pub fn group_socket(index: u32, ethertype: u16, group: [u8; 6]) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    filter::ethertype_only(&socket, ethertype)?;
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    // SAFETY: zeroes are a valid value of this plain structure.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = index.cast_signed();
+    request.mr_type = u16::try_from(libc::PACKET_MR_MULTICAST).expect("0");
+    request.mr_alen = 6;
+    request.mr_address[..6].copy_from_slice(&group);
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)?;
+    // A protocol of its own would be served after the bridge.
+    bind(&socket, index, u16::try_from(libc::ETH_P_ALL).expect("3"))?;
+    if hardware_type(&socket)? != libc::ARPHRD_ETHER {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the interface has no Ethernet frames"));
+    }
     Ok(socket)
 }
 
@@ -196,13 +220,13 @@ fn socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// From here on the socket receives `protocol` from `interface`.
-fn bind(socket: &OwnedFd, interface: &Interface, protocol: u16) -> io::Result<()> {
+/// From here on the socket receives `protocol` from the interface with this index.
+fn bind(socket: &OwnedFd, index: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: zeroes are a valid value of this plain structure.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = interface.index.cast_signed();
+    address.sll_ifindex = index.cast_signed();
     // SAFETY: the address outlives the call and is of the size given.
     let result = unsafe {
         libc::bind(

@@ -7,8 +7,8 @@ use super::{Cable, MAX_CABLES, MAX_NODES, Node, NodeId};
 
 /// Longest name of a node or port.
 const NAME_MAX_BYTES: usize = 63;
-/// Slowest and fastest cable.
-const BANDWIDTH_BPS: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000_000;
+/// Slowest and fastest cable, bits per second.
+pub const BANDWIDTH_BPS: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000_000;
 /// Longest latency or jitter of one cable: a second, 200,000 km.
 const LATENCY_MAX_NS: u64 = 1_000_000_000;
 /// Largest queue.
@@ -35,9 +35,15 @@ pub enum TopologyError {
     Generator { generator: &'static str, what: &'static str, value: u64, range: &'static str },
 }
 
-fn named(what: &'static str, name: &str) -> Result<(), TopologyError> {
+/// Whether a node or a port may be called so.
+#[must_use]
+pub fn name_fits(name: &str) -> bool {
     let right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.bytes().all(right) || name.contains("--") {
+    !name.is_empty() && name.len() <= NAME_MAX_BYTES && name.bytes().all(right) && !name.contains("--")
+}
+
+fn named(what: &'static str, name: &str) -> Result<(), TopologyError> {
+    if !name_fits(name) {
         return Err(TopologyError::Name { what, name: name.chars().take(NAME_MAX_BYTES + 1).collect() });
     }
     Ok(())

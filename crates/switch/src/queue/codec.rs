@@ -12,6 +12,8 @@ const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
 const HTB_VERSION: u32 = 3;
 const RATE2QUANTUM: u32 = 10;
 /// struct tc_htb_opt: two of struct tc_ratespec, then five numbers.
@@ -86,6 +88,14 @@ pub(super) fn htb_again(body: &[u8]) -> Option<Vec<u8>> {
         nla(*kind, &value)
     });
     Some(Tcm { info: 0, ..Tcm::parse(body)? }.with(b"htb\0", &parts.collect::<Vec<_>>()))
+}
+
+/// Bytes per second of a listed TBF.
+pub(super) fn tbf_rate(body: &[u8]) -> Option<u64> {
+    let all = attributes(options(body)?);
+    let wide = attribute(&all, TCA_TBF_RATE64).and_then(|v| Some(u64::from_ne_bytes(v.try_into().ok()?)));
+    // struct tc_tbf_qopt begins with the rate.
+    wide.or(u32_at(attribute(&all, TCA_TBF_PARMS)?, RATE_AT).map(u64::from))
 }
 
 /// A class of HTB, as far as it is compared.
@@ -212,6 +222,18 @@ mod tests {
     }
 
     #[test]
+    fn a_tbfs_rate_is_the_wide_one_if_there_is_one() {
+        let tcm = Tcm { port: 9, handle: 1, parent: TC_H_ROOT, info: 0 };
+        let mut parms = vec![0u8; 36];
+        parms[RATE_AT..RATE_AT + 4].copy_from_slice(&125_000u32.to_ne_bytes());
+        let narrow = nla(TCA_TBF_PARMS, &parms);
+        assert_eq!(tbf_rate(&tcm.with(b"tbf\0", std::slice::from_ref(&narrow))), Some(125_000));
+        let wide = nla(TCA_TBF_RATE64, &5_000_000_000u64.to_ne_bytes());
+        assert_eq!(tbf_rate(&tcm.with(b"tbf\0", &[narrow, wide])), Some(5_000_000_000));
+        assert_eq!(tbf_rate(&tcm.emit()), None);
+    }
+
+    #[test]
     fn a_filter_is_read_as_it_was_written_and_one_on_more_is_none_of_ours() {
         let filter = Filter { dscp: 46, class: 0xf1de_0011 };
         let mut body = filter.emit(9, 0xf1de_0000);
@@ -242,7 +264,7 @@ mod tests {
             let selector = attribute(&emit(&[nla(TCA_U32_CLASSID, &[0; 4]), nla(TCA_U32_SEL, &bytes)]));
             let parms = attribute(&emit(&[nla(TCA_HTB_PARMS, &bytes), nla(TCA_HTB_RATE64, &bytes)]));
             for body in [bytes.clone(), attribute(&bytes), selector, parms] {
-                let _ = (Class::parse(&body), Filter::parse(&body), u32_again(&body), htb_again(&body));
+                let _ = (Class::parse(&body), Filter::parse(&body), u32_again(&body), htb_again(&body), tbf_rate(&body));
             }
         }
     }

@@ -29,6 +29,30 @@ fn packets(switch: &Switch, port: &str, class: &str) -> u64 {
 }
 
 #[test]
+fn root_what_limits_a_port_is_told_whoever_set_it_up() {
+    root_or_skip!();
+    let fabric = Fabric::build(FabricSpec::single_pair(4).limited(10)).unwrap();
+    let switch = fabric.switch("l1a").unwrap();
+    run(switch, "tc qdisc del dev h2 root");
+    run(switch, "tc qdisc replace dev h3 root tbf rate 3mbit burst 10k latency 10ms");
+    run(switch, "ip link set h4 txqueuelen 50");
+    let mut driver = open(switch);
+    let limits = |driver: &mut dyn Driver| -> Vec<Option<u64>> {
+        let all = driver.egress().unwrap();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["h1", "h2", "h3", "h4"]);
+        let queues: Vec<_> = all.values().map(|port| port.queue_packets).collect();
+        assert_eq!(queues, [Some(1000), Some(1000), Some(1000), Some(50)]);
+        all.values().map(|port| port.limit_bps).collect()
+    };
+    assert_eq!(limits(&mut *driver), [Some(10_000_000), None, Some(3_000_000), Some(10_000_000)]);
+    run(switch, "tc qdisc del dev h3 root");
+    driver.prepare(&Lanes::default()).unwrap();
+    assert_eq!(limits(&mut *driver), [None; 4], "queues that only choose limit nothing");
+    driver.prepare(&Lanes { rate_bps: Some(7_000_000), ..Lanes::default() }).unwrap();
+    assert_eq!(limits(&mut *driver), [Some(7_000_000); 4]);
+}
+
+#[test]
 fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
     root_or_skip!();
     for spec in [FabricSpec::single_pair(2), FabricSpec::single_pair(2).limited(10)] {
