@@ -36,7 +36,7 @@ fn child_leads_and_writes() {
     let epoch = loop {
         match leader.authority() {
             Authority::Leader { epoch } => break epoch,
-            Authority::Standby { leader: Some(who) } if known.as_ref() != Some(&who) => {
+            Authority::Standby { leader: Some(who), .. } if known.as_ref() != Some(&who) => {
                 say(format!("behind {}", who.name));
                 known = Some(who);
             }
@@ -176,7 +176,7 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
     let first = eventually("a leader", || epoch_of(&one));
     let two = start(server.client(), "two");
     let behind = eventually("it sees the leader", || match two.authority() {
-        Authority::Standby { leader } => leader,
+        Authority::Standby { leader, .. } => leader,
         other => panic!("{other:?}"),
     });
     assert_eq!(behind, candidate("one"));
@@ -193,7 +193,12 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
 fn where_there_is_no_etcd_nobody_leads() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let leader = start(client(&format!("http://{closed}")), "one");
-    assert_eq!(leader.authority(), Authority::Standby { leader: None });
+    // Whoever asks is told why.
+    eventually("it says why", || match leader.authority() {
+        Authority::Standby { leader: None, trouble: Some(why) } => Some(assert!(why.contains("no answer from etcd"))),
+        Authority::Standby { leader: None, trouble: None } => None,
+        other => panic!("{other:?}"),
+    });
     for (bad, says) in [
         (vec![], "no endpoint"),
         (vec!["1.2.3.4:2379".to_owned()], "http://"),
