@@ -234,8 +234,8 @@ impl Ordered {
             let sequence = Sequence { incarnation: self.incarnation, number: self.number };
             let last = match caller.call(method, path, Some(body), Some(sequence), Duration::ZERO) {
                 Ok(answered) => match answered.code() {
-                    // What another life, or this one before a fault, has used up.
-                    "out_of_order" | "replayed" | "old_incarnation" => {
+                    // What another life, or this one before a fault, has used up: this request was not carried out under it.
+                    "out_of_order" | "replayed" | "number_reused" => {
                         let expected = answered.body["error"]["expected"].as_str().and_then(|text| text.parse().ok());
                         match expected {
                             Some(Sequence { incarnation, number }) if incarnation >= self.incarnation => {
