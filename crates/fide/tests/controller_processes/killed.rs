@@ -9,7 +9,7 @@ use fide_testbed::retry_until;
 
 use crate::common::{LIMIT, Random, Site};
 
-const KILLS: u64 = 30;
+const KILLS: u64 = 24;
 const HOSTS: usize = 3;
 /// Lanes that a host keeps; older ones it releases.
 const KEPT: usize = 12;

@@ -11,3 +11,4 @@ mod full;
 mod killed;
 mod refused;
 mod several;
+mod unit;
