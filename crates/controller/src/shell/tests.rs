@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 mod back;
+mod cut;
 mod several;
 
 use super::*;
