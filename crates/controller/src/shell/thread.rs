@@ -35,6 +35,8 @@ pub(super) struct Thread<H, S, L, A> {
     tried_ns: u64,
     /// The handler has missed an event, or was put back to what is stored: it is to order again what must be so.
     unsure: bool,
+    /// Whether the last turn could decide: a deadline that cannot be met is no reason to hurry.
+    decides: bool,
 }
 
 /// What is stored, and what follows from it.
@@ -70,7 +72,18 @@ impl<E> Default for Pending<E> {
 
 impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
     pub(super) fn new(handler: H, store: S, leadership: L, act: A, board: Board) -> Self {
-        Thread { handler, store, leadership, act, board, state: None, trouble: None, tried_ns: 0, unsure: false }
+        Thread {
+            handler,
+            store,
+            leadership,
+            act,
+            board,
+            state: None,
+            trouble: None,
+            tried_ns: 0,
+            unsure: false,
+            decides: false,
+        }
     }
 
     pub(super) fn run(mut self, jobs: &Receiver<Job<H::Event>>, stopped: &Receiver<()>) {
@@ -91,7 +104,8 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
     }
 
     fn wait(&self) -> Duration {
-        let Some(deadline_ns) = self.state.as_ref().and_then(|_| self.handler.deadline_ns()) else { return IDLE };
+        let deadline_ns = self.state.as_ref().filter(|_| self.decides).and_then(|_| self.handler.deadline_ns());
+        let Some(deadline_ns) = deadline_ns else { return IDLE };
         Duration::from_nanos(deadline_ns.saturating_sub(Now::read().boot_ns)).clamp(TURN_PAUSE, IDLE)
     }
 
@@ -131,6 +145,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             self.resume(now, &mut pending);
         }
         self.commit(pending);
+        self.decides = matches!(mode, Mode::Lead) && self.trouble.is_none();
         if self.trouble.is_none() && self.is_full(SNAPSHOT_RECORDS) {
             self.snapshot();
         }
