@@ -9,7 +9,7 @@ use fide_testbed::retry_until;
 
 use crate::common::{LIMIT, Random, Site};
 
-const KILLS: u64 = 24;
+const KILLS: u64 = 20;
 const HOSTS: usize = 3;
 /// Lanes that a host keeps; older ones it releases.
 const KEPT: usize = 12;
@@ -54,7 +54,7 @@ fn a_controller_killed_at_any_moment_loses_nothing_acknowledged() {
                 .expect("progress");
                 std::thread::sleep(Duration::from_micros(random.below(4000)));
             } else {
-                std::thread::sleep(Duration::from_micros(random.below(250_000)));
+                std::thread::sleep(Duration::from_micros(random.below(200_000)));
             }
             running.kill();
             rounds_with_progress += u64::from(acknowledged.load(Ordering::SeqCst) > before);
