@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::handler::Method;
 use crate::sequence::{HEADER, Sequence};
+use crate::server::STALE;
 use crate::tls::ClientTls;
 
 /// To connect, with TLS.
@@ -49,6 +50,8 @@ pub enum CallError {
 pub struct Answered {
     pub status: u16,
     pub body: Value,
+    /// It tells what was so when the controller last knew: it cannot prove that it still leads.
+    pub stale: bool,
 }
 
 impl Answered {
@@ -62,6 +65,21 @@ impl Answered {
     #[must_use]
     pub fn message(&self) -> &str {
         self.body["error"]["message"].as_str().unwrap_or("")
+    }
+
+    /// Whether nobody has judged the request yet, or nobody knows: it is to be repeated, a change with its number.
+    #[must_use]
+    pub fn is_to_be_repeated(&self) -> bool {
+        matches!(
+            self.code(),
+            "not_leader"
+                | "busy"
+                | "stopping"
+                | "read_only"
+                | "unknown_outcome"
+                | "too_many_requests"
+                | "too_many_connections"
+        )
     }
 }
 
@@ -154,6 +172,7 @@ impl Caller {
             let exchange = async {
                 let response = connection.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
                 let status = response.status().as_u16();
+                let stale = response.headers().contains_key(STALE);
                 let bytes = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
                     .collect()
                     .await
@@ -161,7 +180,7 @@ impl Caller {
                     .to_bytes();
                 let body =
                     serde_json::from_slice(&bytes).map_err(|e| CallError::Nonsense { address, why: e.to_string() })?;
-                Ok(Answered { status, body })
+                Ok(Answered { status, body, stale })
             };
             tokio::time::timeout(wait + ANSWER_LIMIT, exchange).await.map_err(|_| unreachable("no answer".into()))?
         })
@@ -215,8 +234,8 @@ impl Ordered {
             let sequence = Sequence { incarnation: self.incarnation, number: self.number };
             let last = match caller.call(method, path, Some(body), Some(sequence), Duration::ZERO) {
                 Ok(answered) => match answered.code() {
-                    // What another life, or this one before a fault, has used up.
-                    "out_of_order" | "replayed" | "old_incarnation" => {
+                    // What another life, or this one before a fault, has used up: this request was not carried out under it.
+                    "out_of_order" | "replayed" | "number_reused" => {
                         let expected = answered.body["error"]["expected"].as_str().and_then(|text| text.parse().ok());
                         match expected {
                             Some(Sequence { incarnation, number }) if incarnation >= self.incarnation => {
@@ -226,9 +245,7 @@ impl Ordered {
                         }
                         answered.message().to_owned()
                     }
-                    "not_leader" | "busy" | "stopping" | "read_only" | "unknown_outcome" | "too_many_requests" => {
-                        answered.message().to_owned()
-                    }
+                    _ if answered.is_to_be_repeated() => answered.message().to_owned(),
                     _ => return Ok(answered),
                 },
                 Err(error) => error.to_string(),

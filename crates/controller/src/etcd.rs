@@ -5,6 +5,8 @@
 //! transactions so that they can be repeated.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
@@ -22,7 +24,8 @@ pub const RANGE_KEYS_MAX: usize = 100_000;
 /// How etcd is reached.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// `http://HOST:PORT` or `https://HOST:PORT`, one or more members of one etcd cluster; tried in order.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, one or more members of one etcd cluster; tried in order, beginning with
+    /// the one that answered last.
     pub endpoints: Vec<String>,
     /// Needed for https.
     pub tls: Option<TlsFiles>,
@@ -69,6 +72,8 @@ pub struct Pair {
 pub struct Client {
     agent: ureq::Agent,
     endpoints: Vec<String>,
+    /// Which answered last; it is asked first, so that a member that is gone costs its time limit once.
+    at: Arc<AtomicUsize>,
 }
 
 impl Client {
@@ -110,7 +115,7 @@ impl Client {
             };
             let mut tls = TlsConfig::builder()
                 .provider(TlsProvider::Rustls)
-                .unversioned_rustls_crypto_provider(std::sync::Arc::new(rustls::crypto::ring::default_provider()))
+                .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .root_certs(RootCerts::new_with_certs(&certificates(&files.authorities)?));
             if let Some((certificate, key)) = &files.client {
                 let chain = certificates(certificate)?;
@@ -121,7 +126,7 @@ impl Client {
             builder = builder.tls_config(tls.build());
         }
         let endpoints = config.endpoints.iter().map(|e| e.trim_end_matches('/').to_owned()).collect();
-        Ok(Client { agent: builder.build().into(), endpoints })
+        Ok(Client { agent: builder.build().into(), endpoints, at: Arc::default() })
     }
 
     /// Where it calls, for messages.
@@ -129,10 +134,12 @@ impl Client {
         self.endpoints.join(", ")
     }
 
-    /// Posts `body` to the first endpoint that answers.
+    /// Posts `body` to the first endpoint that answers, beginning with the one that did last.
     fn call(&self, path: &str, body: &Value) -> Result<Value> {
         let mut why = String::new();
-        for endpoint in &self.endpoints {
+        let first = self.at.load(Ordering::Relaxed);
+        for n in (0..self.endpoints.len()).map(|n| (first + n) % self.endpoints.len()) {
+            let endpoint = &self.endpoints[n];
             let answer = self.agent.post(format!("{endpoint}{path}")).send_json(body).and_then(|mut response| {
                 let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string()?;
                 Ok((response.status().as_u16(), text))
@@ -140,7 +147,10 @@ impl Client {
             match answer {
                 // 5xx: this member has no quorum, or is stopping; another may have.
                 Ok((status, text)) if status >= 500 => why = format!("{endpoint} answered {status} {}", shown(&text)),
-                Ok((200, text)) => return serde_json::from_str(&text).map_err(|e| self.nonsense(path, e)),
+                Ok((200, text)) => {
+                    self.at.store(n, Ordering::Relaxed);
+                    return serde_json::from_str(&text).map_err(|e| self.nonsense(path, e));
+                }
                 Ok((status, text)) => {
                     return Err(Error::Refused { path: path.into(), why: format!("{status} {}", shown(&text)) });
                 }

@@ -147,7 +147,8 @@ pub trait Handler: Send + 'static {
     fn snapshot(&self) -> Vec<u8>;
 
     /// This controller begins to lead, or goes on after it was not sure of the state. Effects of stored decisions may
-    /// have been lost with its predecessor: it orders again what must be so.
+    /// have been lost with its predecessor: it orders again what must be so. Not always after a [`Handler::restore`]: also
+    /// when events were missed, with the state that it has.
     fn resume(&mut self, now: Now) -> Decision<Self::Effect>;
 
     /// Decides a changing request. Called once for each sequence number.

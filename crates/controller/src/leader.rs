@@ -23,8 +23,8 @@ pub enum Authority {
     Leader { epoch: u64 },
     /// It led and may lead again under the same epoch, but cannot prove that it does: tell what was, change nothing.
     ReadOnly { epoch: u64, why: String },
-    /// Nothing; ask `leader`, if anybody is known to lead.
-    Standby { leader: Option<Candidate> },
+    /// Nothing; ask `leader`, if anybody is known to lead. `trouble`: why that cannot be found out.
+    Standby { leader: Option<Candidate>, trouble: Option<String> },
 }
 
 /// Who leads or would lead.

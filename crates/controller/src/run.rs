@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,6 +26,10 @@ use crate::tls::{Files, ServerTls};
 
 /// Threads that serve connections.
 const SERVING_THREADS: usize = 2;
+/// File descriptors that are not connections: the store, etcd, the log, the runtime's own.
+const DESCRIPTORS: u64 = 128;
+/// For each switch: its sockets, and one to watch its carriers.
+const DESCRIPTORS_PER_SWITCH: u64 = 4;
 /// How often it is looked whether the deciding thread is still there.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -64,6 +69,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
         .build()?;
     // Before anybody can see that it runs, and end it.
     let signals = runtime.block_on(async { Signals::new() })?;
+    let limits = limits(config.switches.len() as u64);
     let files = Files { revoked: config.revoked.clone(), ..Files::of_member(&config.credentials) };
     let tls = Arc::new(ServerTls::load(files)?);
     let identity = identity(&config, &tls)?;
@@ -94,7 +100,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     let pace = Pace { audit: config.audit, ..Pace::default() };
     let switches = switches.start(shell.teller(), leadership, pace)?;
     let looking = cables::Looking::start(&config)?;
-    let server = Server::new(tls.clone(), shell.desk(), Limits::default());
+    let server = Server::new(tls.clone(), shell.desk(), limits);
     tracing::info!("controller {} listens at {}", identity.name, config.listen);
     let done = runtime.block_on(serve(server, listener, tls, &shell, signals));
     say(&[NotifyState::Stopping]);
@@ -102,6 +108,32 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     shell.stop();
     switches.stop(restore);
     done
+}
+
+/// As many connections as there are file descriptors for, after everything else has its own: who connects must not be able
+/// to keep the store from being opened.
+fn limits(switches: u64) -> Limits {
+    let limits = Limits::default();
+    let others = DESCRIPTORS + switches.saturating_mul(DESCRIPTORS_PER_SWITCH);
+    let wanted = limits.connections as u64 + others;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return limits;
+    }
+    let raised = Rlimit { current: Some(maximum.map_or(wanted, |maximum| maximum.min(wanted))), maximum };
+    let have = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current.unwrap_or(wanted),
+        Err(_) => current.unwrap_or(wanted),
+    };
+    if have >= wanted {
+        return limits;
+    }
+    let connections = usize::try_from(have.saturating_sub(others)).unwrap_or(limits.connections).max(1);
+    tracing::warn!(
+        "{have} file descriptors are allowed: {connections} connections instead of {}; allow {wanted} (LimitNOFILE=, ulimit -n)",
+        limits.connections
+    );
+    Limits { connections, ..limits }
 }
 
 fn identity(config: &Config, tls: &ServerTls) -> Result<Identity, RunError> {

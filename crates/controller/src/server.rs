@@ -33,6 +33,8 @@ use crate::tls::ServerTls;
 use connection::Context;
 use limits::Peers;
 
+/// Header of an answer that may be old.
+pub const STALE: &str = "fide-stale";
 /// Open connections, those in the handshake included. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Open connections of one peer. On one more it is answered `too_many_connections`, and closed.

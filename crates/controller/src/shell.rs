@@ -22,6 +22,8 @@ use std::time::Duration;
 #[cfg(test)]
 pub(crate) use desk::pipe;
 pub use desk::{Desk, Refused, Reply, Teller};
+#[cfg(test)]
+pub(crate) use entry::ENTRY_MAX;
 
 use crate::handler::Handler;
 use crate::leader::Leadership;

@@ -24,6 +24,8 @@ use crate::identity::Identity;
 pub const EVENTS_MAX: usize = 1024;
 /// Bytes of events kept per peer; at the bound as above.
 pub const QUEUE_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of events kept for all peers; at the bound the oldest of whoever has most. Half of a snapshot, which holds them.
+pub const ALL_BYTES_MAX: usize = crate::store::SNAPSHOT_MAX / 2;
 /// Bytes of one event. A longer one is refused where it is made: see [`Upcalls::push`].
 pub const EVENT_BYTES_MAX: usize = 16 * 1024;
 /// Events, and bytes of them, in one answer. The rest is in the next.
@@ -75,11 +77,12 @@ struct Queue {
 }
 
 impl Queue {
-    fn drop_oldest(&mut self) {
-        if let Some(event) = self.events.pop_front() {
-            self.bytes = self.bytes.saturating_sub(event.body.len());
-            self.dropped = event.number;
-        }
+    /// How many bytes that were.
+    fn drop_oldest(&mut self) -> usize {
+        let Some(event) = self.events.pop_front() else { return 0 };
+        self.bytes = self.bytes.saturating_sub(event.body.len());
+        self.dropped = event.number;
+        event.body.len()
     }
 }
 
@@ -87,6 +90,8 @@ impl Queue {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upcalls {
     queues: BTreeMap<Identity, Queue>,
+    /// Of all queues.
+    bytes: usize,
 }
 
 impl Upcalls {
@@ -98,11 +103,17 @@ impl Upcalls {
         let queue = self.queues.entry(peer).or_default();
         queue.last += 1;
         queue.bytes += body.len();
+        self.bytes += body.len();
         queue.events.push_back(Event { number: queue.last, body });
         while queue.events.len() > EVENTS_MAX || queue.bytes > QUEUE_BYTES_MAX {
-            queue.drop_oldest();
+            self.bytes = self.bytes.saturating_sub(queue.drop_oldest());
         }
-        Ok(queue.last)
+        let last = queue.last;
+        while self.bytes > ALL_BYTES_MAX {
+            let Some(longest) = self.queues.values_mut().max_by_key(|queue| queue.bytes) else { break };
+            self.bytes = self.bytes.saturating_sub(longest.drop_oldest());
+        }
+        Ok(last)
     }
 
     /// Acknowledges all events of `peer` up to `after`. Returns whether that was new.
@@ -118,7 +129,7 @@ impl Upcalls {
         }
         queue.acknowledged = after;
         while queue.events.front().is_some_and(|event| event.number <= after) {
-            queue.drop_oldest();
+            self.bytes = self.bytes.saturating_sub(queue.drop_oldest());
         }
         Ok(true)
     }
@@ -147,7 +158,8 @@ impl Upcalls {
 
     /// Drops the queue of a peer that was removed for good.
     pub fn forget(&mut self, peer: Identity) {
-        self.queues.remove(&peer);
+        let gone = self.queues.remove(&peer).map_or(0, |queue| queue.bytes);
+        self.bytes = self.bytes.saturating_sub(gone);
     }
 }
 

@@ -34,6 +34,14 @@ enum Command {
     Renew(certificates::Renew),
     /// Withdraw a member's certificate
     Revoke(certificates::Revoke),
+    /// Put a new authority before the present one; until `retire` both are believed
+    ///
+    /// Copy each member's directory to it, `renew` each and copy again, then `retire` and copy once more.
+    Rotate(certificates::Rotate),
+    /// End the belief in all authorities but the present one
+    ///
+    /// Refused while a member has a valid certificate of another.
+    Retire(certificates::Retire),
     /// List all certificates and when they expire
     Certificates(certificates::List),
     /// Run a controller
@@ -87,6 +95,8 @@ pub(crate) fn run(arguments: Arguments) -> Done {
         Command::Issue(arguments) => certificates::issue(arguments),
         Command::Renew(arguments) => certificates::renew(&arguments),
         Command::Revoke(arguments) => certificates::revoke(&arguments),
+        Command::Rotate(arguments) => certificates::rotate(&arguments),
+        Command::Retire(arguments) => certificates::retire(&arguments),
         Command::Certificates(arguments) => certificates::list(&arguments),
         Command::Run(arguments) => serve(&arguments),
         Command::Check(arguments) => check(&arguments),

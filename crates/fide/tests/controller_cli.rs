@@ -62,6 +62,17 @@ fn certificates_are_made_listed_renewed_and_revoked() {
     assert_eq!(state("operator.op"), (0, "revoked".into(), serial));
     assert!(done(dir, &["certificates", "pki"]).contains("authority"));
     refused(dir, 2, &["revoke", "pki", "h1"], "write host.NAME");
+    // Another authority, without anybody cut off.
+    done(dir, &["rotate", "pki"]);
+    assert_eq!(state("host.h1").1, "old");
+    refused(dir, 1, &["retire", "pki"], "renew or revoke it first");
+    for who in ["host.h1", "controller.c1"] {
+        done(dir, &["renew", "pki", who]);
+    }
+    done(dir, &["retire", "pki"]);
+    assert_eq!((state("host.h1").0, state("host.h1").1.as_str()), (0, "valid"));
+    let (one, bundle) = (std::fs::read(dir.join("pki/ca.pem")).unwrap(), dir.join("pki/issued/host.h1/ca.pem"));
+    assert_eq!(std::fs::read(bundle).unwrap(), one);
 }
 
 #[test]

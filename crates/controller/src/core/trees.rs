@@ -351,11 +351,15 @@ impl Core {
             for (tree, state) in (0..).zip(&lane.trees) {
                 match state.phase {
                     Phase::Installing => {
-                        let waits = rules(&self.topology, &state.links).into_keys().map(|switch| {
-                            let number = numbers[&switch];
-                            (switch, number)
-                        });
-                        self.waits.insert((id, tree), waits.collect());
+                        // How much of the others' grace period is left is not known any more.
+                        self.begin_ns.insert(id, self.now.boot_ns + self.options.grace_ns);
+                        let switches = rules(&self.topology, &state.links).into_keys();
+                        let waits: BTreeMap<_, _> = switches.map(|switch| (switch.clone(), numbers[&switch])).collect();
+                        let nothing = waits.is_empty();
+                        self.waits.insert((id, tree), waits);
+                        if nothing {
+                            self.ready(out, id, tree);
+                        }
                     }
                     Phase::Lost => self.after(self.options.retry_ns, Later::Retry { lane: id, tree }),
                     Phase::Ready | Phase::Used if !state.former.is_empty() => {

@@ -53,7 +53,7 @@ struct State {
 
 #[derive(Debug, Clone)]
 enum Place {
-    Standby { leader: Option<Candidate> },
+    Standby { leader: Option<Candidate>, trouble: Option<String> },
     Leader { epoch: u64, lease: u64, until_ns: u64, trouble: Option<String>, deposed: bool },
 }
 
@@ -66,7 +66,7 @@ impl Shared {
 impl Elected {
     /// Begins to campaign. Returns at once; see [`Leadership::authority`].
     pub fn start(client: Client, options: ElectedOptions) -> std::io::Result<Elected> {
-        let state = Mutex::new(State { place: Place::Standby { leader: None }, stop: false });
+        let state = Mutex::new(State { place: Place::Standby { leader: None, trouble: None }, stop: false });
         let shared = Arc::new(Shared { state, wake: Condvar::new() });
         let ttl_s = options.ttl_s.max(TTL_MIN_S);
         let campaign = Campaign {
@@ -84,8 +84,8 @@ impl Elected {
 impl Leadership for Elected {
     fn authority(&self) -> Authority {
         match self.shared.lock().place.clone() {
-            Place::Standby { leader } => Authority::Standby { leader },
-            Place::Leader { deposed: true, .. } => Authority::Standby { leader: None },
+            Place::Standby { leader, trouble } => Authority::Standby { leader, trouble },
+            Place::Leader { deposed: true, .. } => Authority::Standby { leader: None, trouble: None },
             Place::Leader { epoch, until_ns, .. } if Now::read().boot_ns < until_ns => Authority::Leader { epoch },
             Place::Leader { epoch, trouble, .. } => {
                 let why = trouble.unwrap_or_else(|| "this controller was stopped for longer than its lease".into());
@@ -126,10 +126,10 @@ impl Campaign {
         loop {
             let place = self.shared.lock().place.clone();
             let next = match place {
-                Place::Standby { leader } => self.campaign(leader),
+                Place::Standby { leader, .. } => self.campaign(leader),
                 Place::Leader { lease, deposed: true, .. } => {
                     let _ = self.client.revoke(lease);
-                    Place::Standby { leader: None }
+                    Place::Standby { leader: None, trouble: None }
                 }
                 Place::Leader { epoch, lease, until_ns, .. } => self.renew(epoch, lease, until_ns),
             };
@@ -142,7 +142,7 @@ impl Campaign {
                 state = self.shared.wake.wait_timeout(state, pause).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
             }
             if state.stop {
-                let place = std::mem::replace(&mut state.place, Place::Standby { leader: None });
+                let place = std::mem::replace(&mut state.place, Place::Standby { leader: None, trouble: None });
                 drop(state);
                 if let Place::Leader { lease, .. } = place {
                     // Whoever waits need not wait for the lease to run out.
@@ -164,14 +164,14 @@ impl Campaign {
             Ok(place) => {
                 match &place {
                     Place::Leader { epoch, .. } => tracing::info!(epoch, "leads"),
-                    Place::Standby { leader } if *leader != before => tracing::info!(?leader, "stands by"),
+                    Place::Standby { leader, .. } if *leader != before => tracing::info!(?leader, "stands by"),
                     Place::Standby { .. } => {}
                 }
                 place
             }
             Err(why) => {
                 tracing::warn!("cannot campaign: {why}");
-                Place::Standby { leader: None }
+                Place::Standby { leader: None, trouble: Some(why.to_string()) }
             }
         }
     }
@@ -179,7 +179,7 @@ impl Campaign {
     fn try_to_lead(&self) -> Result<Place, Error> {
         let candidate = |value: &[u8]| serde_json::from_slice::<Candidate>(value).ok();
         if let Some(pair) = self.client.get(&self.key)? {
-            return Ok(Place::Standby { leader: candidate(&pair.value) });
+            return Ok(Place::Standby { leader: candidate(&pair.value), trouble: None });
         }
         let sent = Now::read();
         let (lease, ttl_s) = self.client.grant(self.ttl_s)?;
@@ -195,7 +195,7 @@ impl Campaign {
             return Ok(Place::Leader { epoch: outcome.revision, lease, until_ns, trouble: None, deposed: false });
         }
         let _ = self.client.revoke(lease);
-        Ok(Place::Standby { leader: outcome.read.first().and_then(|pair| candidate(&pair.value)) })
+        Ok(Place::Standby { leader: outcome.read.first().and_then(|pair| candidate(&pair.value)), trouble: None })
     }
 
     fn renew(&self, epoch: u64, lease: u64, until_ns: u64) -> Place {
@@ -203,7 +203,7 @@ impl Campaign {
         match self.client.keep_alive(lease) {
             Ok(0) => {
                 tracing::warn!(epoch, "leads no more: the lease ended");
-                Place::Standby { leader: None }
+                Place::Standby { leader: None, trouble: None }
             }
             Ok(ttl_s) => {
                 let until_ns = until_ns.max(Self::until_ns(sent, ttl_s));

@@ -36,7 +36,7 @@ fn child_leads_and_writes() {
     let epoch = loop {
         match leader.authority() {
             Authority::Leader { epoch } => break epoch,
-            Authority::Standby { leader: Some(who) } if known.as_ref() != Some(&who) => {
+            Authority::Standby { leader: Some(who), .. } if known.as_ref() != Some(&who) => {
                 say(format!("behind {}", who.name));
                 known = Some(who);
             }
@@ -176,7 +176,7 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
     let first = eventually("a leader", || epoch_of(&one));
     let two = start(server.client(), "two");
     let behind = eventually("it sees the leader", || match two.authority() {
-        Authority::Standby { leader } => leader,
+        Authority::Standby { leader, .. } => leader,
         other => panic!("{other:?}"),
     });
     assert_eq!(behind, candidate("one"));
@@ -193,7 +193,12 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
 fn where_there_is_no_etcd_nobody_leads() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let leader = start(client(&format!("http://{closed}")), "one");
-    assert_eq!(leader.authority(), Authority::Standby { leader: None });
+    // Whoever asks is told why.
+    let why = eventually("it says why", || match leader.authority() {
+        Authority::Standby { leader: None, trouble } => trouble,
+        other => panic!("{other:?}"),
+    });
+    assert!(why.contains("no answer from etcd"), "{why}");
     for (bad, says) in [
         (vec![], "no endpoint"),
         (vec!["1.2.3.4:2379".to_owned()], "http://"),
@@ -202,6 +207,25 @@ fn where_there_is_no_etcd_nobody_leads() {
         let refused = Client::new(&Config { endpoints: bad, tls: None, timeout: Duration::from_secs(1) }).unwrap_err();
         assert!(refused.to_string().contains(says), "{refused}");
     }
+}
+
+#[test]
+fn a_member_of_etcd_that_hangs_is_waited_for_once() {
+    let Some(server) = EtcdServer::start() else { return };
+    // Connections to it are made, and nobody answers.
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    hangs.set_nonblocking(true).unwrap();
+    let endpoints = vec![format!("http://{}", hangs.local_addr().unwrap()), server.endpoint()];
+    let client = Client::new(&Config { endpoints, ..server.config() }).unwrap();
+    for _ in 0..5 {
+        client.get("/x").unwrap();
+    }
+    let calls = std::iter::from_fn(|| hangs.accept().ok()).count();
+    assert_eq!(calls, 1);
+    // Also by who leads with a copy of it.
+    let leader = start(client, "one");
+    eventually("a leader", || epoch_of(&leader));
+    assert!(hangs.accept().is_err());
 }
 
 #[test]

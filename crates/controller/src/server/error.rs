@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
+use super::STALE;
 use crate::shell::{Refused, Reply};
 use crate::tls::NotAdmitted;
 use crate::upcalls::{Closed, UpcallError};
@@ -93,7 +94,7 @@ impl IntoResponse for Reply {
     fn into_response(self) -> Response<Body> {
         let mut response = json_response(self.status, self.body);
         if self.stale {
-            response.headers_mut().insert("fide-stale", HeaderValue::from_static("1"));
+            response.headers_mut().insert(STALE, HeaderValue::from_static("1"));
         }
         response
     }

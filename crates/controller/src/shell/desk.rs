@@ -30,8 +30,8 @@ pub enum Refused {
     Busy,
     #[error("this controller is stopping; ask again in a moment")]
     Stopping,
-    #[error("this controller does not lead{}; ask the one that does", said(leader))]
-    NotLeader { leader: Option<Candidate> },
+    #[error("this controller does not lead{}", said(leader.as_ref(), trouble.as_deref()))]
+    NotLeader { leader: Option<Candidate>, trouble: Option<String> },
     #[error("this controller cannot change anything just now: {why}; repeat the request with the same number")]
     ReadOnly { why: String },
     #[error("it is not known whether this was carried out: {why}; repeat the request with the same number")]
@@ -44,8 +44,14 @@ pub enum Refused {
     TooLarge { why: String },
 }
 
-fn said(leader: &Option<Candidate>) -> String {
-    leader.as_ref().map_or(String::new(), |who| format!(", {} at {} does", who.name, who.address))
+fn said(leader: Option<&Candidate>, trouble: Option<&str>) -> String {
+    match (leader, trouble) {
+        (Some(Candidate { name, address }), _) => format!(", {name} at {address} does; ask that one"),
+        (None, Some(why)) => {
+            format!(", and cannot find out who does: {why}; ask again in a moment, for a change with the same number")
+        }
+        (None, None) => ", nor is known who does; ask again in a moment, for a change with the same number".to_owned(),
+    }
 }
 
 impl Refused {
@@ -67,7 +73,7 @@ impl Refused {
     /// What else the error says.
     pub fn details(&self) -> Value {
         match self {
-            Refused::NotLeader { leader: Some(leader) } => json!({"leader": leader}),
+            Refused::NotLeader { leader: Some(leader), .. } => json!({"leader": leader}),
             Refused::Order(refusal) => match refusal.expected() {
                 Some(expected) => json!({"expected": expected.to_string()}),
                 None => json!({}),

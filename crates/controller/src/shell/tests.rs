@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod back;
+mod cut;
 mod several;
 
 use super::*;
@@ -78,7 +80,7 @@ impl Leadership for Ruled {
         self.0.lock().unwrap().clone()
     }
     fn deposed(&self) {
-        *self.0.lock().unwrap() = Authority::Standby { leader: None };
+        *self.0.lock().unwrap() = Authority::Standby { leader: None, trouble: None };
     }
 }
 
@@ -99,7 +101,7 @@ impl Rig {
             shell: None,
             path: crate::store::redb_file(dir.path()),
             faults: Arc::default(),
-            authority: Arc::new(Mutex::new(Authority::Standby { leader: None })),
+            authority: Arc::new(Mutex::new(Authority::Standby { leader: None, trouble: None })),
             effects: Arc::default(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             _dir: dir,
@@ -240,15 +242,15 @@ fn a_deposed_leader_says_so_and_a_read_only_one_only_reads() {
     assert_eq!(rig.total(), json!({"total": 5, "count": 1, "stale": true}));
     assert_eq!(rig.upcalls(0), [1]);
     let leader = Some(Candidate { name: "c2".into(), address: "c2:7000".into() });
-    rig.rule(Authority::Standby { leader: leader.clone() });
+    rig.rule(Authority::Standby { leader: leader.clone(), trouble: None });
     let refused = rig.add(2, 5).unwrap_err();
-    assert_eq!(refused, Refused::NotLeader { leader });
+    assert_eq!(refused, Refused::NotLeader { leader, trouble: None });
     assert!(refused.to_string().contains("c2 at c2:7000"));
     let board = rig.shell.as_ref().unwrap().desk().board().clone();
     assert!(rig.runtime.block_on(board.poll(watcher(), 0, Duration::ZERO)).is_err());
     // Back under a lower epoch than the store has seen: the store refuses, whatever the leadership believes.
     rig.rule(Authority::Leader { epoch: epoch - 1 });
-    assert!(matches!(rig.add(2, 5), Err(Refused::NotLeader { leader: None })));
+    assert!(matches!(rig.add(2, 5), Err(Refused::NotLeader { leader: None, .. })));
     rig.rule(Authority::Leader { epoch: epoch + 1 });
     assert_eq!(rig.add_surely(2, 5), json!({"total": 10, "count": 2}));
 }

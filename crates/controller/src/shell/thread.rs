@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread itself.
 
+mod storing;
+
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::desk::{Asked, Job, Refused, Reply};
-use super::entry::{Done, Entry, Whole, encode, restore};
+use super::entry::{Done, Entry, Whole, encode, grouped, records, restore};
 use super::{IDLE, RECORDS_MAX, RELOAD_PAUSE_NS, SNAPSHOT_BYTES, SNAPSHOT_RECORDS, TURN_MAX};
 use crate::clock::Now;
 use crate::handler::{Answer, Decision, Handler, Method};
@@ -31,6 +33,10 @@ pub(super) struct Thread<H, S, L, A> {
     /// Why the store must be loaded before anything is decided.
     trouble: Option<String>,
     tried_ns: u64,
+    /// The handler has missed an event, or was put back to what is stored: it is to order again what must be so.
+    unsure: bool,
+    /// Whether the last turn could decide: a deadline that cannot be met is no reason to hurry.
+    decides: bool,
 }
 
 /// What is stored, and what follows from it.
@@ -44,7 +50,7 @@ struct State {
 enum Mode {
     Lead,
     ReadOnly(String),
-    Standby(Option<Candidate>),
+    Standby { leader: Option<Candidate>, trouble: Option<String> },
 }
 
 type ReplyTo = oneshot::Sender<Result<Reply, Refused>>;
@@ -66,7 +72,18 @@ impl<E> Default for Pending<E> {
 
 impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
     pub(super) fn new(handler: H, store: S, leadership: L, act: A, board: Board) -> Self {
-        Thread { handler, store, leadership, act, board, state: None, trouble: None, tried_ns: 0 }
+        Thread {
+            handler,
+            store,
+            leadership,
+            act,
+            board,
+            state: None,
+            trouble: None,
+            tried_ns: 0,
+            unsure: false,
+            decides: false,
+        }
     }
 
     pub(super) fn run(mut self, jobs: &Receiver<Job<H::Event>>, stopped: &Receiver<()>) {
@@ -87,7 +104,8 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
     }
 
     fn wait(&self) -> Duration {
-        let Some(deadline_ns) = self.state.as_ref().and_then(|_| self.handler.deadline_ns()) else { return IDLE };
+        let deadline_ns = self.state.as_ref().filter(|_| self.decides).and_then(|_| self.handler.deadline_ns());
+        let Some(deadline_ns) = deadline_ns else { return IDLE };
         Duration::from_nanos(deadline_ns.saturating_sub(Now::read().boot_ns)).clamp(TURN_PAUSE, IDLE)
     }
 
@@ -102,20 +120,32 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
         for job in jobs {
             // A store that failed in this turn ends the deciding in it.
             let failed = self.trouble.clone().map(Mode::ReadOnly);
-            match (failed.as_ref().unwrap_or(&mode), job) {
+            let mode = failed.as_ref().unwrap_or(&mode);
+            if matches!(mode, Mode::Lead) && self.unsure {
+                self.resume(now, &mut pending);
+            }
+            match (mode, job) {
                 (Mode::Lead, Job::Request(asked)) => self.request(asked, now, &mut pending),
                 (Mode::Lead, Job::Event(event)) => {
                     let decision = self.handler.event(event, now);
                     self.note(decision, &mut pending);
                 }
-                (_, Job::Event(_)) => tracing::debug!("an event is dropped: this controller does not lead"),
+                (_, Job::Event(_)) => {
+                    tracing::debug!("an event is dropped: this controller does not lead");
+                    self.unsure = true;
+                }
                 (Mode::ReadOnly(why), Job::Request(asked)) => self.read_only(asked, why, now),
-                (Mode::Standby(leader), Job::Request(asked)) => {
-                    let _ = asked.reply.send(Err(Refused::NotLeader { leader: leader.clone() }));
+                (Mode::Standby { leader, trouble }, Job::Request(asked)) => {
+                    let refused = Refused::NotLeader { leader: leader.clone(), trouble: trouble.clone() };
+                    let _ = asked.reply.send(Err(refused));
                 }
             }
         }
+        if matches!(mode, Mode::Lead) && self.trouble.is_none() && self.unsure {
+            self.resume(now, &mut pending);
+        }
         self.commit(pending);
+        self.decides = matches!(mode, Mode::Lead) && self.trouble.is_none();
         if self.trouble.is_none() && self.is_full(SNAPSHOT_RECORDS) {
             self.snapshot();
         }
@@ -128,10 +158,10 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             Authority::ReadOnly { epoch, why } if self.state.as_ref().is_some_and(|s| s.epoch == epoch) => {
                 Mode::ReadOnly(why)
             }
-            Authority::ReadOnly { .. } => Mode::Standby(None),
-            Authority::Standby { leader } => {
+            Authority::ReadOnly { why, .. } => Mode::Standby { leader: None, trouble: Some(why) },
+            Authority::Standby { leader, trouble } => {
                 self.stand_by();
-                Mode::Standby(leader)
+                Mode::Standby { leader, trouble }
             }
         }
     }
@@ -163,7 +193,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             (Some(why), _) => Mode::ReadOnly(why.clone()),
             (None, Some(_)) => Mode::Lead,
             // Deposed.
-            (None, None) => Mode::Standby(None),
+            (None, None) => Mode::Standby { leader: None, trouble: None },
         }
     }
 
@@ -186,8 +216,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             }
         }
         let mut pending = Pending::default();
-        let decision = self.handler.resume(now);
-        self.note(decision, &mut pending);
+        self.resume(now, &mut pending);
         self.commit(pending);
     }
 
@@ -210,7 +239,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
     fn request(&mut self, asked: Asked, now: Now, pending: &mut Pending<H::Effect>) {
         let Asked { peer, request, digest, reply } = asked;
         let Some(state) = &self.state else {
-            let _ = reply.send(Err(Refused::NotLeader { leader: None }));
+            let _ = reply.send(Err(Refused::NotLeader { leader: None, trouble: None }));
             return;
         };
         let (Some(sequence), false) = (request.sequence, request.method == Method::Get) else {
@@ -228,171 +257,6 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             }
         };
         pending.replies.push((reply, result, false));
-    }
-
-    fn note(&mut self, decision: Decision<H::Effect>, pending: &mut Pending<H::Effect>) {
-        if let Err(why) = self.take(decision, None, pending) {
-            tracing::error!("a decision does not count: {why}");
-        }
-    }
-
-    /// Puts a decision, which the handler's state contains already, with those to be stored.
-    fn take(
-        &mut self,
-        decision: Decision<H::Effect>,
-        asked: Option<(Identity, Sequence, u64)>,
-        pending: &mut Pending<H::Effect>,
-    ) -> Result<Reply, Refused> {
-        if self.state.is_none() {
-            // Deposed within this turn.
-            return Err(Refused::NotLeader { leader: None });
-        }
-        let silent = Answer::error(500, "no_answer", "the controller decided without an answer; ask for the state");
-        let changes_nothing = decision.changes_nothing();
-        let reply = told(decision.answer.unwrap_or(silent), false);
-        if !changes_nothing || asked.is_some() {
-            let done = asked.map(|(peer, sequence, digest)| Done {
-                peer,
-                sequence,
-                digest,
-                answer: Kept::new(reply.status, reply.body.clone()),
-            });
-            let upcalls: Vec<(Identity, String)> =
-                decision.upcalls.into_iter().map(|(peer, body)| (peer, body.to_string())).collect();
-            let entry = Entry {
-                core: decision.record,
-                done,
-                upcalls,
-                acknowledged: self.board.take_unstored(),
-                forget: decision.forget,
-            };
-            self.reserve(&entry, pending)?;
-            if let (Some(state), Some(done)) = (&mut self.state, entry.done) {
-                state.sequences.record(done.peer, done.sequence, done.digest, done.answer);
-            }
-            for peer in &entry.forget {
-                if let Some(state) = &mut self.state {
-                    state.sequences.forget(*peer);
-                }
-            }
-            pending.upcalls.extend(entry.upcalls);
-            pending.forget.extend(entry.forget);
-        }
-        pending.effects.extend(decision.effects);
-        Ok(reply)
-    }
-
-    /// Adds `entry` to what is stored with the next append, making that one now if it would become too large.
-    fn reserve(&mut self, entry: &Entry, pending: &mut Pending<H::Effect>) -> Result<(), Refused> {
-        let long = entry.upcalls.iter().map(|(_, body)| body.len()).find(|len| *len > EVENT_BYTES_MAX);
-        let encoded = match (long, encode(entry)) {
-            (Some(len), _) => Err(format!("an event of {len} bytes, at most {EVENT_BYTES_MAX} are allowed")),
-            (None, Ok(bytes)) if bytes.len() > store::RECORD_MAX => {
-                Err(format!("a record of {} bytes, at most {} are allowed", bytes.len(), store::RECORD_MAX))
-            }
-            (None, Ok(bytes)) => Ok(bytes),
-            (None, Err(why)) => Err(why.to_string()),
-        };
-        let len = encoded.as_ref().map_or(0, Vec::len);
-        let bytes: usize = pending.entries.iter().map(Vec::len).sum();
-        if encoded.is_err() || pending.entries.len() >= store::BATCH_MAX || bytes + len > store::BATCH_BYTES_MAX {
-            self.commit(std::mem::take(pending));
-            if let Some(why) = &self.trouble {
-                return Err(Refused::ReadOnly { why: why.clone() });
-            }
-        }
-        match encoded {
-            Ok(bytes) => pending.entries.push(bytes),
-            Err(why) => {
-                // The handler has made the change; it is taken back.
-                self.roll_back();
-                return Err(Refused::TooLarge { why });
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores what is pending and lets it out.
-    fn commit(&mut self, pending: Pending<H::Effect>) {
-        let Pending { entries, replies, upcalls, forget, effects } = pending;
-        if !entries.is_empty() {
-            let begun = std::time::Instant::now();
-            let stored = match &mut self.state {
-                Some(state) => {
-                    let done = self.store.append(state.stored.last() + 1, &entries);
-                    done.inspect(|()| state.stored.records.extend(entries))
-                }
-                None => Err(store::Error::NotLoaded { place: self.store.place() }),
-            };
-            tracing::debug!("stored, in {:?}", begun.elapsed());
-            if let Err(why) = stored {
-                let refused = match &why {
-                    store::Error::Unavailable { .. } | store::Error::Io { .. } => {
-                        Refused::Unknown { why: why.to_string() }
-                    }
-                    store::Error::Fenced { .. } => Refused::NotLeader { leader: None },
-                    _ => Refused::ReadOnly { why: why.to_string() },
-                };
-                self.roll_back();
-                self.failed(&why);
-                for (reply, ..) in replies {
-                    let _ = reply.send(Err(refused.clone()));
-                }
-                return;
-            }
-        }
-        for (peer, body) in upcalls {
-            if let Err(why) = self.board.publish(peer, body) {
-                tracing::error!(%peer, "an event is not delivered: {why}");
-            }
-        }
-        forget.into_iter().for_each(|peer| self.board.forget(peer));
-        effects.into_iter().for_each(&mut self.act);
-        let proved = matches!(self.leadership.authority(), Authority::Leader { epoch } if self.state.as_ref().is_some_and(|s| s.epoch == epoch));
-        for (reply, mut result, read) in replies {
-            if let Ok(told) = &mut result {
-                told.stale = read && !proved;
-            }
-            // Who asked may have gone.
-            let _ = reply.send(result);
-        }
-    }
-
-    /// Handler and order go back to what is stored.
-    fn roll_back(&mut self) {
-        let Some(state) = &mut self.state else { return };
-        match restore(&mut self.handler, &state.stored) {
-            Ok((sequences, _)) => state.sequences = sequences,
-            Err(why) => {
-                self.state = None;
-                self.board.close();
-                self.told(why.to_string());
-            }
-        }
-    }
-
-    fn is_full(&self, records: usize) -> bool {
-        self.state.as_ref().is_some_and(|state| {
-            let stored = &state.stored.records;
-            stored.len() >= records || stored.iter().map(Vec::len).sum::<usize>() >= SNAPSHOT_BYTES
-        })
-    }
-
-    fn snapshot(&mut self) {
-        let Some(state) = &mut self.state else { return };
-        let whole =
-            Whole { core: self.handler.snapshot(), sequences: state.sequences.clone(), upcalls: self.board.copy() };
-        let through = state.stored.last();
-        let made = match encode(&whole) {
-            Ok(bytes) => self.store.snapshot(through, &bytes).map(|()| bytes),
-            Err(why) => Err(store::Error::Io { place: self.store.place(), why: why.to_string() }),
-        };
-        match made {
-            Ok(bytes) => {
-                state.stored = Loaded { snapshot: Some(Snapshot { through, state: bytes }), records: Vec::new() }
-            }
-            Err(why) => self.failed(&why),
-        }
     }
 
     /// Answers a question by the last state that is known; nothing else.

@@ -24,7 +24,11 @@ struct Told(AtomicBool);
 
 impl Leadership for Told {
     fn authority(&self) -> Authority {
-        if self.0.load(Ordering::SeqCst) { Authority::Leader { epoch: 1 } } else { Authority::Standby { leader: None } }
+        if self.0.load(Ordering::SeqCst) {
+            Authority::Leader { epoch: 1 }
+        } else {
+            Authority::Standby { leader: None, trouble: None }
+        }
     }
     fn deposed(&self) {}
 }

@@ -7,11 +7,18 @@ use crate::clock::Now;
 use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
 use crate::identity::{Identity, Role};
 
+/// A record: a tick is owed.
+const OWED: u64 = u64::MAX;
+/// What a tick adds.
+const TICK: u64 = 1000;
+
 /// Adds what it is sent, and tells who asked and `host.watcher`. An event is added too; a tick adds 1000.
 #[derive(Debug, Default)]
 pub(crate) struct Adder {
     total: u64,
     count: u64,
+    /// A tick is to come; from when on follows from this at each start.
+    owed: bool,
     deadline_ns: Option<u64>,
 }
 
@@ -47,25 +54,34 @@ impl Handler for Adder {
     }
 
     fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError> {
-        let number =
-            |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| RestoreError("8 bytes".into()));
+        let number = |bytes: &[u8]| {
+            let first = bytes.first_chunk::<8>().ok_or(RestoreError("8 bytes".into()))?;
+            Ok(u64::from_le_bytes(*first))
+        };
         *self = Adder::default();
         if let Some(bytes) = snapshot {
-            let (total, count) = bytes.split_at_checked(8).ok_or(RestoreError("16 bytes".into()))?;
-            (self.total, self.count) = (number(total)?, number(count)?);
+            let (total, rest) = bytes.split_at_checked(8).ok_or(RestoreError("17 bytes".into()))?;
+            (self.total, self.count, self.owed) = (number(total)?, number(rest)?, rest.get(8) == Some(&1));
         }
         for record in records {
-            self.total += number(record)?;
+            let n = number(record)?;
+            if n == OWED {
+                self.owed = true;
+                continue;
+            }
+            self.owed &= n != TICK;
+            self.total = self.total.wrapping_add(n);
             self.count += 1;
         }
         Ok(())
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        [self.total.to_le_bytes(), self.count.to_le_bytes()].concat()
+        [&self.total.to_le_bytes()[..], &self.count.to_le_bytes(), &[u8::from(self.owed)]].concat()
     }
 
-    fn resume(&mut self, _: Now) -> Decision<u64> {
+    fn resume(&mut self, now: Now) -> Decision<u64> {
+        self.deadline_ns = self.owed.then_some(now.boot_ns + 1_000_000);
         Decision { effects: vec![self.total], ..Decision::default() }
     }
 
@@ -77,7 +93,12 @@ impl Handler for Adder {
             },
             (_, "large") => {
                 self.total += 1;
-                Decision { record: Some(vec![0; crate::store::RECORD_MAX]), ..Decision::default() }
+                Decision { record: Some(vec![0; crate::shell::ENTRY_MAX]), ..Decision::default() }
+            }
+            (_, "wide") => {
+                // More than fits into one append.
+                let record = [&1u64.to_le_bytes()[..], &vec![7; 3 * crate::store::BATCH_BYTES_MAX]].concat();
+                Decision { record: Some(record), ..self.add(1) }
             }
             (_, "talkative") => Decision {
                 upcalls: vec![(watcher(), json!("x".repeat(crate::upcalls::EVENT_BYTES_MAX)))],
@@ -87,8 +108,11 @@ impl Handler for Adder {
                 Decision { answer: Some(Answer::ok(json!("x".repeat(crate::sequence::ANSWER_MAX)))), ..self.add(1) }
             }
             (_, "later") => {
-                self.deadline_ns = Some(now.boot_ns + 1_000_000);
-                Decision::answer(Answer::ok(json!({})))
+                self.owed = true;
+                // Far off: whoever cannot wait forgets it, and resumes.
+                let far_ns = request.body["far"].as_u64().unwrap_or(1_000_000);
+                self.deadline_ns = Some(now.boot_ns + far_ns);
+                Decision { record: Some(OWED.to_le_bytes().to_vec()), ..Decision::answer(Answer::ok(json!({}))) }
             }
             (_, "forget") => Decision { forget: vec![watcher()], ..self.add(0) },
             _ => Decision::default(),
@@ -108,7 +132,7 @@ impl Handler for Adder {
     }
 
     fn tick(&mut self, _: Now) -> Decision<u64> {
-        self.deadline_ns = None;
-        self.add(1000)
+        (self.deadline_ns, self.owed) = (None, false);
+        self.add(TICK)
     }
 }

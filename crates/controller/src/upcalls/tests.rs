@@ -55,6 +55,30 @@ fn at_the_bound_the_oldest_are_dropped_and_told_as_lost() {
     assert_eq!(batch.events.len(), BATCH_BYTES_MAX / EVENT_BYTES_MAX);
 }
 
+#[test]
+fn peers_that_never_ask_do_not_fill_the_snapshot() {
+    let mut upcalls = Upcalls::default();
+    let quiet: Vec<Identity> = (0..2 * ALL_BYTES_MAX / QUEUE_BYTES_MAX).map(|n| peer(&format!("q{n}"))).collect();
+    let asks = peer("asks");
+    upcalls.push(asks, "x".into()).unwrap();
+    let long = "x".repeat(EVENT_BYTES_MAX);
+    for _ in 0..QUEUE_BYTES_MAX / EVENT_BYTES_MAX {
+        quiet.iter().for_each(|peer| drop(upcalls.push(*peer, long.clone())));
+    }
+    // Who has little keeps it, who has much is told what it lost.
+    assert_eq!((upcalls.pending(asks).lost, upcalls.pending(asks).events.len()), (None, 1));
+    assert!(quiet.iter().all(|peer| upcalls.pending(*peer).lost.is_some()));
+    let bytes = postcard::to_allocvec(&upcalls).unwrap().len();
+    assert!(bytes < crate::store::SNAPSHOT_MAX * 3 / 4 && bytes > ALL_BYTES_MAX / 2, "{bytes}");
+    // What is acknowledged or forgotten makes room.
+    for peer in &quiet {
+        let last = upcalls.pending(*peer).events[0].number;
+        upcalls.acknowledge(*peer, last).unwrap();
+        upcalls.forget(*peer);
+    }
+    assert_eq!(upcalls.bytes, 1);
+}
+
 proptest! {
     /// Events pushed at any time, answers lost at any time, the controller restarted at any time: the peer sees each
     /// number once and in order, or is told that it is lost.

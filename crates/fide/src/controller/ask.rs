@@ -84,12 +84,16 @@ impl Whom {
         let begun = Instant::now();
         loop {
             let last = match caller.call(method, path, body, sequence, Duration::ZERO) {
-                Ok(answered) => match answered.code() {
-                    "not_leader" | "busy" | "stopping" | "read_only" | "unknown_outcome" | "too_many_requests" => {
-                        answered.message().to_owned()
+                Ok(answered) if answered.is_to_be_repeated() => answered.message().to_owned(),
+                Ok(answered) => {
+                    if answered.stale {
+                        eprintln!(
+                            "fide: {} cannot prove that it leads: {path} is as it last knew it, and cannot be changed now",
+                            caller.address()
+                        );
                     }
-                    _ => return Ok(answered),
-                },
+                    return Ok(answered);
+                }
                 Err(error) => error.to_string(),
             };
             if begun.elapsed() >= Duration::from_secs(self.patience_s) {

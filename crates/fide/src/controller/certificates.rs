@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller init`, `issue`, `renew`, `revoke`, `certificates`.
+//! `fide controller init`, `issue`, `renew`, `revoke`, `rotate`, `retire`, `certificates`.
 
 use std::{
     path::{Path, PathBuf},
@@ -100,6 +100,21 @@ pub(super) struct Revoke {
 }
 
 #[derive(clap::Args)]
+pub(super) struct Rotate {
+    /// Directory of the authority
+    dir: PathBuf,
+    /// Days the new authority is valid
+    #[arg(long, default_value_t = CA_DAYS)]
+    ca_days: u32,
+}
+
+#[derive(clap::Args)]
+pub(super) struct Retire {
+    /// Directory of the authority
+    dir: PathBuf,
+}
+
+#[derive(clap::Args)]
 pub(super) struct List {
     /// Directory of the authority
     dir: PathBuf,
@@ -185,6 +200,21 @@ pub(super) fn revoke(arguments: &Revoke) -> Done {
     } else {
         println!("{who}: certificate {serial} is on the list {}, which every controller reads", list.display());
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn rotate(arguments: &Rotate) -> Done {
+    pki::rotate_ca(&arguments.dir, arguments.ca_days).map_err(failure)?;
+    println!(
+        "there is a new authority, and the old one is still believed in: copy {} of each member there, then renew each",
+        pki::CA_FILE
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn retire(arguments: &Retire) -> Done {
+    pki::retire_cas(&arguments.dir).map_err(failure)?;
+    println!("only the present authority is believed in: copy {} of each member there", pki::CA_FILE);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Three controllers, one etcd.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fide_controller::client::Caller;
+use fide_controller::handler::Method;
+use fide_controller::sequence::Sequence;
+use fide_testbed::retry_until;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::common::{Host, LIMIT, Running, Site, lane_of, listen, numbered};
+use crate::etcd::Etcd;
+
+/// Lanes that each host asks for before and after a leader is killed.
+const LANES: usize = 8;
+
+struct Three {
+    etcd: Etcd,
+    site: Site,
+    running: Vec<Option<Running>>,
+}
+
+impl Three {
+    fn start() -> Option<Three> {
+        let etcd = Etcd::start()?;
+        let site = Site::new(3, 4, 3, &etcd.section());
+        let running = (1..=3).map(|n| Some(site.start(&format!("c{n}")))).collect();
+        Some(Three { etcd, site, running })
+    }
+
+    /// Which one leads, as its own answer proves.
+    fn leader(&self, caller: &mut Caller) -> usize {
+        retry_until("a leader", LIMIT, || match caller.call(Method::Get, "/v1/self", None, None, Duration::ZERO) {
+            Ok(answered) if answered.status == 200 && !answered.stale => Ok(caller.address()),
+            other => Err(format!("{other:?}")),
+        })
+        .map(|leads| self.site.addresses.iter().position(|address| *address == leads).expect("one of them"))
+        .expect("a leader")
+    }
+
+    /// What each one says of itself: a leader's name and address, or why it cannot lead.
+    fn said_by(&self, n: usize) -> (String, String) {
+        let tls = fide_controller::tls::Files::of_member(&self.site.credentials("operator.op"));
+        let tls = fide_controller::tls::ClientTls::load(tls).expect("credentials");
+        let mut caller = Caller::new(vec![self.site.addresses[n]], std::sync::Arc::new(tls)).expect("a caller");
+        match caller.call(Method::Get, "/v1/self", None, None, Duration::ZERO) {
+            Ok(answered) if answered.status == 200 => ("leads".into(), String::new()),
+            Ok(answered) => (answered.code().to_owned(), answered.message().to_owned()),
+            Err(error) => ("unreachable".into(), error.to_string()),
+        }
+    }
+}
+
+/// Each host asks for `more` lanes. Under way, once `at` are acknowledged, something is done to those who answer.
+fn ask_all(hosts: &mut [Host], more: usize, at: usize, done_to_them: impl FnOnce()) -> BTreeMap<String, u64> {
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        let asking: Vec<_> = hosts
+            .iter_mut()
+            .enumerate()
+            .map(|(n, host)| {
+                let tell = tell.clone();
+                scope.spawn(move || -> Vec<(String, u64)> {
+                    let receiver = format!("h{}", (n + 1) % 4 + 1);
+                    let ask = |_| {
+                        let lane = host.lane(&receiver);
+                        tell.send(()).expect("somebody counts");
+                        lane
+                    };
+                    (0..more).map(ask).collect()
+                })
+            })
+            .collect();
+        for _ in 0..at {
+            told.recv_timeout(LIMIT).expect("an acknowledgement");
+        }
+        done_to_them();
+        asking.into_iter().flat_map(|asking| asking.join().expect("a host")).collect()
+    })
+}
+
+fn held(site: &Site, acknowledged: &BTreeMap<String, u64>) {
+    assert_eq!(&site.lanes(), acknowledged, "what was acknowledged is not what is held");
+}
+
+#[test]
+fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
+    let Some(mut three) = Three::start() else { return };
+    let mut operator = three.site.caller("operator.op");
+    let first = three.leader(&mut operator);
+    let mut hosts: Vec<Host> = (1..=3).map(|n| three.site.host(&format!("h{n}"))).collect();
+    let mut h4 = three.site.caller("host.h4");
+    let number = |number| Sequence { incarnation: 1, number };
+    let once = numbered(&mut h4, number(1), &lane_of("once", "h1"));
+    assert_eq!(once.status, 200, "{}", once.body);
+    let mut acknowledged = BTreeMap::from([("once".to_owned(), once.body["lane"].as_u64().expect("a number"))]);
+
+    let end = AtomicBool::new(false);
+    let heard = std::thread::scope(|scope| {
+        let caller = three.site.caller("host.h2");
+        let listening = scope.spawn(|| listen(caller, &end));
+
+        // Killed under way: while others wait for their answers.
+        let killed = three.running[first].take();
+        acknowledged.extend(ask_all(&mut hosts, 2 * LANES, LANES, || drop(killed)));
+        let second = three.leader(&mut operator);
+        assert_ne!(second, first);
+        held(&three.site, &acknowledged);
+        // What the first one did is known to the second: it is not done again, and nothing comes out of its order.
+        let again = numbered(&mut h4, number(1), &lane_of("once", "h1"));
+        assert_eq!(again, once);
+        let early = numbered(&mut h4, number(3), &lane_of("early", "h1"));
+        assert_eq!((early.status, early.code()), (409, "out_of_order"));
+        assert_eq!(early.body["error"]["expected"], "1.2");
+        let other = numbered(&mut h4, number(1), &lane_of("other", "h1"));
+        assert_eq!((other.status, other.code()), (409, "number_reused"));
+        // Numbers of lanes are not used again, whoever gave them.
+        let last = hosts[0].lane("h2");
+        hosts[0].release(last.1);
+        let next = hosts[0].lane("h2");
+        assert!(acknowledged.values().all(|number| *number < last.1) && last.1 < next.1, "{last:?} {next:?}");
+        acknowledged.insert(next.0, next.1);
+
+        // The first one is back, and follows.
+        three.running[first] = Some(three.site.start(&format!("c{}", first + 1)));
+        retry_until("it follows", LIMIT, || match three.said_by(first) {
+            (code, message) if code == "not_leader" && message.contains(&format!("c{} at", second + 1)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .expect("it follows");
+
+        // etcd hangs. Whoever is asked says why nothing is changed, and what to do.
+        three.etcd.running.as_ref().expect("it runs").signal(Signal::STOP);
+        let away = |three: &Three, caller: &mut Caller| {
+            let mut told = BTreeSet::new();
+            retry_until("all three say it", LIMIT, || {
+                let body = lane_of("twice", "h1");
+                match caller.call(Method::Post, "/v1/lanes", Some(&body), Some(number(2)), Duration::ZERO) {
+                    Ok(answered) => {
+                        assert_eq!(answered.status, 503, "{}", answered.body);
+                        assert!(answered.message().contains("with the same number"), "{}", answered.body);
+                        if answered.message().contains("no answer from etcd") {
+                            told.insert(answered.code().to_owned());
+                        }
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+                let all: Vec<_> = (0..3).map(|n| three.said_by(n)).collect();
+                // The leader still tells what it knew; the others why they do not lead.
+                let why =
+                    all.iter().filter(|(code, _)| code == "not_leader").all(|(_, m)| m.contains("no answer from etcd"));
+                if why && told.contains("read_only") { Ok(()) } else { Err(format!("{told:?} {all:?}")) }
+            })
+            .expect("all three say it");
+        };
+        away(&three, &mut h4);
+        let (code, _, said) = three.site.ask(&["PUT", "/v1/cables/h1--h2", "{\"in_use\": true}", "--patience-s", "0"]);
+        assert!(code == 1 && said.contains("no controller has answered") && said.contains("etcd"), "{code} {said}");
+        three.etcd.running.as_ref().expect("it runs").signal(Signal::CONT);
+        let twice = numbered(&mut h4, number(2), &lane_of("twice", "h1"));
+        assert_eq!(twice.status, 200, "{}", twice.body);
+        acknowledged.insert("twice".into(), twice.body["lane"].as_u64().expect("a number"));
+        held(&three.site, &acknowledged);
+
+        // etcd is killed under way, and comes back with what it had.
+        let etcd = &mut three.etcd;
+        acknowledged.extend(ask_all(&mut hosts, LANES, LANES, || {
+            etcd.running = None;
+            etcd.run();
+        }));
+        held(&three.site, &acknowledged);
+        assert_eq!(numbered(&mut h4, number(2), &lane_of("twice", "h1")), twice);
+        end.store(true, Ordering::SeqCst);
+        listening.join().expect("it listens")
+    });
+    // Upcalls went on: no number is missing, and every lane that h2 sends or receives on was told of.
+    assert!(heard.keys().copied().eq(1..=heard.len() as u64), "{:?}", heard.keys());
+    let told: BTreeSet<u64> =
+        heard.values().filter(|event| event["kind"] == "tree").filter_map(|event| event["lane"].as_u64()).collect();
+    let mine = acknowledged.iter().filter(|(name, _)| ["h1-", "h2-"].iter().any(|host| name.starts_with(host)));
+    let missing: Vec<_> = mine.filter(|(_, lane)| !told.contains(lane)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {told:?}");
+    let body = json!({"tree": 0, "generation": 0});
+    let moved = hosts[0].change(Method::Post, &format!("/v1/lanes/{}/moved", acknowledged["h1-1"]), &body);
+    assert_eq!(moved.expect("an answer").status, 200);
+}
