@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Telling the controller who is heard on one tree only.
 
-use std::{collections::HashMap, sync::mpsc::Receiver, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
 
 use fide_controller::handler::Method;
 use serde_json::json;
@@ -14,12 +18,14 @@ use super::{Report, Seen, Source, Talk, lock};
 const LIMIT: Duration = Duration::from_secs(10);
 /// What is still missed is told again: the tree that replaced it may miss this host too.
 const AGAIN: Duration = Duration::from_millis(40);
+/// And the same tree after this: the controller that was told may have died with it.
+const ANEW: Duration = Duration::from_secs(5);
 
 pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
     // Refused before Linux 6.12: it takes its turn then.
     let _ = fide_client::wake_eagerly();
-    // What is missed now, and the generation that was reported last.
-    let mut missed: HashMap<(Source, u8), Option<u32>> = HashMap::new();
+    // What is missed now, and the generation that was reported last and when.
+    let mut missed: HashMap<(Source, u8), Option<(u32, Instant)>> = HashMap::new();
     loop {
         let wait = if missed.is_empty() { Duration::from_secs(3600) } else { AGAIN };
         match reports.recv_timeout(wait) {
@@ -44,9 +50,10 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
         }
         for (key, told) in &mut missed {
-            let generation = talk.generation(*key);
-            if generation.is_some() && *told != generation && tell(&mut talk, *key, Seen::Lost) {
-                *told = generation;
+            let Some(generation) = talk.generation(*key) else { continue };
+            let known = told.is_some_and(|(of, at)| of == generation && at.elapsed() < ANEW);
+            if !known && tell(&mut talk, *key, Seen::Lost) {
+                *told = Some((generation, Instant::now()));
             }
         }
     }
