@@ -5,3 +5,4 @@
 mod capi;
 mod edges;
 mod fake;
+mod lanes;
