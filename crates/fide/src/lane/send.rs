@@ -76,7 +76,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let ns = (number * unit_ns).round();
-    if ns >= 1.0 && ns <= 1e18 { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong()) }
+    if (1.0..=1e18).contains(&ns) { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong()) }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
