@@ -123,7 +123,10 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     // Two lines a packet; what is granted is kept, so nothing is dropped.
     let mut sending = world.send(&["--size", "20", "--period", "5ms", "--messages", "2"], LINES);
     let granted = sending.json();
-    assert_eq!((&granted["kind"], &granted["trees"], &granted["bounded"]), (&"granted".into(), &2.into(), &true.into()));
+    assert_eq!(
+        (&granted["kind"], &granted["trees"], &granted["bounded"]),
+        (&"granted".into(), &2.into(), &true.into())
+    );
     for ear in &mut ears {
         let mut newest = 0;
         for line in 1..=LINES {
@@ -141,8 +144,10 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     // All at once: dropped beyond the first packets, and told.
     let mut burst = world.send(&["--size", "20", "--period", "100ms", "--burst"], 200);
     assert_eq!(burst.json()["kind"], "granted");
-    let told = burst.json();
-    assert_eq!((&told["kind"], &told["reason"]), (&"bandwidth_changed".into(), &"BW_EXCEEDED".into()), "{told}");
+    // The lane before this one leaves the network meanwhile, which is told too.
+    let mut changes = std::iter::repeat_with(|| burst.first("bandwidth_changed"));
+    let told = changes.find(|told| told["reason"] != "TE").expect("endless");
+    assert_eq!(told["reason"], "BW_EXCEEDED", "{told}");
     assert_eq!(told["bounded"], false);
     burst.first("closed");
     assert_eq!(burst.code(), Some(0));
