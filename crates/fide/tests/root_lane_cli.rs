@@ -22,7 +22,7 @@ const HOSTS: usize = 3;
 /// Its agents end before their network.
 struct World {
     agents: Agents,
-    _controller: Controller,
+    controller: Controller,
     fabric: Fabric,
 }
 
@@ -34,7 +34,9 @@ fn world() -> Option<World> {
     }
     let program = PathBuf::from(env!("CARGO_BIN_EXE_fide"));
     let fabric = Fabric::build(FabricSpec::single_pair(HOSTS).managed()).expect("fabric");
-    let spec = ControllerSpec { program: Some(program.clone()), ..ControllerSpec::default() };
+    // A busy machine loses a heartbeat on one tree now and then: its cable is trusted again soon.
+    let extra = "suspicion_ms = 300\nretry_ms = 100".into();
+    let spec = ControllerSpec { program: Some(program.clone()), extra, ..ControllerSpec::default() };
     let controller = Controller::start(&fabric, spec).expect("controller");
     // A busy machine measures itself too bad for any timeout that a test could wait for.
     let forced = [Path::new("/bin/sh"), Path::new("-c"), Path::new(r#"exec "$0" "$@" --force-timeout"#), &program];
@@ -52,7 +54,7 @@ fn world() -> Option<World> {
         ..AgentsSpec::default()
     };
     let agents = Agents::start(&fabric, spec).expect("agents");
-    let world = World { agents, _controller: controller, fabric };
+    let world = World { agents, controller, fabric };
     for host in 1..=HOSTS {
         retry_until("an agent that may act, with its peers up", LIMIT, || {
             let status = world.agents.ask(host, "status", json!({}))?;
@@ -61,6 +63,7 @@ fn world() -> Option<World> {
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", world.agents.log_tail(host)));
     }
+    retry_until("no cable is suspected", LIMIT, || world.trusted()).expect("a network without a fault");
     Some(world)
 }
 
@@ -94,6 +97,16 @@ impl Running {
 }
 
 impl World {
+    fn trusted(&self) -> Result<(), String> {
+        let node = self.fabric.controller().expect("managed");
+        let mut command = node.command(env!("CARGO_BIN_EXE_fide"));
+        command.args(["controller", "ask", "GET", "/v1/network", "--address", &self.controller.address().to_string()]);
+        let output = command.arg("--credentials").arg(self.controller.operator_credentials()).output().expect("fide");
+        let network: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let mut cables = network["cables"].as_array().ok_or("no cables")?.iter();
+        cables.find(|cable| cable["suspected"] == true).map_or(Ok(()), |cable| Err(cable.to_string()))
+    }
+
     fn lane(&self, host: usize, arguments: &[&str]) -> Running {
         let mut command: Command = self.fabric.host(host).command(env!("CARGO_BIN_EXE_fide"));
         command.arg("lane").args(arguments).arg("--json").env("FIDE_SOCKET", self.agents.socket(host));
@@ -113,15 +126,16 @@ impl World {
 #[test]
 fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     let Some(world) = world() else { return };
-    const LINES: usize = 40;
+    const LINES: usize = 20;
     let count = LINES.to_string();
     let mut ears: Vec<Running> =
         [2, 3].map(|host| world.lane(host, &["listen", "7", "--count", &count])).into_iter().collect();
     for ear in &mut ears {
         ear.first("listening");
     }
-    // Two lines a packet; what is granted is kept, so nothing is dropped.
-    let mut sending = world.send(&["--size", "20", "--period", "5ms", "--messages", "2"], LINES);
+    // Two lines a packet; what is granted is kept, so nothing is dropped: unless the agent of a busy machine does not run for a
+    // whole period.
+    let mut sending = world.send(&["--size", "20", "--period", "100ms", "--messages", "2"], LINES);
     let granted = sending.json();
     assert_eq!(
         (&granted["kind"], &granted["trees"], &granted["bounded"]),
@@ -138,8 +152,8 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
         }
         assert_eq!(ear.code(), Some(0));
     }
-    let last = sending.json();
-    assert_eq!((&last["kind"], &last["sent"], sending.code()), (&"closed".into(), &LINES.into(), Some(0)), "{last}");
+    let last = sending.first("closed");
+    assert_eq!((&last["sent"], sending.code()), (&LINES.into(), Some(0)), "{last}");
 
     // All at once: dropped beyond the first packets, and told.
     let mut burst = world.send(&["--size", "20", "--period", "100ms", "--burst"], 200);
@@ -156,4 +170,27 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     let mut refused = world.send(&["--size", "20", "--period", "100ms", "--latency-max", "1ns"], 0);
     assert!(refused.lines.next().is_none());
     assert_eq!(refused.code(), Some(1));
+}
+
+#[test]
+fn root_lines_wait_while_the_agent_is_killed_and_started_anew() {
+    let Some(mut world) = world() else { return };
+    let mut ear = world.lane(2, &["listen", "7"]);
+    ear.first("listening");
+    let mut sending =
+        world.lane(1, &["send", "work", "--to", "h2", "--service", "7", "--size", "20", "--period", "100ms"]);
+    let mut stdin = sending.child.stdin.take().expect("piped");
+    sending.first("granted");
+    stdin.write_all(b"before\n").expect("written");
+    assert_eq!(ear.first("message")["text"], "before");
+    world.agents.kill(1).expect("killed");
+    sending.first("detached");
+    stdin.write_all(b"after\n").expect("written");
+    world.agents.restart(1).expect("started");
+    sending.first("reattached");
+    let told = ear.first("message");
+    assert_eq!(told["text"], "after", "{told}");
+    drop(stdin);
+    assert_eq!(sending.first("closed")["sent"], 2);
+    assert_eq!(sending.code(), Some(0));
 }
