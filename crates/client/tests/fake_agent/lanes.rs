@@ -301,6 +301,7 @@ fn changes_and_the_end_of_a_lane_are_told_with_their_grace() {
     assert_eq!(agent.next_lane_message(), Some((3, 1, b"last words".to_vec())));
     // Told twice, heard once.
     agent.tell_terminated(3, GRACE, "again");
+    assert_eq!((client.poll_event().unwrap(), client.counters().unknown), (None, 2));
     // Another lane takes its place, and its handle: the agent says so when the grace is over.
     let other = open(&agent, &peer, &mut client, "work", 3).id;
     assert_eq!(client.lane_send(lane, 1, b"x"), Err(Declined::NoLane));
