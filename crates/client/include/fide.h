@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Generated from crates/client/src/capi.rs; do not edit.
  *
- * Fide tells that a process or a host has died. Link with -lfide_client.
+ * Fide tells that a process or a host has died, and carries messages with a latency contract. Link with -lfide_client.
  *
  * All functions that return int give a negative errno on failure; fide_last_error() then says what was wrong and what
  * would be right. A handle may be used from several threads. Upcalls run on the thread that dispatches.
@@ -12,6 +12,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+// In place of a latency or jitter: it has no bound (X-Lane, Listing 1: UNBOUNDED).
+#define FIDE_UNBOUNDED -1
 
 // Why a verdict was given.
 typedef enum fide_reason {
@@ -51,11 +54,23 @@ typedef enum fide_notice_kind {
   FIDE_NOTICE_KIND_DETACHED = 7,
   // An agent is back; `value` 1: with the old session, 0: everything was registered again.
   FIDE_NOTICE_KIND_REATTACHED = 8,
-  // A new agent refused to register `text` again.
+  // A new agent refused to register `text` again: a process, monitor, lane or service.
   FIDE_NOTICE_KIND_DROPPED = 9,
   // `value` events were lost in a full ring: ask fide_peer_state.
   FIDE_NOTICE_KIND_LOST = 10,
 } fide_notice_kind;
+
+// Why a lane's terms are other ones (X-Lane, Listing 1: Reason).
+typedef enum fide_lane_reason {
+  // One of a later version.
+  FIDE_LANE_REASON_OTHER = 0,
+  // Traffic engineering: other lanes came, went or moved.
+  FIDE_LANE_REASON_TE = 1,
+  // It sent more than agreed: best effort from now on, until fide_lane_change.
+  FIDE_LANE_REASON_BW_EXCEEDED = 2,
+  // It used less than half of what it has.
+  FIDE_LANE_REASON_BW_UNUSED = 3,
+} fide_lane_reason;
 
 // What is known of a peer.
 typedef enum fide_state {
@@ -66,6 +81,14 @@ typedef enum fide_state {
   // Dead, or gone.
   FIDE_STATE_DEAD = 2,
 } fide_state;
+
+// Sub-lanes: in a switch, all that waits in one goes before all that waits in the next.
+typedef enum fide_sub_lane {
+  // The usual one.
+  FIDE_SUB_LANE_SERVICES = 0,
+  // That of heartbeats, before all others: for what is as short and as rare.
+  FIDE_SUB_LANE_HEARTBEATS = 1,
+} fide_sub_lane;
 
 // A connection to the agent of this host.
 typedef struct fide_t fide_t;
@@ -150,6 +173,44 @@ typedef struct fide_notice {
   const char *text;
 } fide_notice;
 
+// A message that came over a lane. Valid during the upcall.
+typedef struct fide_lane_message {
+  // Host id of the sender.
+  uint16_t host_id;
+  // 1 to 255.
+  uint8_t service;
+  // Tree that it came over first.
+  uint8_t plane;
+  // Incarnation of the sender's agent.
+  uint32_t incarnation;
+  // Of one sending lane, later packets have higher ones.
+  uint64_t seq;
+  // CLOCK_MONOTONIC here when the packet was seen.
+  uint64_t rx_ns;
+  // The bytes.
+  const void *data;
+  // How many.
+  size_t len;
+} fide_lane_message;
+
+// What a lane grants (X-Lane, Listing 1: resources).
+typedef struct fide_lane_resources {
+  // Shortest time between two packets.
+  uint64_t period_ns;
+  // From one host to the nearest receiver; FIDE_UNBOUNDED without bounds.
+  int64_t min_latency_ns;
+  // Beyond that, at the farthest receiver; FIDE_UNBOUNDED without bounds.
+  int64_t max_jitter_ns;
+  // Largest packet.
+  uint32_t packet_max_bytes;
+  // Longest message.
+  uint32_t message_max_bytes;
+  // 1: the latency is bounded. 0: best effort.
+  uint8_t bounded;
+  // Trees that its packets go over; 0 in on_bandwidth_changed, which does not say.
+  uint8_t trees;
+} fide_lane_resources;
+
 // The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for what is not wanted.
 // The first argument of each is what fide_set_upcalls was given.
 typedef struct fide_upcalls {
@@ -171,7 +232,42 @@ typedef struct fide_upcalls {
   void (*on_change)(void *user, const struct fide_verdict *verdict);
   // Anything else.
   void (*on_notice)(void *user, const struct fide_notice *notice);
+  // A message of a service that fide_listen was called for.
+  void (*on_lane_message)(void *user, const struct fide_lane_message *message);
+  // A lane's terms are other ones (X-Lane, Listing 1: bandwidthChanged). Those before hold for `grace_ns` more.
+  void (*on_bandwidth_changed)(void *user,
+                               int lane,
+                               const struct fide_lane_resources *resources,
+                               enum fide_lane_reason reason,
+                               uint64_t grace_ns);
+  // A lane is over after `grace_ns` more (X-Lane, Listing 1: bandwidthTerminated). `why` is for people.
+  void (*on_bandwidth_terminated)(void *user, int lane, const char *name, const char *why, uint64_t grace_ns);
 } fide_upcalls;
+
+// What a lane is asked for (X-Lane, Listing 1: request). Set `size` to sizeof(fide_lane_request) and what is not
+// wanted to 0.
+typedef struct fide_lane_request {
+  // sizeof(fide_lane_request).
+  size_t size;
+  // Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same share it.
+  const char *name;
+  // Names of the receiving hosts.
+  const char *const *receivers;
+  // How many.
+  size_t receivers_len;
+  // Shortest time between two packets.
+  uint64_t period_ns;
+  // Refuse it rather than be later than this at any receiver; 0: however late.
+  uint64_t latency_max_ns;
+  // Longest message, in bytes; at most 1160.
+  uint32_t message_max_bytes;
+  // Messages of that length in one period; 0: one.
+  uint32_t messages_max;
+  // A fide_sub_lane.
+  uint32_t sub_lane;
+  // Disjoint trees, 1 or 2; 0: as many as this host has planes.
+  uint32_t redundancy;
+} fide_lane_request;
 
 #ifdef __cplusplus
 extern "C" {
@@ -263,6 +359,39 @@ int fide_start(struct fide_t *fide);
 
 // Stops that thread and waits for its end; fine without one. -EDEADLK from within an upcall that it runs.
 int fide_stop(struct fide_t *fide);
+
+// Asks for a lane from this host to others (X-Lane, Listing 1: requestBandwidth). `granted` may be NULL. Returns a lane
+// id (> 0) or a negative errno: -EOPNOTSUPP without a controller, -EBUSY if the network cannot hold it (the message names
+// the link), -EEXIST if another lane of this host has that name, -EHOSTUNREACH for an unknown host. Returns when the
+// switches are ready, usually within milliseconds; the handle's other calls and its upcalls wait for that, at most 20 s.
+int fide_lane_open(struct fide_t *fide,
+                   const struct fide_lane_request *request,
+                   struct fide_lane_resources *granted);
+
+// Asks for other terms for a lane, or for its bounds back (X-Lane, Listing 1: changeBandwidth). Its name stays, that of
+// the request is not looked at. 0, or a negative errno as of fide_lane_open: then the lane is as it was.
+int fide_lane_change(struct fide_t *fide,
+                     int lane,
+                     const struct fide_lane_request *request,
+                     struct fide_lane_resources *granted);
+
+// Gives a lane back (X-Lane, Listing 1: releaseBandwidth). What was left for it and has not been sent is lost.
+int fide_lane_close(struct fide_t *fide, int lane);
+
+// Leaves a message of `service` (1 to 255) for a lane's next packet. Returns 0; -EMSGSIZE above the granted length,
+// -EAGAIN while the outbox is full, -ENOTCONN while the agent is away, -ENOENT for a lane that is over. What is beyond the
+// lane's terms is dropped all the same, see on_bandwidth_changed.
+int fide_lane_send(struct fide_t *fide,
+                   int lane,
+                   uint8_t service,
+                   const void *data,
+                   size_t len);
+
+// Hears what other hosts send for `service` (1 to 255), as on_lane_message.
+int fide_listen(struct fide_t *fide, uint8_t service);
+
+// Hears it no longer.
+int fide_unlisten(struct fide_t *fide, uint8_t service);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C ABI: what `include/fide.h` declares. FiDe's Listing 1 as functions and upcalls, for any event loop.
+//! The C ABI: what `include/fide.h` declares. FiDe's Listing 1 as functions and upcalls, for any event loop,
+//! and X-Lane's in [`lanes`].
 //!
 //! A handle may be used from several threads: calls to the agent take a lock, `fide_is_fenced`,
 //! `fide_lease_remaining_ns`, `fide_host_state` and `fide_beat` take none. No lock is held while an upcall runs, so an
 //! upcall may call anything but `fide_close`. No panic crosses the boundary.
 
 mod dispatch;
+mod lanes;
 mod types;
 
+pub use lanes::*;
 pub use types::*;
 
 use crate::{
     Client, ConnectOptions, Declined, Error, MonitorId, ProcessId, Wanted,
     protocol::{ErrorCode, PeerState},
 };
-use dispatch::Dispatcher;
+use dispatch::{Dispatcher, with_text};
 use libc::{c_char, c_int, c_void};
 use std::{
     cell::RefCell,

@@ -179,7 +179,7 @@ fn exchange(
 }
 
 /// Waits until one of the descriptors is readable, a signal comes or the time is over; the caller looks again anyway.
-fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
+pub(crate) fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
     let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut polled, Some(&timespec(timeout)));
 }
@@ -285,6 +285,7 @@ impl Client {
         for (reply, fds) in others {
             self.late_reply(reply, fds);
         }
+        self.wake_for_pending();
         match outcome {
             Ok((reply, fds)) => Ok((reply.result()?, fds)),
             Err(Failed::Late) => Err(late(name, timeout)),
@@ -634,7 +635,7 @@ pub(crate) fn checked_hello(reply: Reply) -> Result<HelloOk, Error> {
     Ok(hello)
 }
 
-fn late(op: &'static str, timeout: Duration) -> Error {
+pub(crate) fn late(op: &'static str, timeout: Duration) -> Error {
     Error::Timeout { op, timeout_ns: timeout.as_nanos() as u64 }
 }
 

@@ -178,9 +178,9 @@ pub enum Event {
         /// Whether it continued the old session, or is a new one where everything was registered again.
         resumed: bool,
     },
-    /// A new agent refused to register a process or monitor again; it is no longer registered.
+    /// A new agent refused to register a process, monitor, lane or service again; it is no longer registered.
     Dropped {
-        /// What: "name" of a process or a lane, or "name@host" of a monitor.
+        /// What: "name" of a process or a lane, "name@host" of a monitor, "service N".
         what: Arc<str>,
         /// Why.
         refusal: Refusal,

@@ -13,6 +13,7 @@
 use crate::{
     Client, Declined, Error, Event,
     client::forgiving,
+    memory::now_ns,
     protocol::{LaneOk, Op, check_name},
 };
 use fide_shm::{
@@ -25,7 +26,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 /// Lanes of one client.
 pub const LANES_MAX: usize = 16;
 /// How long the controller and the switches may take.
-const LANE_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const LANE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One lane of this client. Stays the same when the agent is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,6 +144,8 @@ pub(crate) struct Held {
     /// The agent's; `None` while the agent does not know of it.
     pub(crate) handle: Option<u8>,
     granted: LaneOk,
+    /// Terminated: usable until then, CLOCK_MONOTONIC.
+    ends_ns: Option<u64>,
 }
 
 /// What came of a record.
@@ -164,7 +167,9 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// The agent (or a new one) has opened it.
-    pub(crate) fn opened(&mut self, id: u32, granted: LaneOk, mut fds: Vec<OwnedFd>) {
+    fn opened(&mut self, id: u32, granted: LaneOk, mut fds: Vec<OwnedFd>) {
+        // The agent gives a handle anew when the grace period of its former lane is over.
+        self.held.retain(|_, held| held.ends_ns.is_none() || held.handle != Some(granted.handle));
         if let Some(held) = self.held.get_mut(&id) {
             held.handle = Some(granted.handle);
             held.granted = granted;
@@ -174,11 +179,30 @@ impl Lanes {
         }
     }
 
+    /// A new agent has opened it again. Its program is told if the terms are other ones.
+    pub(crate) fn opened_again(&mut self, id: u32, granted: LaneOk, fds: Vec<OwnedFd>) -> Option<Event> {
+        let before = self.held.get(&id).map(|held| grant(&held.granted));
+        let now = grant(&granted);
+        self.opened(id, granted, fds);
+        (before? != now).then_some(Event::LaneChanged {
+            lane: LaneId(id),
+            grant: now,
+            reason: LaneReason::Te,
+            grace: Duration::ZERO,
+        })
+    }
+
     pub(crate) fn away(&mut self) {
         self.doorbell = None;
+        self.held.retain(|_, held| held.ends_ns.is_none());
         for held in self.held.values_mut() {
             held.handle = None;
         }
+    }
+
+    /// Forgets terminated lanes whose grace period is over.
+    fn forget_ended(&mut self, now: u64) {
+        self.held.retain(|_, held| held.ends_ns.is_none_or(|ends| now < ends));
     }
 
     /// A lane that the present agent does not know of yet.
@@ -188,8 +212,9 @@ impl Lanes {
     }
 
     fn by_handle(&mut self, handle: i32) -> Option<(LaneId, &mut Held)> {
-        let found = self.held.iter_mut().find(|(_, held)| held.handle.is_some_and(|own| i32::from(own) == handle))?;
-        Some((LaneId(*found.0), found.1))
+        let is_it = |held: &Held| held.ends_ns.is_none() && held.handle.is_some_and(|own| i32::from(own) == handle);
+        let (id, held) = self.held.iter_mut().find(|(_, held)| is_it(held))?;
+        Some((LaneId(*id), held))
     }
 
     /// Takes in a record, if it is about lanes.
@@ -206,7 +231,7 @@ impl Lanes {
             }),
             Told::LaneMessage { .. } => None,
             Told::LaneChanged(terms) => self.changed(record.code, terms),
-            Told::LaneTerminated { why } => self.terminated(record.code, record.at_ns, why),
+            Told::LaneTerminated { why } => self.terminated(record, why),
             _ => return Fed::NotMine,
         };
         event.map_or(Fed::Nobody, Fed::Told)
@@ -230,12 +255,12 @@ impl Lanes {
         Some(Event::LaneChanged { lane, grant: grant(&held.granted), reason, grace })
     }
 
-    fn terminated(&mut self, handle: i32, grace_ns: u64, why: &[u8]) -> Option<Event> {
-        let (lane, held) = self.by_handle(handle)?;
+    fn terminated(&mut self, record: &EventRecord, why: &[u8]) -> Option<Event> {
+        let (lane, held) = self.by_handle(record.code)?;
+        held.ends_ns = Some(record.rx_ns.saturating_add(record.at_ns));
         let name = Arc::from(held.wanted.name.as_str());
-        self.held.remove(&lane.0);
         let why = String::from_utf8_lossy(why).into();
-        Some(Event::LaneTerminated { lane, name, why, grace: Duration::from_nanos(grace_ns) })
+        Some(Event::LaneTerminated { lane, name, why, grace: Duration::from_nanos(record.at_ns) })
     }
 }
 
@@ -259,16 +284,15 @@ impl Client {
     /// the link), `name_taken` if another lane of this host has that name, `unknown_host`; [`Error::Name`].
     pub fn open_lane(&mut self, wanted: LaneWanted) -> Result<Lane, Error> {
         check_name(&wanted.name)?;
+        self.lanes.forget_ended(now_ns());
         if self.lanes.held.len() >= LANES_MAX {
             return Err(Error::TooMany { what: "lanes", limit: LANES_MAX });
         }
         let (granted, fds): (LaneOk, _) = self.call_for("open_lane", wanted.op(), LANE_TIMEOUT)?;
         self.lanes.next_id += 1;
         let id = self.lanes.next_id;
-        self.lanes.held.insert(id, Held { wanted, handle: None, granted: granted.clone() });
-        let lane = Lane { id: LaneId(id), number: granted.lane, grant: grant(&granted), trees: granted.trees };
-        self.lanes.opened(id, granted, fds);
-        Ok(lane)
+        self.lanes.held.insert(id, Held { wanted, handle: None, granted: granted.clone(), ends_ns: None });
+        Ok(self.opened(id, granted, fds))
     }
 
     /// Asks for other terms for a lane, or for its bounds back (X-Lane `changeBandwidth`). The name stays.
@@ -282,12 +306,19 @@ impl Client {
         let name = held.wanted.name.clone();
         let op = Op::ChangeLane { handle, asked: wanted.terms() };
         let (granted, fds): (LaneOk, _) = self.call_for("change_lane", op, LANE_TIMEOUT)?;
-        let answer = Lane { id: lane, number: granted.lane, grant: grant(&granted), trees: granted.trees };
         if let Some(held) = self.lanes.held.get_mut(&lane.0) {
             held.wanted = LaneWanted { name, ..wanted };
         }
-        self.lanes.opened(lane.0, granted, fds);
-        Ok(answer)
+        Ok(self.opened(lane.0, granted, fds))
+    }
+
+    fn opened(&mut self, id: u32, granted: LaneOk, fds: Vec<OwnedFd>) -> Lane {
+        let lane = Lane { id: LaneId(id), number: granted.lane, grant: grant(&granted), trees: granted.trees };
+        // The agent may have gone since it answered: then the lane is opened again with the others.
+        if self.is_attached() {
+            self.lanes.opened(id, granted, fds);
+        }
+        lane
     }
 
     /// Gives a lane back (X-Lane `releaseBandwidth`). What was left for it and has not been sent is lost.
@@ -296,6 +327,7 @@ impl Client {
     /// [`Error::Unregistered`], or those of the connection.
     pub fn close_lane(&mut self, lane: LaneId) -> Result<(), Error> {
         self.await_attached()?;
+        self.await_reopened(lane)?;
         let held = self.lanes.held.remove(&lane.0).ok_or(Error::Unregistered("that lane"))?;
         match held.handle {
             Some(handle) => {
@@ -311,6 +343,9 @@ impl Client {
     /// [`Declined`]. A message that was taken may still be dropped if it is beyond the lane's terms.
     pub fn lane_send(&mut self, lane: LaneId, service: u8, message: &[u8]) -> Result<(), Declined> {
         let held = self.lanes.held.get(&lane.0).ok_or(Declined::NoLane)?;
+        if held.ends_ns.is_some_and(|ends| now_ns() >= ends) {
+            return Err(Declined::NoLane);
+        }
         let (Some(handle), Some(doorbell)) = (held.handle, &self.lanes.doorbell) else {
             return Err(Declined::Detached);
         };

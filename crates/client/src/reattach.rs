@@ -14,10 +14,12 @@
 //! the client is fenced, whatever became of the agent. The old ring is read on, too.
 
 use crate::{
-    client::{Client, TOKEN_SOCKET, checked_hello},
+    client::{Client, TOKEN_SOCKET, checked_hello, late, poll_readable},
+    error::Error,
     event::Event,
+    lanes::{LANE_TIMEOUT, LaneId},
     link::{Link, Received},
-    memory::Memory,
+    memory::{Memory, now_ns},
     protocol::{Empty, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, Refusal, Reply, Request},
 };
 use rustix::{
@@ -25,7 +27,7 @@ use rustix::{
     fd::{AsFd, OwnedFd},
     time::{Itimerspec, TimerfdTimerFlags, Timespec},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// First pause before looking for an agent again; doubled each time.
 const BACKOFF_MIN_NS: u64 = 5_000_000;
@@ -91,6 +93,13 @@ impl Client {
         let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
+    /// Events that came up during a call: makes the descriptor readable, for whoever waits on that.
+    pub(crate) fn wake_for_pending(&self) {
+        if self.is_attached() && !self.pending.is_empty() {
+            self.arm(1);
+        }
+    }
+
     /// The timer may have run out.
     pub(crate) fn on_timer(&mut self) {
         if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
@@ -148,7 +157,7 @@ impl Client {
     pub(crate) fn late_reply(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
         let Some((_, lane)) = self.reopening.take_if(|(id, _)| *id == reply.id) else { return };
         match reply.result::<LaneOk>() {
-            Ok(granted) => self.lanes.opened(lane, granted, fds),
+            Ok(granted) => self.pending.extend(self.lanes.opened_again(lane, granted, fds)),
             Err(refusal) => {
                 if let Some(held) = self.lanes.held.remove(&lane) {
                     self.pending.push_back(Event::Dropped { what: held.wanted.name.as_str().into(), refusal });
@@ -168,6 +177,21 @@ impl Client {
             Ok(()) => self.reopening = Some((id, lane)),
             Err(_) => self.detach("the agent hung up"),
         }
+    }
+
+    /// Waits for the answer if this lane is just being opened again, so that no lane is left over at the agent.
+    pub(crate) fn await_reopened(&mut self, lane: LaneId) -> Result<(), Error> {
+        let deadline_ns = now_ns().saturating_add(LANE_TIMEOUT.as_nanos() as u64);
+        while self.reopening.is_some_and(|(_, reopening)| reopening == lane.0) {
+            let remaining = deadline_ns.saturating_sub(now_ns());
+            let Some(link) = self.state.link().filter(|_| remaining > 0) else {
+                return Err(late("open_lane", LANE_TIMEOUT));
+            };
+            poll_readable(&[link.as_fd()], Duration::from_nanos(remaining));
+            self.on_socket();
+        }
+        self.wake_for_pending();
+        Ok(())
     }
 
     fn greeted(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
@@ -251,9 +275,10 @@ impl Client {
                 (_, Ok(_)) => None,
                 (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
             },
-            Item::Service(service) => {
-                reply.result::<Empty>().err().map(|refusal| (format!("service {service}").into(), refusal))
-            }
+            Item::Service(service) => reply.result::<Empty>().err().map(|refusal| {
+                self.lanes.services.retain(|other| *other != service);
+                (format!("service {service}").into(), refusal)
+            }),
         };
         if let Some((what, refusal)) = refused {
             self.pending.push_back(Event::Dropped { what, refusal });

@@ -8,13 +8,13 @@ use std::path::Path;
 const HEAD: &str = "/* SPDX-License-Identifier: Apache-2.0 */
 /* Generated from crates/client/src/capi.rs; do not edit.
  *
- * Fide tells that a process or a host has died. Link with -lfide_client.
+ * Fide tells that a process or a host has died, and carries messages with a latency contract. Link with -lfide_client.
  *
  * All functions that return int give a negative errno on failure; fide_last_error() then says what was wrong and what
  * would be right. A handle may be used from several threads. Upcalls run on the thread that dispatches.
  */";
 
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 14] = [
     ("Fide", "fide_t"),
     ("FideOptions", "fide_options"),
     ("FideResources", "fide_resources"),
@@ -24,6 +24,11 @@ const NAMES: [(&str, &str); 9] = [
     ("FideMessage", "fide_message"),
     ("FideNoticeKind", "fide_notice_kind"),
     ("FideNotice", "fide_notice"),
+    ("FideSubLane", "fide_sub_lane"),
+    ("FideLaneRequest", "fide_lane_request"),
+    ("FideLaneResources", "fide_lane_resources"),
+    ("FideLaneReason", "fide_lane_reason"),
+    ("FideLaneMessage", "fide_lane_message"),
 ];
 
 fn generate(crate_dir: &Path) -> String {
@@ -42,8 +47,10 @@ fn generate(crate_dir: &Path) -> String {
         enumeration: EnumConfig { rename_variants: RenameRule::QualifiedScreamingSnakeCase, ..Default::default() },
         usize_is_size_t: true,
         export: ExportConfig {
-            // In no signature: functions return it, or an error, as int.
-            include: vec!["FideState".into()],
+            // In no signature: functions return one, or an error, as int, and take the other as a number.
+            include: ["FideState", "FideSubLane"].map(String::from).to_vec(),
+            // Taken for the module of the same name in here, which is not part of the C ABI.
+            exclude: vec!["LANES_MAX".into()],
             rename: names.iter().map(|(rust, c)| ((*rust).into(), (*c).into())).collect(),
             ..Default::default()
         },
@@ -54,6 +61,7 @@ fn generate(crate_dir: &Path) -> String {
         .with_config(config)
         .with_src(crate_dir.join("src/capi/types.rs"))
         .with_src(crate_dir.join("src/capi.rs"))
+        .with_src(crate_dir.join("src/capi/lanes.rs"))
         .generate()
         .expect("the C ABI is such that a header can be generated")
         .write(&mut out);

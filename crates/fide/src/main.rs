@@ -9,6 +9,7 @@ mod doctor;
 mod exit;
 mod host;
 mod jitter;
+mod lane;
 mod plan;
 mod run;
 mod tune;
@@ -46,6 +47,8 @@ enum Command {
     Explain(ask::ExplainArguments),
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),
+    /// Send and hear messages with a latency contract
+    Lane(lane::Arguments),
     /// Measure what this host and the way to another one can promise
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => ask::status(&arguments),
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
+        Command::Lane(arguments) => lane::run(&arguments),
         Command::Jitter(arguments) => jitter::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

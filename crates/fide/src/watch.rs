@@ -120,7 +120,8 @@ fn evidence(evidence: &Evidence) -> Value {
     })
 }
 
-fn describe(event: &Event) -> Option<(Value, String)> {
+/// An event for programs and for people. Lanes are `fide lane`'s to tell of.
+pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
     Some(match event {
         Event::Up { target, evidence: known, .. } => (
             json!({ "kind": "up", "target": &**target, "evidence": evidence(known) }),

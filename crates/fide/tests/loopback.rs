@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
+use rustix::process::{Pid, Signal, kill_process};
 
 const HOSTS: u8 = 3;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -135,4 +137,26 @@ fn deaths_arrive_over_loopback_without_bpf() {
         assert!(Instant::now() < until, "programs of a dead agent are fenced");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn lanes_need_a_controller_and_listening_does_not() {
+    let cluster = Cluster::start(7497);
+    drop(cluster.client(1));
+    let lane = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fide"));
+        command.arg("lane").args(arguments).env("FIDE_SOCKET", cluster.socket(1)).stdin(Stdio::null());
+        command
+    };
+    let arguments = ["send", "work", "--to", "l2", "--service", "7", "--size", "100", "--period", "10ms"];
+    let output = lane(&arguments).output().expect("fide");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("`fide controller`"), "{said}");
+    let mut listen = Killed(lane(&["listen", "7", "255", "--json"]).stdout(Stdio::piped()).spawn().expect("fide"));
+    let mut line = String::new();
+    BufReader::new(listen.0.stdout.as_mut().expect("piped")).read_line(&mut line).expect("text");
+    assert_eq!(line.trim_end(), r#"{"host":"l1","kind":"listening","services":[7,255]}"#);
+    let pid = Pid::from_raw(i32::try_from(listen.0.id()).expect("a pid")).expect("not 0");
+    kill_process(pid, Signal::TERM).expect("sent");
+    assert_eq!(listen.0.wait().expect("ended").code(), Some(0));
 }

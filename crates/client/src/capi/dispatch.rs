@@ -146,7 +146,7 @@ pub(super) fn stop(fide: &Fide) -> Result<c_int, Failure> {
 }
 
 /// `text` with a NUL, on the stack, for the time of an upcall.
-fn with_text<R>(text: &str, body: impl FnOnce(*const c_char) -> R) -> R {
+pub(super) fn with_text<R>(text: &str, body: impl FnOnce(*const c_char) -> R) -> R {
     let mut buffer = [0u8; TEXT_MAX];
     let len = text.floor_char_boundary(TEXT_MAX - 1);
     buffer[..len].copy_from_slice(&text.as_bytes()[..len]);
@@ -182,7 +182,8 @@ fn verdict_of(monitor: MonitorId, target: *const c_char, reason: Option<Reason>,
 
 /// Calls the function that is meant for `event`, if there is one.
 fn upcall(fide: &Fide, event: &Event) {
-    let Upcalls { table, user } = *fide.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
+    let upcalls = *fide.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
+    let Upcalls { table, user } = upcalls;
     let notice = |kind, host_id, value, text: &str| {
         if let Some(call) = table.on_notice {
             with_text(text, |text| {
@@ -246,7 +247,9 @@ fn upcall(fide: &Fide, event: &Event) {
                 unsafe { call(user, process.0 as c_int, (*pbsize).into()) }
             }
         }
-        Event::LaneMessage { .. } | Event::LaneChanged { .. } | Event::LaneTerminated { .. } => {}
+        Event::LaneMessage { .. } | Event::LaneChanged { .. } | Event::LaneTerminated { .. } => {
+            lanes::upcall(upcalls, event);
+        }
         Event::Fenced => notice(FideNoticeKind::Fenced, 0, 0, ""),
         Event::Unfenced => notice(FideNoticeKind::Unfenced, 0, 0, ""),
         Event::PathLost { host_id, plane } => notice(FideNoticeKind::PathLost, *host_id, (*plane).into(), ""),

@@ -133,7 +133,7 @@ pub enum FideNoticeKind {
     Detached = 7,
     /// An agent is back; `value` 1: with the old session, 0: everything was registered again.
     Reattached = 8,
-    /// A new agent refused to register `text` again.
+    /// A new agent refused to register `text` again: a process, monitor, lane or service.
     Dropped = 9,
     /// `value` events were lost in a full ring: ask fide_peer_state.
     Lost = 10,
@@ -151,6 +151,102 @@ pub struct FideNotice {
     pub value: u64,
     /// By kind; may be empty, never NULL.
     pub text: *const c_char,
+}
+
+/// In place of a latency or jitter: it has no bound (X-Lane, Listing 1: UNBOUNDED).
+pub const FIDE_UNBOUNDED: i64 = -1;
+
+/// Sub-lanes: in a switch, all that waits in one goes before all that waits in the next.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FideSubLane {
+    /// The usual one.
+    Services = 0,
+    /// That of heartbeats, before all others: for what is as short and as rare.
+    Heartbeats = 1,
+}
+
+/// What a lane is asked for (X-Lane, Listing 1: request). Set `size` to sizeof(fide_lane_request) and what is not
+/// wanted to 0.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideLaneRequest {
+    /// sizeof(fide_lane_request).
+    pub size: usize,
+    /// Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same share it.
+    pub name: *const c_char,
+    /// Names of the receiving hosts.
+    pub receivers: *const *const c_char,
+    /// How many.
+    pub receivers_len: usize,
+    /// Shortest time between two packets.
+    pub period_ns: u64,
+    /// Refuse it rather than be later than this at any receiver; 0: however late.
+    pub latency_max_ns: u64,
+    /// Longest message, in bytes; at most 1160.
+    pub message_max_bytes: u32,
+    /// Messages of that length in one period; 0: one.
+    pub messages_max: u32,
+    /// A fide_sub_lane.
+    pub sub_lane: u32,
+    /// Disjoint trees, 1 or 2; 0: as many as this host has planes.
+    pub redundancy: u32,
+}
+
+/// What a lane grants (X-Lane, Listing 1: resources).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FideLaneResources {
+    /// Shortest time between two packets.
+    pub period_ns: u64,
+    /// From one host to the nearest receiver; FIDE_UNBOUNDED without bounds.
+    pub min_latency_ns: i64,
+    /// Beyond that, at the farthest receiver; FIDE_UNBOUNDED without bounds.
+    pub max_jitter_ns: i64,
+    /// Largest packet.
+    pub packet_max_bytes: u32,
+    /// Longest message.
+    pub message_max_bytes: u32,
+    /// 1: the latency is bounded. 0: best effort.
+    pub bounded: u8,
+    /// Trees that its packets go over; 0 in on_bandwidth_changed, which does not say.
+    pub trees: u8,
+}
+
+/// Why a lane's terms are other ones (X-Lane, Listing 1: Reason).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FideLaneReason {
+    /// One of a later version.
+    Other = 0,
+    /// Traffic engineering: other lanes came, went or moved.
+    Te = 1,
+    /// It sent more than agreed: best effort from now on, until fide_lane_change.
+    BwExceeded = 2,
+    /// It used less than half of what it has.
+    BwUnused = 3,
+}
+
+/// A message that came over a lane. Valid during the upcall.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FideLaneMessage {
+    /// Host id of the sender.
+    pub host_id: u16,
+    /// 1 to 255.
+    pub service: u8,
+    /// Tree that it came over first.
+    pub plane: u8,
+    /// Incarnation of the sender's agent.
+    pub incarnation: u32,
+    /// Of one sending lane, later packets have higher ones.
+    pub seq: u64,
+    /// CLOCK_MONOTONIC here when the packet was seen.
+    pub rx_ns: u64,
+    /// The bytes.
+    pub data: *const c_void,
+    /// How many.
+    pub len: usize,
 }
 
 /// The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for what is not wanted.
@@ -184,6 +280,22 @@ pub struct FideUpcalls {
     pub on_change: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
     /// Anything else.
     pub on_notice: Option<unsafe extern "C" fn(user: *mut c_void, notice: *const FideNotice)>,
+    /// A message of a service that fide_listen was called for.
+    pub on_lane_message: Option<unsafe extern "C" fn(user: *mut c_void, message: *const FideLaneMessage)>,
+    /// A lane's terms are other ones (X-Lane, Listing 1: bandwidthChanged). Those before hold for `grace_ns` more.
+    pub on_bandwidth_changed: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            lane: c_int,
+            resources: *const FideLaneResources,
+            reason: FideLaneReason,
+            grace_ns: u64,
+        ),
+    >,
+    /// A lane is over after `grace_ns` more (X-Lane, Listing 1: bandwidthTerminated). `why` is for people.
+    pub on_bandwidth_terminated: Option<
+        unsafe extern "C" fn(user: *mut c_void, lane: c_int, name: *const c_char, why: *const c_char, grace_ns: u64),
+    >,
 }
 
 impl Default for FideUpcalls {
@@ -198,6 +310,9 @@ impl Default for FideUpcalls {
             on_up: None,
             on_change: None,
             on_notice: None,
+            on_lane_message: None,
+            on_bandwidth_changed: None,
+            on_bandwidth_terminated: None,
         }
     }
 }

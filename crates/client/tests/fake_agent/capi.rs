@@ -2,13 +2,18 @@
 //! The C ABI, called as C calls it.
 
 use crate::fake::*;
-use fide_client::{LEASE_FOREVER_NS, Reason, capi::*};
-use fide_shm::event::{EventRecord, kind};
+use fide_client::{
+    LEASE_FOREVER_NS, Reason,
+    capi::*,
+    protocol::{Empty, LaneOk, Op},
+};
+use fide_shm::event::{EventRecord, kind, lane_reason};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     os::unix::ffi::OsStrExt,
     ptr::{null, null_mut},
     sync::mpsc::{Receiver, Sender, channel},
+    time::Duration,
 };
 
 type Log = Sender<String>;
@@ -67,6 +72,37 @@ unsafe extern "C" fn on_notice(user: *mut c_void, notice: *const FideNotice) {
     say(user, format!("notice {:?} {}", n.kind, n.value));
 }
 
+unsafe extern "C" fn on_lane_message(user: *mut c_void, message: *const FideLaneMessage) {
+    // SAFETY: valid during the upcall.
+    let m = unsafe { &*message };
+    // SAFETY: as above.
+    let bytes = unsafe { std::slice::from_raw_parts(m.data.cast::<u8>(), m.len) };
+    let text = String::from_utf8_lossy(bytes);
+    say(user, format!("lane {} {} {} {} {} {} {text}", m.host_id, m.incarnation, m.service, m.seq, m.rx_ns, m.plane));
+}
+
+unsafe extern "C" fn on_bandwidth_changed(
+    user: *mut c_void,
+    lane: c_int,
+    resources: *const FideLaneResources,
+    reason: FideLaneReason,
+    grace_ns: u64,
+) {
+    // SAFETY: valid during the upcall.
+    let r = unsafe { &*resources };
+    say(user, format!("changed {lane} {reason:?} {grace_ns} {} {} {}", r.period_ns, r.min_latency_ns, r.max_jitter_ns));
+}
+
+unsafe extern "C" fn on_bandwidth_terminated(
+    user: *mut c_void,
+    lane: c_int,
+    name: *const c_char,
+    why: *const c_char,
+    grace_ns: u64,
+) {
+    say(user, format!("terminated {lane} {} {} {grace_ns}", text(name), text(why)));
+}
+
 fn all_upcalls() -> FideUpcalls {
     FideUpcalls {
         size: size_of::<FideUpcalls>(),
@@ -78,6 +114,9 @@ fn all_upcalls() -> FideUpcalls {
         on_up: Some(on_up),
         on_change: Some(on_change),
         on_notice: Some(on_notice),
+        on_lane_message: Some(on_lane_message),
+        on_bandwidth_changed: Some(on_bandwidth_changed),
+        on_bandwidth_terminated: Some(on_bandwidth_terminated),
     }
 }
 
@@ -100,9 +139,9 @@ fn open(agent: &FakeAgent) -> (Peer, *mut Fide) {
 /// An agent, its end of the connection, and a handle that joined (1) and monitors (2), with a log of its upcalls.
 struct Set {
     agent: FakeAgent,
-    _peer: Peer,
+    peer: Peer,
     fide: *mut Fide,
-    _log: Box<Log>,
+    log: Box<Log>,
     heard: Receiver<String>,
 }
 
@@ -123,7 +162,7 @@ impl Set {
             assert_eq!(beside(|| peer.monitors(7), monitor).1, 2);
             assert_eq!(granted.timeout_us, 900);
         }
-        Self { agent, _peer: peer, fide, _log: log, heard }
+        Self { agent, peer, fide, log, heard }
     }
 
     fn tell_everything(&mut self) {
@@ -232,5 +271,153 @@ fn misuse_gives_codes_and_says_what_would_be_right() {
         assert!(last_error().contains("sizeof(fide_upcalls)"), "{}", last_error());
         fide_close(set.fide);
         fide_close(null_mut());
+    }
+}
+
+/// A request for a lane to beta, all other fields as a C program leaves them.
+fn lane_request(name: *const c_char, receivers: &[*const c_char]) -> FideLaneRequest {
+    // SAFETY: zero is valid for all of its fields.
+    let zero: FideLaneRequest = unsafe { std::mem::zeroed() };
+    FideLaneRequest {
+        size: size_of::<FideLaneRequest>(),
+        name,
+        receivers: receivers.as_ptr(),
+        receivers_len: receivers.len(),
+        message_max_bytes: 100,
+        period_ns: 1_000_000,
+        ..zero
+    }
+}
+
+#[test]
+fn lanes_of_the_listing_of_x_lane() {
+    let mut set = Set::new();
+    let (agent, peer, fide) = (&set.agent, &set.peer, set.fide);
+    let receivers = [c"beta".as_ptr()];
+    let request = lane_request(c"work".as_ptr(), &receivers);
+    // SAFETY: zero is valid for all of its fields.
+    let mut granted: FideLaneResources = unsafe { std::mem::zeroed() };
+    // SAFETY: a live handle, valid structs and strings.
+    let lane = beside(|| peer.opens_lane(agent, 3), || unsafe { fide_lane_open(fide, &request, &mut granted) });
+    assert_eq!(lane, ("work".to_owned(), 1));
+    let expected = FideLaneResources {
+        period_ns: 1_000_000,
+        min_latency_ns: 5_000,
+        max_jitter_ns: 7_000,
+        packet_max_bytes: 150,
+        message_max_bytes: 100,
+        bounded: 1,
+        trees: 2,
+    };
+    assert_eq!(granted, expected);
+    let serve = || {
+        let request = peer.request();
+        let Op::ChangeLane { handle: 3, asked } = &request.op else { panic!("{request:?}") };
+        assert_eq!((asked.priority, asked.redundancy, asked.latency_max_ns), (0, Some(1), Some(9)));
+        peer.lane_ok(agent, request.id, &LaneOk { bounded: false, trees: 1, ..lane_ok(3) });
+    };
+    let heartbeats = FideSubLane::Heartbeats as u32;
+    let other = FideLaneRequest { name: null(), sub_lane: heartbeats, redundancy: 1, latency_max_ns: 9, ..request };
+    // SAFETY: a live handle, valid structs and strings.
+    let changed = beside(serve, || unsafe { fide_lane_change(fide, 1, &other, &mut granted) }).1;
+    assert_eq!(changed, 0);
+    let (min_latency_ns, max_jitter_ns) = (FIDE_UNBOUNDED, FIDE_UNBOUNDED);
+    assert_eq!(granted, FideLaneResources { min_latency_ns, max_jitter_ns, bounded: 0, trees: 1, ..expected });
+    let done = |op: Op| {
+        let request = peer.request();
+        assert_eq!(request.op, op);
+        peer.ok(request.id, &Empty {});
+    };
+    // SAFETY: a live handle; the bytes are readable.
+    unsafe {
+        beside(|| done(Op::Listen { service: 9 }), || assert_eq!(fide_listen(fide, 9), 0));
+        assert_eq!(fide_lane_send(fide, 1, 9, c"hello".as_ptr().cast(), 5), 0);
+    }
+    assert_eq!(set.agent.next_lane_message(), Some((3, 9, b"hello".to_vec())));
+    set.agent.tell_message(9, b"good day");
+    set.agent.tell_changed(3, lane_reason::BW_UNUSED);
+    set.agent.tell_terminated(3, Duration::from_secs(3600), "it was not used");
+    let peer = &set.peer;
+    let done = |op: Op| {
+        let request = peer.request();
+        assert_eq!(request.op, op);
+        peer.ok(request.id, &Empty {});
+    };
+    // SAFETY: a live handle, closed once.
+    unsafe {
+        let mut count = 0;
+        while count < 3 {
+            let some = fide_dispatch(fide, 20_000);
+            assert!(some > 0, "{}", last_error());
+            count += some;
+        }
+        let told = [
+            "lane 2 6 9 77 88 1 good day",
+            "changed 1 BwUnused 50000000 2000000 -1 -1",
+            "terminated 1 work it was not used 3600000000000",
+        ];
+        assert_eq!(set.heard.try_iter().collect::<Vec<_>>(), told);
+        beside(|| done(Op::Unlisten { service: 9 }), || assert_eq!(fide_unlisten(fide, 9), 0));
+        beside(|| done(Op::CloseLane { handle: 3 }), || assert_eq!(fide_lane_close(fide, 1), 0));
+        assert_eq!(fide_lane_close(fide, 1), -libc::ENOENT);
+        fide_close(fide);
+    }
+}
+
+#[test]
+fn upcalls_of_a_program_that_knows_no_lanes_end_before_them() {
+    let mut set = Set::new();
+    // What an earlier header called fide_upcalls: behind it lies something else.
+    let table = FideUpcalls { size: std::mem::offset_of!(FideUpcalls, on_lane_message), ..all_upcalls() };
+    // SAFETY: a live handle, closed once; the log outlives it.
+    unsafe {
+        let user = (&raw const *set.log).cast_mut().cast();
+        assert_eq!(fide_set_upcalls(set.fide, &table, user), 0);
+        let listens = || {
+            let request = set.peer.request();
+            set.peer.ok(request.id, &Empty {});
+        };
+        beside(listens, || assert_eq!(fide_listen(set.fide, 9), 0));
+        set.agent.tell_message(9, b"unheard");
+        set.agent.tell(up(7, 1), b"db@beta");
+        while set.heard.try_recv().as_deref() != Ok("up 1") {
+            assert!(fide_dispatch(set.fide, 20_000) > 0, "{}", last_error());
+        }
+        fide_close(set.fide);
+    }
+}
+
+#[test]
+fn misuse_of_lanes_gives_codes_and_says_what_would_be_right() {
+    let set = Set::new();
+    let receivers = [c"beta".as_ptr(), null()];
+    let good = lane_request(c"work".as_ptr(), &receivers[..1]);
+    // SAFETY: what is wrong here is checked by the library; nothing invalid is dereferenced.
+    unsafe {
+        let open = |request: &FideLaneRequest| fide_lane_open(set.fide, request, null_mut());
+        assert_eq!(fide_lane_open(null_mut(), &good, null_mut()), -libc::EINVAL);
+        assert_eq!(fide_lane_open(set.fide, null(), null_mut()), -libc::EINVAL);
+        assert_eq!(open(&FideLaneRequest { size: 0, ..good }), -libc::EINVAL);
+        assert!(last_error().contains("sizeof(fide_lane_request)"), "{}", last_error());
+        assert_eq!(open(&FideLaneRequest { name: null(), ..good }), -libc::EINVAL);
+        assert_eq!(open(&FideLaneRequest { name: c"no spaces".as_ptr(), ..good }), -libc::EINVAL);
+        assert_eq!(open(&FideLaneRequest { receivers: null(), ..good }), -libc::EINVAL);
+        assert_eq!(open(&FideLaneRequest { receivers_len: 65, ..good }), -libc::EINVAL);
+        assert!(last_error().contains("64 hosts"), "{}", last_error());
+        assert_eq!(open(&lane_request(c"work".as_ptr(), &receivers)), -libc::EINVAL);
+        assert!(last_error().contains("a receiver is NULL"), "{}", last_error());
+        assert_eq!(open(&FideLaneRequest { sub_lane: 2, ..good }), -libc::EINVAL);
+        assert!(last_error().contains("fide_sub_lane"), "{}", last_error());
+        assert_eq!(open(&FideLaneRequest { redundancy: 256, ..good }), -libc::EINVAL);
+        assert_eq!(fide_lane_change(set.fide, 1, &good, null_mut()), -libc::ENOENT);
+        assert_eq!(fide_lane_change(set.fide, -1, &good, null_mut()), -libc::EINVAL);
+        assert_eq!(fide_lane_send(set.fide, 1, 1, null(), 0), -libc::ENOENT);
+        beside(|| set.peer.opens_lane(&set.agent, 3), || assert_eq!(fide_lane_open(set.fide, &good, null_mut()), 1));
+        assert_eq!(fide_lane_send(set.fide, 1, 0, null(), 0), -libc::EINVAL);
+        assert_eq!(fide_lane_send(set.fide, 1, 1, null(), 1), -libc::EINVAL);
+        assert_eq!(fide_lane_send(set.fide, 1, 1, [0u8; 101].as_ptr().cast(), 101), -libc::EMSGSIZE);
+        assert_eq!(fide_lane_send(set.fide, 1, 1, null(), 0), 0);
+        assert_eq!(fide_listen(null_mut(), 1), -libc::EINVAL);
+        fide_close(set.fide);
     }
 }

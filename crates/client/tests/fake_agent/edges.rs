@@ -4,7 +4,7 @@
 use crate::fake::*;
 use fide_client::{
     Client, ConnectOptions, Declined, Error, Event, MonitorId, Reason, Wanted,
-    protocol::{Empty, ErrorCode, HelloOk, JoinOk, PeerState, Refusal, Reply},
+    protocol::{Empty, ErrorCode, HelloOk, JoinOk, PROTOCOL_VERSION, PeerState, Refusal, Reply},
 };
 use fide_shm::{
     PIGGYBACK_MAX,
@@ -15,7 +15,7 @@ use std::{path::PathBuf, time::Duration};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(20));
 
-fn next(client: &mut Client) -> Event {
+pub(crate) fn next(client: &mut Client) -> Event {
     client.wait_event(LONG).unwrap().expect("an event")
 }
 
@@ -33,10 +33,11 @@ fn an_agent_of_another_version_is_named() {
     assert!(error.to_string().contains(message), "{error}");
     let other = || {
         let peer = agent.accept();
-        peer.ok(peer.request().id, &HelloOk { protocol: 9, ..agent.hello("x") });
+        peer.ok(peer.request().id, &HelloOk { protocol: 99, ..agent.hello("x") });
     };
     let error = beside(other, || Client::connect(agent.options()).unwrap_err()).1.to_string();
-    assert!(error.contains("protocol 9") && error.contains("speaks 1"), "{error}");
+    let speaks = format!("speaks {PROTOCOL_VERSION}");
+    assert!(error.contains("protocol 99") && error.contains(&speaks), "{error}");
 }
 
 #[test]

@@ -3,19 +3,20 @@
 
 use fide_client::{
     Client, ConnectOptions, Reason,
-    protocol::{EventsVia, HelloOk, JoinOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request},
+    protocol::{EventsVia, HelloOk, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request},
 };
 use fide_shm::{
-    event::{EVENT_MAX, EventRecord, kind},
-    session::AgentSession,
+    event::{EVENT_MAX, EventRecord, LaneTerms, kind},
+    session::{AgentSession, LANE_MESSAGE_MAX},
     table::AliveTable,
 };
 use rustix::{
     event::EventfdFlags,
-    fd::{AsFd, OwnedFd},
+    fd::{AsFd, BorrowedFd, OwnedFd},
     net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType},
 };
-use std::{io::IoSlice, mem::MaybeUninit, path::PathBuf};
+use std::{io::IoSlice, mem::MaybeUninit, path::PathBuf, time::Duration};
+use zerocopy::IntoBytes;
 
 pub(crate) struct FakeAgent {
     pub(crate) dir: tempfile::TempDir,
@@ -23,6 +24,8 @@ pub(crate) struct FakeAgent {
     pub(crate) table: AliveTable,
     pub(crate) session: AgentSession,
     pub(crate) eventfd: OwnedFd,
+    /// What clients ring when they have left something for a lane.
+    pub(crate) doorbell: OwnedFd,
 }
 
 impl FakeAgent {
@@ -34,6 +37,7 @@ impl FakeAgent {
             table: AliveTable::create(1, 2, 5, "alpha", 0).unwrap(),
             session: AgentSession::create().unwrap(),
             eventfd,
+            doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
         };
         agent.listen();
         agent
@@ -85,11 +89,49 @@ impl FakeAgent {
     pub(crate) fn answer_hello(&self, peer: &Peer, id: u64, token: &str) {
         let table = self.table.read_only_fd().unwrap();
         let fds = [table.as_fd(), self.session.as_fd(), self.eventfd.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut rights = SendAncillaryBuffer::new(&mut space);
-        assert!(rights.push(SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = Reply::ok(id, &self.hello(token)).to_bytes();
-        rustix::net::sendmsg(&peer.0, &[IoSlice::new(&bytes)], &mut rights, SendFlags::empty()).unwrap();
+        peer.send_with(&Reply::ok(id, &self.hello(token)).to_bytes(), &fds);
+    }
+
+    /// The oldest message for a lane: handle, service, bytes.
+    pub(crate) fn next_lane_message(&mut self) -> Option<(u8, u8, Vec<u8>)> {
+        let mut buffer = [0; LANE_MESSAGE_MAX];
+        let message = self.session.pop_lane(&mut buffer).unwrap()?;
+        Some((message.handle, message.service, message.bytes.to_vec()))
+    }
+
+    /// How often the doorbell rang since it was last asked.
+    pub(crate) fn rings(&self) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(&self.doorbell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    /// A message of host 2, packet 77, tree 1.
+    pub(crate) fn tell_message(&mut self, service: u8, bytes: &[u8]) {
+        let of_host = EventRecord::of_host(kind::LANE_MESSAGE, 2);
+        self.tell(EventRecord { slot: service, incarnation: 6, seq: 77, rx_ns: 88, plane: 1, ..of_host }, bytes);
+    }
+
+    /// Half of the lane is gone, and its bounds.
+    pub(crate) fn tell_changed(&mut self, handle: u8, reason: u8) {
+        let terms = LaneTerms {
+            packet_max_bytes: 150,
+            message_max_bytes: 80,
+            period_ns: 2_000_000,
+            grace_ns: 50_000_000,
+            reason,
+            ..LaneTerms::default()
+        };
+        self.tell(
+            EventRecord { kind: kind::LANE_CHANGED, code: handle.into(), ..Default::default() },
+            terms.as_bytes(),
+        );
+    }
+
+    pub(crate) fn tell_terminated(&mut self, handle: u8, grace: Duration, why: &str) {
+        let (rx_ns, at_ns) = (fide_client::now_ns(), grace.as_nanos() as u64);
+        let record =
+            EventRecord { kind: kind::LANE_TERMINATED, code: handle.into(), rx_ns, at_ns, ..Default::default() };
+        self.tell(record, why.as_bytes());
     }
 
     pub(crate) fn tell(&mut self, record: EventRecord, data: &[u8]) {
@@ -112,6 +154,26 @@ impl Peer {
         rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL).unwrap();
     }
 
+    fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        assert!(rights.push(SendAncillaryMessage::ScmRights(fds)));
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut rights, SendFlags::empty()).unwrap();
+    }
+
+    /// Grants a lane, with the doorbell.
+    pub(crate) fn lane_ok(&self, agent: &FakeAgent, id: u64, granted: &LaneOk) {
+        self.send_with(&Reply::ok(id, granted).to_bytes(), &[agent.doorbell.as_fd()]);
+    }
+
+    /// Grants the next lane that is asked for; its name.
+    pub(crate) fn opens_lane(&self, agent: &FakeAgent, handle: u8) -> String {
+        let request = self.request();
+        let Op::OpenLane { name, .. } = request.op else { panic!("{request:?}") };
+        self.lane_ok(agent, request.id, &lane_ok(handle));
+        name
+    }
+
     pub(crate) fn ok(&self, id: u64, result: &impl serde::Serialize) {
         self.send(&Reply::ok(id, result).to_bytes());
     }
@@ -130,6 +192,20 @@ impl Peer {
             request.id,
             &MonitorOk { watch, host_id: 2, timeout_us: 900, pbsize: 0, state, slot: 0, incarnation: 0 },
         );
+    }
+}
+
+pub(crate) fn lane_ok(handle: u8) -> LaneOk {
+    LaneOk {
+        handle,
+        lane: 12,
+        packet_max_bytes: 150,
+        message_max_bytes: 100,
+        period_ns: 1_000_000,
+        bounded: true,
+        latency_min_ns: 5_000,
+        jitter_max_ns: 7_000,
+        trees: 2,
     }
 }
 
