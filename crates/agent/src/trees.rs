@@ -47,7 +47,7 @@ pub use memory::{Kept, Tree};
 /// Name of the lane that carries a host's heartbeats.
 pub const LANE: &str = "heartbeat";
 /// Notices of exits sent between two heartbeats, for which the lane of the heartbeats has room.
-pub const NOTICES_PER_HEARTBEAT: usize = 2;
+pub const NOTICES_PER_HEARTBEAT: usize = 1;
 /// Ethernet, preamble, gap, IPv4 and UDP around a packet, bytes.
 const AROUND_PACKET: usize = 66;
 /// Bytes beside a heartbeat's that its lane is asked for.

@@ -2,9 +2,10 @@
 //! The contract of a lane at its hosts (X-Lane §2.1, §3.1, §3.3): one packet per period, none larger than agreed.
 //!
 //! Who plans a lane reserves nothing in the network: it relies on every sender to keep to its size and period. [`Outlet`] is
-//! what makes a program keep to them: messages wait for the next packet and share it; one that does not fit into that
-//! packet is beyond the contract, is dropped and counted. So at most one packet waits, whatever a program does, and a program
-//! that sends what one packet carries once a period is never refused, however unevenly it does so within a period.
+//! what makes a program keep to them: messages wait for the next packet and share it, and one packet leaves per period,
+//! whatever a program does. How many packets may wait is bounded; a message that does not fit is beyond the contract, is
+//! dropped and counted. There is room for what a program leaves while this host does not run for [`LATE_NS`], so that only a
+//! program that sends too much is blamed, and not one whose agent was late.
 //!
 //! [`Inlet`] is the other end: the same packet comes over each tree, its messages are told once. It takes the messages of a
 //! damaged packet that are whole, and the others from the copy on another tree.
@@ -23,8 +24,14 @@ pub use copies::{Copies, Finding};
 
 /// Lanes that one host sends on at a time. Receivers keep an [`Inlet`] for each of them and each host.
 pub const LANES_MAX: usize = 16;
+/// How late the loop may be without a program's being blamed for it, nanoseconds.
+pub const LATE_NS: u64 = 20_000_000;
+/// Packets that may wait, at most.
+const WAITING_MAX: usize = 32;
 /// Packets back from the newest that may still come.
 const WINDOW: u64 = 64;
+/// Damaged packets beyond the newest whole one that are read.
+const AHEAD: u64 = 16;
 /// Numbers beyond the newest that are a lane used anew, not loss.
 const ANEW: u64 = 1 << 16;
 /// Bits of a packet's number; the lane's index on its host is in those above.
@@ -48,8 +55,8 @@ pub struct Terms {
 pub enum Exceeded {
     #[error("{len} bytes are more than a packet of this lane carries: {max}")]
     Size { len: usize, max: usize },
-    #[error("this period's packet is full: the next one leaves in {wait_ns} ns")]
-    Rate { wait_ns: u64 },
+    #[error("{packets} packets wait already, the next one leaves in {wait_ns} ns")]
+    Rate { packets: usize, wait_ns: u64 },
 }
 
 /// What an outlet counted.
@@ -71,10 +78,12 @@ pub struct Outlet {
     number: u64,
     /// The next packet may leave.
     next_ns: u64,
-    /// Messages that wait: service, length, bytes. Never more than one packet's chunks hold.
-    waiting: Box<[u8; PAYLOAD_MAX]>,
+    /// Messages that wait, in their order: service, length, bytes. Never more than [`WAITING_MAX`] packets' chunks hold.
+    waiting: Box<[u8]>,
     waiting_len: usize,
-    waiting_chunks: usize,
+    /// Packets that they fill, and chunks of the last one.
+    packets: usize,
+    chunks: usize,
     packet: Box<[u8; PAYLOAD_MAX]>,
     sent: Sent,
 }
@@ -92,9 +101,10 @@ impl Outlet {
             base: u64::from(index) << NUMBER_BITS,
             number: (now / 1000) & NUMBER_MASK,
             next_ns: now,
-            waiting: Box::new([0; PAYLOAD_MAX]),
+            waiting: vec![0; WAITING_MAX * PAYLOAD_MAX].into_boxed_slice(),
             waiting_len: 0,
-            waiting_chunks: 0,
+            packets: 0,
+            chunks: 0,
             packet: Box::new([0; PAYLOAD_MAX]),
             sent: Sent::default(),
         }
@@ -110,52 +120,78 @@ impl Outlet {
         self.sent
     }
 
+    /// Packets that may wait: the next one, and those of a time in which this host does not run.
+    fn packets_max(&self) -> usize {
+        let late = usize::try_from(LATE_NS.div_ceil(self.terms.period_ns.max(1))).unwrap_or(usize::MAX);
+        late.saturating_add(1).min(WAITING_MAX)
+    }
+
     /// Other terms. What waits and does not fit them is dropped and counted.
     pub fn change(&mut self, now: u64, terms: Terms) {
         let former = self.next_ns.saturating_sub(self.terms.period_ns);
         self.terms = terms;
         // The last packet left at `former`: the new period counts from there.
         self.next_ns = self.next_ns.min(former + terms.period_ns).max(now);
-        let (old, len) = (self.waiting.clone(), std::mem::take(&mut self.waiting_len));
-        self.waiting_chunks = 0;
-        for (service, bytes) in waiting(&old[..len]) {
+        let (mut at, end) = (0, std::mem::take(&mut self.waiting_len));
+        (self.packets, self.chunks) = (0, 0);
+        // In place: what is kept never stands behind where it stood.
+        while let Some((service, len)) = prefix(&self.waiting[at..end]) {
+            let message = at + PREFIX..at + PREFIX + len;
+            at = message.end;
             self.sent.messages -= 1;
-            // Counted there.
-            let _ = self.offer(now, service, bytes);
+            if self.place(now, len).is_ok() {
+                let to = self.waiting_len;
+                self.waiting.copy_within(message, to + PREFIX);
+                self.write_prefix(service, len);
+            }
         }
     }
 
-    /// Takes a message for the next packet.
+    /// Takes a message for the next packet, or one after it.
     ///
     /// # Errors
     /// [`Exceeded`]: dropped and counted.
     pub fn offer(&mut self, now: u64, service: u8, message: &[u8]) -> Result<(), Exceeded> {
+        self.place(now, message.len())?;
+        let at = self.waiting_len + PREFIX;
+        self.waiting[at..at + message.len()].copy_from_slice(message);
+        self.write_prefix(service, message.len());
+        Ok(())
+    }
+
+    /// Finds the packet of a message; counts it, or that there is none.
+    fn place(&mut self, now: u64, len: usize) -> Result<(), Exceeded> {
         let room = message::chunks_in(self.terms.scheme, self.terms.packet_max_bytes);
-        let need = message::pieces(self.terms.scheme, message.len());
+        let need = message::pieces(self.terms.scheme, len);
         if need > room {
             self.sent.exceeded += 1;
-            let max = room * message::piece_max(self.terms.scheme);
-            return Err(Exceeded::Size { len: message.len(), max });
+            return Err(Exceeded::Size { len, max: room * message::piece_max(self.terms.scheme) });
         }
-        // More than its chunks hold, never: a message takes fewer bytes here than in its chunks.
-        if need > room - self.waiting_chunks.min(room) {
+        if self.packets > 0 && need <= room.saturating_sub(self.chunks) {
+            self.chunks += need;
+        } else if self.packets < self.packets_max() {
+            self.packets += 1;
+            self.chunks = need;
+        } else {
             self.sent.exceeded += 1;
-            return Err(Exceeded::Rate { wait_ns: self.next_ns.saturating_sub(now) });
+            return Err(Exceeded::Rate { packets: self.packets, wait_ns: self.next_ns.saturating_sub(now) });
         }
-        let at = &mut self.waiting[self.waiting_len..self.waiting_len + PREFIX + message.len()];
-        at[0] = service;
-        at[1..PREFIX].copy_from_slice(&u16::try_from(message.len()).expect("fits a packet").to_le_bytes());
-        at[PREFIX..].copy_from_slice(message);
-        self.waiting_len += PREFIX + message.len();
-        self.waiting_chunks += need;
         self.sent.messages += 1;
         Ok(())
+    }
+
+    /// A message takes fewer bytes here than in its chunks: there is room.
+    fn write_prefix(&mut self, service: u8, len: usize) {
+        let at = &mut self.waiting[self.waiting_len..self.waiting_len + PREFIX];
+        at[0] = service;
+        at[1..].copy_from_slice(&u16::try_from(len).expect("fits a packet").to_le_bytes());
+        self.waiting_len += PREFIX + len;
     }
 
     /// When the packet that waits may leave; `None` if nothing waits.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        (self.waiting_len > 0).then_some(self.next_ns)
+        (self.packets > 0).then_some(self.next_ns)
     }
 
     /// The packet that is due, to be sealed ([`fide_wire::chunk::seal`]) and sent over each tree, once.
@@ -168,13 +204,25 @@ impl Outlet {
         }
         self.number = (self.number + 1) & NUMBER_MASK;
         self.next_ns = now + self.terms.period_ns;
-        let len = std::mem::take(&mut self.waiting_len);
-        self.waiting_chunks = 0;
-        let scheme = self.terms.scheme;
-        let mut builder =
-            ChunkBuilder::new(&mut self.packet[..], scheme, self.sender, incarnation, self.base | self.number)?;
-        for (service, bytes) in waiting(&self.waiting[..len]) {
-            message::push(&mut builder, scheme, service, bytes)?;
+        let Terms { scheme, packet_max_bytes, .. } = self.terms;
+        let room = message::chunks_in(scheme, packet_max_bytes);
+        let seq = self.base | self.number;
+        let mut builder = ChunkBuilder::new(&mut self.packet[..], scheme, self.sender, incarnation, seq)?;
+        // As they were placed.
+        let (mut at, mut chunks) = (0, 0);
+        while let Some((service, len)) = prefix(&self.waiting[at..self.waiting_len]) {
+            chunks += message::pieces(scheme, len);
+            if chunks > room {
+                break;
+            }
+            message::push(&mut builder, scheme, service, &self.waiting[at + PREFIX..at + PREFIX + len])?;
+            at += PREFIX + len;
+        }
+        self.waiting.copy_within(at..self.waiting_len, 0);
+        self.waiting_len -= at;
+        self.packets -= 1;
+        if self.packets == 0 {
+            self.chunks = 0;
         }
         let len = builder.finish();
         self.sent.packets += 1;
@@ -182,13 +230,10 @@ impl Outlet {
     }
 }
 
-fn waiting(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
-    std::iter::from_fn(move || {
-        let (prefix, rest) = bytes.split_at_checked(PREFIX)?;
-        let (message, rest) = rest.split_at(usize::from(u16::from_le_bytes([prefix[1], prefix[2]])));
-        bytes = rest;
-        Some((prefix[0], message))
-    })
+/// Service and length of the message that begins here.
+fn prefix(bytes: &[u8]) -> Option<(u8, usize)> {
+    let (prefix, _) = bytes.split_at_checked(PREFIX)?;
+    Some((prefix[0], usize::from(u16::from_le_bytes([prefix[1], prefix[2]]))))
 }
 
 /// Index of the lane on its host that a packet is of.
@@ -225,12 +270,20 @@ pub struct Inlet {
     newest: u64,
     /// For each of the last packets the places whose messages were told; all ones: told whole.
     told: [u64; WINDOW as usize],
+    /// The same for damaged packets with the next numbers, and the number: what anybody may have written moves no window.
+    ahead: [(u64, u64); AHEAD as usize],
     received: Received,
 }
 
 impl Default for Inlet {
     fn default() -> Self {
-        Self { incarnation: 0, newest: 0, told: [0; WINDOW as usize], received: Received::default() }
+        Self {
+            incarnation: 0,
+            newest: 0,
+            told: [0; WINDOW as usize],
+            ahead: [(0, 0); AHEAD as usize],
+            received: Received::default(),
+        }
     }
 }
 
@@ -249,11 +302,12 @@ impl Inlet {
     /// Goes on after another inlet whose newest packet this was: none up to it is told again.
     #[must_use]
     pub fn resumed(incarnation: u32, newest: u64) -> Self {
-        Self { incarnation, newest, told: [u64::MAX; WINDOW as usize], received: Received::default() }
+        Self { incarnation, newest, told: [u64::MAX; WINDOW as usize], ..Self::default() }
     }
 
     /// Takes one copy of a packet, and gives those of its messages that have not been told yet to `tell`. `whole` says that its
-    /// tag fits; one that is not whole may be anybody's, see [`fide_wire::chunk`]. The caller has checked that the incarnation is
+    /// tag fits; one that is not whole may be anybody's, see [`fide_wire::chunk`]: it moves no window, and is read only near
+    /// the newest whole packet. The caller has checked that the incarnation is
     /// the host's present one.
     pub fn take<T: AsRef<[u8]>>(
         &mut self,
@@ -263,16 +317,27 @@ impl Inlet {
     ) -> Damage {
         let number = number_of(packet.seq());
         if packet.incarnation() != self.incarnation {
+            if !whole {
+                return Damage::default();
+            }
             *self = Self { incarnation: packet.incarnation(), received: self.received, ..Self::default() };
         }
-        if number + WINDOW <= self.newest {
+        if number + WINDOW <= self.newest || !whole && number > self.newest + AHEAD {
             self.received.late += 1;
             return Damage::default();
         }
-        if number > self.newest {
+        if whole && number > self.newest {
             self.advance(number);
         }
-        let told = &mut self.told[(number % WINDOW) as usize];
+        let told = if number <= self.newest {
+            &mut self.told[(number % WINDOW) as usize]
+        } else {
+            let ahead = &mut self.ahead[(number % AHEAD) as usize];
+            if ahead.0 != number {
+                *ahead = (number, 0);
+            }
+            &mut ahead.1
+        };
         if *told == u64::MAX {
             self.received.duplicates += 1;
             return Damage::default();
@@ -300,14 +365,22 @@ impl Inlet {
             self.told = [u64::MAX; WINDOW as usize];
         } else {
             for step in 1..=ahead.min(WINDOW) {
-                let left = &mut self.told[((self.newest + step) % WINDOW) as usize];
+                let entering = self.newest + step;
+                let salvaged = self.salvaged(entering);
+                let left = &mut self.told[(entering % WINDOW) as usize];
                 self.received.lost += u64::from(*left == 0);
-                *left = 0;
+                *left = salvaged;
             }
             self.received.lost += ahead.saturating_sub(WINDOW);
         }
         self.newest = number;
-        self.told[(number % WINDOW) as usize] = 0;
+        self.told[(number % WINDOW) as usize] = self.salvaged(number);
+    }
+
+    /// What was told of a packet before the window came to it.
+    fn salvaged(&self, number: u64) -> u64 {
+        let (of, told) = self.ahead[(number % AHEAD) as usize];
+        if of == number { told } else { 0 }
     }
 }
 

@@ -24,7 +24,7 @@ use super::{super::ears::Ears, plane::Tables};
 /// Rate of every cable.
 pub(super) const RATE_MBIT: u32 = 20;
 /// Of a heartbeat, so that those of all hosts fit onto a cable.
-const PACKET_MAX_BYTES: usize = 400;
+const PACKET_MAX_BYTES: usize = 340;
 /// The network carries nothing else that matters.
 const LIMITS: &str = "[limits]\nbandwidth_share = 0.9\nqueue_share = 1.0\n";
 /// For the controller to answer, and for all trees to be used.
