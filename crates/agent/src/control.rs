@@ -143,6 +143,8 @@ struct Watched {
 
 /// A session. After a takeover it waits for its client for a while.
 struct Session {
+    /// Tells sessions in one client's place apart, from 1.
+    serial: u64,
     token: String,
     program: String,
     who: Credentials,
@@ -161,6 +163,7 @@ pub struct Control {
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     next_connection: u64,
+    last_serial: u64,
     sessions: HashMap<u8, Session>,
     processes: HashMap<u8, Watched>,
     journal: Journal,
@@ -198,6 +201,7 @@ impl Control {
             epoll,
             connections: HashMap::new(),
             next_connection: 0,
+            last_serial: 0,
             sessions: HashMap::new(),
             processes: HashMap::new(),
             journal,
@@ -219,9 +223,11 @@ impl Control {
     pub fn resume(&mut self, resumed: Resumed) -> io::Result<()> {
         self.journal = resumed.journal;
         for (state, region, events, doorbell) in resumed.sessions {
+            let serial = self.next_serial();
             self.sessions.insert(
                 state.client,
                 Session {
+                    serial,
                     token: state.token,
                     program: state.program,
                     who: Credentials { pid: state.pid, uid: state.uid },
@@ -549,14 +555,20 @@ impl Control {
     }
 
     fn end_session(&mut self, client: u8) {
-        self.sessions.remove(&client);
-        self.lanes_of_nobody(client);
+        if let Some(session) = self.sessions.remove(&client) {
+            self.lanes_of_nobody(client, session.serial);
+        }
         for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
             watched.client = u8::MAX;
         }
         if let Err(EngineGone) = self.parts.exchange.call(Command::CloseSession { client }) {
             tracing::error!("a session could not be closed: {EngineGone}");
         }
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
     }
 
     fn free_client(&self) -> Option<u8> {

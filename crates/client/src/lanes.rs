@@ -163,6 +163,8 @@ pub(crate) struct Lanes {
     pub(crate) services: Vec<u8>,
     next_id: u32,
     doorbell: Option<OwnedFd>,
+    /// Requests for lanes that were not answered in time, the last [`LANES_MAX`].
+    pub(crate) given_up: Vec<u64>,
 }
 
 impl Lanes {
@@ -288,7 +290,14 @@ impl Client {
         if self.lanes.held.len() >= LANES_MAX {
             return Err(Error::TooMany { what: "lanes", limit: LANES_MAX });
         }
-        let (granted, fds): (LaneOk, _) = self.call_for("open_lane", wanted.op(), LANE_TIMEOUT)?;
+        let asked = self.call_for("open_lane", wanted.op(), LANE_TIMEOUT);
+        if matches!(asked, Err(Error::Timeout { .. })) {
+            // If it comes to something after all, it is given back.
+            self.lanes.given_up.push(self.next_id);
+            let surplus = self.lanes.given_up.len().saturating_sub(LANES_MAX);
+            self.lanes.given_up.drain(..surplus);
+        }
+        let (granted, fds): (LaneOk, _) = asked?;
         self.lanes.next_id += 1;
         let id = self.lanes.next_id;
         self.lanes.held.insert(id, Held { wanted, handle: None, granted: granted.clone(), ends_ns: None });

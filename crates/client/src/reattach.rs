@@ -155,6 +155,15 @@ impl Client {
 
     /// A reply to a lane that is being opened again, or to a call that was given up.
     pub(crate) fn late_reply(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
+        if let Some(at) = self.lanes.given_up.iter().position(|id| *id == reply.id) {
+            self.lanes.given_up.remove(at);
+            if let (Ok(LaneOk { handle, .. }), State::Attached(link)) = (reply.result(), &self.state) {
+                self.next_id += 1;
+                // Whatever becomes of it: its answer is nobody's.
+                let _ = link.send(&Request { id: self.next_id, op: Op::CloseLane { handle } }.to_bytes());
+            }
+            return;
+        }
         let Some((_, lane)) = self.reopening.take_if(|(id, _)| *id == reply.id) else { return };
         match reply.result::<LaneOk>() {
             Ok(granted) => self.pending.extend(self.lanes.opened_again(lane, granted, fds)),

@@ -25,8 +25,8 @@ pub(super) struct Tickets {
     next: u64,
     /// Connection and number of the request.
     open: HashMap<u64, (u64, u64)>,
-    /// Clients that are gone, of which the lanes' thread could not be told yet.
-    gone: Vec<u8>,
+    /// Clients and sessions that are gone, of which the lanes' thread could not be told yet.
+    gone: Vec<(u8, u64)>,
 }
 
 /// What a client rings when it has left something for a lane.
@@ -44,6 +44,7 @@ impl Control {
     fn try_ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Result<(), Refusal> {
         let client = self.client_of(connection)?;
         let uid = self.connections[&connection].who.uid;
+        let session = self.sessions.get(&client).map_or(0, |session| session.serial);
         let Some(trees) = &self.parts.trees else {
             let hint = "add [controller] to its configuration, and run `fide controller`";
             return Err(Refusal::new(ErrorCode::NotSupported, "this agent has no controller to plan lanes", hint));
@@ -53,7 +54,7 @@ impl Control {
             return Err(busy());
         }
         let ticket = self.tickets.next;
-        trees.ask(Input::Ask { ticket, client, uid, ask }).map_err(|_| busy())?;
+        trees.ask(Input::Ask { ticket, client, session, uid, ask }).map_err(|_| busy())?;
         self.tickets.next += 1;
         self.tickets.open.insert(ticket, (connection, id));
         Ok(())
@@ -80,18 +81,18 @@ impl Control {
     }
 
     /// Its lanes go back, unless others share them.
-    pub(super) fn lanes_of_nobody(&mut self, client: u8) {
+    pub(super) fn lanes_of_nobody(&mut self, client: u8, session: u64) {
         if self.parts.trees.is_some() {
-            self.tickets.gone.push(client);
+            self.tickets.gone.push((client, session));
             self.retry_lanes();
         }
     }
 
     pub(super) fn retry_lanes(&mut self) {
         let Some(trees) = &self.parts.trees else { return };
-        while let Some(client) = self.tickets.gone.pop() {
-            if trees.ask(Input::Gone { client }).is_err() {
-                self.tickets.gone.push(client);
+        while let Some((client, session)) = self.tickets.gone.pop() {
+            if trees.ask(Input::Gone { client, session }).is_err() {
+                self.tickets.gone.push((client, session));
                 return;
             }
         }

@@ -150,6 +150,7 @@ impl Control {
         };
         let doorbell = doorbell().map_err(|error| no_session("no descriptor", &error))?;
         let session = Session {
+            serial: self.next_serial(),
             token: token().map_err(|error| no_session("no random numbers", &error))?,
             program,
             who,

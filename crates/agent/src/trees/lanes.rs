@@ -25,7 +25,7 @@ use fide_lane::{
     service::{LANES_MAX, Outlet},
 };
 use fide_shm::event::{EventRecord, kind, lane_reason};
-use fide_wire::{MAX_PLANES, Name, PAYLOAD_MAX};
+use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(100);
 const REPORT: Duration = Duration::from_secs(1);
 const REPORT_PERIODS: u32 = 8;
 /// How long a request may take until its program is told that it failed.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(5);
 /// The same for a report, which is made again.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// How long the switches may take to get a lane's rules.
@@ -54,10 +54,10 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
 /// What this thread is told.
 #[derive(Debug)]
 pub enum Input {
-    /// A program asks.
-    Ask { ticket: u64, client: u8, uid: u32, ask: Ask },
-    /// A program is gone.
-    Gone { client: u8 },
+    /// A program asks, in this session of its client's place.
+    Ask { ticket: u64, client: u8, session: u64, uid: u32, ask: Ask },
+    /// A session is over.
+    Gone { client: u8, session: u64 },
     /// The controller tells.
     News(Value),
     /// The controller may have told what was not heard.
@@ -81,11 +81,13 @@ pub(super) struct Lanes {
     /// A sender for each interface, to be multiplied.
     templates: Vec<Sender>,
     held: [Option<Held>; LANES_MAX],
-    /// Lanes that a former agent of this host has left, by name.
-    orphans: BTreeMap<String, u64>,
+    /// Lanes that a former agent of this host has left, with their names.
+    orphans: BTreeMap<u64, String>,
     orphans_until: Option<Instant>,
     /// Whether the controller has said what it has of this host, once.
     learnt: bool,
+    /// The session in each client's place.
+    sessions: [u64; MAX_CLIENTS],
 }
 
 impl Lanes {
@@ -99,6 +101,7 @@ impl Lanes {
             orphans: BTreeMap::new(),
             orphans_until: None,
             learnt: false,
+            sessions: [0; MAX_CLIENTS],
         }
     }
 
@@ -107,8 +110,15 @@ impl Lanes {
             let idle = self.held.iter().all(Option::is_none) && self.orphans.is_empty();
             let wait = if idle { Duration::from_secs(3600) } else { TICK };
             match inputs.recv_timeout(wait) {
-                Ok(Input::Ask { ticket, client, uid, ask }) => self.ask(ticket, client, uid, ask),
-                Ok(Input::Gone { client }) => self.gone(client),
+                Ok(Input::Ask { ticket, client, session, uid, ask }) => {
+                    self.session(client, session);
+                    self.ask(ticket, client, uid, ask);
+                }
+                // Another session may have the place by now.
+                Ok(Input::Gone { client, session }) if self.sessions[usize::from(client)] == session => {
+                    self.gone(client)
+                }
+                Ok(Input::Gone { .. }) => {}
                 Ok(Input::News(body)) => self.news(&body),
                 Ok(Input::Anew) => self.learn(),
                 Ok(Input::Leave { done }) => {
@@ -169,10 +179,14 @@ impl Lanes {
             self.learn();
         }
         // One that a former agent has left goes on with what is asked now.
-        let told = match self.orphans.remove(&name) {
+        let left = self.orphans.iter().find(|(_, of)| **of == name).map(|(lane, _)| *lane);
+        let told = match left {
             Some(lane) => self.request(Method::Put, &format!("/v1/lanes/{lane}"), &body),
             None => self.request(Method::Post, "/v1/lanes", &body),
         }?;
+        if let Some(lane) = left {
+            self.orphans.remove(&lane);
+        }
         let Some(number) = told["lane"].as_u64() else {
             return Err(asked::nonsense(&told));
         };
@@ -207,6 +221,11 @@ impl Lanes {
             let message = "the number of trees of an open lane cannot change";
             return Err(Refusal::new(ErrorCode::BadRequest, message, "close the lane and open another one"));
         }
+        if held.clients.count_ones() > 1 && asked != held.asked {
+            let message = format!("lane {} is shared by {} programs", held.name, held.clients.count_ones());
+            let hint = "only the same terms can be asked for again, which brings back its bounds; or open another lane";
+            return Err(Refusal::new(ErrorCode::BadRequest, message, hint));
+        }
         let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked, handle));
         let told = self.request(Method::Put, &path, &body)?;
         let held = self.own(client, handle)?;
@@ -217,6 +236,7 @@ impl Lanes {
         let begins_in = Duration::from_nanos(told["begins_in_ns"].as_u64().unwrap_or(0));
         held.granted(&told["resources"]);
         held.later = Some((Instant::now() + begins_in, Later::Terms));
+        held.await_trees(&told);
         self.follow(usize::from(handle), &told);
         self.tick_lane(usize::from(handle));
         Ok(())
@@ -228,6 +248,13 @@ impl Lanes {
         self.settle_clients(usize::from(handle))?;
         self.answer(ticket, Ok(json!(Empty {})));
         Ok(())
+    }
+
+    /// Who is in a client's place now; whoever was before is gone.
+    fn session(&mut self, client: u8, session: u64) {
+        if std::mem::replace(&mut self.sessions[usize::from(client)], session) != session {
+            self.gone(client);
+        }
     }
 
     fn gone(&mut self, client: u8) {
@@ -262,7 +289,7 @@ impl Lanes {
         }
         if let Err(why) = self.give_back(lane, limit) {
             tracing::warn!("lane {lane} ({name}) could not be given back yet: {why}");
-            self.orphans.insert(name, lane);
+            self.orphans.insert(lane, name);
             self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
         }
     }
@@ -340,7 +367,7 @@ impl Lanes {
         self.orphans = lanes
             .iter()
             .filter(|(number, _)| !held.contains(number))
-            .map(|(number, lane)| (lane["name"].as_str().unwrap_or("").to_owned(), *number))
+            .map(|(number, lane)| (*number, lane["name"].as_str().unwrap_or("").to_owned()))
             .collect();
         self.orphans_until = (!self.orphans.is_empty()).then(|| Instant::now() + ORPHAN_LIMIT);
     }
@@ -475,11 +502,11 @@ impl Lanes {
         }
         if self.orphans_until.is_some_and(|until| Instant::now() >= until) {
             self.orphans_until = None;
-            for (name, lane) in std::mem::take(&mut self.orphans) {
+            for (lane, name) in std::mem::take(&mut self.orphans) {
                 tracing::info!("lane {lane} ({name}) is nobody's any more, and is given back");
                 if let Err(why) = self.give_back(lane, REPORT_LIMIT) {
                     tracing::warn!("lane {lane} ({name}) could not be given back: {why}");
-                    self.orphans.insert(name, lane);
+                    self.orphans.insert(lane, name);
                     self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
                 }
             }

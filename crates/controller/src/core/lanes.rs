@@ -143,6 +143,7 @@ impl Core {
             standing: Standing::Held,
             offences: 0,
             unused: 0,
+            clean: 0,
             label,
         };
         let trees = lane.request.redundancy;

@@ -68,6 +68,8 @@ pub(super) struct Lane {
     pub(super) standing: Standing,
     pub(super) offences: u32,
     pub(super) unused: u32,
+    /// Reports since the last offence.
+    pub(super) clean: u32,
     /// By which its packets name it, given by its sender.
     pub(super) label: Option<u8>,
 }

@@ -10,6 +10,8 @@ use super::state::{Lane, Purpose, Record, Standing};
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
+/// Reports in a row without one that take an offence back.
+const FORGIVEN_AFTER: u32 = 30;
 /// Reclaimed this often, a lane has shown that it is not needed.
 const RECLAIMS_MAX: u64 = 6;
 
@@ -37,6 +39,14 @@ impl Core {
             self.exceeded(out, id, lane);
             return Ok(self.lane_json(id));
         }
+        if lane.offences > 0 {
+            lane.clean += 1;
+            if lane.clean >= FORGIVEN_AFTER {
+                lane.clean = 0;
+                lane.offences -= 1;
+            }
+            self.apply(out, Record::Lane(id, Box::new(lane.clone())));
+        }
         let possible = interval_ns / lane.contract.period_min_ns;
         // Too short a time tells nothing.
         if lane.standing != Standing::Held || possible < 4 {
@@ -62,6 +72,7 @@ impl Core {
     /// get what it had; `changeBandwidth` brings it back. Again and again, it is over.
     fn exceeded(&mut self, out: &mut Out, id: u64, mut lane: Lane) {
         lane.offences += 1;
+        lane.clean = 0;
         if lane.offences >= self.options.offences_max {
             let times = lane.offences;
             self.apply(out, Record::Lane(id, Box::new(lane)));

@@ -86,6 +86,12 @@ fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
     two.client.listen(SERVICE).expect("listening");
     one.client.open_lane(wanted("log")).expect("a lane");
     let mut meddler = Meddler::new(&mut world, &one);
+    // Of a lane of which nothing authentic has come, nothing is taken.
+    let packet = meddler.packet();
+    meddler.send(&damaged(&packet));
+    assert_eq!(news(&mut two), []);
+    meddler.send(&packet);
+    assert_eq!(news(&mut two).len(), 3);
     let packet = meddler.packet();
     meddler.send(&damaged(&packet));
     assert_eq!(news(&mut two), [message(1), message(3)]);

@@ -21,16 +21,31 @@ pub(super) struct Checked {
     pub(super) type_of_service: u8,
 }
 
+/// Shares of a program's period by which the lane's is shorter, so that what waited while this host did not run leaves before
+/// the next time.
+const EARLY: u64 = 8;
+
+/// The period that the controller is asked for, of what a program asks for.
+fn lane_period_ns(program_ns: u64) -> u64 {
+    program_ns - program_ns / EARLY
+}
+
+/// The period that a program may send at, of what the controller grants.
+pub(super) fn program_period_ns(lane_ns: u64) -> u64 {
+    lane_ns + lane_ns.div_ceil(EARLY - 1)
+}
+
 impl Checked {
     pub(super) fn terms(&self, asked: &LaneAsked) -> Terms {
-        Terms { packet_max_bytes: self.packet_max_bytes, period_ns: asked.period_ns, scheme: self.scheme }
+        let period_ns = lane_period_ns(asked.period_ns);
+        Terms { packet_max_bytes: self.packet_max_bytes, period_ns, scheme: self.scheme }
     }
 
     /// What the controller is asked for.
     pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> Value {
         json!({
             "name": name, "receivers": asked.receivers, "size_max_bytes": self.packet_max_bytes,
-            "period_min_ns": asked.period_ns, "priority": asked.priority, "redundancy": self.redundancy,
+            "period_min_ns": lane_period_ns(asked.period_ns), "priority": asked.priority, "redundancy": self.redundancy,
             "latency_max_ns": asked.latency_max_ns, "label": label,
         })
     }
@@ -102,4 +117,19 @@ pub(super) fn refusal(answered: &Answered) -> Refusal {
         _ => ErrorCode::NotSupported,
     };
     Refusal::new(code, answered.message(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_program_gets_the_period_that_it_asked_for(asked in 1_000u64..60_000_000_000) {
+            let lane = lane_period_ns(asked);
+            prop_assert!(lane < asked);
+            prop_assert!(program_period_ns(lane) >= asked && program_period_ns(lane) <= asked + 2);
+        }
+    }
 }

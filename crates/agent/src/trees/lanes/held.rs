@@ -12,8 +12,11 @@ use fide_shm::event::{LaneTerms, lane_reason};
 use fide_wire::MAX_PLANES;
 use serde_json::Value;
 
-use super::asked::Checked;
+use super::asked::{Checked, program_period_ns};
 use crate::engine::LaneCounters;
+
+/// What a program sends too much within this is one offence.
+const OFFENCE: Duration = Duration::from_secs(1);
 
 /// What is still to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,7 @@ pub(super) struct Held {
     counters: Arc<LaneCounters>,
     reported: (u64, u64),
     reported_at: Instant,
+    offence_at: Option<Instant>,
 }
 
 /// What was sent since the last report.
@@ -90,6 +94,7 @@ impl Held {
             counters,
             reported: (0, 0),
             reported_at: Instant::now(),
+            offence_at: None,
         }
     }
 
@@ -139,6 +144,24 @@ impl Held {
         self.jitter_max_ns = figure("jitter_max_ns").unwrap_or(0);
     }
 
+    /// The period that its programs may send at.
+    fn program_period_ns(&self) -> u64 {
+        let asked = self.checked.terms(&self.asked).period_ns;
+        // Rounding is not a change of terms.
+        if self.period_ns == asked { self.asked.period_ns } else { program_period_ns(self.period_ns) }
+    }
+
+    /// Trees that are told to be installed anew are waited for.
+    pub(super) fn await_trees(&mut self, told: &Value) {
+        for tree in told["trees"].as_array().into_iter().flatten() {
+            let place = tree["tree"].as_u64().and_then(|index| self.trees.get_mut(usize::try_from(index).ok()?));
+            let newer = |known: u32| tree["generation"].as_u64() > Some(u64::from(known));
+            if let Some(place) = place.filter(|place| place.is_some_and(newer)) {
+                *place = None;
+            }
+        }
+    }
+
     /// Why a lane that is told as a whole differs from what is known of it; 0 if it does not.
     pub(super) fn reason_for(&self, lane: &Value) -> u8 {
         let resources = &lane["resources"];
@@ -158,7 +181,7 @@ impl Held {
             lane: self.lane,
             packet_max_bytes: u32::try_from(self.packet_max_bytes).unwrap_or(u32::MAX),
             message_max_bytes: self.asked.message_max_bytes,
-            period_ns: self.period_ns,
+            period_ns: self.program_period_ns(),
             bounded: self.bounded,
             latency_min_ns: self.latency_min_ns,
             jitter_max_ns: self.jitter_max_ns,
@@ -170,7 +193,7 @@ impl Held {
         LaneTerms {
             packet_max_bytes: u32::try_from(self.packet_max_bytes).unwrap_or(u32::MAX),
             message_max_bytes: self.asked.message_max_bytes,
-            period_ns: self.period_ns,
+            period_ns: self.program_period_ns(),
             latency_min_ns: self.latency_min_ns,
             jitter_max_ns: self.jitter_max_ns,
             grace_ns,
@@ -180,13 +203,19 @@ impl Held {
         }
     }
 
-    /// What is to be told: at once if something was beyond the contract, else after `interval`.
+    /// What is to be told: at once if something was beyond the contract, and not again within [`OFFENCE`], else after
+    /// `interval`.
     pub(super) fn report(&mut self, now: Instant, interval: Duration) -> Option<Report> {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let sent = (load(&self.counters.packets), load(&self.counters.exceeded));
         let elapsed = now.saturating_duration_since(self.reported_at);
-        if sent.1 == self.reported.1 && elapsed < interval {
+        let offence = sent.1 != self.reported.1;
+        let soon = if offence { self.offence_at.map_or(Duration::ZERO, |_| OFFENCE) } else { interval };
+        if self.offence_at.filter(|_| offence).map_or(elapsed, |at| now.saturating_duration_since(at)) < soon {
             return None;
+        }
+        if offence {
+            self.offence_at = Some(now);
         }
         let report = Report {
             interval_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).max(1),
@@ -201,6 +230,7 @@ impl Held {
     /// What was beyond the contract is told later; how much was sent meanwhile is not.
     pub(super) fn report_failed(&mut self, report: &Report) {
         self.reported.1 -= report.exceeded;
+        self.offence_at = None;
     }
 }
 

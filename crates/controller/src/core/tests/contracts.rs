@@ -124,6 +124,29 @@ fn beyond_the_contract_is_demoted_then_ended() {
 }
 
 #[test]
+fn an_offence_is_forgiven_in_time() {
+    let mut world = World::new(Options::default());
+    let id = world.lane("h3", &["h2"], 100_000);
+    world.move_on("h3");
+    let usage = |world: &mut World, exceeded: u64| {
+        let body = json!({"interval_ns": 1_000_000_000, "packets": 10_000, "exceeded": exceeded});
+        assert_eq!(world.ask("h3", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).0, 200);
+    };
+    // As many as end a lane, each long after the one before.
+    for _ in 0..5 {
+        usage(&mut world, 1);
+        for _ in 0..30 {
+            usage(&mut world, 0);
+        }
+    }
+    assert!(world.told("h3", "bandwidth_terminated").is_empty());
+    for _ in 0..3 {
+        usage(&mut world, 1);
+    }
+    assert_eq!(world.told("h3", "bandwidth_terminated").len(), 1);
+}
+
+#[test]
 fn what_is_not_used_is_reclaimed_by_halves() {
     let mut world = World::new(Options { unused_reports: 3, ..Options::default() });
     let id = world.lane("h1", &["h2"], 100_000);

@@ -40,15 +40,17 @@ fn a_lane_is_shared_with_the_same_user_for_the_same() {
 #[test]
 fn without_bounds_it_is_best_effort_and_says_why() {
     let mut held = held();
-    let resources = json!({"size_max_bytes": 68, "period_min_ns": 20_000_000, "latency_min_ns": 5, "jitter_max_ns": 6});
+    assert_eq!(held.answer(0).period_ns, 10_000_000, "what was asked for, though the lane's is shorter");
+    assert_eq!(held.terms().period_ns, 8_750_000);
+    let resources = json!({"size_max_bytes": 68, "period_min_ns": 17_500_000, "latency_min_ns": 5, "jitter_max_ns": 6});
     assert_eq!(held.reason_for(&json!({"resources": resources})), lane_reason::TE);
     held.granted(&resources);
-    assert_eq!(held.terms().period_ns, 20_000_000);
+    assert_eq!((held.terms().period_ns, held.answer(0).period_ns), (17_500_000, 20_000_000));
     assert_eq!(held.reason_for(&json!({"resources": resources})), 0);
     assert_eq!(held.reason_for(&json!({"resources": "UNBOUNDED"})), lane_reason::BW_EXCEEDED);
     held.granted(&json!("UNBOUNDED"));
     assert_eq!((held.bounded, held.type_of_service()), (false, BEST_EFFORT));
-    assert_eq!(held.terms().period_ns, 20_000_000, "it keeps to its terms all the same");
+    assert_eq!(held.terms().period_ns, 17_500_000, "it keeps to its terms all the same");
     assert_eq!(held.event(lane_reason::BW_EXCEEDED, 9).bounded, 0);
     held.granted(&resources);
     assert_eq!(held.type_of_service(), 0xb8);
@@ -81,4 +83,8 @@ fn what_exceeds_is_told_at_once_and_the_rest_in_its_time() {
     held.report_failed(&loud);
     assert_eq!(held.report(begun + second * 2, second).map(|report| report.exceeded), Some(3));
     assert_eq!(held.report(begun + second * 2, second), None);
+    // What goes on is one offence a second.
+    held.counters.exceeded.store(9, Ordering::Relaxed);
+    assert_eq!(held.report(begun + second * 5 / 2, second), None);
+    assert_eq!(held.report(begun + second * 3, second).map(|report| report.exceeded), Some(6));
 }
