@@ -248,7 +248,7 @@ const fn route(method: Method, path: &'static str, roles: &'static [Role]) -> Ro
     Route { method, path, roles }
 }
 
-const ROUTES: [Route; 16] = [
+const ROUTES: [Route; 17] = [
     route(Method::Post, "/v1/lanes", HOST),
     route(Method::Put, "/v1/lanes/{lane}", HOST),
     route(Method::Delete, "/v1/lanes/{lane}", BOTH),
@@ -257,6 +257,7 @@ const ROUTES: [Route; 16] = [
     route(Method::Post, "/v1/lanes/{lane}/usage", HOST),
     route(Method::Post, "/v1/lanes/{lane}/moved", HOST),
     route(Method::Post, "/v1/lanes/{lane}/reports", HOST),
+    route(Method::Post, "/v1/reports", HOST),
     route(Method::Post, "/v1/apps", HOST),
     route(Method::Delete, "/v1/apps/{app}", HOST),
     route(Method::Post, "/v1/monitors", HOST),
@@ -319,6 +320,7 @@ impl Handler for Core {
             (_, "/v1/lanes/{lane}/usage") => self.usage(&mut out, peer, lane, &request.body),
             (_, "/v1/lanes/{lane}/moved") => self.moved(&mut out, peer, lane, &request.body),
             (_, "/v1/lanes/{lane}/reports") => self.report(&mut out, peer, lane, &request.body),
+            (_, "/v1/reports") => self.reports(&mut out, peer, &request.body),
             (_, "/v1/apps") => self.join(&mut out, peer, &request.body),
             (_, "/v1/apps/{app}") => self.quit(&mut out, peer, request.parameter("app")),
             (_, "/v1/monitors") => self.monitor(&mut out, peer, &request.body),

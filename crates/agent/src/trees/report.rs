@@ -20,14 +20,20 @@ const LIMIT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(40);
 /// And the same tree after this: the controller that was told may have died with it.
 const ANEW: Duration = Duration::from_secs(5);
+/// Reports in one request; the others are told with the next.
+const REPORTS_MAX: usize = 256;
+
+/// A tree of another host's lane.
+type Key = (Source, u8);
 
 pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
     // Refused before Linux 6.12: it takes its turn then.
     let _ = fide_client::wake_eagerly();
     // What is missed now, and the generation that was reported last and when.
-    let mut missed: HashMap<(Source, u8), Option<(u32, Instant)>> = HashMap::new();
+    let mut missed: HashMap<Key, Option<(u32, Instant)>> = HashMap::new();
     loop {
         let wait = if missed.is_empty() { Duration::from_secs(3600) } else { AGAIN };
+        let mut all: Vec<(Key, Seen)> = Vec::new();
         match reports.recv_timeout(wait) {
             Ok(report) => {
                 for report in std::iter::once(report).chain(reports.try_iter()) {
@@ -36,24 +42,27 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
                         Seen::Lost => {
                             missed.entry(key).or_insert(None);
                         }
-                        Seen::Restored if missed.remove(&key).flatten().is_some() => {
-                            tell(&mut talk, key, report.seen);
-                        }
+                        Seen::Restored if missed.remove(&key).flatten().is_some() => all.push((key, report.seen)),
                         Seen::Restored => {}
-                        Seen::Copies(_) => {
-                            tell(&mut talk, key, report.seen);
-                        }
+                        Seen::Copies(_) => all.push((key, report.seen)),
                     }
                 }
             }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        for (key, told) in &mut missed {
+        let now = Instant::now();
+        for (key, told) in &missed {
             let Some(generation) = talk.generation(*key) else { continue };
-            let known = told.is_some_and(|(of, at)| of == generation && at.elapsed() < ANEW);
-            if !known && tell(&mut talk, *key, Seen::Lost) {
-                *told = Some((generation, Instant::now()));
+            if told.is_none_or(|(of, at)| of != generation || at.elapsed() >= ANEW) {
+                all.push((*key, Seen::Lost));
+            }
+        }
+        // All at once: what breaks one tree breaks others.
+        let told = tell(&mut talk, &all);
+        for (key, generation) in told {
+            if let Some(place) = missed.get_mut(&key) {
+                *place = Some((generation, now));
             }
         }
     }
@@ -61,38 +70,51 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
 
 impl Talk {
     /// Of the tree that was told last.
-    fn generation(&self, (source, plane): (Source, u8)) -> Option<u32> {
+    fn generation(&self, (source, plane): Key) -> Option<u32> {
         lock(&self.known).lanes.get(&source)?.generations.get(usize::from(plane)).copied().flatten()
     }
 }
 
-/// Whether the controller has heard it.
-fn tell(talk: &mut Talk, key: (Source, u8), seen: Seen) -> bool {
-    let ((host, label), plane) = key;
-    // Of a tree that the lane does not have there is nothing to tell.
-    let Some(generation) = talk.generation(key) else { return false };
-    let Some(lane) = lock(&talk.known).lanes.get(&(host, label)).map(|told| told.lane) else { return false };
-    let missing = !matches!(seen, Seen::Restored | Seen::Copies(Finding::Back));
-    let how = match seen {
-        Seen::Lost | Seen::Copies(Finding::Missing) => "does not come",
-        Seen::Copies(Finding::Slow) => "comes later than it may",
-        Seen::Restored | Seen::Copies(Finding::Back) => "comes again",
-    };
-    let sender = talk.config.member(host).name.as_str();
-    tracing::info!("tree {plane} of lane {lane} from {sender} {how}: the controller is told");
-    let body = json!({"tree": plane, "generation": generation, "missing": missing});
-    let path = format!("/v1/lanes/{lane}/reports");
-    let answered = lock(&talk.ordered).change(&mut talk.caller, Method::Post, &path, &body, LIMIT);
+/// Tells the controller; what it has heard, with the generation that it was told of.
+fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
+    let mut told = Vec::new();
+    let mut reports = Vec::new();
+    for (key, seen) in all.iter().take(REPORTS_MAX) {
+        let ((host, label), plane) = *key;
+        // Of a tree that the lane does not have there is nothing to tell.
+        let Some(generation) = talk.generation(*key) else { continue };
+        let Some(lane) = lock(&talk.known).lanes.get(&(host, label)).map(|told| told.lane) else { continue };
+        let missing = !matches!(seen, Seen::Restored | Seen::Copies(Finding::Back));
+        let how = match seen {
+            Seen::Lost | Seen::Copies(Finding::Missing) => "does not come",
+            Seen::Copies(Finding::Slow) => "comes later than it may",
+            Seen::Restored | Seen::Copies(Finding::Back) => "comes again",
+        };
+        let sender = talk.config.member(host).name.as_str();
+        tracing::info!("tree {plane} of lane {lane} from {sender} {how}: the controller is told");
+        reports.push(json!({"lane": lane, "tree": plane, "generation": generation, "missing": missing}));
+        told.push((*key, generation));
+    }
+    if reports.is_empty() {
+        return told;
+    }
+    let body = json!({ "reports": reports });
+    let answered = lock(&talk.ordered).change(&mut talk.caller, Method::Post, "/v1/reports", &body, LIMIT);
     match answered {
-        Ok(answered) if answered.status == 200 => true,
+        Ok(answered) if answered.status == 200 => {
+            for refused in answered.body["refused"].as_array().into_iter().flatten() {
+                tracing::warn!("the controller does not take a report: {refused}");
+            }
+            told
+        }
+        // Not again for these generations.
         Ok(answered) => {
-            tracing::warn!("the controller does not take a report: {}", answered.message());
-            // Not again for this generation.
-            true
+            tracing::warn!("the controller takes no reports: {}", answered.message());
+            told
         }
         Err(error) => {
-            tracing::warn!("the controller could not be told that plane {plane} of host {host} is missed: {error}");
-            false
+            tracing::warn!("the controller could not be told that {} trees are missed: {error}", reports.len());
+            Vec::new()
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::handler::{Answer, Peer};
 
 /// Times that reports are waited for before a tree is given up.
 const GATHER_ROUNDS: u32 = 2;
+/// Reports in one request.
+const REPORTS_MAX: usize = 1024;
 /// Gather times of the second one, and of what was reported before the tree was used.
 const GATHER_MORE: u64 = 10;
 
@@ -36,6 +38,28 @@ pub(super) struct Missed {
 }
 
 impl Core {
+    /// A receiver says how several trees reach it, each as in [`Core::report`]. What of it is refused is answered.
+    pub(super) fn reports(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Reports {
+            reports: Vec<Value>,
+        }
+        let Reports { reports } = parse(body)?;
+        if reports.len() > REPORTS_MAX {
+            let message = format!("{} reports; send at most {REPORTS_MAX} at once", reports.len());
+            return Err(Answer::error(422, "bad_request", message));
+        }
+        let mut refused = Vec::new();
+        for mut report in reports {
+            let lane = report.as_object_mut().and_then(|report| report.remove("lane")).unwrap_or_default();
+            if let Err(answer) = self.report(out, peer, &lane.to_string(), &report) {
+                refused.push(json!({"lane": lane, "error": answer.body["error"]}));
+            }
+        }
+        Ok(json!({"refused": refused}))
+    }
+
     /// A receiver says how a tree reaches it.
     pub(super) fn report(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
         #[derive(Deserialize)]

@@ -314,3 +314,23 @@ fn root_a_thin_network_carries_shorter_messages() {
     let (least, most) = (granted.iter().min().expect("three"), granted.iter().max().expect("three"));
     assert!(*least > 0 && least < most, "{granted:?}");
 }
+
+#[test]
+fn root_where_the_policy_is_to_stop_hosts_leave_while_they_are_still_heard() {
+    let Some(mut world) = world("without_redundancy = \"stop\"", "") else { return };
+    let mut two = world.program(2);
+    two.client.monitor("@h1", fide_client::Wanted::default()).expect("a monitor");
+    two.wait("h1 is up", |event| matches!(event, Event::Up { .. }).then_some(()));
+    // The only cable of h1 on one plane: there is no second tree from it, nor to it.
+    let link = world.fabric.link("h1", "l1a").expect("a cable");
+    world.fabric.cut_link(link, Cut::Carrier).expect("cut");
+    let why = two.wait("what became of h1", |event| match event {
+        Event::Verdict(verdict) => Some(verdict.reason),
+        _ => None,
+    });
+    assert_eq!(why, fide_client::Reason::Left, "it said goodbye over the plane that it still had");
+    world.until("h1's agent has ended", |world| {
+        let log = world.agents.log(1);
+        if log.contains("as the controller's policy is to stop") { Ok(()) } else { Err(log) }
+    });
+}

@@ -81,6 +81,27 @@ fn miss(world: &mut World, id: u64, host: &str, tree: u8, generation: u32) {
 }
 
 #[test]
+fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
+    let mut world = World::new(Options::default());
+    let ids: Vec<u64> = (0..2).map(|_| world.lane("h1", &["h2", "h4"], 200_000)).collect();
+    world.move_on("h1");
+    let report = |lane: u64, tree: u8| json!({"lane": lane, "tree": tree, "generation": 0, "missing": true});
+    let body = json!({"reports": [report(ids[0], 0), report(999, 0), report(ids[1], 7), report(ids[1], 0)]});
+    let (status, answer) = world.ask("h4", Method::Post, "/v1/reports", "", body);
+    assert_eq!(status, 200, "{answer}");
+    let refused: Vec<&str> =
+        answer["refused"].as_array().unwrap().iter().map(|r| r["error"]["code"].as_str().unwrap()).collect();
+    assert_eq!(refused, ["no_such_lane", "no_such_tree"]);
+    world.pass(5_000_000);
+    let generations: Vec<_> = ids.iter().map(|id| world.see(*id)["trees"].clone()).collect();
+    assert_eq!((&generations[0][0]["generation"], &generations[0][1]["generation"]), (&json!(1), &json!(0)));
+    assert_eq!((&generations[1][0]["generation"], &generations[1][1]["generation"]), (&json!(1), &json!(0)));
+    for body in [json!({}), json!({"reports": 3}), json!({"reports": vec![json!({}); 1025]})] {
+        assert_eq!(world.ask("h4", Method::Post, "/v1/reports", "", body).0, 422);
+    }
+}
+
+#[test]
 fn what_is_missed_before_the_sender_uses_a_tree_counts_only_if_it_lasts() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4"], 100_000);
