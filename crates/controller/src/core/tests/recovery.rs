@@ -84,6 +84,7 @@ fn miss(world: &mut World, id: u64, host: &str, tree: u8, generation: u32) {
 fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
     let mut world = World::new(Options::default());
     let ids: Vec<u64> = (0..2).map(|_| world.lane("h1", &["h2", "h4"], 200_000)).collect();
+    world.pass(100_000_000);
     world.move_on("h1");
     let report = |lane: u64, tree: u8| json!({"lane": lane, "tree": tree, "generation": 0, "missing": true});
     let body = json!({"reports": [report(ids[0], 0), report(999, 0), report(ids[1], 7), report(ids[1], 0)]});
