@@ -62,7 +62,7 @@ impl Site {
                 program: Some(program.clone()),
                 figures,
                 network_extra: LIMITS.to_owned(),
-                extra: "suspicion_ms = 1000\nretry_ms = 200\ngrace_ms = 20".to_owned(),
+                extra: "suspicion_ms = 1000\nretry_ms = 200\ngrace_ms = 10".to_owned(),
                 env: Vec::new(),
             },
         )?;
