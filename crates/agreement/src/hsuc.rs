@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hierarchical stabilizing uniform consensus (FiDe App. A.3, Alg. 3) over optimistic stabilizing reliable broadcast (App. A.2,
+//! Alg. 2), as a log: one instance after the other, several of them under way.
+//!
+//! The live member with the lowest id leads. It proposes, all members adopt and acknowledge, and when all that live have, it
+//! decides and tells. When it crashes, the next one proposes what it has adopted. Whoever has decided knows that all had adopted.
+//!
+//! **What is other than published**, and why (`docs/errata.md` has the counterexamples):
+//!
+//! - Acknowledgements carry the round, so that one of a former round does not count in a later one, and instances carry their
+//!   number in every message. What a round has gathered begins anew with it.
+//! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at the crash only what was
+//!   there by then; what comes later would stay with one member.
+//! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a proposal that nobody makes
+//!   (line 8), and is stuck.
+//! - A crash is looked at as an acknowledgement is: the last one that was waited for may be that of the dead.
+//!
+//! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has told decision i - W. So who
+//! learns decision i knows that all live members have decision i - W: that is the stability of Alg. 3, line 30, which it publishes
+//! for W = 1. A leader proposes at most W instances beyond the last one that it has told; a member that is W behind it still
+//! has room for them. So every buffer has its place: W decisions that may have to be relayed, 2 W instances to come.
+
+use std::collections::VecDeque;
+
+use fide_detector::HostSet;
+
+use crate::{
+    Agreement, Decision, Refused, batch,
+    message::{Message, MessageError},
+};
+
+/// Instances under way, at most.
+pub const WINDOW_MAX: u64 = 1024;
+
+/// What a group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// 1..=64.
+    pub me: u16,
+    pub members: HostSet,
+    /// Instances under way at once, from 1.
+    pub window: u64,
+    /// Longest value of an instance, bytes.
+    pub value_max: usize,
+}
+
+/// Why there is no such group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("member {me} is not in its own list of members")]
+    NotAMember { me: u16 },
+    #[error("a window of {window} instances; 1 to {WINDOW_MAX} are possible")]
+    Window { window: u64 },
+    #[error("values of {max} bytes have no room for a proposal; {} are the least", batch::PREFIX_LEN + 1)]
+    ValueMax { max: usize },
+}
+
+/// What is known of one instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Slot {
+    instance: u64,
+    /// Whose proposal is adopted; 0: none yet.
+    round: u16,
+    /// Of my own round.
+    acks: HostSet,
+    /// The round that was acknowledged last.
+    acked: u16,
+    decided: bool,
+    value: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Propose,
+    Ack,
+    Decide,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Out {
+    to: HostSet,
+    kind: Kind,
+    instance: u64,
+    round: u16,
+}
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hsuc {
+    me: u16,
+    members: HostSet,
+    correct: HostSet,
+    window: u64,
+    value_max: usize,
+    /// Instances up to this one have been told.
+    delivered: u64,
+    /// The highest instance in which anything was proposed.
+    seen: u64,
+    slots: Box<[Slot]>,
+    /// Proposals that wait for the next instance.
+    waiting: Vec<u8>,
+    out: VecDeque<Out>,
+}
+
+impl Hsuc {
+    /// A member that has decided nothing yet.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        let Config { me, members, window, value_max } = *config;
+        if !members.contains(me) {
+            return Err(ConfigError::NotAMember { me });
+        }
+        if !(1..=WINDOW_MAX).contains(&window) {
+            return Err(ConfigError::Window { window });
+        }
+        if value_max <= batch::PREFIX_LEN {
+            return Err(ConfigError::ValueMax { max: value_max });
+        }
+        let slots = usize::try_from(3 * window).expect("at most 3072");
+        Ok(Self {
+            me,
+            members,
+            correct: members,
+            window,
+            value_max,
+            delivered: 0,
+            seen: 0,
+            slots: vec![Slot::default(); slots].into_boxed_slice(),
+            waiting: Vec::with_capacity(value_max),
+            out: VecDeque::new(),
+        })
+    }
+
+    /// Members that are not known to have crashed.
+    #[must_use]
+    pub fn correct(&self) -> HostSet {
+        self.correct
+    }
+
+    /// Instances up to this one have been told.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    fn others(&self) -> HostSet {
+        let mut others = self.correct;
+        others.remove(self.me);
+        others
+    }
+
+    fn leads(&self) -> bool {
+        self.leader() == self.me
+    }
+
+    fn position(&self, instance: u64) -> usize {
+        usize::try_from(instance % self.slots.len() as u64).expect("below the number of slots")
+    }
+
+    /// What is known of an instance that has a place here.
+    fn slot(&self, instance: u64) -> Option<&Slot> {
+        Some(&self.slots[self.position(instance)]).filter(|slot| slot.instance == instance && instance > 0)
+    }
+
+    /// The place of an instance that is neither stable nor beyond reach.
+    fn claim(&mut self, instance: u64) -> &mut Slot {
+        debug_assert!(instance + self.window > self.delivered && instance <= self.delivered + 2 * self.window);
+        let position = self.position(instance);
+        let slot = &mut self.slots[position];
+        if slot.instance != instance {
+            let value = std::mem::take(&mut slot.value);
+            *slot = Slot { instance, value, ..Slot::default() };
+            slot.value.clear();
+        }
+        slot
+    }
+
+    fn send(&mut self, to: HostSet, kind: Kind, instance: u64, round: u16) {
+        if !to.is_empty() {
+            self.out.push_back(Out { to, kind, instance, round });
+        }
+    }
+
+    /// Proposes what has come to wait, as far as the window reaches.
+    fn lead(&mut self) {
+        while self.leads() && !self.waiting.is_empty() && self.seen < self.delivered + self.window {
+            let instance = self.seen.max(self.delivered) + 1;
+            let mut waiting = std::mem::take(&mut self.waiting);
+            let slot = self.claim(instance);
+            std::mem::swap(&mut slot.value, &mut waiting);
+            waiting.clear();
+            self.waiting = waiting;
+            self.propose_in(instance);
+        }
+    }
+
+    /// Proposes what the instance's place holds, in my round.
+    fn propose_in(&mut self, instance: u64) {
+        let (me, others) = (self.me, self.others());
+        self.seen = self.seen.max(instance);
+        let slot = self.claim(instance);
+        slot.round = me;
+        slot.acks = HostSet::EMPTY;
+        slot.acks.insert(me);
+        self.send(others, Kind::Propose, instance, me);
+        self.decide(instance);
+    }
+
+    /// Decides if all that live have acknowledged my proposal (line 20).
+    fn decide(&mut self, instance: u64) {
+        let (me, correct, others) = (self.me, self.correct, self.others());
+        let position = self.position(instance);
+        let slot = &mut self.slots[position];
+        if slot.instance != instance || slot.decided || slot.round != me || !correct.minus(slot.acks).is_empty() {
+            return;
+        }
+        slot.decided = true;
+        self.send(others, Kind::Decide, instance, me);
+    }
+
+    /// Acknowledges what is adopted and was not acknowledged yet, as far as the window reaches.
+    fn acknowledge(&mut self, instance: u64) {
+        let reach = self.delivered + self.window;
+        let (me, correct, position) = (self.me, self.correct, self.position(instance));
+        let slot = &mut self.slots[position];
+        let due = slot.instance == instance && !slot.decided && slot.round != 0 && slot.acked != slot.round;
+        if !due || instance > reach || slot.round == me || !correct.contains(slot.round) {
+            return;
+        }
+        slot.acked = slot.round;
+        let mut to = HostSet::EMPTY;
+        to.insert(slot.round);
+        let round = slot.round;
+        self.send(to, Kind::Ack, instance, round);
+    }
+
+    /// Everything between the last instance told and the highest that is known.
+    fn open(&self) -> std::ops::RangeInclusive<u64> {
+        self.delivered + 1..=self.seen
+    }
+
+    fn adopt(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) -> Result<(), MessageError> {
+        if round != from {
+            return Err(MessageError::Impostor { from, round });
+        }
+        // What comes late of a dead leader was decided by nobody: I have not acknowledged it.
+        if instance <= self.delivered || !self.correct.contains(from) {
+            return Ok(());
+        }
+        self.seen = self.seen.max(instance);
+        let slot = self.claim(instance);
+        // Line 14; what a decided instance's leader proposes again is known by whoever has not crashed.
+        if !slot.decided && round >= slot.round {
+            if round > slot.round {
+                slot.value.clear();
+                slot.value.extend_from_slice(value);
+                slot.round = round;
+            }
+            self.acknowledge(instance);
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, instance: u64, round: u16, value: &[u8]) {
+        if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
+            return;
+        }
+        self.seen = self.seen.max(instance);
+        let slot = self.claim(instance);
+        slot.value.clear();
+        slot.value.extend_from_slice(value);
+        slot.round = round;
+        slot.decided = true;
+        if !self.correct.contains(round) {
+            // It may have reached nobody else, and there is no crash to come at which it would be relayed.
+            self.send(self.others(), Kind::Decide, instance, round);
+        }
+    }
+}
+
+impl Agreement for Hsuc {
+    fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
+        if !self.leads() {
+            return Err(Refused::NotLeader { leader: self.leader() });
+        }
+        let (len, max) = (value.len(), self.value_max - batch::PREFIX_LEN);
+        if len > max {
+            return Err(Refused::TooLong { len, max });
+        }
+        if !batch::push(&mut self.waiting, value, self.value_max) {
+            return Err(Refused::Full);
+        }
+        self.lead();
+        Ok(())
+    }
+
+    fn receive(&mut self, from: u16, message: &Message<'_>) -> Result<(), MessageError> {
+        let (instance, round, value) = (message.instance(), message.round(), message.value());
+        for member in [from, round] {
+            if !self.members.contains(member) {
+                return Err(MessageError::Stranger { member });
+            }
+        }
+        if value.len() > self.value_max {
+            return Err(MessageError::TooLong { len: value.len(), max: self.value_max });
+        }
+        if instance == 0 || instance > self.delivered + 2 * self.window {
+            return Err(MessageError::Future { instance, delivered: self.delivered });
+        }
+        match message {
+            Message::Propose { .. } => self.adopt(from, instance, round, value)?,
+            Message::Ack { .. } => {
+                let position = self.position(instance);
+                let slot = &mut self.slots[position];
+                if slot.instance == instance && round == self.me && slot.round == self.me {
+                    slot.acks.insert(from);
+                    self.decide(instance);
+                }
+            }
+            Message::Decide { .. } => self.learn(instance, round, value),
+        }
+        Ok(())
+    }
+
+    fn crashed(&mut self, member: u16) {
+        if !self.correct.contains(member) || member == self.me {
+            return;
+        }
+        let led = self.leader() == member;
+        self.correct.remove(member);
+        // Alg. 2, line 14: what may have reached only some.
+        let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
+        for instance in unstable {
+            if let Some(slot) = self.slot(instance).filter(|slot| slot.decided) {
+                self.send(self.others(), Kind::Decide, instance, slot.round);
+            }
+        }
+        if !self.leads() {
+            return;
+        }
+        for instance in self.open() {
+            if self.slot(instance).is_some_and(|slot| slot.decided) {
+                continue;
+            }
+            if led {
+                // What was adopted; where nothing was, nobody can have decided anything, and an empty value closes the gap.
+                self.propose_in(instance);
+            } else {
+                self.decide(instance);
+            }
+        }
+        self.lead();
+    }
+
+    fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
+        loop {
+            let Out { to, kind, instance, round } = self.out.pop_front()?;
+            let position = self.position(instance);
+            let slot = &self.slots[position];
+            // Whoever has crashed since needs nothing; an instance that is stable by now is known to all.
+            let to = to.and(self.correct);
+            if to.is_empty() || slot.instance != instance {
+                continue;
+            }
+            let value: &[u8] = &self.slots[position].value;
+            return Some((
+                to,
+                match kind {
+                    Kind::Propose => Message::Propose { instance, round, value },
+                    Kind::Ack => Message::Ack { instance, round },
+                    Kind::Decide => Message::Decide { instance, round, value },
+                },
+            ));
+        }
+    }
+
+    fn poll_decision(&mut self) -> Option<Decision<'_>> {
+        let instance = self.delivered + 1;
+        if !self.slot(instance).is_some_and(|slot| slot.decided) {
+            return None;
+        }
+        self.delivered = instance;
+        // The window has moved on.
+        self.acknowledge(instance + self.window);
+        self.lead();
+        let position = self.position(instance);
+        Some(Decision { instance, value: &self.slots[position].value })
+    }
+
+    fn leader(&self) -> u16 {
+        self.correct.iter().next().unwrap_or(self.me)
+    }
+}
+
+#[cfg(test)]
+mod tests;

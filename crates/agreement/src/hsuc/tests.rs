@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+mod world;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use world::World;
+
+fn config(me: u16, members: usize, window: u64) -> Config {
+    Config { me, members: HostSet::first(members), window, value_max: 64 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever the order of messages, whoever crashes wherever: logs are prefixes of each other, hold what was proposed and
+    /// nothing twice; once the world is quiet all who live have the same.
+    #[test]
+    fn members_agree_whatever_happens(
+        members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
+    ) {
+        let mut world = World::new(members, window);
+        for (what, which) in steps {
+            world.step(what, which);
+            world.check()?;
+        }
+        world.calm();
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
+
+/// Runs until nothing is under way, in rounds: a message that is sent in one round arrives in the next. How many rounds it took
+/// until all had decided, and how many messages were sent.
+fn rounds(world: &mut World) -> (usize, usize) {
+    let (mut rounds, mut sent) = (0, 0);
+    while !world.network.is_empty() {
+        let now = std::mem::take(&mut world.network);
+        sent += now.len();
+        rounds += 1;
+        for (from, to, bytes) in now {
+            world.deliver(from, to, &bytes);
+        }
+    }
+    (rounds, sent)
+}
+
+/// FiDe Table 1.
+#[test]
+fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
+    for members in 2..=9 {
+        let mut world = World::new(members, 1);
+        world.propose(1);
+        assert_eq!(rounds(&mut world), (3, 3 * (members - 1)), "{members} members");
+        assert!((1..=members as u16).all(|member| world.log(member).len() == 1));
+    }
+}
+
+/// App. A.3, "Complexity": two more delays for a leader's crash, and relaying by each of the others to each.
+#[test]
+fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
+    for members in 3..=9usize {
+        let mut world = World::new(members, 1);
+        // One decided, the next proposed to all, and acknowledged by nobody yet.
+        world.propose(1);
+        rounds(&mut world);
+        world.propose(1);
+        let proposals = std::mem::take(&mut world.network);
+        for (from, to, bytes) in proposals {
+            world.deliver(from, to, &bytes);
+        }
+        world.crash(1, 0);
+        world.network.clear();
+        while world.notice(0) {}
+        let others = members - 1;
+        let relays = others * (others - 1);
+        // The new leader proposes; its proposal, acknowledgements, its decision.
+        assert_eq!(rounds(&mut world), (3, relays + 3 * (others - 1)), "{members} members");
+        assert!((2..=members as u16).all(|member| world.log(member).len() == 2));
+    }
+}
+
+#[test]
+fn all_but_one_may_crash() {
+    let mut world = World::new(5, 2);
+    for dead in 1..5 {
+        world.propose(dead);
+        world.propose(dead);
+        rounds(&mut world);
+        world.crash(dead, 0);
+        while world.notice(0) {}
+        rounds(&mut world);
+    }
+    world.propose(5);
+    assert_eq!(world.log(5).len(), 9);
+    world.check().unwrap();
+}
+
+/// Alg. 2 relays at the crash only. Here the decision comes after it.
+#[test]
+fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
+    let mut world = World::new(3, 1);
+    world.propose(1);
+    let now = std::mem::take(&mut world.network);
+    now.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
+    let acks = std::mem::take(&mut world.network);
+    acks.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
+    assert_eq!(world.log(1).len(), 1);
+    // Its decision is on the way to 3 only, and comes after the word of its death.
+    let late: Vec<_> = world.network.iter().filter(|(_, to, _)| *to == 3).cloned().collect();
+    world.crash(1, 0);
+    world.network.clear();
+    while world.notice(0) {}
+    for (from, to, bytes) in late {
+        world.deliver(from, to, &bytes);
+    }
+    rounds(&mut world);
+    assert_eq!((world.log(2), world.log(3)), (world.log(1), world.log(1)));
+}
+
+#[test]
+fn what_no_member_of_this_group_sends_changes_nothing() {
+    let mut member = Hsuc::new(&config(2, 3, 2)).unwrap();
+    let before = member.clone();
+    let refused: BTreeMap<&str, (u16, Message<'_>)> = BTreeMap::from([
+        ("4 is none of this group", (4, Message::Ack { instance: 1, round: 2 })),
+        ("9 is none of this group", (1, Message::Ack { instance: 1, round: 9 })),
+        ("a proposal of round 1 from member 3", (3, Message::Propose { instance: 1, round: 1, value: b"x" })),
+        ("instance 5, while 0", (1, Message::Propose { instance: 5, round: 1, value: b"x" })),
+        ("instance 0", (1, Message::Decide { instance: 0, round: 1, value: b"x" })),
+        ("instance 18446744073709551615", (1, Message::Ack { instance: u64::MAX, round: 2 })),
+        ("a value of 65 bytes", (1, Message::Decide { instance: 1, round: 1, value: &[0; 65] })),
+    ]);
+    for (says, (from, message)) in refused {
+        let error = member.receive(from, &message).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    // An acknowledgement of nothing, and of another round.
+    member.receive(3, &Message::Ack { instance: 1, round: 2 }).unwrap();
+    member.receive(3, &Message::Ack { instance: 1, round: 1 }).unwrap();
+    assert_eq!(member, before);
+    assert_eq!(member.propose(b"x"), Err(Refused::NotLeader { leader: 1 }));
+    assert_eq!(Hsuc::new(&config(4, 3, 1)), Err(ConfigError::NotAMember { me: 4 }));
+    assert_eq!(Hsuc::new(&config(1, 3, 0)), Err(ConfigError::Window { window: 0 }));
+    assert_eq!(Hsuc::new(&Config { value_max: 4, ..config(1, 3, 1) }), Err(ConfigError::ValueMax { max: 4 }));
+}
+
+#[test]
+fn proposals_share_an_instance_and_wait_within_bounds() {
+    let mut leader = Hsuc::new(&config(1, 2, 1)).unwrap();
+    assert_eq!(leader.propose(&[0; 61]), Err(Refused::TooLong { len: 61, max: 60 }));
+    leader.propose(b"first").unwrap();
+    // The window is used up: these wait for the next instance, together.
+    for _ in 0..8 {
+        leader.propose(b"next").unwrap();
+    }
+    assert_eq!(leader.propose(b"next"), Err(Refused::Full));
+    while leader.poll_transmit().is_some() {}
+    leader.receive(2, &Message::Ack { instance: 1, round: 1 }).unwrap();
+    assert_eq!(batch::values(leader.poll_decision().unwrap().value).collect::<Vec<_>>(), [b"first"]);
+    let sent: Vec<_> = std::iter::from_fn(|| leader.poll_transmit().map(|(_, message)| message.instance())).collect();
+    assert_eq!(sent, [1, 2]);
+    leader.receive(2, &Message::Ack { instance: 2, round: 1 }).unwrap();
+    assert_eq!(batch::values(leader.poll_decision().unwrap().value).count(), 8);
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Members, the messages between them, and what a schedule does to both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::test_runner::TestCaseError;
+
+use super::super::*;
+
+type Checked = Result<(), TestCaseError>;
+
+pub(super) struct World {
+    members: BTreeMap<u16, Hsuc>,
+    dead: BTreeSet<u16>,
+    /// Sender, receiver, bytes. Of a sender that lives nothing is ever lost.
+    pub(super) network: Vec<(u16, u16, Vec<u8>)>,
+    /// Who is to be told of whose crash.
+    notices: Vec<(u16, u16)>,
+    logs: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
+    /// By whom each value was proposed; values are numbers that are used once.
+    proposed: BTreeMap<Vec<u8>, u16>,
+}
+
+impl World {
+    pub(super) fn new(members: usize, window: u64) -> Self {
+        let of = |me| Hsuc::new(&super::config(me, members, window)).expect("a member");
+        let ids = 1..=u16::try_from(members).expect("few");
+        Self {
+            members: ids.clone().map(|me| (me, of(me))).collect(),
+            dead: BTreeSet::new(),
+            network: Vec::new(),
+            notices: Vec::new(),
+            logs: ids.map(|me| (me, Vec::new())).collect(),
+            proposed: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn log(&self, member: u16) -> &Vec<(u64, Vec<u8>)> {
+        &self.logs[&member]
+    }
+
+    fn alive(&self) -> Vec<u16> {
+        self.members.keys().copied().filter(|member| !self.dead.contains(member)).collect()
+    }
+
+    /// What follows from the last call at a member: decisions, then messages; only the first `until` copies leave.
+    fn drain(&mut self, member: u16, until: usize) {
+        let node = self.members.get_mut(&member).expect("a member");
+        let mut copies = 0;
+        loop {
+            let mut anything = false;
+            while let Some(Decision { instance, value }) = node.poll_decision() {
+                self.logs.get_mut(&member).expect("a log").push((instance, value.to_vec()));
+                anything = true;
+            }
+            while let Some((to, message)) = node.poll_transmit() {
+                anything = true;
+                for receiver in to.iter() {
+                    copies += 1;
+                    if copies <= until {
+                        let mut bytes = Vec::new();
+                        message.write(&mut bytes);
+                        self.network.push((member, receiver, bytes));
+                    }
+                }
+            }
+            if !anything {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn propose(&mut self, member: u16) {
+        let value = (self.proposed.len() as u32 + 1).to_le_bytes().to_vec();
+        let node = self.members.get_mut(&member).expect("a member");
+        if !self.dead.contains(&member) && node.propose(&value).is_ok() {
+            self.proposed.insert(value, member);
+            self.drain(member, usize::MAX);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, from: u16, to: u16, bytes: &[u8]) {
+        if !self.dead.contains(&to) {
+            let message = Message::read(bytes).expect("a message");
+            let node = self.members.get_mut(&to).expect("a member");
+            node.receive(from, &message).expect("members send what members take");
+            self.drain(to, usize::MAX);
+        }
+    }
+
+    /// A member crashes after it has done one thing more, and sent only the first copies of what follows.
+    pub(super) fn crash(&mut self, member: u16, copies: usize) {
+        if self.dead.contains(&member) || self.alive().len() == 1 {
+            return;
+        }
+        if copies > 0 {
+            if let Some(at) = self.network.iter().position(|(_, to, _)| *to == member) {
+                let (from, _, bytes) = self.network.remove(at);
+                let message = Message::read(&bytes).expect("a message");
+                let node = self.members.get_mut(&member).expect("a member");
+                node.receive(from, &message).expect("members send what members take");
+            }
+            self.drain(member, copies - 1);
+        }
+        self.dead.insert(member);
+        self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
+    }
+
+    /// Tells one survivor of one crash.
+    pub(super) fn notice(&mut self, which: usize) -> bool {
+        if self.notices.is_empty() {
+            return false;
+        }
+        let (survivor, dead) = self.notices.remove(which % self.notices.len());
+        if !self.dead.contains(&survivor) {
+            self.members.get_mut(&survivor).expect("a member").crashed(dead);
+            self.drain(survivor, usize::MAX);
+        }
+        true
+    }
+
+    fn deliver_any(&mut self, which: usize) {
+        if !self.network.is_empty() {
+            let (from, to, bytes) = self.network.swap_remove(which % self.network.len());
+            self.deliver(from, to, &bytes);
+        }
+    }
+
+    pub(super) fn step(&mut self, what: u8, which: u16) {
+        let (alive, index) = (self.alive(), usize::from(which));
+        match what {
+            0..20 => self.propose(alive[index % alive.len()]),
+            20..80 => self.deliver_any(index),
+            80..90 => {
+                self.notice(index);
+            }
+            90..95 => self.crash(alive[index % alive.len()], index / 7 % 8),
+            // What the dead have sent may be lost.
+            _ => {
+                let dead: Vec<usize> =
+                    (0..self.network.len()).filter(|at| self.dead.contains(&self.network[*at].0)).collect();
+                if !dead.is_empty() {
+                    self.network.swap_remove(dead[index % dead.len()]);
+                }
+            }
+        }
+    }
+
+    /// Everything that is under way arrives.
+    pub(super) fn calm(&mut self) {
+        loop {
+            if !self.notice(0) && self.network.is_empty() {
+                return;
+            }
+            self.deliver_any(0);
+        }
+    }
+
+    pub(super) fn check(&self) -> Checked {
+        let longest = self.logs.values().max_by_key(|log| log.len()).expect("members");
+        for (member, log) in &self.logs {
+            // Uniform agreement: also of those who have crashed.
+            if !longest.starts_with(log) {
+                return Err(TestCaseError::fail(format!("{member} has {log:?}, another has {longest:?}")));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (at, (instance, value)) in longest.iter().enumerate() {
+            if *instance != at as u64 + 1 {
+                return Err(TestCaseError::fail(format!("instance {instance} at {at}")));
+            }
+            for value in batch::values(value) {
+                if !self.proposed.contains_key(value) || !seen.insert(value.to_vec()) {
+                    return Err(TestCaseError::fail(format!("{value:?} was never proposed, or decided twice")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Termination: whoever lives has decided all that anybody who lives has proposed.
+    pub(super) fn check_quiet(&self) -> Checked {
+        let alive = self.alive();
+        let log = self.log(alive[0]);
+        let decided: BTreeSet<&[u8]> = log.iter().flat_map(|(_, value)| batch::values(value)).collect();
+        for member in &alive {
+            if self.log(*member) != log {
+                return Err(TestCaseError::fail(format!(
+                    "{member} has {:?}, {} has {log:?}",
+                    self.log(*member),
+                    alive[0]
+                )));
+            }
+        }
+        for (value, by) in &self.proposed {
+            if alive.contains(by) && !decided.contains(value.as_slice()) {
+                return Err(TestCaseError::fail(format!("{value:?} of {by} was not decided: {log:?}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agreement that needs no quorum: it survives all crashes but one, as the detector is right about them (FiDe §4, App. A).
+//!
+//! - [`message`]: what members send each other, as values and as bytes.
+//! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
+//! - [`batch`]: many proposals in one instance.
+//!
+//! A protocol is fed what happens ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]) and asked what follows
+//! ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
+//!
+//! **What it stands on.** Links between members that live lose nothing, duplicate nothing that matters and may reorder; a crash is told
+//! by a detector that is right (`trust = "network"`, the published level). The order of events at one member is the caller's: each
+//! call is one atomic step.
+//!
+//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod hsuc;
+pub mod message;
+
+pub use fide_detector::HostSet;
+pub use hsuc::{Config, ConfigError, Hsuc};
+pub use message::{Message, MessageError};
+
+/// A decided instance, told in order, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision<'a> {
+    /// From 1.
+    pub instance: u64,
+    /// What was decided; empty where a leader had nothing to propose and closed a gap.
+    pub value: &'a [u8],
+}
+
+/// Why a proposal is not taken. Nothing has changed then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("member {leader} leads; propose there")]
+    NotLeader { leader: u16 },
+    #[error("a value of {len} bytes; at most {max} fit, send the rest ahead")]
+    TooLong { len: usize, max: usize },
+    #[error("as many proposals wait as fit one instance; propose again after the next decision")]
+    Full,
+}
+
+/// A protocol by which members agree on a log.
+pub trait Agreement {
+    /// Proposes a value for one of the next instances.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    fn propose(&mut self, value: &[u8]) -> Result<(), Refused>;
+
+    /// A message of another member has come.
+    ///
+    /// # Errors
+    /// [`MessageError`]: it is none that a member of this group sends; nothing has changed.
+    fn receive(&mut self, from: u16, message: &Message<'_>) -> Result<(), MessageError>;
+
+    /// The detector says that a member has crashed. Its messages may still come.
+    fn crashed(&mut self, member: u16);
+
+    /// The next message to be sent, and to whom. To be asked until there is none, after each call of the others.
+    fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)>;
+
+    /// The next decision. To be asked until there is none, before anything else is fed: what is not taken holds up later ones.
+    fn poll_decision(&mut self) -> Option<Decision<'_>>;
+
+    /// Who leads, as far as this member knows.
+    fn leader(&self) -> u16;
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages between members. Little-endian:
+//!
+//! ```text
+//!  0 u8  kind: 1 propose, 2 ack, 3 decide
+//!  1 u8  version, 1
+//!  2 u16 round: the member whose proposal it is
+//!  4 u64 instance
+//! 12 u32 len, then len bytes of the value; 0 in an ack
+//! ```
+
+/// Bytes before the value.
+pub const HEADER_LEN: usize = 16;
+const VERSION: u8 = 1;
+
+/// One message. `round` is the member that proposed: it names the round, as every leader has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Message<'a> {
+    /// "Adopt this" (Alg. 3, lines 12 and 29).
+    Propose { instance: u64, round: u16, value: &'a [u8] },
+    /// "I have adopted yours" (line 17).
+    Ack { instance: u64, round: u16 },
+    /// "All have" (line 21; Alg. 2, lines 6 and 16).
+    Decide { instance: u64, round: u16, value: &'a [u8] },
+}
+
+/// Why a message is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    #[error("{len} bytes; a message has {HEADER_LEN} and its value")]
+    Length { len: usize },
+    #[error("version {version}; this program speaks {VERSION}")]
+    Version { version: u8 },
+    #[error("kind {kind}; 1 (propose), 2 (ack) and 3 (decide) are known")]
+    Kind { kind: u8 },
+    #[error("member {member} is none of this group; do all members have the same list?")]
+    Stranger { member: u16 },
+    #[error("a proposal of round {round} from member {from}: only {round} itself proposes in it")]
+    Impostor { from: u16, round: u16 },
+    #[error("instance {instance}, while {delivered} are decided here: nobody can be that far ahead")]
+    Future { instance: u64, delivered: u64 },
+    #[error("a value of {len} bytes; the members' limit is {max}")]
+    TooLong { len: usize, max: usize },
+}
+
+impl<'a> Message<'a> {
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        match *self {
+            Self::Propose { instance, .. } | Self::Ack { instance, .. } | Self::Decide { instance, .. } => instance,
+        }
+    }
+
+    #[must_use]
+    pub fn round(&self) -> u16 {
+        match *self {
+            Self::Propose { round, .. } | Self::Ack { round, .. } | Self::Decide { round, .. } => round,
+        }
+    }
+
+    /// Empty in an ack.
+    #[must_use]
+    pub fn value(&self) -> &'a [u8] {
+        match *self {
+            Self::Propose { value, .. } | Self::Decide { value, .. } => value,
+            Self::Ack { .. } => &[],
+        }
+    }
+
+    /// Appends its bytes.
+    ///
+    /// # Panics
+    /// If the value is longer than 4 GiB.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let kind = match self {
+            Self::Propose { .. } => 1,
+            Self::Ack { .. } => 2,
+            Self::Decide { .. } => 3,
+        };
+        out.extend_from_slice(&[kind, VERSION]);
+        out.extend_from_slice(&self.round().to_le_bytes());
+        out.extend_from_slice(&self.instance().to_le_bytes());
+        out.extend_from_slice(&u32::try_from(self.value().len()).expect("a value below 4 GiB").to_le_bytes());
+        out.extend_from_slice(self.value());
+    }
+
+    /// Reads what [`Message::write`] wrote.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn read(bytes: &'a [u8]) -> Result<Self, MessageError> {
+        let wrong = MessageError::Length { len: bytes.len() };
+        let (header, value) = bytes.split_at_checked(HEADER_LEN).ok_or(wrong)?;
+        if header[1] != VERSION {
+            return Err(MessageError::Version { version: header[1] });
+        }
+        let round = u16::from_le_bytes([header[2], header[3]]);
+        let instance = u64::from_le_bytes(header[4..12].try_into().expect("8 bytes"));
+        let len = u32::from_le_bytes(header[12..16].try_into().expect("4 bytes"));
+        if usize::try_from(len) != Ok(value.len()) {
+            return Err(wrong);
+        }
+        match header[0] {
+            1 => Ok(Self::Propose { instance, round, value }),
+            2 if value.is_empty() => Ok(Self::Ack { instance, round }),
+            2 => Err(wrong),
+            3 => Ok(Self::Decide { instance, round, value }),
+            kind => Err(MessageError::Kind { kind }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(kind in 0..3, instance: u64, round: u16, value in prop::collection::vec(any::<u8>(), 0..100)) {
+            let message = match kind {
+                0 => Message::Propose { instance, round, value: &value },
+                1 => Message::Ack { instance, round },
+                _ => Message::Decide { instance, round, value: &value },
+            };
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            prop_assert_eq!(Message::read(&bytes), Ok(message));
+            bytes.pop();
+            prop_assert_eq!(Message::read(&bytes), Err(MessageError::Length { len: bytes.len() }));
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(message) = Message::read(&bytes) {
+                let mut again = Vec::new();
+                message.write(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+}
