@@ -183,8 +183,18 @@ impl Hsuc {
         }
     }
 
-    /// Proposes what has come to wait, as far as the window reaches.
+    /// Proposes what a dead leader has left, then what has come to wait; as far as the window reaches, as I acknowledge my own
+    /// proposals too.
     fn lead(&mut self) {
+        if !self.leads() {
+            return;
+        }
+        for instance in self.delivered + 1..=self.seen.min(self.delivered + self.window) {
+            // Where nothing was adopted nobody can have decided anything: an empty value closes the gap.
+            if self.slot(instance).is_none_or(|slot| !slot.decided && slot.round != self.me) {
+                self.propose_in(instance);
+            }
+        }
         while self.leads() && !self.waiting.is_empty() && self.seen < self.delivered + self.window {
             let instance = self.seen.max(self.delivered) + 1;
             let mut waiting = std::mem::take(&mut self.waiting);
@@ -234,11 +244,6 @@ impl Hsuc {
         to.insert(slot.round);
         let round = slot.round;
         self.send(to, Kind::Ack, instance, round);
-    }
-
-    /// Everything between the last instance told and the highest that is known.
-    fn open(&self) -> std::ops::RangeInclusive<u64> {
-        self.delivered + 1..=self.seen
     }
 
     fn adopt(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) -> Result<(), MessageError> {
@@ -328,7 +333,6 @@ impl Agreement for Hsuc {
         if !self.correct.contains(member) || member == self.me {
             return;
         }
-        let led = self.leader() == member;
         self.correct.remove(member);
         // Alg. 2, line 14: what may have reached only some.
         let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
@@ -337,19 +341,9 @@ impl Agreement for Hsuc {
                 self.send(self.others(), Kind::Decide, instance, slot.round);
             }
         }
-        if !self.leads() {
-            return;
-        }
-        for instance in self.open() {
-            if self.slot(instance).is_some_and(|slot| slot.decided) {
-                continue;
-            }
-            if led {
-                // What was adopted; where nothing was, nobody can have decided anything, and an empty value closes the gap.
-                self.propose_in(instance);
-            } else {
-                self.decide(instance);
-            }
+        // It may be the last acknowledgement that was waited for.
+        for instance in self.delivered + 1..=self.seen {
+            self.decide(instance);
         }
         self.lead();
     }

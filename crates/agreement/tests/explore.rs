@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real state machines, in every order of everything: messages, proposals, crashes between any two copies of a message,
+//! and the word of them. `FIDE_EXPLORE=large` adds a third instance.
+
+use std::collections::BTreeSet;
+
+use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Message, batch};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+const THREADS: usize = 2;
+/// More states than these are a fault of the test.
+const STATES_MAX: usize = 60_000_000;
+
+/// How much happens.
+#[derive(Clone)]
+struct World {
+    members: u16,
+    window: u64,
+    proposals: u8,
+    crashes: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    members: Vec<Hsuc>,
+    dead: u64,
+    /// Sender, receiver, bytes.
+    network: BTreeSet<(u16, u16, Vec<u8>)>,
+    /// Who is to be told of whose crash.
+    notices: BTreeSet<(u16, u16)>,
+    logs: Vec<Vec<Vec<u8>>>,
+    /// Who made each proposal; its value is its number.
+    proposed: Vec<u16>,
+}
+
+/// `dies`: after so many copies of what follows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Action {
+    Propose {
+        by: u16,
+        dies: Option<usize>,
+    },
+    Deliver {
+        message: (u16, u16, Vec<u8>),
+        dies: Option<usize>,
+    },
+    Notice {
+        to: u16,
+        of: u16,
+        dies: Option<usize>,
+    },
+    Crash {
+        member: u16,
+    },
+    /// Only of a dead sender.
+    Lose {
+        message: (u16, u16, Vec<u8>),
+    },
+}
+
+impl State {
+    fn is_dead(&self, member: u16) -> bool {
+        self.dead >> member & 1 == 1
+    }
+
+    fn alive(&self) -> Vec<u16> {
+        (1..=self.members.len() as u16).filter(|member| !self.is_dead(*member)).collect()
+    }
+
+    fn node(&mut self, member: u16) -> &mut Hsuc {
+        &mut self.members[usize::from(member) - 1]
+    }
+
+    /// What follows from the last call at a member; it dies after so many copies.
+    fn drain(&mut self, member: u16, dies: Option<usize>) {
+        let at = usize::from(member) - 1;
+        let mut copies = 0;
+        loop {
+            let mut anything = false;
+            while let Some(Decision { value, .. }) = self.members[at].poll_decision() {
+                self.logs[at].push(value.to_vec());
+                anything = true;
+            }
+            while let Some((to, message)) = self.members[at].poll_transmit() {
+                anything = true;
+                let mut bytes = Vec::new();
+                message.write(&mut bytes);
+                for receiver in to.iter() {
+                    if dies.is_none_or(|limit| copies < limit) && self.dead >> receiver & 1 == 0 {
+                        self.network.insert((member, receiver, bytes.clone()));
+                    }
+                    copies += 1;
+                }
+            }
+            if !anything {
+                break;
+            }
+        }
+        if dies.is_some() {
+            self.crash(member);
+        }
+    }
+
+    fn crash(&mut self, member: u16) {
+        self.dead |= 1 << member;
+        self.network.retain(|(_, to, _)| *to != member);
+        self.notices.retain(|(to, _)| *to != member);
+        let told: Vec<_> = self.alive().into_iter().map(|to| (to, member)).collect();
+        self.notices.extend(told);
+    }
+
+    fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {
+        self.logs[usize::from(member) - 1].iter().flat_map(|value| batch::values(value))
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let members = HostSet::first(usize::from(self.members));
+        let of = |me| Hsuc::new(&Config { me, members, window: self.window, value_max: 16 }).expect("a member");
+        vec![State {
+            members: (1..=self.members).map(of).collect(),
+            dead: 0,
+            network: BTreeSet::new(),
+            notices: BTreeSet::new(),
+            logs: vec![Vec::new(); usize::from(self.members)],
+            proposed: Vec::new(),
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let may_die = state.dead.count_ones() < self.crashes;
+        // As many copies as a member may send in one step are told apart by what reaches whom.
+        let deaths = |actions: &mut Vec<Action>, make: &dyn Fn(Option<usize>) -> Action| {
+            actions.push(make(None));
+            if may_die {
+                actions.extend((0..2 * usize::from(self.members)).map(|copies| make(Some(copies))));
+            }
+        };
+        for by in state.alive() {
+            let leads = state.members[usize::from(by) - 1].leader() == by;
+            if leads && state.proposed.len() < usize::from(self.proposals) {
+                deaths(actions, &|dies| Action::Propose { by, dies });
+            }
+            if may_die {
+                actions.push(Action::Crash { member: by });
+            }
+        }
+        for message in &state.network {
+            deaths(actions, &|dies| Action::Deliver { message: message.clone(), dies });
+            if state.is_dead(message.0) {
+                actions.push(Action::Lose { message: message.clone() });
+            }
+        }
+        for (to, of) in &state.notices {
+            deaths(actions, &|dies| Action::Notice { to: *to, of: *of, dies });
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Propose { by, dies } => {
+                let value = [state.proposed.len() as u8 + 1];
+                state.node(by).propose(&value).ok()?;
+                state.proposed.push(by);
+                state.drain(by, dies);
+            }
+            Action::Deliver { message, dies } => {
+                let (from, to, bytes) = &message;
+                state.network.remove(&message);
+                let read = Message::read(bytes).expect("a message");
+                state.node(*to).receive(*from, &read).expect("members send what members take");
+                state.drain(*to, dies);
+            }
+            Action::Notice { to, of, dies } => {
+                state.notices.remove(&(to, of));
+                state.node(to).crashed(of);
+                state.drain(to, dies);
+            }
+            Action::Crash { member } => state.crash(member),
+            Action::Lose { message } => drop(state.network.remove(&message)),
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("uniform agreement", |_, state: &State| {
+                let longest = state.logs.iter().max_by_key(|log| log.len()).expect("members");
+                state.logs.iter().all(|log| longest.starts_with(log))
+            }),
+            Property::always("validity and integrity", |_, state: &State| {
+                (1..=state.members.len() as u16).all(|member| {
+                    let mut seen = BTreeSet::new();
+                    state.values(member).all(|value| {
+                        let known = value.len() == 1 && (1..=state.proposed.len()).contains(&usize::from(value[0]));
+                        known && seen.insert(value.to_vec())
+                    })
+                })
+            }),
+            // All that can happen has happened: whoever lives has decided all that those who live have proposed.
+            Property::always("termination", |_, state: &State| {
+                let alive = state.alive();
+                let same = alive
+                    .iter()
+                    .all(|member| state.logs[usize::from(*member) - 1] == state.logs[usize::from(alive[0]) - 1]);
+                let all = (1u8..)
+                    .zip(&state.proposed)
+                    .all(|(value, by)| !alive.contains(by) || state.values(alive[0]).any(|decided| decided == [value]));
+                !state.network.is_empty() || !state.notices.is_empty() || same && all
+            }),
+        ];
+        if self.crashes + 1 == u32::from(self.members) {
+            properties.push(Property::sometimes(
+                "all but one die and the last goes on",
+                |world: &World, state: &State| {
+                    let all = state.values(world.members).count() == usize::from(world.proposals);
+                    state.alive() == [world.members] && all
+                },
+            ));
+        }
+        properties
+    }
+}
+
+fn explore(world: World) {
+    let name = format!(
+        "{} members, window {}, {} proposals, {} crashes",
+        world.members, world.window, world.proposals, world.crashes
+    );
+    let checker = world
+        .checker()
+        .threads(THREADS)
+        .target_state_count(STATES_MAX)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+    assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
+}
+
+#[test]
+fn two_members_two_instances() {
+    for window in 1..=2 {
+        explore(World { members: 2, window, proposals: 2, crashes: 1 });
+    }
+}
+
+#[test]
+fn three_members_one_instance() {
+    explore(World { members: 3, window: 1, proposals: 1, crashes: 2 });
+}
+
+#[test]
+fn three_members_two_instances() {
+    let large = std::env::var("FIDE_EXPLORE").is_ok_and(|how| how == "large");
+    for window in 1..=2 {
+        explore(World { members: 3, window, proposals: if large { 3 } else { 2 }, crashes: 2 });
+    }
+}
