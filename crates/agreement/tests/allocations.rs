@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Once every buffer has been used, a decision allocates nothing.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use fide_agreement::{Agreement, Config, HostSet, Hsuc, Message};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is the system's; counting touches a plain cell of this thread.
+#[expect(unsafe_code, reason = "an allocator that counts")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // Not while the thread's storage is being torn down.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Hands messages over until there are none; how many decisions were told. A bounded stack of copies serves as the network.
+fn run(members: &mut [Hsuc], wire: &mut Vec<(u16, u16, Vec<u8>)>, spare: &mut Vec<Vec<u8>>) -> usize {
+    let mut decisions = 0;
+    loop {
+        for at in 0..members.len() {
+            while members[at].poll_decision().is_some() {
+                decisions += 1;
+            }
+            while let Some((to, message)) = members[at].poll_transmit() {
+                for receiver in to.iter() {
+                    let mut bytes = spare.pop().unwrap_or_default();
+                    bytes.clear();
+                    message.write(&mut bytes);
+                    wire.push((at as u16 + 1, receiver, bytes));
+                }
+            }
+        }
+        if wire.is_empty() {
+            return decisions;
+        }
+        for (from, to, bytes) in wire.drain(..) {
+            let message = Message::read(&bytes).expect("a message");
+            members[usize::from(to) - 1].receive(from, &message).expect("taken");
+            spare.push(bytes);
+        }
+    }
+}
+
+#[test]
+fn a_decision_allocates_nothing_once_warm() {
+    let group = HostSet::first(3);
+    let member = |me| Hsuc::new(&Config { me, members: group, window: 8, value_max: 1024 }).expect("a member");
+    let mut members: Vec<Hsuc> = (1..=3).map(member).collect();
+    let (mut wire, mut spare) = (Vec::new(), Vec::new());
+    let mut decide = |rounds: usize| {
+        let mut decisions = 0;
+        for round in 0..rounds {
+            for _ in 0..=round % 20 {
+                members[0].propose(&[7; 48]).expect("room");
+            }
+            decisions += run(&mut members, &mut wire, &mut spare);
+        }
+        decisions
+    };
+    // Long enough that the longest value has been in every place.
+    decide(2000);
+    let before = ALLOCATIONS.get();
+    let decisions = decide(1000);
+    assert_eq!(ALLOCATIONS.get() - before, 0, "in {decisions} decisions");
+    assert!(decisions >= 3000);
+}
