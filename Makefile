@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner rdma clean
+.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement rdma clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -13,10 +13,11 @@ help:
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
 	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"
 	@echo "make bench-planner planned trees: bounds run packet by packet, cost, time to plan"
+	@echo "make bench-agreement decisions per second"
 	@echo "make bench         all benchmarks"
 	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo demo-network test bench bench-detect bench-jitter bench-planner rdma clean:
+setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement rdma clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(ARGS)

@@ -37,11 +37,11 @@ static COUNTING: Counting = Counting;
 fn run(members: &mut [Hsuc], wire: &mut Vec<(u16, u16, Vec<u8>)>, spare: &mut Vec<Vec<u8>>) -> usize {
     let mut decisions = 0;
     loop {
-        for at in 0..members.len() {
-            while members[at].poll_decision().is_some() {
+        for (at, member) in members.iter_mut().enumerate() {
+            while member.poll_decision().is_some() {
                 decisions += 1;
             }
-            while let Some((to, message)) = members[at].poll_transmit() {
+            while let Some((to, message)) = member.poll_transmit() {
                 for receiver in to.iter() {
                     let mut bytes = spare.pop().unwrap_or_default();
                     bytes.clear();

@@ -23,6 +23,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
+  bench-agreement  decisions per second -> target/bench/agreement.json
   bench            all benches
   rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
@@ -48,7 +49,8 @@ fn main() -> ExitCode {
         "bench-detect" => bench(&["bench-detect"], rest),
         "bench-jitter" => bench(&["bench-jitter"], rest),
         "bench-planner" => bench(&["bench-planner"], rest),
-        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner"], rest),
+        "bench-agreement" => bench(&["bench-agreement"], rest),
+        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement"], rest),
         "rdma" => rdma::test(),
         "clean" => clean(),
         _ => {
