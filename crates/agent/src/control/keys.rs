@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A change of the cluster's key, without a packet that is refused.
+
+use std::time::{Duration, Instant};
+
+use fide_wire::{Key, Keys};
+
+use super::Control;
+use crate::{
+    command::{Command, EngineGone},
+    key,
+};
+
+/// A change of keys on its way.
+#[derive(Clone, Copy)]
+pub(super) struct KeyChange {
+    next: Key,
+    old: Key,
+    /// Whether the new one is used already.
+    used: bool,
+    due: Instant,
+}
+
+impl Control {
+    pub(super) fn set_keys(&mut self, keys: Keys) -> Result<(), EngineGone> {
+        self.parts.keys = keys;
+        self.parts.exchange.call(Command::SetKeys(keys)).map(drop)
+    }
+
+    /// Takes the key file anew. A bad one leaves the present key in force.
+    ///
+    /// No host may send under a key that another does not accept yet, so a change takes two steps:
+    /// for `key_overlap_ms` the new key is accepted and the old one still used, then the new one is
+    /// used and the old one still accepted for as long. The file must reach all hosts within that time.
+    pub(super) fn reload_key(&mut self) {
+        if self.key_change.is_some() {
+            // Looked at again when the present change is through: the stamp stays as it was.
+            return;
+        }
+        self.key_stamp = key::stamp(&self.parts.config.key_file);
+        let next = match key::load(&self.parts.config.key_file) {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::error!("the present key stays in force: {error}");
+                return;
+            }
+        };
+        let present = self.parts.keys.current;
+        if next == present {
+            return;
+        }
+        let overlap = self.key_overlap();
+        if self.set_keys(Keys { current: present, previous: Some(next) }).is_ok() {
+            self.key_change = Some(KeyChange { next, old: present, used: false, due: Instant::now() + overlap });
+            tracing::info!("a new key is accepted; it is used in {overlap:?}, until when every host needs it");
+        }
+    }
+
+    fn key_overlap(&self) -> Duration {
+        Duration::from_millis(self.parts.config.key_overlap_ms)
+    }
+
+    /// The next step of a change of keys, when it is due.
+    pub(super) fn change_key(&mut self) -> Result<(), EngineGone> {
+        let overlap = self.key_overlap();
+        let Some(change) = self.key_change.as_mut().filter(|change| Instant::now() >= change.due) else {
+            return Ok(());
+        };
+        if change.used {
+            let next = change.next;
+            self.key_change = None;
+            tracing::info!("the old key is not accepted any more");
+            return self.set_keys(Keys { current: next, previous: None });
+        }
+        change.used = true;
+        change.due = Instant::now() + overlap;
+        let keys = Keys { current: change.next, previous: Some(change.old) };
+        tracing::info!("the new key is in use; the old one is accepted for {overlap:?} more");
+        self.set_keys(keys)
+    }
+}
