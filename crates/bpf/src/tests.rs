@@ -3,6 +3,7 @@
 
 mod exits;
 mod heartbeat;
+mod lanes;
 mod layout;
 mod measuring;
 mod notice;

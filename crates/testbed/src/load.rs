@@ -218,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_load_works_and_stops_by_itself() {
-        let load = CpuLoad::start(&[0], 1, 20_000_000).unwrap();
+        // Long enough to get a core on a busy machine.
+        let load = CpuLoad::start(&[0], 1, 500_000_000).unwrap();
         while !load.threads.iter().all(JoinHandle::is_finished) {
             std::thread::yield_now();
         }

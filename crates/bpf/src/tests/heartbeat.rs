@@ -106,7 +106,7 @@ fn root_authentic_nonsense_is_refused_by_its_reason() {
     let refused: Vec<(&str, Vec<u8>, [u64; 6])> = vec![
         ("magic", resealed(beat, |p| p[0] ^= 1), MALFORMED),
         ("version 2", resealed(beat, |p| p[2] = 0x21), MALFORMED),
-        ("kind 3", resealed(beat, |p| p[2] = 0x13), MALFORMED),
+        ("kind 4", resealed(beat, |p| p[2] = 0x14), MALFORMED),
         ("too few acknowledgements", resealed(beat, |p| p[6] -= 1), MALFORMED),
         ("acknowledgements that are not there", resealed(beat, |p| p.truncate(HEADER_LEN + 8)), MALFORMED),
         ("sequence number 0", frame(&Beat::of(1, 0).plain()), MALFORMED),

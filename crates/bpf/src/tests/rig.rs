@@ -69,8 +69,17 @@ impl Rig {
     }
 
     pub(super) fn with(ifindex: [u32; MAX_PLANES], key: Key) -> Option<Self> {
+        Self::set(ifindex, key, false)
+    }
+
+    /// One that hands damaged packets of lanes on.
+    pub(super) fn salvaging() -> Option<Self> {
+        Self::set([LOOPBACK; MAX_PLANES], KEY, true)
+    }
+
+    fn set(ifindex: [u32; MAX_PLANES], key: Key, salvage: bool) -> Option<Self> {
         let settings =
-            Settings { me: ME, members: MEMBERS, port: PORT, ifindex, any_plane: false, salvage: false, key: key.0 };
+            Settings { me: ME, members: MEMBERS, port: PORT, ifindex, any_plane: false, salvage, key: key.0 };
         let receive = loaded(Receive::load(&settings, None))?;
         let wake = BpfRing::map(receive.wake_fd(), WAKE_RING_BYTES).expect("wake ring");
         for host in (1..=MEMBERS).filter(|host| *host != ME) {
