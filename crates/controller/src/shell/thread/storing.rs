@@ -36,7 +36,13 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
         let silent = Answer::error(500, "no_answer", "the controller decided without an answer; ask for the state");
         let changes_nothing = decision.changes_nothing();
         let reply = told(decision.answer.unwrap_or(silent), false);
-        if !changes_nothing || asked.is_some() {
+        if changes_nothing {
+            // Nothing to store, and so nothing that a report of a broken tree would have to wait for. A controller that forgets
+            // its number tells the peer which one it expects, and carries it out again, to the same end.
+            if let (Some(state), Some((peer, sequence, digest))) = (&mut self.state, asked) {
+                state.sequences.record(peer, sequence, digest, Kept::new(reply.status, reply.body.clone()));
+            }
+        } else {
             let done = asked.map(|(peer, sequence, digest)| Done {
                 peer,
                 sequence,
