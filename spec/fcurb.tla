@@ -128,4 +128,7 @@ Completeness == <>[]CompleteAtEnd
 Quiet == ~ENABLED FairNext
 ValidityWhenQuiet == Quiet => ValidAtEnd
 UniformAgreementWhenQuiet == Quiet => UniformAtEnd
+
+\* Processes that broadcast nothing are interchangeable (not with temporal properties: TLC would be wrong).
+Symmetry == Permutations(Proc \ Senders)
 =============================================================================

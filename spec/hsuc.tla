@@ -12,7 +12,8 @@
 (*                                                                         *)
 (* `Without` names the parts left out.  Four of them are repairs, without  *)
 (* which this is the algorithm as published: "reset-acks", "leader-sends", *)
-(* "relay-late", "id-per-instance" (docs/errata.md).  Others are mutants.  *)
+(* "relay-late", "id-per-instance"; "decide-last" is a reading             *)
+(* (docs/errata.md).  Others are mutants.                                  *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, Sequences, TLC
 
@@ -139,6 +140,8 @@ ReceiveDecision(m) ==
         decides == d.inst = inst[p] \/ ~Has("ignore-decided")
         stable == IF Has("stabilize-previous") THEN lastid[p] ELSE id
         relay == IF Has("relay-late") /\ d.origin \notin correct[p] THEN Carry(p, {d}, correct[p]) ELSE {}
+        \* A reading: who is told of a decision (line 32) PROPOSEs before line 33, finds the old proposal and is ignored.
+        ignored == ~Has("decide-last") /\ decides /\ proposal[p] # None /\ d.inst < Instances
     IN  /\ m \in net /\ m.kind = "decision" /\ p \in alive
         /\ d.inst <= inst[p]
         /\ Has("ignore-decided") => id \notin delivered[p]
@@ -153,7 +156,8 @@ ReceiveDecision(m) ==
                 /\ inst' = [inst EXCEPT ![p] = d.inst + 1]
            ELSE /\ retransmit' = [retransmit EXCEPT ![p] = @ \cup {d}]
                 /\ UNCHANGED <<stabilized, lastid, decided, proposal, acks, inst>>
-        /\ UNCHANGED <<alive, proposed, correct, proposer, sent, asked>>
+        /\ proposed' = IF ignored THEN [proposed EXCEPT ![p] = d.inst + 1] ELSE proposed
+        /\ UNCHANGED <<alive, correct, proposer, sent, asked>>
         /\ net' = Pruned((net \ {m}) \cup relay)
 
 \* Lines 23-29 and Alg. 2 lines 12-16: p is told that j has crashed.

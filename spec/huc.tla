@@ -12,7 +12,8 @@
 (*                                                                         *)
 (* `Without` names the parts left out.  "reset-acks" and "reset-proposals" *)
 (* are repairs, without which this is the algorithm as published, and      *)
-(* "skip-bottom" a reading of DET (docs/errata.md).  Others are mutants.   *)
+(* "skip-bottom" and "resend-as-current" are readings of it                *)
+(* (docs/errata.md).  Others are mutants.                                  *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, Sequences, TLC
 
@@ -79,9 +80,10 @@ Receive(m) ==
     LET p == m.to IN
     /\ m \in net /\ p \in alive
     /\ m.inst <= inst[p] \/ ~Has("buffer-future")
-    /\ Has("from-any-instance-of-leader") \/ Leader(p) = p
-    /\ proposals' = [proposals EXCEPT ![p][m.from] = m.val]
-    /\ acks' = [acks EXCEPT ![p] = @ \cup {m.from}]
+    /\ IF Has("keep-before-leading") \/ Leader(p) = p
+       THEN /\ proposals' = [proposals EXCEPT ![p][m.from] = m.val]
+            /\ acks' = [acks EXCEPT ![p] = @ \cup {m.from}]
+       ELSE UNCHANGED <<proposals, acks>>
     /\ net' = net \ {m}
     /\ UNCHANGED <<faulty, alive, fcurb, inst, proposed, correct, decided, asked>>
 
@@ -123,6 +125,8 @@ Deliver(p, d) ==
 Detect(p, j) ==
     LET left == correct[p] \ {j}
         resends == j = Leader(p) /\ proposals[p][p] # None /\ Has("resend")
+        \* A reading: line 21 sends with the instance in which the proposal was made, not with the current one.
+        tag == IF Has("resend-as-current") THEN inst[p] ELSE proposed[p]
         ofj == {d \in pending[p] : d.from = j}
     IN  /\ p \in alive /\ j \in correct[p] \ alive
         /\ Has("fail-consistency") => p \in faulty \/ ofj = {}
@@ -130,7 +134,7 @@ Detect(p, j) ==
         /\ proposals' = [proposals EXCEPT ![p][j] = None]
         /\ pending' = IF p \in faulty THEN [pending EXCEPT ![p] = @ \ ofj] ELSE pending
         /\ UNCHANGED <<faulty, alive, heard, inst, proposed, acks, decided, asked>>
-        /\ net' = IF resends THEN Pruned(net \cup {Proposal(p, inst[p], proposals[p][p], Min(left))}) ELSE net
+        /\ net' = IF resends THEN Pruned(net \cup {Proposal(p, tag, proposals[p][p], Min(left))}) ELSE net
 
 \* A process dies, and with it those of its broadcasts that nobody has delivered yet: each for all or for none.
 Crash(p) ==

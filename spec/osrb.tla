@@ -125,13 +125,14 @@ UniformAtEnd == \A p \in Proc, q \in alive : delivered[p] \subseteq delivered[q]
 
 Validity == <>[]ValidAtEnd
 Agreement == <>[]AgreedAtEnd
-\* Not a property of OSRB, though the published argument for its correctness says so.
-UniformAgreement == <>[]UniformAtEnd
+UniformAgreement == <>[]UniformAtEnd   \* Not a property of OSRB, though the published argument names it so.
 
 \* The same as invariants, for sizes at which TLC does not check temporal properties in good time.
 Quiet == ~ENABLED FairNext
 ValidityWhenQuiet == Quiet => ValidAtEnd
 AgreementWhenQuiet == Quiet => AgreedAtEnd
+UniformAgreementWhenQuiet == Quiet => UniformAtEnd
 
-Symmetric == Permutations(Proc \ Senders)
+\* Processes that broadcast nothing are interchangeable (not with temporal properties: TLC would be wrong).
+Symmetry == Permutations(Proc \ Senders)
 =============================================================================

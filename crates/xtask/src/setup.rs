@@ -37,6 +37,9 @@ pub(crate) const TEST: &[Package] = &[
     package("etcd-server", Some("etcd")),
 ];
 
+/// For the model checker TLC.
+pub(crate) const SPEC: &[Package] = &[package("default-jre-headless", Some("java")), package("maven", Some("mvn"))];
+
 /// For the method rdma-ud of the jitter bench.
 pub(crate) const RDMA: &[Package] = &[package("libibverbs-dev", None)];
 
