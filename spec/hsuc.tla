@@ -202,6 +202,10 @@ Decisions(p) == {decided[p][n] : n \in 1..Len(decided[p])}
 Validity == \A p \in Proc : \A e \in Decisions(p) : e[2] \in asked /\ e[2][1] = e[1]
 Integrity == \A p \in Proc : \A n, o \in 1..Len(decided[p]) : n # o => decided[p][n][1] # decided[p][o][1]
 UniformAgreement == \A p, q \in Proc : \A e \in Decisions(p), f \in Decisions(q) : e[1] = f[1] => e[2] = f[2]
+\* The same of values that were PROPOSEd, for a counterexample in which nobody decides bottom.
+UniformAgreementOnValues ==
+    \A p, q \in Proc : \A e \in Decisions(p), f \in Decisions(q) :
+        e[1] = f[1] /\ None \notin {e[2], f[2]} => e[2] = f[2]
 
 DoneAtEnd == \A p \in alive : {e[1] : e \in Decisions(p)} = 1..Instances
 Termination == <>[]DoneAtEnd

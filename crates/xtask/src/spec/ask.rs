@@ -163,7 +163,7 @@ fn states(output: &str) -> u64 {
         let (before, _) = line.split_once(" distinct states found")?;
         before.rsplit(", ").next()?.replace(',', "").parse().ok()
     };
-    output.lines().filter_map(of).last().unwrap_or(0)
+    output.lines().filter_map(of).next_back().unwrap_or(0)
 }
 
 #[cfg(test)]
