@@ -12,7 +12,7 @@
 (*  - the timeout exceeds the latency: a crash is noticed only when no     *)
 (*    heartbeat of the dead process is still under way to who notices.     *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets, TLC
+EXTENDS Naturals, FiniteSets
 
 CONSTANTS Proc,        \* processes
           Senders,     \* those of them that broadcast
@@ -128,7 +128,4 @@ Completeness == <>[]CompleteAtEnd
 Quiet == ~ENABLED FairNext
 ValidityWhenQuiet == Quiet => ValidAtEnd
 UniformAgreementWhenQuiet == Quiet => UniformAtEnd
-
-\* Processes that broadcast nothing are interchangeable (not with temporal properties: TLC would be wrong).
-Symmetry == Permutations(Proc \ Senders)
 =============================================================================

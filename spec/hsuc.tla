@@ -15,7 +15,7 @@
 (* "relay-late", "id-per-instance"; "decide-last" is a reading             *)
 (* (docs/errata.md).  Others are mutants.                                  *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets, Sequences, TLC
+EXTENDS Naturals, FiniteSets, Sequences
 
 CONSTANTS N,           \* processes are 1..N
           Instances,   \* instances are 1..Instances

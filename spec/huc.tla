@@ -15,7 +15,7 @@
 (* "skip-bottom" and "resend-as-current" are readings of it                *)
 (* (docs/errata.md).  Others are mutants.                                  *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets, Sequences, TLC
+EXTENDS Naturals, FiniteSets, Sequences
 
 CONSTANTS N,           \* processes are 1..N
           Instances,   \* instances are 1..Instances

@@ -9,7 +9,7 @@
 (* `Without` names the parts left out: the repair "relay-late" for the     *)
 (* algorithm as published, any other part for a mutant.                    *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets, TLC
+EXTENDS Naturals, FiniteSets
 
 CONSTANTS Proc,        \* processes
           Senders,     \* those of them that broadcast
@@ -132,7 +132,4 @@ Quiet == ~ENABLED FairNext
 ValidityWhenQuiet == Quiet => ValidAtEnd
 AgreementWhenQuiet == Quiet => AgreedAtEnd
 UniformAgreementWhenQuiet == Quiet => UniformAtEnd
-
-\* Processes that broadcast nothing are interchangeable (not with temporal properties: TLC would be wrong).
-Symmetry == Permutations(Proc \ Senders)
 =============================================================================

@@ -59,6 +59,7 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
     let mut all_there = prepare(BUILD, "the kernel programs cannot be built");
+    all_there &= prepare(SPEC, "the specifications cannot be checked");
     if with_bench {
         all_there &= prepare(BENCH, "some baselines will be missing");
     }
