@@ -89,8 +89,8 @@ pub(super) const SMALL: &[Run] = runs![
     huc, "published: state outlives its instance", [N = "3", Without = r#"{"reset-acks", "reset-proposals"}"#], Fails("UniformAgreement");
     huc, "reading: resends as of its own instance", [Without = r#"{"reset-acks", "reset-proposals", "resend-as-current"}"#], Fails("Validity");
     huc, "reading: resends as of its own instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks", "reset-proposals", "resend-as-current"}"#], Fails("UniformAgreement");
-    huc, "published, but for proposals", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], HoldsButFor("NoEarlyDecision");
-    huc, "published, but for proposals", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("NoEarlyDecision");
+    huc, "half repaired: resets proposals only", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], HoldsButFor("NoEarlyDecision");
+    huc, "half repaired: resets proposals only", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("NoEarlyDecision");
     huc, "reading: DET may return bottom", [Instances = "1", Without = r#"{"skip-bottom"}"#], Fails("Validity");
     huc, "mutant: some proposals are enough", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"all-acks"}"#], Rejected;
     huc, "mutant: acks not counted again on crash", [N = "3", Instances = "1", Without = r#"{"recheck-on-crash"}"#], Rejected;
