@@ -61,10 +61,9 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb, "mutant: sends not to itself", [Without = r#"{"to-self"}"#], Rejected;
 
     hsuc, "repaired", [], Holds(Temporal::Yes);
-    hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::No);
     hsuc, "repaired", [N = "3", Instances = "2", MaxCrashes = "1"], Holds(Temporal::No);
     hsuc, "published: acks outlive their instance", [Without = r#"{"reset-acks"}"#], Fails("Validity");
-    hsuc, "published: acks outlive their instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("UniformAgreement");
     hsuc, "published: leader that adopted is mute", [Instances = "1", Without = r#"{"leader-sends"}"#], Fails("TerminationWhenQuiet");
     hsuc, "published: late decision not relayed", [N = "3", Instances = "1", Without = r#"{"relay-late"}"#], Fails("TerminationWhenQuiet");
     hsuc, "reading: an id for each broadcast", [N = "3", Without = r#"{"id-per-instance"}"#], Fails("Stability");
@@ -109,8 +108,10 @@ pub(super) const SMALL: &[Run] = runs![
 pub(super) const LARGE: &[Run] = runs![
     osrb, "repaired", [Senders = "{1}", Count = "2"], Holds(Temporal::Yes);
     fcurb, "as described", [Senders = "{1, 2}"], Holds(Temporal::Yes);
-    hsuc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::No);
     hsuc, "repaired", [N = "3", Instances = "3", MaxCrashes = "1"], Holds(Temporal::No);
+    hsuc, "published: acks outlive their instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("UniformAgreement");
     hsuc, "published: acks outlive their instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("UniformAgreementOnValues");
     huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::Yes);
     huc, "repaired", [N = "3", Instances = "3", MaxCrashes = "2"], Holds(Temporal::No);
