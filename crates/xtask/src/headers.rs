@@ -11,14 +11,14 @@ const BPF_HEADER: &str = "SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause";
 const MAX_LINES: usize = 850;
 /// The header follows a `#!` line at the latest.
 const HEADER_LINES: usize = 2;
-const EXTENSIONS: [&str; 6] = ["rs", "c", "h", "go", "sh", "py"];
+const EXTENSIONS: [&str; 8] = ["rs", "c", "h", "go", "sh", "py", "tla", "cfg"];
 /// Tree levels and files that are looked at.
 const MAX_DEPTH: usize = 12;
 const MAX_FILES: usize = 20_000;
 
 pub(crate) fn check(root: &Path) -> Result<(), String> {
     let mut files = vec![root.join("Makefile"), root.join(".ci/run")];
-    for dir in ["crates", "bench", "include", "examples"] {
+    for dir in ["crates", "bench", "include", "examples", "spec"] {
         collect(&root.join(dir), MAX_DEPTH, &mut files);
     }
     let mut faults = Vec::new();

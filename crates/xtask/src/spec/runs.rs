@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What TLC is asked: a specification, its sizes, what is left out of it, and what has to come of it.
+
+pub(super) struct Run {
+    pub(super) spec: &'static str,
+    pub(super) name: &'static str,
+    /// Constants; those that are not named stay as the `.cfg` has them.
+    pub(super) set: &'static [(&'static str, &'static str)],
+    pub(super) expect: Expect,
+}
+
+pub(super) enum Expect {
+    /// All invariants of the `.cfg` hold, and its temporal properties if they are asked for.
+    Holds(Temporal),
+    /// All invariants hold but this one, which is not asked for.
+    HoldsButFor(&'static str),
+    /// The algorithm as published, or a reading of it, violates this invariant: docs/errata.md has the trace.
+    Fails(&'static str),
+    /// A mutant: an invariant of the `.cfg` rejects it.
+    Rejected,
+    /// A mutant: a temporal property of the `.cfg` rejects it, without the help of invariants.
+    RejectedInTime,
+}
+
+/// Temporal properties take a graph of all states.
+pub(super) enum Temporal {
+    Yes,
+    No,
+}
+
+use Expect::{Fails, Holds, HoldsButFor, Rejected, RejectedInTime};
+
+/// A line of a table below: specification, name, constants, expectation.
+macro_rules! runs {
+    ($($spec:ident, $name:literal, [$($key:ident = $value:literal),*], $expect:expr;)*) => {
+        &[$(Run { spec: stringify!($spec), name: $name, set: &[$((stringify!($key), $value)),*], expect: $expect }),*]
+    };
+}
+
+/// What CI asks.
+#[rustfmt::skip]
+pub(super) const SMALL: &[Run] = runs![
+    osrb, "repaired", [], Holds(Temporal::Yes);
+    osrb, "published: late message not relayed", [Senders = "{1}", Without = r#"{"relay-late"}"#], Fails("AgreementWhenQuiet");
+    osrb, "claim: agreement is uniform", [Senders = "{1}"], Fails("UniformAgreementWhenQuiet");
+    osrb, "mutant: delivers again", [Senders = "{1}", Without = r#"{"deliver-once"}"#], Rejected;
+    osrb, "mutant: no relay on crash", [Senders = "{1}", Without = r#"{"relay-on-crash"}"#], Rejected;
+    osrb, "mutant: no relay on crash", [Senders = "{1}", Without = r#"{"relay-on-crash"}"#], RejectedInTime;
+    osrb, "mutant: stabilizes too early", [Senders = "{1}", Without = r#"{"stability"}"#], Rejected;
+    osrb, "mutant: sends not to itself", [Senders = "{1}", Without = r#"{"send-to-self"}"#], Rejected;
+    osrb, "mutant: relays as its own", [Without = r#"{"relay-keeps-origin"}"#], Rejected;
+
+    fcurb, "as described", [], Holds(Temporal::Yes);
+    fcurb, "reading: own message delivered at once", [Without = r#"{"own-after-heartbeat"}"#], Fails("UniformAgreementWhenQuiet");
+    fcurb, "mutant: heartbeat cut off half way", [Without = r#"{"all-or-none"}"#], Rejected;
+    fcurb, "mutant: heartbeat cut off half way", [Without = r#"{"all-or-none"}"#], RejectedInTime;
+    fcurb, "mutant: verdict overtakes heartbeat", [Without = r#"{"heartbeats-first"}"#], Rejected;
+    fcurb, "mutant: both copies lost", [Without = r#"{"one-copy-arrives"}"#], Rejected;
+    fcurb, "mutant: both copies delivered", [Without = r#"{"deliver-once"}"#], Rejected;
+    fcurb, "mutant: false suspicion", [Without = r#"{"accuracy"}"#], Rejected;
+    fcurb, "mutant: sends not to itself", [Without = r#"{"to-self"}"#], Rejected;
+
+    hsuc, "repaired", [], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::No);
+    hsuc, "repaired", [N = "3", Instances = "2", MaxCrashes = "1"], Holds(Temporal::No);
+    hsuc, "published: acks outlive their instance", [Without = r#"{"reset-acks"}"#], Fails("Validity");
+    hsuc, "published: leader that adopted is mute", [Instances = "1", Without = r#"{"leader-sends"}"#], Fails("TerminationWhenQuiet");
+    hsuc, "published: late decision not relayed", [N = "3", Instances = "1", Without = r#"{"relay-late"}"#], Fails("TerminationWhenQuiet");
+    hsuc, "reading: an id for each broadcast", [N = "3", Without = r#"{"id-per-instance"}"#], Fails("Stability");
+    hsuc, "reading: an id for each broadcast", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"id-per-instance"}"#], Fails("RelaysBounded");
+    hsuc, "reading: PROPOSE from within DECIDE", [Without = r#"{"decide-last"}"#], Fails("TerminationWhenQuiet");
+    hsuc, "mutant: some acks are enough", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"all-acks"}"#], Rejected;
+    hsuc, "mutant: acks not counted again on crash", [Instances = "1", Without = r#"{"recheck-on-crash"}"#], Rejected;
+    hsuc, "mutant: follows an earlier leader", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"proposer-order"}"#], Rejected;
+    hsuc, "mutant: acknowledges, does not adopt", [N = "3", Instances = "1", MaxCrashes = "1", Without = r#"{"adopt"}"#], Rejected;
+    hsuc, "mutant: new leader is mute", [Instances = "1", Without = r#"{"new-leader-sends"}"#], Rejected;
+    hsuc, "mutant: new leader is mute", [Instances = "1", Without = r#"{"new-leader-sends"}"#], RejectedInTime;
+    hsuc, "mutant: no relay on crash", [N = "3", Instances = "1", Without = r#"{"relay-on-crash"}"#], Rejected;
+    hsuc, "mutant: stabilizes one instance early", [N = "3", Instances = "1", Without = r#"{"stabilize-previous"}"#], Rejected;
+    hsuc, "mutant: old messages count", [Without = r#"{"ignore-old"}"#], Rejected;
+    hsuc, "mutant: decides again", [Without = r#"{"ignore-decided"}"#], Rejected;
+    hsuc, "mutant: own ack without a message", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"own-ack-by-message"}"#], Rejected;
+
+    huc, "repaired", [], Holds(Temporal::Yes);
+    huc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::Yes);
+    huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::No);
+    huc, "published: state outlives its instance", [Without = r#"{"reset-acks", "reset-proposals"}"#], Fails("Validity");
+    huc, "published: state outlives its instance", [N = "3", Without = r#"{"reset-acks", "reset-proposals"}"#], Fails("UniformAgreement");
+    huc, "reading: resends as of its own instance", [Without = r#"{"reset-acks", "reset-proposals", "resend-as-current"}"#], Fails("Validity");
+    huc, "reading: resends as of its own instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks", "reset-proposals", "resend-as-current"}"#], Fails("UniformAgreement");
+    huc, "half repaired: resets proposals only", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], HoldsButFor("NoEarlyDecision");
+    huc, "half repaired: resets proposals only", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("NoEarlyDecision");
+    huc, "reading: DET may return bottom", [Instances = "1", Without = r#"{"skip-bottom"}"#], Fails("Validity");
+    huc, "mutant: some proposals are enough", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"all-acks"}"#], Rejected;
+    huc, "mutant: acks not counted again on crash", [N = "3", Instances = "1", Without = r#"{"recheck-on-crash"}"#], Rejected;
+    huc, "mutant: proposes not to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], Rejected;
+    huc, "mutant: proposes not to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], RejectedInTime;
+    huc, "mutant: verdict overtakes decision", [N = "3", Instances = "1", Without = r#"{"fail-consistency"}"#], Rejected;
+    huc, "mutant: decision reaches some", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"uniform"}"#], Rejected;
+    huc, "mutant: broadcasts again and again", [N = "3", Instances = "1", Without = r#"{"clear-acks"}"#], Rejected;
+    huc, "mutant: forgets what came before it led", [N = "3", Instances = "1", Without = r#"{"keep-before-leading"}"#], Rejected;
+    huc, "mutant: old messages count", [Without = r#"{"ignore-old"}"#], Rejected;
+    huc, "mutant: later messages do not wait", [Without = r#"{"buffer-future"}"#], Rejected;
+];
+
+/// What `--large` asks: mostly the repaired algorithms, at sizes that take minutes.
+#[rustfmt::skip]
+pub(super) const LARGE: &[Run] = runs![
+    osrb, "repaired", [Senders = "{1}", Count = "2"], Holds(Temporal::Yes);
+    fcurb, "as described", [Senders = "{1, 2}"], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::Yes);
+    hsuc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::No);
+    hsuc, "repaired", [N = "3", Instances = "3", MaxCrashes = "1"], Holds(Temporal::No);
+    hsuc, "published: acks outlive their instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("UniformAgreement");
+    hsuc, "published: acks outlive their instance", [N = "3", MaxCrashes = "2", Without = r#"{"reset-acks"}"#], Fails("UniformAgreementOnValues");
+    huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::Yes);
+    huc, "repaired", [N = "3", Instances = "3", MaxCrashes = "2"], Holds(Temporal::No);
+    huc, "repaired", [N = "4", Instances = "1", MaxCrashes = "3"], Holds(Temporal::No);
+];
