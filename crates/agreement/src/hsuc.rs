@@ -5,14 +5,15 @@
 //! The live member with the lowest id leads. It proposes, all members adopt and acknowledge, and when all that live have, it
 //! decides and tells. When it crashes, the next one proposes what it has adopted. Whoever has decided knows that all had adopted.
 //!
-//! **What is other than published**, and why (`docs/errata.md` has the counterexamples):
+//! **What is other than published**, and why (numbers are those of `docs/errata.md`, which has the counterexamples):
 //!
-//! - Acknowledgements carry the round, so that one of a former round does not count in a later one, and instances carry their
-//!   number in every message. What a round has gathered begins anew with it.
+//! - Acknowledgements carry the round, and what a round has gathered begins anew with it and with each instance (2).
 //! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at the crash only what was
-//!   there by then; what comes later would stay with one member.
+//!   there by then; what comes later would stay with one member (1).
 //! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a proposal that nobody makes
-//!   (line 8), and is stuck.
+//!   (line 8), and is stuck (3). Its proposer cannot have decided: this member had not acknowledged.
+//! - Decisions are told one by one, and the window moves when one was told, after the call that brought it (6). Messages have the
+//!   instance as their identity (5).
 //! - A crash is looked at as an acknowledgement is: the last one that was waited for may be that of the dead.
 //!
 //! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has told decision i - W. So who
