@@ -286,7 +286,17 @@ impl Poll {
 
     fn news(&mut self, body: &Value) -> Result<(), Ended> {
         match body["kind"].as_str().unwrap_or("") {
-            "tree" if body["name"] == LANE => self.tree(body)?,
+            "tree" if body["name"] == LANE => {
+                self.tree(body)?;
+                // Its lane is younger than what was learnt at the beginning.
+                let sender = self.sender(body).filter(|sender| *sender != self.talk.me);
+                if let (Some(sender), Some(lane)) = (sender, body["lane"].as_u64())
+                    && !self.networks.contains_key(&sender)
+                {
+                    let lane = self.get(&format!("/v1/lanes/{lane}"), Duration::ZERO)?;
+                    self.contract(sender, &lane["receivers"])?;
+                }
+            }
             "bandwidth_changed" if self.own.is_some() && self.own == body["lane"].as_u64() => {
                 self.granted(&body["resources"])?;
             }
