@@ -115,6 +115,14 @@ struct Seen {
     copies: Copies,
 }
 
+impl Seen {
+    /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host
+    /// may be late between sending two.
+    fn late_max_ns(&self, timeouts: &Timeouts) -> u64 {
+        self.network.jitter_max_ns + timeouts.stall_slack_ns(self.spread.jitter_max_ns())
+    }
+}
+
 /// The loop.
 pub struct Engine {
     parts: Parts,

@@ -3,7 +3,7 @@
 
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
-use fide_lane::now_ns;
+use fide_lane::{now_ns, service::Finding};
 use fide_wire::{HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, chunk, verify};
 use zerocopy::FromBytes;
 
@@ -22,7 +22,6 @@ impl Engine {
         }
         let (mut changed, mut slow) = (None, None);
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
-            let late_max_ns = if self.parts.trees { self.late_max_ns(host) } else { 0 };
             let seen = &mut self.seen[usize::from(host) - 1];
             for plane in 0..self.parts.senders.len().min(MAX_PLANES) {
                 let Some(slot) = kernel.receive.slot(host, plane) else {
@@ -59,8 +58,10 @@ impl Engine {
                     changed = Some(host);
                 }
                 if self.parts.trees {
+                    let late_max_ns = seen.late_max_ns(&self.parts.timeouts);
                     let found = seen.copies.arrived(plane, slot.seq, slot.rx_ns, late_max_ns);
-                    slow = found.map(|found| (host, found)).or(slow);
+                    // What is missing the detector says by itself; it must not hide what is slow.
+                    slow = found.filter(|(_, finding)| *finding == Finding::Slow).map(|found| (host, found)).or(slow);
                 }
             }
         }
@@ -232,7 +233,7 @@ impl Engine {
             self.follow_jitter(host);
         }
         if self.parts.trees {
-            let late_max_ns = self.late_max_ns(host);
+            let late_max_ns = self.seen[usize::from(host) - 1].late_max_ns(&self.parts.timeouts);
             let copies = &mut self.seen[usize::from(host) - 1].copies;
             let found = copies.arrived(usize::from(plane), seq, now, late_max_ns);
             self.report(host, None, found);

@@ -17,7 +17,7 @@ use fide_lane::{
 };
 use fide_shm::{
     event::{EventRecord, kind},
-    session::{LANE_MESSAGE_MAX, LaneMessage},
+    session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage},
 };
 use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, Name, chunk};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ use crate::{
 
 /// Messages taken from one program's outbox in one turn, so that the others have theirs.
 const MESSAGES_PER_TURN: usize = 32;
+/// Messages that a client's outbox holds at most, each with its header word: what it adds meanwhile is not waited for.
+const OLD_MESSAGES_MAX: usize = LANE_OUTBOX_BYTES / 8;
 /// Services are a byte; 0 is an empty place in a packet.
 const SERVICES: usize = 256;
 
@@ -37,7 +39,6 @@ const SERVICES: usize = 256;
 #[derive(Debug, Default)]
 pub struct LaneCounters {
     pub packets: AtomicU64,
-    pub messages: AtomicU64,
     /// Messages dropped because they were beyond the contract.
     pub exceeded: AtomicU64,
 }
@@ -200,7 +201,10 @@ impl Engine {
         let mut buffer = [0; LANE_MESSAGE_MAX];
         for client in (0..MAX_CLIENTS).filter(|client| clients & !self.lanes.clients & 1 << client != 0) {
             let Some(session) = &mut self.sessions[client] else { continue };
-            while matches!(session.memory.region.pop_lane(&mut buffer), Ok(Some(_))) {
+            for _ in 0..OLD_MESSAGES_MAX {
+                if !matches!(session.memory.region.pop_lane(&mut buffer), Ok(Some(_))) {
+                    break;
+                }
                 self.counters.lane_messages_stray += 1;
             }
         }
@@ -220,9 +224,7 @@ impl Engine {
                 chunk::seal(packet, plane, &self.parts.keys.current);
                 self.counters.sends_failed += u64::from(sender.send(packet).is_err());
             }
-            let sent = lane.outlet.sent();
-            lane.counters.packets.store(sent.packets, Ordering::Relaxed);
-            lane.counters.messages.store(sent.messages, Ordering::Relaxed);
+            lane.counters.packets.store(lane.outlet.sent().packets, Ordering::Relaxed);
             self.counters.lane_packets_sent += 1;
         }
     }
@@ -305,18 +307,11 @@ impl Engine {
         self.lanes.inlets[usize::from(host) - 1][usize::from(index)] = inlet;
         if whole && self.parts.trees {
             let (plane, number) = (usize::from(packet.plane()), number_of(packet.seq()));
-            let late_max_ns = self.late_max_ns(host);
+            let late_max_ns = self.seen[usize::from(host) - 1].late_max_ns(&self.parts.timeouts);
             let copies = &mut self.lanes.copies[usize::from(host) - 1][usize::from(index)];
             let found = copies.arrived(plane, number, rx_ns, late_max_ns);
             self.report(host, Some(index), found);
         }
-    }
-
-    /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host may
-    /// be late between sending two.
-    pub(super) fn late_max_ns(&self, host: u16) -> u64 {
-        let seen = &self.seen[usize::from(host) - 1];
-        seen.network.jitter_max_ns + self.parts.timeouts.stall_slack_ns(seen.spread.jitter_max_ns())
     }
 
     /// What was found of a tree goes to the controller.
