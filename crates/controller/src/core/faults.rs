@@ -6,10 +6,13 @@
 //! all of them, but those on the way of a receiver that misses nothing. Where that leaves no other tree, cables of hosts are
 //! not avoided, which most often have no alternative. A new tree avoids what is suspected; if the suspicion was too narrow,
 //! the receivers report the new tree too, and more is suspected. Reports that come late change the suspicion.
+//!
+//! What breaks one tree breaks others: once a cable is suspected, every tree whose reports it explains is replaced with the
+//! first one, and a report that it explains is not gathered with others.
 
 use std::collections::BTreeSet;
 
-use fide_planner::CableId;
+use fide_planner::{CableId, Tree};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,22 +22,39 @@ use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// Times that reports are waited for before a tree is given up.
-const GATHER_ROUNDS: u32 = 2;
 /// Reports in one request.
 const REPORTS_MAX: usize = 1024;
-/// Gather times of the second one, and of what was reported before the tree was used.
+/// Gather times until a tree is given up, and for what was reported before the tree was used.
 const GATHER_MORE: u64 = 10;
 
 /// Who misses a tree.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
     by: BTreeSet<String>,
-    /// More reports are waited for.
-    gathering: bool,
-    rounds: u32,
+    /// Until then more reports are waited for.
+    look_ns: Option<u64>,
+    /// Without another tree by then, this one is lost. Set when there was none at the first look.
+    give_up_ns: Option<u64>,
     /// What was suspected when the tree was given up.
     guess: BTreeSet<CableId>,
+}
+
+/// A tree as it was planned, and whom it is for.
+struct Planned<'a> {
+    receivers: &'a [String],
+    tree: &'a Tree,
+}
+
+impl Planned<'_> {
+    /// The cables to a receiver; none if it is not one.
+    fn way(&self, receiver: &str) -> Option<BTreeSet<CableId>> {
+        self.receivers.iter().position(|other| other == receiver).map(|j| self.way_to(j))
+    }
+
+    /// The cables to receiver `j`.
+    fn way_to(&self, j: usize) -> BTreeSet<CableId> {
+        self.tree.path(j).into_iter().map(|hop| self.tree.hops()[hop].link.cable()).collect()
+    }
 }
 
 impl Core {
@@ -90,88 +110,140 @@ impl Core {
         let state = &self.state.lanes[&id].trees[usize::from(tree)];
         let current = state.generation == generation && state.phase != Phase::Installing;
         if current {
+            let gathers = state.phase != Phase::Ready;
             let missed = self.missing.entry((id, tree)).or_default();
             let news = if missing { missed.by.insert(host.to_owned()) } else { missed.by.remove(host) };
             if missed.by.is_empty() {
                 self.missing.remove(&(id, tree));
-            } else if news && missing && !missed.gathering && state.phase != Phase::Ready {
-                missed.gathering = true;
-                self.after(self.options.gather_ns, Later::Gathered { lane: id, tree });
+            } else if news && missing && gathers && !self.replace_explained(out, id, tree) {
+                self.gather(id, tree);
             }
         }
         Ok(json!({"generation": self.state.lanes[&id].trees[usize::from(tree)].generation}))
     }
 
+    /// Others may say more before it is looked who misses what. At the first look there was no other tree: whoever reports
+    /// since then may be the one that says which there is.
+    fn gather(&mut self, id: u64, tree: u8) {
+        let soon = self.now.boot_ns + self.options.gather_ns;
+        let Some(missed) = self.missing.get(&(id, tree)) else { return };
+        if missed.look_ns.is_none_or(|at| missed.give_up_ns.is_some() && at > soon) {
+            self.look_at(id, tree, soon);
+        }
+    }
+
+    fn look_at(&mut self, id: u64, tree: u8, at_ns: u64) {
+        let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
+        missed.look_ns = Some(at_ns);
+        self.later.insert((at_ns, Later::Gathered { lane: id, tree }));
+    }
+
     /// The sender uses a tree from now on. Who missed it before that has missed nothing; who still does says more.
     pub(super) fn await_first(&mut self, id: u64, tree: u8) {
-        if let Some(missed) = self.missing.get_mut(&(id, tree)).filter(|missed| !missed.gathering) {
-            missed.gathering = true;
-            self.after(self.options.gather_ns * GATHER_MORE, Later::Gathered { lane: id, tree });
+        if self.missing.get(&(id, tree)).is_some_and(|missed| missed.look_ns.is_none()) {
+            self.look_at(id, tree, self.now.boot_ns + self.options.gather_ns * GATHER_MORE);
         }
     }
 
     /// The rules of a lost tree stay, and its sender goes on: when a receiver gets it again its way is whole.
     fn heard_again(&mut self, out: &mut Out, id: u64, tree: u8, host: &str) {
-        let Some(allocation) = self.planner.allocation(request_id(id)) else { return };
-        let Some(j) = allocation.request.receivers.iter().position(|receiver| receiver == host) else { return };
-        let planned = &allocation.trees[usize::from(tree)];
-        for hop in planned.path(j) {
-            self.suspected.remove(&planned.hops()[hop].link.cable());
-        }
+        let Some(way) = self.planned(id, tree).and_then(|planned| planned.way(host)) else { return };
+        self.suspected.retain(|cable| !way.contains(cable));
         self.retry(out, id, tree);
     }
 
     /// Those who miss a tree have reported by now.
     pub(super) fn find_fault(&mut self, out: &mut Out, id: u64, tree: u8) {
+        let now_ns = self.now.boot_ns;
         let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
-        missed.gathering = false;
-        missed.rounds += 1;
-        let (reporters, rounds, earlier) = (missed.by.clone(), missed.rounds, std::mem::take(&mut missed.guess));
+        // Reports that came since have changed when to look.
+        if missed.look_ns.is_none_or(|at| at > now_ns) {
+            return;
+        }
+        missed.look_ns = None;
+        let (reporters, earlier) = (missed.by.clone(), std::mem::take(&mut missed.guess));
         // What was suspected with less to go by counts no more.
         self.suspected.retain(|cable| !earlier.contains(cable));
+        if self.replace_explained(out, id, tree) {
+            return;
+        }
         let guesses = self.guesses(id, tree, &reporters);
         let Some(first) = guesses.first().cloned() else { return };
-        let who: Vec<&str> = reporters.iter().map(String::as_str).collect();
-        let why = |core: &Core, suspects: &BTreeSet<CableId>| {
-            let names: Vec<String> = suspects.iter().map(|cable| core.topology.cable_name(*cable)).collect();
-            format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "))
-        };
         for guess in &guesses {
-            let why = why(self, guess);
+            let why = self.why(&reporters, guess);
             match self.replace_tree(out, id, tree, guess, Suspects::Never, &why) {
                 None => return,
                 Some(Ok(())) => {
                     self.missing.remove(&(id, tree));
-                    return self.suspect(guess);
+                    self.suspect(guess);
+                    return self.replace_all_explained(out);
                 }
                 Some(Err(_)) => {}
             }
         }
-        if rounds < GATHER_ROUNDS {
-            // Before a tree is given up, others may say more.
-            if let Some(missed) = self.missing.get_mut(&(id, tree)) {
-                missed.gathering = true;
-            }
-            return self.after(self.options.gather_ns * GATHER_MORE, Later::Gathered { lane: id, tree });
+        let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
+        // Before a tree is given up, others may say more.
+        let give_up_ns = *missed.give_up_ns.get_or_insert(now_ns + self.options.gather_ns * GATHER_MORE);
+        if now_ns < give_up_ns {
+            return self.look_at(id, tree, give_up_ns);
         }
-        let why = why(self, &first);
+        missed.guess.clone_from(&first);
+        let why = self.why(&reporters, &first);
         self.suspect(&first);
-        if let Some(missed) = self.missing.get_mut(&(id, tree)) {
-            missed.guess.clone_from(&first);
-        }
         self.recover(out, id, tree, &first, Suspects::Never, &why);
+    }
+
+    fn why(&self, reporters: &BTreeSet<String>, suspects: &BTreeSet<CableId>) -> String {
+        let who: Vec<&str> = reporters.iter().map(String::as_str).collect();
+        let names: Vec<String> = suspects.iter().map(|cable| self.topology.cable_name(*cable)).collect();
+        format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "))
+    }
+
+    /// Another tree, if what is suspected already explains all who miss this one. Whether there is one now.
+    fn replace_explained(&mut self, out: &mut Out, id: u64, tree: u8) -> bool {
+        let Some(missed) = self.missing.get(&(id, tree)) else { return false };
+        let Some(planned) = self.planned(id, tree) else { return false };
+        let mut cause = BTreeSet::new();
+        for receiver in &missed.by {
+            let Some(way) = planned.way(receiver) else { return false };
+            let suspected = &way & &self.suspected;
+            if suspected.is_empty() {
+                return false;
+            }
+            cause.extend(suspected);
+        }
+        let why = self.why(&missed.by, &cause);
+        let replaced = matches!(self.replace_tree(out, id, tree, &cause, Suspects::Never, &why), Some(Ok(())));
+        if replaced {
+            self.missing.remove(&(id, tree));
+        }
+        replaced
+    }
+
+    /// More is suspected: other trees may be explained by it.
+    fn replace_all_explained(&mut self, out: &mut Out) {
+        let phase = |(id, tree): &(u64, u8)| {
+            let lane = self.state.lanes.get(id)?;
+            lane.trees.get(usize::from(*tree)).map(|state| state.phase)
+        };
+        let used = |key: &&(u64, u8)| matches!(phase(key), Some(Phase::Used | Phase::Lost));
+        let missing: Vec<(u64, u8)> = self.missing.keys().filter(used).copied().collect();
+        for (id, tree) in missing {
+            self.replace_explained(out, id, tree);
+        }
+    }
+
+    fn planned(&self, id: u64, tree: u8) -> Option<Planned<'_>> {
+        let allocation = self.planner.allocation(request_id(id))?;
+        Some(Planned { receivers: &allocation.request.receivers, tree: allocation.trees.get(usize::from(tree))? })
     }
 
     /// What may be broken if these receivers miss a tree, the likeliest first.
     fn guesses(&self, id: u64, tree: u8, reporters: &BTreeSet<String>) -> Vec<BTreeSet<CableId>> {
-        let Some(allocation) = self.planner.allocation(request_id(id)) else { return Vec::new() };
-        let Some(planned) = allocation.trees.get(usize::from(tree)) else { return Vec::new() };
-        let way = |j: usize| -> BTreeSet<CableId> {
-            planned.path(j).into_iter().map(|hop| planned.hops()[hop].link.cable()).collect()
-        };
+        let Some(planned) = self.planned(id, tree) else { return Vec::new() };
         let (mut all, mut shared, mut cleared) = (BTreeSet::new(), None::<BTreeSet<CableId>>, BTreeSet::new());
-        for (j, receiver) in allocation.request.receivers.iter().enumerate() {
-            let way = way(j);
+        for (j, receiver) in planned.receivers.iter().enumerate() {
+            let way = planned.way_to(j);
             if reporters.contains(receiver) {
                 all.extend(&way);
                 shared = Some(shared.map_or(way.clone(), |shared| &shared & &way));

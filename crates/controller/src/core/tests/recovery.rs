@@ -156,7 +156,7 @@ fn what_several_miss_is_between_switches_although_one_reports_late() {
     world.pass(5_000_000);
     assert_eq!(world.see(id)["trees"][0]["generation"], 0);
     miss(&mut world, id, "h5", 0, 0);
-    world.pass(100_000_000);
+    world.pass(4_000_000);
     let lane = world.see(id);
     assert_eq!((&lane["trees"][0]["generation"], &lane["trees"][0]["phase"]), (&json!(1), &json!("ready")), "{lane}");
     assert_ne!(inner_cable(&mut world, id, 0), old);
@@ -172,6 +172,45 @@ fn what_several_miss_is_between_switches_although_one_reports_late() {
     world.pass(5_000_000);
     assert_ne!(world.see(id)["trees"][1]["phase"], "lost");
     world.check(id);
+}
+
+#[test]
+fn a_suspicion_moves_every_tree_that_it_explains() {
+    let mut world = World::new(Options::default());
+    let ids: Vec<u64> = ["h1", "h2", "h3"]
+        .into_iter()
+        .cycle()
+        .take(12)
+        .map(|from| world.lane(from, &["h4", "h5"], 1_000_000))
+        .collect();
+    // Newcomers wait until those before them know that they get later.
+    world.pass(1_000_000_000);
+    ["h1", "h2", "h3"].into_iter().for_each(|host| world.move_on(host));
+    // Trees over one cable between spine and leaf; the planner spreads them.
+    let cable = inner_cable(&mut world, ids[0], 0);
+    let trees: Vec<(u64, u8)> = ids.iter().flat_map(|id| [(*id, 0), (*id, 1)]).collect();
+    let over = |world: &mut World, (id, tree): &(u64, u8)| inner_cable(world, *id, usize::from(*tree)) == cable;
+    let (over, others): (Vec<_>, Vec<_>) = trees.into_iter().partition(|tree| over(&mut world, tree));
+    let [first, second, third, ..] = over[..] else { panic!("{over:?}") };
+    let lost = |world: &mut World, (id, tree): (u64, u8), host: &str| miss(world, id, host, tree, 0);
+    let moved = |world: &mut World, (id, tree): (u64, u8)| world.see(id)["trees"][usize::from(tree)]["generation"] == 1;
+    lost(&mut world, first, "h4");
+    lost(&mut world, first, "h5");
+    // Of itself this one would point at the cable of h4, and be waited for.
+    lost(&mut world, second, "h4");
+    world.pass(4_000_000);
+    assert!(moved(&mut world, first) && moved(&mut world, second));
+    assert!(!moved(&mut world, third), "nobody misses it");
+    // What is explained by now is not gathered.
+    lost(&mut world, third, "h5");
+    assert!(moved(&mut world, third));
+    // Nothing that is suspected is on the way of these.
+    let elsewhere = others.into_iter().find(|(id, tree)| inner_cable(&mut world, *id, usize::from(*tree)).0 != cable.0);
+    let elsewhere = elsewhere.expect("there are three spines");
+    lost(&mut world, elsewhere, "h4");
+    assert!(!moved(&mut world, elsewhere));
+    let [first, second, third] = [first, second, third].map(|(id, _)| id);
+    [first, second, third].into_iter().for_each(|id| world.check(id));
 }
 
 #[test]
