@@ -20,10 +20,17 @@
 //! learns decision i knows that all live members have decision i - W: that is the stability of Alg. 3, line 30, which it publishes
 //! for W = 1. A leader proposes at most W instances beyond the last one that it has told; a member that is W behind it still
 //! has room for them. So every buffer has its place: W decisions that may have to be relayed, 2 W instances to come.
+//!
+//! **Lossy links** ([`Links::Lossy`]): see [`resend`].
+
+mod resend;
 
 use std::collections::VecDeque;
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 
 use crate::{
     Agreement, Decision, Refused, batch,
@@ -32,6 +39,15 @@ use crate::{
 
 /// Instances under way, at most.
 pub const WINDOW_MAX: u64 = 1024;
+
+/// What links between members that live do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Links {
+    /// They lose nothing, as published. No message more than published is sent.
+    Reliable,
+    /// They lose, repeat and reorder. [`Agreement::resend`] has to be called from time to time.
+    Lossy,
+}
 
 /// What a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +59,7 @@ pub struct Config {
     pub window: u64,
     /// Longest value of an instance, bytes.
     pub value_max: usize,
+    pub links: Links,
 }
 
 /// Why there is no such group.
@@ -67,6 +84,8 @@ struct Slot {
     /// The round that was acknowledged last.
     acked: u16,
     decided: bool,
+    /// Sent since the last [`Agreement::resend`]: an answer may be under way.
+    fresh: bool,
     value: Vec<u8>,
 }
 
@@ -75,6 +94,7 @@ enum Kind {
     Propose,
     Ack,
     Decide,
+    Told,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,6 +117,9 @@ pub struct Hsuc {
     delivered: u64,
     /// The highest instance in which anything was proposed.
     seen: u64,
+    /// The same when this member began to lead: what predecessors may have decided.
+    inherited: u64,
+    links: resend::Known,
     slots: Box<[Slot]>,
     /// Proposals that wait for the next instance.
     waiting: Vec<u8>,
@@ -109,7 +132,7 @@ impl Hsuc {
     /// # Errors
     /// [`ConfigError`].
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let Config { me, members, window, value_max } = *config;
+        let Config { me, members, window, value_max, links } = *config;
         if !members.contains(me) {
             return Err(ConfigError::NotAMember { me });
         }
@@ -128,6 +151,8 @@ impl Hsuc {
             value_max,
             delivered: 0,
             seen: 0,
+            inherited: 0,
+            links: resend::Known::new(links),
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             waiting: Vec::with_capacity(value_max),
             out: VecDeque::new(),
@@ -193,6 +218,9 @@ impl Hsuc {
         for instance in self.delivered + 1..=self.seen.min(self.delivered + self.window) {
             // Where nothing was adopted nobody can have decided anything: an empty value closes the gap.
             if self.slot(instance).is_none_or(|slot| !slot.decided && slot.round != self.me) {
+                if planted::is(Planted::DropsAdopted) {
+                    self.claim(instance).value.clear();
+                }
                 self.propose_in(instance);
             }
         }
@@ -215,6 +243,7 @@ impl Hsuc {
         slot.round = me;
         slot.acks = HostSet::EMPTY;
         slot.acks.insert(me);
+        slot.fresh = true;
         self.send(others, Kind::Propose, instance, me);
         self.decide(instance);
     }
@@ -224,16 +253,20 @@ impl Hsuc {
         let (me, correct, others) = (self.me, self.correct, self.others());
         let position = self.position(instance);
         let slot = &mut self.slots[position];
-        if slot.instance != instance || slot.decided || slot.round != me || !correct.minus(slot.acks).is_empty() {
+        let missing = correct.minus(slot.acks).len();
+        let enough = missing == 0 || missing == 1 && correct.len() > 2 && planted::is(Planted::DecidesEarly);
+        if slot.instance != instance || slot.decided || slot.round != me || !enough {
             return;
         }
         slot.decided = true;
+        slot.fresh = true;
         self.send(others, Kind::Decide, instance, me);
     }
 
     /// Acknowledges what is adopted and was not acknowledged yet, as far as the window reaches.
     fn acknowledge(&mut self, instance: u64) {
-        let reach = self.delivered + self.window;
+        let beyond = if planted::is(Planted::AcksBeyondWindow) { self.window } else { 0 };
+        let reach = self.delivered + self.window + beyond;
         let (me, correct, position) = (self.me, self.correct, self.position(instance));
         let slot = &mut self.slots[position];
         let due = slot.instance == instance && !slot.decided && slot.round != 0 && slot.acked != slot.round;
@@ -252,26 +285,31 @@ impl Hsuc {
             return Err(MessageError::Impostor { from, round });
         }
         // What comes late of a dead leader was decided by nobody: I have not acknowledged it.
-        if instance <= self.delivered || !self.correct.contains(from) {
+        if !self.correct.contains(from) && !planted::is(Planted::ObeysTheDead) {
+            return Ok(());
+        }
+        if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
+            self.answer_repeated(from, instance);
             return Ok(());
         }
         self.seen = self.seen.max(instance);
         let slot = self.claim(instance);
-        // Line 14; what a decided instance's leader proposes again is known by whoever has not crashed.
-        if !slot.decided && round >= slot.round {
-            if round > slot.round {
+        // Line 14.
+        if round >= slot.round || planted::is(Planted::AdoptsLower) {
+            if round > slot.round || planted::is(Planted::AdoptsLower) {
                 slot.value.clear();
                 slot.value.extend_from_slice(value);
                 slot.round = round;
             }
+            self.forget_ack(instance);
             self.acknowledge(instance);
         }
         Ok(())
     }
 
-    fn learn(&mut self, instance: u64, round: u16, value: &[u8]) {
+    fn learn(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) {
         if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
-            return;
+            return self.say_told(from);
         }
         self.seen = self.seen.max(instance);
         let slot = self.claim(instance);
@@ -303,7 +341,8 @@ impl Agreement for Hsuc {
     }
 
     fn receive(&mut self, from: u16, message: &Message<'_>) -> Result<(), MessageError> {
-        let (instance, round, value) = (message.instance(), message.round(), message.value());
+        let (instance, value) = (message.instance(), message.value());
+        let round = message.round().unwrap_or(from);
         for member in [from, round] {
             if !self.members.contains(member) {
                 return Err(MessageError::Stranger { member });
@@ -318,14 +357,20 @@ impl Agreement for Hsuc {
         match message {
             Message::Propose { .. } => self.adopt(from, instance, round, value)?,
             Message::Ack { .. } => {
+                let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
+                self.note_told(from, instance.saturating_sub(window));
                 let position = self.position(instance);
                 let slot = &mut self.slots[position];
-                if slot.instance == instance && round == self.me && slot.round == self.me {
+                let same = slot.instance == instance || planted::is(Planted::MixesInstances);
+                let mine = round == self.me || planted::is(Planted::TakesAnyAck);
+                let instance = slot.instance;
+                if same && mine && slot.round == self.me {
                     slot.acks.insert(from);
                     self.decide(instance);
                 }
             }
-            Message::Decide { .. } => self.learn(instance, round, value),
+            Message::Decide { .. } => self.learn(from, instance, round, value),
+            Message::Told { .. } => self.note_told(from, instance),
         }
         Ok(())
     }
@@ -334,7 +379,11 @@ impl Agreement for Hsuc {
         if !self.correct.contains(member) || member == self.me {
             return;
         }
+        let led = self.leads();
         self.correct.remove(member);
+        if self.leads() && !led {
+            self.inherited = self.seen;
+        }
         // Alg. 2, line 14: what may have reached only some.
         let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
         for instance in unstable {
@@ -343,8 +392,11 @@ impl Agreement for Hsuc {
             }
         }
         // It may be the last acknowledgement that was waited for.
+        let waits = planted::is(Planted::WaitsForTheDead);
         for instance in self.delivered + 1..=self.seen {
-            self.decide(instance);
+            if !waits {
+                self.decide(instance);
+            }
         }
         self.lead();
     }
@@ -356,7 +408,7 @@ impl Agreement for Hsuc {
             let slot = &self.slots[position];
             // Whoever has crashed since needs nothing; an instance that is stable by now is known to all.
             let to = to.and(self.correct);
-            if to.is_empty() || slot.instance != instance {
+            if to.is_empty() || slot.instance != instance && kind != Kind::Told {
                 continue;
             }
             let value: &[u8] = &self.slots[position].value;
@@ -366,6 +418,7 @@ impl Agreement for Hsuc {
                     Kind::Propose => Message::Propose { instance, round, value },
                     Kind::Ack => Message::Ack { instance, round },
                     Kind::Decide => Message::Decide { instance, round, value },
+                    Kind::Told => Message::Told { instance },
                 },
             ));
         }
@@ -373,7 +426,8 @@ impl Agreement for Hsuc {
 
     fn poll_decision(&mut self) -> Option<Decision<'_>> {
         let instance = self.delivered + 1;
-        if !self.slot(instance).is_some_and(|slot| slot.decided) {
+        let adopted = |slot: &Slot| planted::is(Planted::TellsAdopted) && slot.acked != 0;
+        if !self.slot(instance).is_some_and(|slot| slot.decided || adopted(slot)) {
             return None;
         }
         self.delivered = instance;
@@ -386,6 +440,14 @@ impl Agreement for Hsuc {
 
     fn leader(&self) -> u16 {
         self.correct.iter().next().unwrap_or(self.me)
+    }
+
+    fn speaks_for_all(&self) -> bool {
+        self.leads() && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
+    }
+
+    fn resend(&mut self) {
+        self.send_again();
     }
 }
 

@@ -4,12 +4,13 @@
 //! - [`message`]: what members send each other, as values and as bytes.
 //! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
 //! - [`batch`]: many proposals in one instance.
+//! - [`leased`]: a protocol on hosts that may pause, and networks that may be cut.
 //!
 //! A protocol is fed what happens ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]) and asked what follows
 //! ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
 //!
-//! **What it stands on.** Links between members that live lose nothing, duplicate nothing that matters and may reorder; a crash is told
-//! by a detector that is right (`trust = "network"`, the published level). The order of events at one member is the caller's: each
+//! **What it stands on.** A crash is told by a detector that is right. Links between members that live lose nothing and may reorder, as
+//! published ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time, never agreement ([`Links::Lossy`]). The order of events at one member is the caller's: each
 //! call is one atomic step.
 //!
 //! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used.
@@ -17,10 +18,12 @@
 
 pub mod batch;
 pub mod hsuc;
+pub mod leased;
 pub mod message;
 
 pub use fide_detector::HostSet;
-pub use hsuc::{Config, ConfigError, Hsuc};
+pub use hsuc::{Config, ConfigError, Hsuc, Links};
+pub use leased::{Lease, Leased};
 pub use message::{Message, MessageError};
 
 /// A decided instance, told in order, once.
@@ -39,6 +42,8 @@ pub enum Refused {
     NotLeader { leader: u16 },
     #[error("a value of {len} bytes; at most {max} fit, send the rest ahead")]
     TooLong { len: usize, max: usize },
+    #[error("this member has no lease, or was excluded; propose again when it is heard, or at another")]
+    Fenced,
     #[error("as many proposals wait as fit one instance; propose again after the next decision")]
     Full,
 }
@@ -68,4 +73,12 @@ pub trait Agreement {
 
     /// Who leads, as far as this member knows.
     fn leader(&self) -> u16;
+
+    /// Whether what this member has told its user is all that was ever decided: it leads, and has decided what earlier leaders
+    /// may have. With a lease besides, it may answer questions about the state without asking anybody.
+    fn speaks_for_all(&self) -> bool;
+
+    /// To be called from time to time where links lose messages: what was sent before the last call and has had no answer is
+    /// sent again. A good time between calls is a little more than a round trip. Nothing where links are reliable.
+    fn resend(&mut self);
 }

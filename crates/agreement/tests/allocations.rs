@@ -6,7 +6,7 @@ use std::{
     cell::Cell,
 };
 
-use fide_agreement::{Agreement, Config, HostSet, Hsuc, Message};
+use fide_agreement::{Agreement, Config, HostSet, Hsuc, Links, Message};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -64,7 +64,9 @@ fn run(members: &mut [Hsuc], wire: &mut Vec<(u16, u16, Vec<u8>)>, spare: &mut Ve
 #[test]
 fn a_decision_allocates_nothing_once_warm() {
     let group = HostSet::first(3);
-    let member = |me| Hsuc::new(&Config { me, members: group, window: 8, value_max: 1024 }).expect("a member");
+    let member = |me| {
+        Hsuc::new(&Config { me, members: group, window: 8, links: Links::Reliable, value_max: 1024 }).expect("a member")
+    };
     let mut members: Vec<Hsuc> = (1..=3).map(member).collect();
     let (mut wire, mut spare) = (Vec::new(), Vec::new());
     let mut decide = |rounds: usize| {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Message, batch};
+use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Links, Message, batch};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const THREADS: usize = 2;
@@ -18,10 +18,13 @@ struct World {
     window: u64,
     proposals: u8,
     crashes: u32,
+    /// Messages of the living that are lost.
+    losses: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
+    lost: u32,
     members: Vec<Hsuc>,
     dead: u64,
     /// Sender, receiver, bytes.
@@ -52,9 +55,14 @@ enum Action {
     Crash {
         member: u16,
     },
-    /// Only of a dead sender.
+    /// Of a dead sender as often as may be.
     Lose {
         message: (u16, u16, Vec<u8>),
+    },
+    /// What was not answered is sent again: once nothing else can happen, when messages can be lost.
+    Resend {
+        by: u16,
+        dies: Option<usize>,
     },
 }
 
@@ -109,6 +117,17 @@ impl State {
         self.notices.extend(told);
     }
 
+    /// Nothing is under way, and nobody has anything to send again.
+    fn is_quiet(&self) -> bool {
+        let settled = |member: u16| {
+            let mut member = self.members[usize::from(member) - 1].clone();
+            member.resend();
+            member.resend();
+            member.poll_transmit().is_none()
+        };
+        self.network.is_empty() && self.notices.is_empty() && self.alive().into_iter().all(settled)
+    }
+
     fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {
         self.logs[usize::from(member) - 1].iter().flat_map(|value| batch::values(value))
     }
@@ -120,8 +139,10 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let members = HostSet::first(usize::from(self.members));
-        let of = |me| Hsuc::new(&Config { me, members, window: self.window, value_max: 16 }).expect("a member");
+        let links = if self.losses > 0 { Links::Lossy } else { Links::Reliable };
+        let of = |me| Hsuc::new(&Config { me, members, window: self.window, value_max: 16, links }).expect("a member");
         vec![State {
+            lost: 0,
             members: (1..=self.members).map(of).collect(),
             dead: 0,
             network: BTreeSet::new(),
@@ -151,8 +172,13 @@ impl Model for World {
         }
         for message in &state.network {
             deaths(actions, &|dies| Action::Deliver { message: message.clone(), dies });
-            if state.is_dead(message.0) {
+            if state.is_dead(message.0) || state.lost < self.losses {
                 actions.push(Action::Lose { message: message.clone() });
+            }
+        }
+        if self.losses > 0 && state.network.is_empty() && state.notices.is_empty() {
+            for by in state.alive() {
+                deaths(actions, &|dies| Action::Resend { by, dies });
             }
         }
         for (to, of) in &state.notices {
@@ -182,7 +208,14 @@ impl Model for World {
                 state.drain(to, dies);
             }
             Action::Crash { member } => state.crash(member),
-            Action::Lose { message } => drop(state.network.remove(&message)),
+            Action::Lose { message } => {
+                state.lost += u32::from(!state.is_dead(message.0));
+                state.network.remove(&message);
+            }
+            Action::Resend { by, dies } => {
+                state.node(by).resend();
+                state.drain(by, dies);
+            }
         }
         (state != *last).then_some(state)
     }
@@ -211,7 +244,7 @@ impl Model for World {
                 let all = (1u8..)
                     .zip(&state.proposed)
                     .all(|(value, by)| !alive.contains(by) || state.values(alive[0]).any(|decided| decided == [value]));
-                !state.network.is_empty() || !state.notices.is_empty() || same && all
+                !state.is_quiet() || same && all
             }),
         ];
         if self.crashes + 1 == u32::from(self.members) {
@@ -229,8 +262,8 @@ impl Model for World {
 
 fn explore(world: World) {
     let name = format!(
-        "{} members, window {}, {} proposals, {} crashes",
-        world.members, world.window, world.proposals, world.crashes
+        "{} members, window {}, {} proposals, {} crashes, {} losses",
+        world.members, world.window, world.proposals, world.crashes, world.losses
     );
     let checker = world
         .checker()
@@ -247,19 +280,32 @@ fn explore(world: World) {
 #[test]
 fn two_members_two_instances() {
     for window in 1..=2 {
-        explore(World { members: 2, window, proposals: 2, crashes: 1 });
+        explore(World { members: 2, window, proposals: 2, crashes: 1, losses: 0 });
     }
 }
 
 #[test]
 fn three_members_one_instance() {
-    explore(World { members: 3, window: 1, proposals: 1, crashes: 2 });
+    explore(World { members: 3, window: 1, proposals: 1, crashes: 2, losses: 0 });
 }
 
 #[test]
 fn three_members_two_instances() {
     let large = std::env::var("FIDE_EXPLORE").is_ok_and(|how| how == "large");
     for window in 1..=2 {
-        explore(World { members: 3, window, proposals: if large { 3 } else { 2 }, crashes: 2 });
+        explore(World { members: 3, window, proposals: if large { 3 } else { 2 }, crashes: 2, losses: 0 });
     }
+}
+
+/// Links that lose messages of the living, so that they are sent again and arrive out of order and twice.
+#[test]
+fn two_members_and_losses() {
+    for window in 1..=2 {
+        explore(World { members: 2, window, proposals: 2, crashes: 1, losses: 2 });
+    }
+}
+
+#[test]
+fn three_members_and_a_loss() {
+    explore(World { members: 3, window: 1, proposals: 1, crashes: 2, losses: 1 });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a cluster is, and which configurations are refused.
 
+use crate::planted::{self, Planted};
 use crate::types::HostSet;
 use fide_wire::{
     ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_NAME, MAX_PLANES, MONITOR_LEN, Name, PAYLOAD_MAX, PIGGYBACK_MAX, ROSTER_LEN,
@@ -192,6 +193,9 @@ impl Config {
 
     /// A promise less the margin for drift: how long after sending one may act on it.
     pub fn lease_of(&self, promise_ns: u64) -> u64 {
+        if planted::is(Planted::NoMargin) {
+            return promise_ns;
+        }
         // Rounded up, so that the margin is never too small.
         promise_ns - (promise_ns.saturating_mul(u64::from(self.drift_ppm))).div_ceil(1_000_000).min(promise_ns)
     }

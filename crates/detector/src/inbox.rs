@@ -5,6 +5,7 @@ use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::lease;
 use crate::peer::Superseded;
 use crate::piggyback::{REORDER_MAX, Waiting};
+use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
 use crate::types::*;
 use crate::view::Outcome;
@@ -151,7 +152,7 @@ impl Detector {
         if incarnation == peer.incarnation && incarnation > peer.dead_incarnation {
             return Ok(());
         }
-        if incarnation <= peer.dead_incarnation {
+        if incarnation <= peer.dead_incarnation && !planted::is(Planted::TakesTheDead) {
             peer.exclude_incarnation = incarnation;
             peer.exclude_left = EXCLUDE_HEARTBEATS;
             self.counters.refused_dead_incarnation += 1;
@@ -222,6 +223,7 @@ impl Detector {
             && self.config.trust == Trust::Lease
             && let Some(sent_ns) = self.sent.time_of(acked)
         {
+            let sent_ns = if planted::is(Planted::LeaseFromReceipt) { self.last_tick_ns } else { sent_ns };
             peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
+use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
@@ -114,6 +115,7 @@ impl Detector {
                 if silent || left {
                     env.silent.insert(peer.id);
                 }
+                let promise_ns = if planted::is(Planted::SuspectsEarly) { promise_ns / 4 * 3 } else { promise_ns };
                 let over = !lease || now_ns >= peer.acked_rx_ns.saturating_add(promise_ns);
                 if over && (silent || left || self.agreement.mute().contains(peer.id)) {
                     env.free.insert(peer.id);
@@ -135,7 +137,7 @@ impl Detector {
         match outcome {
             Outcome::Nothing => {}
             Outcome::Excluded | Outcome::Lost => {
-                if !self.excluded {
+                if !self.excluded && !planted::is(Planted::GoesOnExcluded) {
                     self.excluded = true;
                     if self.leaving {
                         // As it wished.

@@ -26,6 +26,7 @@
 //!   other majority contains one of them. [`crate::view`] says what a change of view adds to this.
 
 use crate::config::Config;
+use crate::planted::{self, Planted};
 use fide_wire::MAX_HOSTS;
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +102,7 @@ pub fn least(limits: impl Iterator<Item = u64>) -> Option<u64> {
 /// The limit that a majority of a view of `members` keeps, own vote included. `limits` are those of the other members
 /// (fewer when some are unknown).
 pub fn majority(members: usize, limits: impl Iterator<Item = u64>) -> u64 {
-    let needed = members / 2;
+    let needed = members / 2 - usize::from(planted::is(Planted::LeaseOfFewer) && members > 1);
     if needed == 0 {
         return u64::MAX;
     }

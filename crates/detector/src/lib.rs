@@ -33,6 +33,7 @@ pub mod lease;
 mod outbox;
 pub mod peer;
 pub mod piggyback;
+pub mod planted;
 pub mod roster;
 mod snapshot;
 pub mod types;

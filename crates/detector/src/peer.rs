@@ -13,6 +13,7 @@
 //! full queue is made good by the next heartbeat, which arrives within HB + latency_min + 2 jitter_max = TO of the stall's
 //! end. So the grace after a stall is the whole timeout.
 
+use crate::planted::{self, Planted};
 use crate::types::{PeerState, PeerView};
 use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
@@ -207,7 +208,8 @@ impl Peer {
 
     /// From then on its silence means something.
     pub fn deadline_ns(&self) -> u64 {
-        self.last_rx_ns.max(self.floor_ns).saturating_add(self.timeout_ns)
+        let timeout_ns = if planted::is(Planted::SuspectsEarly) { self.timeout_ns / 4 * 3 } else { self.timeout_ns };
+        self.last_rx_ns.max(self.floor_ns).saturating_add(timeout_ns)
     }
 
     pub fn silent(&self, now_ns: u64) -> bool {

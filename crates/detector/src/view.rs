@@ -39,6 +39,7 @@
 //! leaving. A member that has no majority left, but hears enough voters without a view to found a new one, gives its view
 //! up ([`Outcome::Lost`]): a restart is always safe.
 
+use crate::planted::{self, Planted};
 use crate::types::HostSet;
 use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
 use serde::{Deserialize, Serialize};
@@ -185,7 +186,7 @@ impl Agreement {
             let n = self.voters.len();
             (n / 2 + 1).max(n.saturating_sub(1))
         } else {
-            self.members.len() / 2 + 1
+            self.members.len() / 2 + usize::from(!planted::is(Planted::HalfIsMajority) || self.members.len() < 2)
         }
     }
 

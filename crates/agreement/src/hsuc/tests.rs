@@ -10,7 +10,7 @@ use super::*;
 use world::World;
 
 fn config(me: u16, members: usize, window: u64) -> Config {
-    Config { me, members: HostSet::first(members), window, value_max: 64 }
+    Config { me, members: HostSet::first(members), window, value_max: 64, links: Links::Reliable }
 }
 
 proptest! {
@@ -22,7 +22,22 @@ proptest! {
     fn members_agree_whatever_happens(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
-        let mut world = World::new(members, window);
+        let mut world = World::new(members, window, Links::Reliable);
+        for (what, which) in steps {
+            world.step(what, which);
+            world.check()?;
+        }
+        world.calm();
+        world.check()?;
+        world.check_quiet()?;
+    }
+
+    /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
+    #[test]
+    fn members_agree_over_links_that_lose_and_repeat(
+        members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
+    ) {
+        let mut world = World::new(members, window, Links::Lossy);
         for (what, which) in steps {
             world.step(what, which);
             world.check()?;
@@ -52,7 +67,7 @@ fn rounds(world: &mut World) -> (usize, usize) {
 #[test]
 fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
     for members in 2..=9 {
-        let mut world = World::new(members, 1);
+        let mut world = World::new(members, 1, Links::Reliable);
         world.propose(1);
         assert_eq!(rounds(&mut world), (3, 3 * (members - 1)), "{members} members");
         assert!((1..=members as u16).all(|member| world.log(member).len() == 1));
@@ -63,7 +78,7 @@ fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
 #[test]
 fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
     for members in 3..=9usize {
-        let mut world = World::new(members, 1);
+        let mut world = World::new(members, 1, Links::Reliable);
         // One decided, the next proposed to all, and acknowledged by nobody yet.
         world.propose(1);
         rounds(&mut world);
@@ -85,7 +100,7 @@ fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
 
 #[test]
 fn all_but_one_may_crash() {
-    let mut world = World::new(5, 2);
+    let mut world = World::new(5, 2, Links::Reliable);
     for dead in 1..5 {
         world.propose(dead);
         world.propose(dead);
@@ -102,7 +117,7 @@ fn all_but_one_may_crash() {
 /// Alg. 2 relays at the crash only. Here the decision comes after it.
 #[test]
 fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
-    let mut world = World::new(3, 1);
+    let mut world = World::new(3, 1, Links::Reliable);
     world.propose(1);
     let now = std::mem::take(&mut world.network);
     now.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
@@ -165,4 +180,77 @@ fn proposals_share_an_instance_and_wait_within_bounds() {
     assert_eq!(sent, [1, 2]);
     leader.receive(2, &Message::Ack { instance: 2, round: 1 }).unwrap();
     assert_eq!(batch::values(leader.poll_decision().unwrap().value).count(), 8);
+}
+
+fn sent(member: &mut Hsuc) -> Vec<(HostSet, Vec<u8>)> {
+    std::iter::from_fn(|| {
+        member.poll_transmit().map(|(to, message)| {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            (to, bytes)
+        })
+    })
+    .collect()
+}
+
+#[test]
+fn what_is_not_answered_is_sent_again_after_a_whole_period() {
+    let mut leader = Hsuc::new(&Config { links: Links::Lossy, ..config(1, 3, 1) }).unwrap();
+    leader.propose(b"x").unwrap();
+    let proposed = sent(&mut leader);
+    leader.resend();
+    assert_eq!(sent(&mut leader), [], "an answer may be under way");
+    leader.resend();
+    assert_eq!(sent(&mut leader), proposed);
+    leader.receive(3, &Message::Ack { instance: 1, round: 1 }).unwrap();
+    leader.resend();
+    assert_eq!(sent(&mut leader), [(HostSet::from_iter([2]), proposed[0].1.clone())]);
+    leader.receive(2, &Message::Ack { instance: 1, round: 1 }).unwrap();
+    assert!(leader.poll_decision().is_some());
+    let decided = sent(&mut leader);
+    leader.receive(2, &Message::Told { instance: 1 }).unwrap();
+    leader.resend();
+    leader.resend();
+    assert_eq!(sent(&mut leader), [(HostSet::from_iter([3]), decided[0].1.clone())]);
+    leader.receive(3, &Message::Told { instance: 1 }).unwrap();
+    leader.resend();
+    assert_eq!(sent(&mut leader), []);
+}
+
+#[test]
+fn what_comes_again_is_answered_again() {
+    let mut member = Hsuc::new(&Config { links: Links::Lossy, ..config(2, 3, 1) }).unwrap();
+    let propose = Message::Propose { instance: 1, round: 1, value: b"x" };
+    member.receive(1, &propose).unwrap();
+    let acked = sent(&mut member);
+    member.receive(1, &propose).unwrap();
+    assert_eq!(sent(&mut member), acked);
+    member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
+    assert!(member.poll_decision().is_some());
+    assert_eq!(sent(&mut member), []);
+    let told = |member: &mut Hsuc| {
+        sent(member).iter().map(|(_, bytes)| Message::read(bytes).unwrap().instance()).collect::<Vec<_>>()
+    };
+    member.resend();
+    assert_eq!(told(&mut member), [1], "of itself, once");
+    member.resend();
+    assert_eq!(told(&mut member), [0; 0]);
+    member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
+    assert_eq!(told(&mut member), [1]);
+    // A leader that does not know the decision is told it.
+    member.receive(1, &propose).unwrap();
+    let answer = sent(&mut member);
+    assert_eq!(Message::read(&answer[0].1).unwrap(), Message::Decide { instance: 1, round: 1, value: b"x" });
+}
+
+#[test]
+fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() {
+    let mut member = Hsuc::new(&config(2, 3, 1)).unwrap();
+    member.receive(1, &Message::Propose { instance: 1, round: 1, value: b"x" }).unwrap();
+    assert!(!member.speaks_for_all());
+    member.crashed(1);
+    assert!(!member.speaks_for_all(), "1 may have decided");
+    member.receive(3, &Message::Ack { instance: 1, round: 2 }).unwrap();
+    assert!(member.poll_decision().is_some());
+    assert!(member.speaks_for_all());
 }

@@ -9,7 +9,7 @@
 use std::{collections::VecDeque, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Agreement, Config, HostSet, Hsuc, Message, batch};
+use fide_agreement::{Agreement, Config, HostSet, Hsuc, Links, Message, batch};
 use fide_testbed::figures::{Figure, Goal, Report};
 
 const MEMBERS: u16 = 3;
@@ -42,7 +42,8 @@ struct Group {
 impl Group {
     fn new() -> anyhow::Result<Self> {
         let members = HostSet::first(MEMBERS.into());
-        let member = |me| Hsuc::new(&Config { me, members, window: WINDOW, value_max: VALUE_MAX });
+        let member =
+            |me| Hsuc::new(&Config { me, members, window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable });
         let members = (1..=MEMBERS).map(member).collect::<Result<_, _>>()?;
         Ok(Self { members, wire: VecDeque::new(), spare: Vec::new(), decided: 0 })
     }

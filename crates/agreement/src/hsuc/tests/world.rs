@@ -22,8 +22,8 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(members: usize, window: u64) -> Self {
-        let of = |me| Hsuc::new(&super::config(me, members, window)).expect("a member");
+    pub(super) fn new(members: usize, window: u64, links: Links) -> Self {
+        let of = |me| Hsuc::new(&Config { links, ..super::config(me, members, window) }).expect("a member");
         let ids = 1..=u16::try_from(members).expect("few");
         Self {
             members: ids.clone().map(|me| (me, of(me))).collect(),
@@ -135,6 +135,12 @@ impl World {
                 self.notice(index);
             }
             90..95 => self.crash(alive[index % alive.len()], index / 7 % 8),
+            100..115 => self.resend(alive[index % alive.len()]),
+            115..130 if !self.network.is_empty() => {
+                let again = self.network[index % self.network.len()].clone();
+                self.network.push(again);
+            }
+            130.. if !self.network.is_empty() => drop(self.network.swap_remove(index % self.network.len())),
             // What the dead have sent may be lost.
             _ => {
                 let dead: Vec<usize> =
@@ -146,13 +152,20 @@ impl World {
         }
     }
 
-    /// Everything that is under way arrives.
+    fn resend(&mut self, member: u16) {
+        self.members.get_mut(&member).expect("a member").resend();
+        self.drain(member, usize::MAX);
+    }
+
+    /// Everything that is under way arrives, and nothing is missing any more.
     pub(super) fn calm(&mut self) {
-        loop {
-            if !self.notice(0) && self.network.is_empty() {
-                return;
+        let mut quiet = 0;
+        while quiet < 3 {
+            while self.notice(0) || !self.network.is_empty() {
+                self.deliver_any(0);
             }
-            self.deliver_any(0);
+            self.alive().into_iter().for_each(|member| self.resend(member));
+            quiet = if self.network.is_empty() { quiet + 1 } else { 0 };
         }
     }
 

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Over links that lose, repeat and reorder.
+//!
+//! Only the leader sends again, as everything that can be missing is missing at somebody whom it waits for: proposals to those
+//! who have not acknowledged them, decisions to those who have not said, or shown by an acknowledgement W instances later, that
+//! they have told them. What comes a second time is answered a second time. Nothing is buffered for it: each message is made
+//! again from its instance's place.
+//!
+//! A new leader proposes again what it has seen. Whoever has decided it answers with the decision. That is enough: what anybody
+//! has decided all have acknowledged, so the new leader has seen it. The relaying of Alg. 2 stays, and saves a round trip where nothing
+//! is lost.
+//!
+//! At most 2 W messages to each member follow one call: W decisions and W proposals.
+
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
+use fide_wire::MAX_HOSTS;
+
+use super::{Hsuc, Kind, Links};
+
+/// What is known of the others' progress; nothing where links are reliable.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Known {
+    links: Links,
+    /// By id-1: instances up to this one have been told there, at least.
+    told: Box<[u64]>,
+    /// What this member has said of itself last.
+    said: u64,
+}
+
+impl Known {
+    pub(super) fn new(links: Links) -> Self {
+        let hosts = if links == Links::Lossy { MAX_HOSTS } else { 0 };
+        Self { links, told: vec![0; hosts].into_boxed_slice(), said: 0 }
+    }
+}
+
+impl Hsuc {
+    fn is_lossy(&self) -> bool {
+        self.links.links == Links::Lossy
+    }
+
+    pub(super) fn note_told(&mut self, member: u16, instance: u64) {
+        if let Some(told) = self.links.told.get_mut(usize::from(member) - 1) {
+            *told = instance.max(*told);
+        }
+    }
+
+    /// A member has sent again what I know to be decided: it lacks that, or my word.
+    pub(super) fn answer_repeated(&mut self, from: u16, instance: u64) {
+        if !self.is_lossy() {
+            return;
+        }
+        if planted::is(Planted::KeepsDecisions) {
+            return;
+        }
+        match self.slot(instance).filter(|slot| slot.decided).map(|slot| slot.round) {
+            Some(round) => self.send(only(from), Kind::Decide, instance, round),
+            // So old that it is known to all who live.
+            None => self.say_told(from),
+        }
+    }
+
+    pub(super) fn say_told(&mut self, to: u16) {
+        if self.is_lossy() && self.delivered > 0 {
+            self.links.said = self.delivered;
+            self.send(only(to), Kind::Told, self.delivered, 0);
+        }
+    }
+
+    /// A proposal has come again: my acknowledgement was lost.
+    pub(super) fn forget_ack(&mut self, instance: u64) {
+        if self.is_lossy() {
+            self.claim(instance).acked = 0;
+        }
+    }
+
+    pub(super) fn send_again(&mut self) {
+        if !self.is_lossy() || planted::is(Planted::NeverResends) {
+            return;
+        }
+        if !self.leads() {
+            if self.links.said < self.delivered {
+                let leader = self.correct.iter().next().unwrap_or(self.me);
+                self.say_told(leader);
+            }
+            return;
+        }
+        let (me, others) = (self.me, self.others());
+        let first = (self.delivered + 1).saturating_sub(self.window).max(1);
+        for instance in first..=self.seen.min(self.delivered + self.window) {
+            let position = self.position(instance);
+            let slot = &mut self.slots[position];
+            if slot.instance != instance || std::mem::take(&mut slot.fresh) {
+                continue;
+            }
+            let (decided, round, acks) = (slot.decided, slot.round, slot.acks);
+            if decided {
+                let told = &self.links.told;
+                let lacking = others.iter().filter(|other| told[usize::from(*other) - 1] < instance).collect();
+                self.send(lacking, Kind::Decide, instance, round);
+            } else if round == me {
+                self.send(others.minus(acks), Kind::Propose, instance, me);
+            }
+        }
+    }
+}
+
+fn only(member: u16) -> HostSet {
+    HostSet::from_iter([member])
+}

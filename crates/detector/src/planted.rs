@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults that are planted on purpose, to see that what looks for faults finds them.
+//!
+//! Only with the cargo feature `planted`, which nothing but the simulator asks for. Without it none can be armed, and [`is`] is
+//! a constant that compiles to nothing.
+
+macro_rules! planted {
+    ($($(#[doc = $says:literal])+ $name:ident,)+) => {
+        /// One fault each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Planted {
+            $($(#[doc = $says])+ $name,)+
+        }
+
+        impl Planted {
+            pub const ALL: &[Planted] = &[$(Planted::$name),+];
+
+            #[must_use]
+            pub fn says(self) -> &'static str {
+                match self {
+                    $(Planted::$name => concat!($($says),+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+planted! {
+    /// a lease has no margin for drift
+    NoMargin,
+    /// a lease is counted from when the acknowledgement came, not from when the heartbeat left
+    LeaseFromReceipt,
+    /// a majority's lease counts one acknowledgement too few
+    LeaseOfFewer,
+    /// a peer is suspected before the promise to it has run out
+    SuspectsEarly,
+    /// half of a view is taken for its majority
+    HalfIsMajority,
+    /// heartbeats of a dead incarnation are taken
+    TakesTheDead,
+    /// a member that is excluded goes on
+    GoesOnExcluded,
+    /// questions are answered without a lease
+    AnswersUnleased,
+    /// decisions are told without a lease
+    TellsUnleased,
+    /// a leader decides before the last acknowledgement
+    DecidesEarly,
+    /// a new leader makes its own proposal of what it had adopted of another
+    DropsAdopted,
+    /// a proposal replaces that of a later leader
+    AdoptsLower,
+    /// a member tells what it has adopted as if it were decided
+    TellsAdopted,
+    /// acknowledgements are taken for those of any round
+    TakesAnyAck,
+    /// a new leader answers before it has decided what the last one may have
+    SpeaksEarly,
+    /// proposals of a leader that is dead are acknowledged
+    ObeysTheDead,
+    /// members acknowledge beyond the window
+    AcksBeyondWindow,
+    /// nothing is sent again
+    NeverResends,
+    /// an acknowledgement is taken for word that the instance was told
+    AckMeansTold,
+    /// who has decided does not answer a leader that has not
+    KeepsDecisions,
+    /// a crash does not release what waits for an acknowledgement of the dead
+    WaitsForTheDead,
+    /// a decision of another instance is taken for this one's
+    MixesInstances,
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static ARMED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}
+
+/// Arms one fault in this thread, or none.
+#[cfg(feature = "planted")]
+pub fn arm(fault: Option<Planted>) {
+    ARMED.with(|armed| armed.set(fault));
+}
+
+/// Is this fault armed?
+#[cfg(feature = "planted")]
+#[must_use]
+pub fn is(fault: Planted) -> bool {
+    ARMED.with(|armed| armed.get() == Some(fault))
+}
+
+/// Is this fault armed? It cannot be.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+#[must_use]
+pub const fn is(_: Planted) -> bool {
+    false
+}
