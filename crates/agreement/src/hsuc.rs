@@ -285,7 +285,7 @@ impl Hsuc {
             return Err(MessageError::Impostor { from, round });
         }
         // What comes late of a dead leader was decided by nobody: I have not acknowledged it.
-        if !self.correct.contains(from) && !planted::is(Planted::ObeysTheDead) {
+        if !self.correct.contains(from) {
             return Ok(());
         }
         if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
@@ -362,9 +362,8 @@ impl Agreement for Hsuc {
                 let position = self.position(instance);
                 let slot = &mut self.slots[position];
                 let same = slot.instance == instance || planted::is(Planted::MixesInstances);
-                let mine = round == self.me || planted::is(Planted::TakesAnyAck);
                 let instance = slot.instance;
-                if same && mine && slot.round == self.me {
+                if same && round == self.me && slot.round == self.me {
                     slot.acks.insert(from);
                     self.decide(instance);
                 }

@@ -119,10 +119,10 @@ impl<A: Agreement> Leased<A> {
     /// What the detector tells, in its order.
     pub fn detected(&mut self, event: &Event) {
         match *event {
-            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
-                if incarnation == self.incarnation(host) && !self.stopped {
-                    self.protocol.crashed(host);
-                }
+            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. })
+                if kind.is_final() && incarnation == self.incarnation(host) && !self.stopped =>
+            {
+                self.protocol.crashed(host);
             }
             Event::Excluded { incarnation, .. } if incarnation == self.incarnation(self.me) => self.stopped = true,
             _ => {}

@@ -260,18 +260,22 @@ impl Model for World {
     }
 }
 
-fn explore(world: World) {
-    let name = format!(
-        "{} members, window {}, {} proposals, {} crashes, {} losses",
-        world.members, world.window, world.proposals, world.crashes, world.losses
-    );
-    let checker = world
+fn checked(world: World) -> impl Checker<World> {
+    world
         .checker()
         .threads(THREADS)
         .target_state_count(STATES_MAX)
         .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
-        .join();
+        .join()
+}
+
+fn explore(world: World) {
+    let name = format!(
+        "{} members, window {}, {} proposals, {} crashes, {} losses",
+        world.members, world.window, world.proposals, world.crashes, world.losses
+    );
+    let checker = checked(world);
     println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
     assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
@@ -308,4 +312,36 @@ fn two_members_and_losses() {
 #[test]
 fn three_members_and_a_loss() {
     explore(World { members: 3, window: 1, proposals: 1, crashes: 2, losses: 1 });
+}
+
+/// Faults planted in the protocol are seen. Alone in its process, as they are planted for all of it:
+/// `cargo test --release -p fide-agreement --features planted --test explore planted`.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_are_seen() {
+    use fide_detector::planted::{Planted, arm};
+    let faults = [
+        Planted::DecidesEarly,
+        Planted::DropsAdopted,
+        Planted::AdoptsLower,
+        Planted::TellsAdopted,
+        Planted::AckMeansTold,
+        Planted::NeverResends,
+        Planted::WaitsForTheDead,
+    ];
+    for fault in faults {
+        arm(Some(fault));
+        let worlds = [
+            World { members: 3, window: 1, proposals: 1, crashes: 2, losses: 1 },
+            World { members: 3, window: 1, proposals: 2, crashes: 2, losses: 0 },
+        ];
+        let seen = worlds.into_iter().find_map(|world| {
+            let checker = checked(world);
+            let mut found: Vec<_> = checker.discoveries().into_keys().collect();
+            found.retain(|property| *property != "all but one die and the last goes on");
+            (!found.is_empty()).then(|| format!("{found:?} after {} states", checker.unique_state_count()))
+        });
+        arm(None);
+        println!("{fault:?}: {}", seen.expect("a fault that nothing shows"));
+    }
 }

@@ -52,12 +52,8 @@ planted! {
     AdoptsLower,
     /// a member tells what it has adopted as if it were decided
     TellsAdopted,
-    /// acknowledgements are taken for those of any round
-    TakesAnyAck,
     /// a new leader answers before it has decided what the last one may have
     SpeaksEarly,
-    /// proposals of a leader that is dead are acknowledged
-    ObeysTheDead,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is sent again
@@ -68,26 +64,26 @@ planted! {
     KeepsDecisions,
     /// a crash does not release what waits for an acknowledgement of the dead
     WaitsForTheDead,
-    /// a decision of another instance is taken for this one's
+    /// an acknowledgement of another instance is taken for this one's
     MixesInstances,
 }
 
+/// 0: none; else one more than its place.
 #[cfg(feature = "planted")]
-thread_local! {
-    static ARMED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
-}
+static ARMED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Arms one fault in this thread, or none.
+/// Arms one fault in this process, or none.
 #[cfg(feature = "planted")]
 pub fn arm(fault: Option<Planted>) {
-    ARMED.with(|armed| armed.set(fault));
+    ARMED.store(fault.map_or(0, |fault| fault as usize + 1), std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Is this fault armed?
 #[cfg(feature = "planted")]
+#[inline]
 #[must_use]
 pub fn is(fault: Planted) -> bool {
-    ARMED.with(|armed| armed.get() == Some(fault))
+    ARMED.load(std::sync::atomic::Ordering::Relaxed) == fault as usize + 1
 }
 
 /// Is this fault armed? It cannot be.

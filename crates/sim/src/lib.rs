@@ -4,10 +4,12 @@
 //! - [`network`]: packets through the queues of a planned network, by a schedule that the caller chooses.
 //! - [`scenario`]: networks and requests at random.
 //! - [`adversary`]: schedules meant to make a packet as late as the network allows.
+//! - [`cluster`]: whole clusters, with the real detector and the real agreement.
 //!
 //! **Invariant:** no second implementation of what is tested: nothing here knows how a bound is computed.
 #![forbid(unsafe_code)]
 
 pub mod adversary;
+pub mod cluster;
 pub mod network;
 pub mod scenario;

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `sim`: clusters by seed. See docs/simulator.md.
+
+use std::{
+    collections::BTreeMap,
+    io::IsTerminal,
+    process::ExitCode,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use fide_detector::planted::Planted;
+use fide_sim::cluster::{Failure, plan::Plan, run, shrink::shrink, world::Stats};
+use serde_json::json;
+
+/// Runs whole clusters in a seeded world: the real detector and the real agreement under drift, pauses, loss, cuts and crashes.
+#[derive(Parser)]
+struct Arguments {
+    /// How many seeds
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    seeds: Option<u64>,
+    /// The first of them
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    from: u64,
+    /// One seed, with all that happens
+    #[arg(value_name = "SEED")]
+    seed: Option<u64>,
+    /// Plant a fault that has to be found; `all`: each in turn
+    #[arg(long, value_name = "FAULT")]
+    planted: Option<String>,
+    /// With one seed: leave out what the failure does not need
+    #[arg(long)]
+    shrink: bool,
+    /// Threads; by default one for each core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Figures as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+const SEEDS: u64 = 1000;
+/// Lines of a trace that are shown where it is not asked for.
+const TRACE_LINES: usize = 60;
+
+fn main() -> ExitCode {
+    // A panic of the code under test is told as a violation, with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    match start(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("sim: {why:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start(arguments: &Arguments) -> anyhow::Result<bool> {
+    let planted = match arguments.planted.as_deref() {
+        None => None,
+        Some(_) if !cfg!(feature = "planted") => bail!("faults are planted in a build with --features planted only"),
+        Some("all") => return find_all(arguments),
+        Some(name) => {
+            let names = || Planted::ALL.iter().map(|fault| format!("{fault:?}")).collect::<Vec<_>>().join(", ");
+            let fault = Planted::ALL.iter().find(|fault| format!("{fault:?}") == name);
+            Some(*fault.with_context(|| format!("no fault is called {name}; there are: all, {}", names()))?)
+        }
+    };
+    plant(planted);
+    match arguments.seed {
+        Some(seed) => Ok(replay(seed, arguments.shrink)),
+        None => sweep(arguments, planted),
+    }
+}
+
+#[cfg(feature = "planted")]
+fn plant(fault: Option<Planted>) {
+    fide_detector::planted::arm(fault);
+}
+
+#[cfg(not(feature = "planted"))]
+fn plant(_: Option<Planted>) {}
+
+/// All seeds: what they did together, and the lowest that failed.
+fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<(u64, Failure)>) {
+    let (next, failed) = (AtomicU64::new(from), AtomicU64::new(u64::MAX));
+    let begun = Instant::now();
+    let worker = |first: bool| {
+        let (mut sum, mut lowest) = (Stats::default(), None::<(u64, Failure)>);
+        let mut said = Instant::now();
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            // Those below a failure are still run: the lowest is told.
+            if seed >= (from + count).min(failed.load(Relaxed)) {
+                return (sum, lowest);
+            }
+            match run(&Plan::of(seed), None) {
+                Ok(stats) => add(&mut sum, &stats),
+                Err(failure) => {
+                    failed.fetch_min(seed, Relaxed);
+                    lowest = Some((seed, failure));
+                }
+            }
+            if first && progress && said.elapsed().as_secs() >= 5 {
+                said = Instant::now();
+                eprintln!("{} of {count} seeds after {:.0} s", seed - from, begun.elapsed().as_secs_f64());
+            }
+        }
+    };
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|at| scope.spawn(move || worker(at == 0))).collect();
+        started.into_iter().map(|thread| thread.join().expect("a worker")).collect()
+    });
+    let mut sum = Stats::default();
+    let mut lowest = None::<(u64, Failure)>;
+    for (stats, failure) in parts {
+        add(&mut sum, &stats);
+        lowest = [lowest, failure].into_iter().flatten().min_by_key(|(seed, _)| *seed);
+    }
+    (sum, lowest)
+}
+
+fn add(sum: &mut Stats, stats: &Stats) {
+    sum.deliveries += stats.deliveries;
+    sum.decisions += stats.decisions;
+    sum.writes += stats.writes;
+    sum.reads += stats.reads;
+    sum.verdicts += stats.verdicts;
+    sum.crashes += stats.crashes;
+    sum.exclusions += stats.exclusions;
+    sum.acting += stats.acting;
+    sum.simulated_ns += stats.simulated_ns;
+}
+
+fn threads(arguments: &Arguments) -> usize {
+    arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+}
+
+fn sweep(arguments: &Arguments, planted: Option<Planted>) -> anyhow::Result<bool> {
+    let (count, threads) = (arguments.seeds.unwrap_or(SEEDS), threads(arguments));
+    let begun = Instant::now();
+    let (sum, failed) = all(arguments.from, count, threads, true);
+    let took = begun.elapsed().as_secs_f64();
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    let speed = sum.deliveries as f64 / took / threads as f64;
+    if arguments.json {
+        let figures = json!({
+            "seeds": count, "from": arguments.from, "seconds": took, "threads": threads, "sim_speed_per_core": speed,
+            "deliveries": sum.deliveries, "decisions": sum.decisions, "writes": sum.writes, "reads": sum.reads,
+            "verdicts": sum.verdicts, "crashes": sum.crashes, "exclusions": sum.exclusions, "acting_at_the_end": sum.acting,
+            "simulated_ns": sum.simulated_ns,
+            "failed": failed.as_ref().map(|(seed, failure)| json!({
+                "seed": seed, "property": failure.violation.property, "text": failure.violation.text, "at_ns": failure.at_ns,
+            })),
+        });
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+    } else {
+        println!(
+            "{count} seeds from {} in {took:.1} s on {threads} threads: {} packets delivered ({:.2} million per second and core), \
+             {} decisions told, {} writes, {} reads, {} verdicts, {} crashes, {} exclusions; {} members act at the end",
+            arguments.from,
+            sum.deliveries,
+            speed / 1e6,
+            sum.decisions,
+            sum.writes,
+            sum.reads,
+            sum.verdicts,
+            sum.crashes,
+            sum.exclusions,
+            sum.acting,
+        );
+    }
+    let Some((seed, failure)) = failed else { return Ok(true) };
+    eprintln!("seed {seed}: {} ({})", failure.violation, moment(&failure));
+    tell_smallest(&Plan::of(seed));
+    eprintln!("replay: cargo xtask sim {seed}{}   (commit {})", plants(planted), commit());
+    Ok(false)
+}
+
+fn plants(planted: Option<Planted>) -> String {
+    planted.map_or_else(String::new, |fault| format!(" --planted {fault:?}"))
+}
+
+fn commit() -> String {
+    let said = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    said.ok()
+        .filter(|said| said.status.success())
+        .map_or_else(|| "unknown".to_owned(), |said| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "to be read")]
+fn moment(failure: &Failure) -> String {
+    format!("at {:.4} ms", failure.at_ns as f64 / 1e6)
+}
+
+/// The smallest plan that fails in the same way, and the end of its trace.
+fn tell_smallest(plan: &Plan) {
+    let (smallest, failure) = shrink(plan);
+    eprintln!("the least that was found to fail alike: {} ({})", failure.violation, moment(&failure));
+    tell_plan(&smallest);
+    let mut trace = Vec::new();
+    let _ = run(&smallest, Some(&mut trace));
+    let skipped = trace.len().saturating_sub(TRACE_LINES);
+    eprintln!("  ... {skipped} lines");
+    trace.iter().skip(skipped).for_each(|line| eprintln!("  {line}"));
+}
+
+fn tell_plan(plan: &Plan) {
+    eprintln!(
+        "  {} hosts, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
+         late turns {} per mille, drift bound {} ppm",
+        plan.hosts,
+        plan.policy,
+        plan.timeout_ns / 1_000_000,
+        plan.window,
+        plan.latency_min_ns,
+        plan.jitter_max_ns,
+        plan.loss_permille,
+        plan.duplicate_permille,
+        plan.straggle_permille,
+        plan.nap_permille,
+        plan.drift_ppm,
+    );
+    plan.faults.iter().for_each(|fault| eprintln!("  {fault}"));
+}
+
+/// One seed, line by line.
+fn replay(seed: u64, shrinks: bool) -> bool {
+    let plan = Plan::of(seed);
+    tell_plan(&plan);
+    let mut trace = Vec::new();
+    let ended = run(&plan, Some(&mut trace));
+    if !shrinks {
+        trace.iter().for_each(|line| println!("{line}"));
+    }
+    match ended {
+        Ok(stats) => {
+            println!("nothing was violated: {stats:?}");
+            true
+        }
+        Err(failure) => {
+            eprintln!("{} ({})", failure.violation, moment(&failure));
+            if shrinks {
+                tell_smallest(&plan);
+            }
+            false
+        }
+    }
+}
+
+/// Plants each fault, and counts the seeds until it is found.
+fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
+    let (limit, threads) = (arguments.seeds.unwrap_or(SEEDS), threads(arguments));
+    let mut found = BTreeMap::new();
+    for fault in Planted::ALL {
+        if std::io::stderr().is_terminal() {
+            eprintln!("{fault:?} ...");
+        }
+        plant(Some(*fault));
+        let (_, failed) = all(arguments.from, limit, threads, false);
+        if !arguments.json {
+            match &failed {
+                Some((seed, failure)) => println!(
+                    "{:<18} found after {:>6} seeds by {:<24} {}",
+                    format!("{fault:?}"),
+                    seed - arguments.from + 1,
+                    failure.violation.property,
+                    fault.says()
+                ),
+                None => println!("{:<18} NOT FOUND in {limit} seeds: {}", format!("{fault:?}"), fault.says()),
+            }
+        }
+        found.insert(format!("{fault:?}"), failed);
+    }
+    if arguments.json {
+        let all: BTreeMap<_, _> = found
+            .iter()
+            .map(|(fault, failed)| {
+                let failed = failed.as_ref();
+                let seeds = failed.map(|(seed, _)| seed - arguments.from + 1);
+                (fault, json!({"seeds": seeds, "property": failed.map(|(_, failure)| failure.violation.property)}))
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&json!({"limit": limit, "planted": all}))?);
+    }
+    let missed = found.values().filter(|failed| failed.is_none()).count();
+    if !arguments.json {
+        println!("{} of {} planted faults found", found.len() - missed, found.len());
+    }
+    Ok(missed == 0)
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What must hold. Each file checks one thing, and knows of the code under test only what users are told.
+
+mod agreement;
+mod leader;
+mod leases;
+mod register;
+mod verdicts;
+
+use std::fmt;
+
+pub(super) use agreement::{Log, number};
+pub(super) use leader::one_leader;
+pub(super) use leases::leased;
+pub(super) use register::Register;
+pub(super) use verdicts::Verdicts;
+
+/// What did not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub property: &'static str,
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.property, self.text)
+    }
+}
+
+pub(super) type Checked = Result<(), Violation>;
+
+pub(super) fn violated<T>(property: &'static str, text: String) -> Result<T, Violation> {
+    Err(Violation { property, text })
+}

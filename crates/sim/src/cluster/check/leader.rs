@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! At most one leader that is not fenced, at every instant. Leases only run out between two steps: it is enough to look after
+//! each.
+
+use super::{super::host::Host, Checked, violated};
+
+pub(in super::super) fn one_leader(hosts: &[Host], changed: usize, now_ns: u64) -> Checked {
+    if !hosts[changed].leads(now_ns) {
+        return Ok(());
+    }
+    match hosts.iter().enumerate().find(|(at, host)| *at != changed && host.leads(now_ns)) {
+        None => Ok(()),
+        Some((_, other)) => {
+            violated("one leader", format!("h{} and h{} lead, and both have a lease", hosts[changed].id, other.id))
+        }
+    }
+}

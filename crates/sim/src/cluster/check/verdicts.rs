@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nobody is held dead who still may act; a verdict is final, and about somebody who was there.
+
+use std::collections::BTreeMap;
+
+use fide_detector::{Event, Verdict};
+use fide_wire::HOST_SLOT;
+
+use super::{super::host::Host, Checked, violated};
+
+/// What each host was told of each incarnation of others: whether it has ended.
+#[derive(Debug, Default)]
+pub(in super::super) struct Verdicts {
+    told: BTreeMap<(u16, u16, u32), bool>,
+}
+
+impl Verdicts {
+    /// An observer starts anew, and knows nothing.
+    pub(in super::super) fn starts(&mut self, observer: u16) {
+        self.told.retain(|(of, ..), _| *of != observer);
+    }
+
+    pub(in super::super) fn told(&mut self, observer: u16, event: &Event, hosts: &[Host], now_ns: u64) -> Checked {
+        let (host, incarnation, ended) = match *event {
+            Event::Up { host, slot: HOST_SLOT, incarnation, .. } => (host, incarnation, false),
+            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
+                (host, incarnation, true)
+            }
+            _ => return Ok(()),
+        };
+        let wrong = match (self.told.insert((observer, host, incarnation), ended), ended) {
+            (None, false) | (Some(false), true) => None,
+            (Some(_), false) => Some("is up twice"),
+            (Some(true), true) => Some("ended twice"),
+            (None, true) => Some("ended and was never up"),
+        };
+        if let Some(wrong) = wrong {
+            return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
+        }
+        let subject = &hosts[usize::from(host) - 1];
+        let acts = subject.incarnation == incarnation && subject.lease(now_ns).holds();
+        if ended && acts && subject.detector.is_some() {
+            let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
+            return violated("nobody who acts is dead", text);
+        }
+        Ok(())
+    }
+}

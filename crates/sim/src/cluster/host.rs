@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One host of a world.
+
+use std::collections::VecDeque;
+
+use fide_agreement::{Config as GroupConfig, HostSet, Hsuc, Lease, Leased, Links};
+use fide_detector::{Config, Detector, Member, Policy, Role, Trust};
+use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
+
+use super::plan::{HEARTBEAT_NS, Plan};
+
+/// Datagrams and heartbeats that wait for a host that stands still, as in a socket's queue; more are lost.
+pub(super) const INBOX_MAX: usize = 256;
+/// Bytes of an instance's value.
+pub(super) const VALUE_MAX: usize = 256;
+/// Between two looks at what was not answered.
+const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
+
+/// A packet on its way.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) from: u16,
+    pub(super) plane: u8,
+    /// Of the group, not of the detector.
+    pub(super) group: bool,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A clock that runs at its own pace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    drift_ppm: i64,
+    offset_ns: u64,
+}
+
+impl Clock {
+    pub(super) fn new((drift_ppm, offset_ns): (i64, u64)) -> Self {
+        Self { drift_ppm, offset_ns }
+    }
+
+    pub(super) fn local_ns(self, now_ns: u64) -> u64 {
+        (signed(now_ns) + signed(now_ns) * self.drift_ppm / 1_000_000).cast_unsigned() + self.offset_ns
+    }
+
+    /// The first true time at which this clock shows `local_ns`, or a little later; never, if that is too far away.
+    pub(super) fn true_ns(self, local_ns: u64) -> u64 {
+        let run_ns = local_ns.saturating_sub(self.offset_ns);
+        if run_ns > LONGEST_NS {
+            return u64::MAX;
+        }
+        (signed(run_ns) * 1_000_000 / (1_000_000 + self.drift_ppm) + 1).cast_unsigned()
+    }
+}
+
+/// No run takes longer: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+fn signed(ns: u64) -> i64 {
+    debug_assert!(ns <= LONGEST_NS, "a run of {ns} ns");
+    ns.cast_signed()
+}
+
+pub(super) struct Host {
+    pub(super) id: u16,
+    pub(super) clock: Clock,
+    /// None: crashed.
+    pub(super) detector: Option<Detector>,
+    pub(super) incarnation: u32,
+    pub(super) group: Option<Leased<Hsuc>>,
+    pub(super) inbox: VecDeque<Packet>,
+    /// True time.
+    pub(super) paused_until_ns: u64,
+    /// Its next turn, true time; other turns that were planned are void.
+    pub(super) turn_ns: u64,
+    /// Excluded: back as another incarnation, true time.
+    pub(super) restart_ns: Option<u64>,
+    /// Own clock.
+    pub(super) resend_ns: u64,
+    /// Copies that it still sends before it crashes.
+    pub(super) dies_after: Option<u32>,
+}
+
+impl Host {
+    pub(super) fn new(id: u16, clock: Clock) -> Self {
+        Self {
+            id,
+            clock,
+            detector: None,
+            incarnation: 0,
+            group: None,
+            inbox: VecDeque::new(),
+            paused_until_ns: 0,
+            turn_ns: u64::MAX,
+            restart_ns: None,
+            resend_ns: 0,
+            dies_after: None,
+        }
+    }
+
+    pub(super) fn start(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
+        let all = HostSet::first(usize::from(plan.hosts));
+        let members = (1..=plan.hosts).map(|id| Member {
+            id,
+            name: format!("h{id}").parse().expect("a name"),
+            role: Role::Voter,
+            monitors: all.minus(HostSet::from_iter([id])),
+        });
+        let config = Config {
+            me: self.id,
+            incarnation,
+            members: members.collect(),
+            planes: 2,
+            heartbeat_ns: HEARTBEAT_NS,
+            trust: Trust::Lease,
+            policy: plan.policy,
+            timeout_ns: plan.timeout_ns,
+            stall_slack_ns: HEARTBEAT_NS,
+            drift_ppm: plan.drift_ppm,
+            piggyback_max: PIGGYBACK_MAX,
+            payload_max: PAYLOAD_MAX,
+        };
+        self.incarnation = incarnation;
+        self.detector = Some(Detector::new(config, self.clock.local_ns(now_ns)).expect("a good configuration"));
+        self.inbox.clear();
+        self.paused_until_ns = 0;
+        self.restart_ns = None;
+        self.dies_after = None;
+        self.turn_ns = now_ns;
+    }
+
+    /// It is a member of a group of those incarnations from now on.
+    pub(super) fn found(&mut self, plan: &Plan, members: &[(u16, u32)]) {
+        let hosts = HostSet::first(usize::from(plan.hosts));
+        let config =
+            GroupConfig { me: self.id, members: hosts, window: plan.window, value_max: VALUE_MAX, links: Links::Lossy };
+        let protocol = Hsuc::new(&config).expect("a good configuration");
+        self.group = Some(Leased::new(protocol, self.id, members).expect("a good group"));
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.detector = None;
+        self.group = None;
+        self.inbox.clear();
+        self.turn_ns = u64::MAX;
+        self.restart_ns = None;
+        self.dies_after = None;
+    }
+
+    pub(super) fn lease(&self, now_ns: u64) -> Lease {
+        let until_ns = self.detector.as_ref().map_or(0, Detector::lease_until_ns);
+        Lease { now_ns: self.clock.local_ns(now_ns), until_ns }
+    }
+
+    /// Acts for the group: the one thing that two must never do at once.
+    pub(super) fn leads(&self, now_ns: u64) -> bool {
+        self.group.as_ref().is_some_and(|group| {
+            use fide_agreement::Agreement;
+            !group.is_stopped() && group.protocol().leader() == self.id && self.lease(now_ns).holds()
+        })
+    }
+
+    /// Whether it waits for nothing but time, all being members: a group can be founded.
+    pub(super) fn sees_all(&self, plan: &Plan, now_ns: u64) -> bool {
+        let Some(detector) = &self.detector else { return false };
+        let up = |id: u16| detector.peer(id).is_some_and(|peer| peer.state == fide_detector::PeerState::Up);
+        let whole = plan.policy == Policy::Network || detector.view().members.len() == usize::from(plan.hosts);
+        whole && self.lease(now_ns).holds() && (1..=plan.hosts).filter(|id| *id != self.id).all(up)
+    }
+
+    /// Detector and group do what is due; false if nothing lives here.
+    pub(super) fn turn(&mut self, now_ns: u64) -> bool {
+        let local_ns = self.clock.local_ns(now_ns);
+        let Some(detector) = &mut self.detector else { return false };
+        if self.restart_ns.is_some_and(|at| at <= now_ns) {
+            self.restart_ns = None;
+            self.group = None;
+            detector.restart(local_ns, self.incarnation).expect("a higher incarnation");
+        }
+        detector.tick(local_ns);
+        if self.resend_ns <= local_ns
+            && let Some(group) = &mut self.group
+        {
+            self.resend_ns = local_ns + RESEND_NS;
+            group.resend();
+        }
+        true
+    }
+
+    /// What was received, or is refused, which is all the same here.
+    pub(super) fn receive(&mut self, now_ns: u64, packet: &Packet) -> bool {
+        let local_ns = self.clock.local_ns(now_ns);
+        match (packet.group, &mut self.group, &mut self.detector) {
+            (true, Some(group), Some(_)) => group.receive(packet.from, &packet.bytes).is_ok(),
+            (false, _, Some(detector)) => {
+                detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// When it has to have a turn, true time.
+    pub(super) fn deadline_ns(&self) -> u64 {
+        let Some(detector) = &self.detector else { return u64::MAX };
+        let mut at_ns = self.clock.true_ns(detector.poll_timeout());
+        if self.group.is_some() {
+            at_ns = at_ns.min(self.clock.true_ns(self.resend_ns));
+        }
+        at_ns.min(self.restart_ns.unwrap_or(u64::MAX))
+    }
+}

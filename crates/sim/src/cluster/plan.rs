@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a seed means: a cluster, its network, its clocks, and what happens to it.
+
+use std::fmt;
+
+use fide_detector::Policy;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub const MS: u64 = 1_000_000;
+/// Of every host.
+pub const HEARTBEAT_NS: u64 = MS;
+/// Faults come in this time after the group is founded.
+pub const FAULTS_NS: u64 = 800 * MS;
+/// A straggler is late by at most this: longer than it takes to find a crash.
+pub const STRAGGLE_NS: u64 = 60 * MS;
+/// Faults that come together come within this.
+const BURST_NS: u64 = 15 * MS;
+/// After them the world is left alone for this long.
+pub const QUIET_NS: u64 = 300 * MS;
+/// The group has to be founded by then.
+pub const FOUNDED_NS: u64 = 300 * MS;
+
+/// Everything that a run depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    pub hosts: u16,
+    pub policy: Policy,
+    pub timeout_ns: u64,
+    /// Instances under way.
+    pub window: u64,
+    /// What the hosts take for the bound of their clocks' drift.
+    pub drift_ppm: u32,
+    /// Of each host: how much faster than true time its clock runs, and its start.
+    pub clocks: Vec<(i64, u64)>,
+    pub latency_min_ns: u64,
+    pub jitter_max_ns: u64,
+    /// Until the world is left alone.
+    pub loss_permille: u32,
+    pub duplicate_permille: u32,
+    /// Packets that are late by up to [`STRAGGLE_NS`], long after what was sent later.
+    pub straggle_permille: u32,
+    /// Turns that come late.
+    pub nap_permille: u32,
+    /// Mean time between two requests of users.
+    pub work_every_ns: u64,
+    /// In the order of their times.
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// After the group was founded.
+    pub at_ns: u64,
+    pub what: What,
+}
+
+/// Hosts are 1..=n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    Crash {
+        host: u16,
+    },
+    /// When it has sent so many copies more.
+    CrashSending {
+        host: u16,
+        copies: u32,
+    },
+    /// A new incarnation of a host that has crashed.
+    Start {
+        host: u16,
+    },
+    Pause {
+        host: u16,
+        for_ns: u64,
+    },
+    /// One direction of one link.
+    Cut {
+        from: u16,
+        to: u16,
+        plane: u8,
+    },
+    /// All links of a host in one plane.
+    Isolate {
+        host: u16,
+        plane: u8,
+    },
+    /// Two sides, in both planes.
+    Split {
+        side: u64,
+    },
+    Heal,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>8.3} ms  ", milliseconds(self.at_ns))?;
+        match self.what {
+            What::Crash { host } => write!(f, "h{host} crashes"),
+            What::CrashSending { host, copies } => write!(f, "h{host} crashes after {copies} more copies"),
+            What::Start { host } => write!(f, "h{host} starts again"),
+            What::Pause { host, for_ns } => write!(f, "h{host} stands still for {:.3} ms", milliseconds(for_ns)),
+            What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
+            What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
+            What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
+            What::Heal => write!(f, "all links are mended"),
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "seconds in nanoseconds, to be read")]
+pub(super) fn milliseconds(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let hosts = random.random_range(2..=5_u16);
+        // Under `network` everybody judges alone, and two that are wholly apart both go on: that is what it accepts.
+        let policy = if random.random_range(0..3) == 0 { Policy::Network } else { Policy::Majority };
+        // Coarse clocks on fast links, or better clocks on slower ones: a margin for drift has to matter somewhere.
+        let coarse = random.random_range(0..2) == 0;
+        let drift_ppm: u32 = if coarse { 20_000 } else { 200 };
+        // Two clocks that each differ from true time by less than half of it.
+        let most = i64::from(drift_ppm) * 49 / 100;
+        let latency_min_ns = if coarse { random.random_range(0..5_000) } else { random.random_range(1_000..300_000) };
+        let mut plan = Self {
+            seed,
+            hosts,
+            policy,
+            timeout_ns: random.random_range(6..=12) * MS,
+            window: [1, 2, 4, 16][random.random_range(0..4)],
+            drift_ppm,
+            clocks: (0..hosts).map(|_| (random.random_range(-most..=most), random.random_range(0..1 << 40))).collect(),
+            latency_min_ns,
+            jitter_max_ns: if random.random_range(0..3) == 0 { 0 } else { random.random_range(0..900_000) },
+            loss_permille: [0, 10, 50, 150][random.random_range(0..4)],
+            duplicate_permille: [0, 20, 150][random.random_range(0..3)],
+            straggle_permille: [0, 0, 5, 50][random.random_range(0..4)],
+            nap_permille: [0, 5, 30][random.random_range(0..3)],
+            work_every_ns: random.random_range(50_000..1_000_000),
+            faults: Vec::new(),
+        };
+        let count = random.random_range(0..=12);
+        let bursts = random.random_range(0..2) == 0;
+        let mut times: Vec<u64> = (0..count).map(|_| random.random_range(0..FAULTS_NS)).collect();
+        if bursts {
+            for at in (1..times.len()).filter(|at| at % 3 != 0) {
+                times[at] = (times[at - 1] + random.random_range(0..BURST_NS)).min(FAULTS_NS - 1);
+            }
+        }
+        times.sort_unstable();
+        plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(&mut random) }).collect();
+        plan
+    }
+
+    fn fault(&self, random: &mut ChaCha8Rng) -> What {
+        let any = |random: &mut ChaCha8Rng| random.random_range(1..=self.hosts);
+        // Those who lead, or will, more often than others.
+        let host = any(random).min(any(random));
+        let other = any(random);
+        // Under `network` two hosts are never wholly apart: only plane 1 is cut.
+        let splits = self.policy == Policy::Majority;
+        let plane = if splits { random.random_range(0..2) } else { 1 };
+        match random.random_range(0..20) {
+            0..3 => What::Crash { host },
+            3..6 => What::CrashSending { host, copies: random.random_range(1..40) },
+            6..8 => What::Start { host },
+            8..13 => {
+                let longest = [3 * MS, 30 * MS, 120 * MS][random.random_range(0..3)];
+                What::Pause { host, for_ns: random.random_range(0..longest) }
+            }
+            13..15 => What::Cut { from: host, to: other, plane },
+            15..17 => What::Isolate { host, plane },
+            17 if splits => What::Split { side: random.random_range(0..1 << self.hosts) },
+            _ => What::Heal,
+        }
+    }
+}

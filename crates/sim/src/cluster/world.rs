@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs a plan, event by event.
+//!
+//! ```text
+//!  events by time ──► a host: its turn, or a packet ──► detector, group ──► packets ──► network ──► events
+//!                                                          │ what users are told
+//!                                                          ▼ checks, after every step
+//! ```
+//!
+//! The group is founded at one moment, when every host sees all others. The first violation ends the run.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use fide_agreement::{Agreement, HostSet, batch};
+use fide_detector::{Event as Told, Verdict};
+use fide_wire::PAYLOAD_MAX;
+use rand::RngExt;
+
+use super::{
+    check::{Checked, Log, Register, Verdicts, Violation, leased, number, one_leader, violated},
+    host::{Clock, Host, INBOX_MAX, Packet},
+    plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
+};
+
+mod network;
+use network::Network;
+
+/// A turn whose time has passed comes so much later, ns.
+const SOON_NS: u64 = 1_000;
+/// Hosts start within this.
+const STARTS_NS: u64 = 5 * MS;
+/// The longest that a host misses its turn.
+const NAP_NS: u64 = 3 * MS;
+
+/// What a run was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets given to detectors and groups.
+    pub deliveries: u64,
+    pub decisions: u64,
+    pub writes: u64,
+    pub reads: u64,
+    pub verdicts: u64,
+    pub crashes: u64,
+    pub exclusions: u64,
+    /// Members that acted at the end.
+    pub acting: u64,
+    /// True time that passed.
+    pub simulated_ns: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    /// In the network's store.
+    Arrives(usize),
+    /// Host by place; void unless it is the one that it waits for.
+    Turn(usize),
+    Start(usize),
+    Founds,
+    Fault(usize),
+    Work,
+    Quiet,
+    End,
+}
+
+type Events = BinaryHeap<Reverse<(u64, u64, Next)>>;
+
+pub(super) struct World<'p> {
+    plan: &'p Plan,
+    now_ns: u64,
+    hosts: Vec<Host>,
+    network: Network,
+    incarnations: u32,
+    /// By host: instances told.
+    told: Vec<u64>,
+    values: u64,
+    log: Log,
+    register: Register,
+    verdicts: Verdicts,
+    stats: Stats,
+    trace: Option<Vec<String>>,
+    /// To write packets into.
+    heartbeat: Box<[u8; PAYLOAD_MAX]>,
+    datagram: Vec<u8>,
+}
+
+impl<'p> World<'p> {
+    pub(super) fn new(plan: &'p Plan, traces: bool) -> Self {
+        let hosts: Vec<Host> = (1..).zip(&plan.clocks).map(|(id, clock)| Host::new(id, Clock::new(*clock))).collect();
+        Self {
+            plan,
+            now_ns: 0,
+            told: vec![0; hosts.len()],
+            hosts,
+            network: Network::new(plan),
+            incarnations: 0,
+            values: 0,
+            log: Log::default(),
+            register: Register::default(),
+            verdicts: Verdicts::default(),
+            stats: Stats::default(),
+            trace: traces.then(Vec::new),
+            heartbeat: Box::new([0; PAYLOAD_MAX]),
+            datagram: Vec::new(),
+        }
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    pub(super) fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+
+    fn note(&mut self, text: impl FnOnce(&Self) -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>10.4} ms  {}", milliseconds(self.now_ns), text(self));
+            self.trace.get_or_insert_default().push(line);
+        }
+    }
+
+    pub(super) fn run(&mut self) -> Result<Stats, Violation> {
+        for at in 0..self.hosts.len() {
+            let start_ns = self.network.random.random_range(0..STARTS_NS);
+            self.network.push(start_ns, Next::Start(at));
+        }
+        self.network.push(STARTS_NS + 10 * MS, Next::Founds);
+        loop {
+            let Reverse((at_ns, _, next)) = self.network.events.pop().expect("the end is among the events");
+            debug_assert!(at_ns >= self.now_ns, "time goes on");
+            self.now_ns = at_ns;
+            match next {
+                Next::Arrives(place) => self.arrives(place)?,
+                Next::Turn(at) if self.hosts[at].turn_ns == at_ns => self.turn(at)?,
+                Next::Turn(_) => {}
+                Next::Start(at) => self.start(at),
+                Next::Founds => self.found()?,
+                Next::Fault(at) => self.fault(self.plan.faults[at].what),
+                Next::Work => self.work()?,
+                Next::Quiet => self.quiet(),
+                Next::End => return self.end(),
+            }
+        }
+    }
+
+    fn start(&mut self, at: usize) {
+        self.incarnations += 1;
+        self.hosts[at].start(self.plan, self.now_ns, self.incarnations);
+        self.verdicts.starts(self.hosts[at].id);
+        self.network.push(self.now_ns, Next::Turn(at));
+    }
+
+    fn found(&mut self) -> Checked {
+        if !self.hosts.iter().all(|host| host.sees_all(self.plan, self.now_ns)) {
+            if self.now_ns > FOUNDED_NS {
+                return violated("founding", format!("not everybody sees all others after {FOUNDED_NS} ns"));
+            }
+            self.network.push(self.now_ns + MS, Next::Founds);
+            return Ok(());
+        }
+        let members: Vec<(u16, u32)> = self.hosts.iter().map(|host| (host.id, host.incarnation)).collect();
+        self.note(|_| format!("the group is founded: {members:?}"));
+        for host in &mut self.hosts {
+            host.found(self.plan, &members);
+        }
+        self.network.calm = false;
+        for (at, fault) in self.plan.faults.iter().enumerate() {
+            self.network.push(self.now_ns + fault.at_ns, Next::Fault(at));
+        }
+        self.network.push(self.now_ns, Next::Work);
+        self.network.push(self.now_ns + FAULTS_NS, Next::Quiet);
+        self.network.push(self.now_ns + FAULTS_NS + QUIET_NS, Next::End);
+        Ok(())
+    }
+
+    fn arrives(&mut self, place: usize) -> Checked {
+        let (to, packet) = self.network.take(place);
+        let at = usize::from(to) - 1;
+        let host = &mut self.hosts[at];
+        if host.detector.is_none() || host.paused_until_ns > self.now_ns && host.inbox.len() >= INBOX_MAX {
+            self.network.give_back(packet);
+            return Ok(());
+        }
+        if host.paused_until_ns > self.now_ns {
+            host.inbox.push_back(packet);
+            return Ok(());
+        }
+        self.feed(at, packet);
+        self.follow(at)
+    }
+
+    fn feed(&mut self, at: usize, packet: Packet) {
+        self.stats.deliveries += 1;
+        self.hosts[at].receive(self.now_ns, &packet);
+        self.network.give_back(packet);
+    }
+
+    fn turn(&mut self, at: usize) -> Checked {
+        let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
+        let host = &mut self.hosts[at];
+        if naps && host.paused_until_ns <= self.now_ns {
+            host.paused_until_ns = self.now_ns + self.network.random.random_range(0..NAP_NS);
+        }
+        if host.paused_until_ns > self.now_ns {
+            host.turn_ns = host.paused_until_ns;
+            self.network.push(host.turn_ns, Next::Turn(at));
+            return Ok(());
+        }
+        while let Some(packet) = self.hosts[at].inbox.pop_front() {
+            self.feed(at, packet);
+            self.follow(at)?;
+            if self.hosts[at].detector.is_none() {
+                return Ok(());
+            }
+        }
+        if self.hosts[at].restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns) {
+            self.incarnations += 1;
+            self.hosts[at].incarnation = self.incarnations;
+        }
+        if !self.hosts[at].turn(self.now_ns) {
+            return Ok(());
+        }
+        self.follow(at)
+    }
+
+    /// What follows at a host from what has happened there.
+    fn follow(&mut self, at: usize) -> Checked {
+        // Users are told before anything is sent, or after.
+        let tells_first = self.network.chance(500);
+        loop {
+            let mut goes_on = self.events(at)?;
+            for tells in [tells_first, !tells_first] {
+                goes_on |= if tells { self.tell(at)? } else { self.transmit(at) };
+                if self.hosts[at].dies_after == Some(0) {
+                    self.crash(at);
+                    return Ok(());
+                }
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        let host = &mut self.hosts[at];
+        let turn_ns = host.deadline_ns().max(self.now_ns + SOON_NS).max(host.paused_until_ns);
+        if turn_ns != host.turn_ns {
+            host.turn_ns = turn_ns;
+            self.network.push(turn_ns, Next::Turn(at));
+        }
+        one_leader(&self.hosts, at, self.now_ns)
+    }
+
+    fn events(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut any = false;
+        loop {
+            let host = &mut self.hosts[at];
+            let Some(event) = host.detector.as_mut().and_then(|detector| detector.poll_event()) else { return Ok(any) };
+            any = true;
+            if let Some(group) = &mut host.group {
+                group.detected(&event);
+            }
+            let id = host.id;
+            match event {
+                Told::Excluded { .. } => {
+                    self.stats.exclusions += 1;
+                    host.restart_ns = Some(self.now_ns + MS);
+                }
+                Told::Verdict(_) => self.stats.verdicts += 1,
+                _ => {}
+            }
+            self.note(|_| match event {
+                Told::Verdict(verdict) => {
+                    let Verdict { host, incarnation, kind, evidence, .. } = verdict;
+                    format!("h{id} is told that h{host}#{incarnation} is dead: {kind:?}, by {:?}", evidence.via)
+                }
+                Told::ViewChanged { id: view, members } => {
+                    let members: Vec<u16> = members.iter().collect();
+                    format!("h{id} is in view {}.{} of {members:?}", view.generation, view.number)
+                }
+                event => format!("h{id} is told {event:?}"),
+            });
+            self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
+        }
+    }
+
+    fn tell(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut any = false;
+        loop {
+            let host = &mut self.hosts[at];
+            let (id, lease) = (host.id, host.lease(self.now_ns));
+            let Some(decision) = host.group.as_mut().and_then(|group| group.poll_decision(lease)) else {
+                return Ok(any);
+            };
+            any = true;
+            self.stats.decisions += 1;
+            let (instance, value) = (decision.instance, decision.value.to_vec());
+            self.note(|_| {
+                let values: Vec<_> = batch::values(&value).filter_map(number).collect();
+                format!("h{id} tells instance {instance}: {values:?}")
+            });
+            leased(id, lease, "tells a decision")?;
+            self.log.told(id, self.told[at], instance, &value)?;
+            self.told[at] = instance;
+            self.register.told(id, instance, batch::values(&value).filter_map(number))?;
+        }
+    }
+
+    fn transmit(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let (id, now_ns, local_ns) = (host.id, self.now_ns, host.clock.local_ns(self.now_ns));
+        let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([id]));
+        let mut any = false;
+        let buffer = &mut self.heartbeat;
+        while let Some(sent) = host.detector.as_mut().and_then(|detector| detector.poll_transmit(local_ns, buffer)) {
+            any = true;
+            for plane in 0..2 {
+                fide_wire::set_plane(&mut buffer[..], plane);
+                for to in others.iter() {
+                    if may_send(&mut host.dies_after) {
+                        self.network.send(now_ns, id, to, plane, false, &buffer[..sent.len]);
+                    }
+                }
+            }
+        }
+        let Some(group) = &mut host.group else { return any };
+        let datagram = &mut self.datagram;
+        while let Some(to) = group.poll_transmit(datagram) {
+            any = true;
+            for to in to.iter() {
+                if may_send(&mut host.dies_after) {
+                    group.address(datagram, to);
+                    let plane = u8::from(self.network.chance(500));
+                    self.network.send(now_ns, id, to, plane, true, datagram);
+                }
+            }
+        }
+        any
+    }
+
+    fn crash(&mut self, at: usize) {
+        if self.hosts[at].detector.is_some() {
+            self.stats.crashes += 1;
+            self.hosts[at].crash();
+            let id = self.hosts[at].id;
+            self.note(|_| format!("h{id} crashes"));
+        }
+    }
+
+    fn fault(&mut self, what: What) {
+        self.note(|_| format!("{what:?}"));
+        match what {
+            What::Crash { host } => self.crash(usize::from(host) - 1),
+            What::CrashSending { host, copies } => {
+                let host = &mut self.hosts[usize::from(host) - 1];
+                host.dies_after = host.detector.is_some().then_some(copies);
+            }
+            What::Start { host } => {
+                if self.hosts[usize::from(host) - 1].detector.is_none() {
+                    self.start(usize::from(host) - 1);
+                }
+            }
+            What::Pause { host, for_ns } => {
+                let host = &mut self.hosts[usize::from(host) - 1];
+                host.paused_until_ns = host.paused_until_ns.max(self.now_ns + for_ns);
+            }
+            What::Cut { from, to, plane } => self.network.cut(from, to, plane),
+            What::Isolate { host, plane } => {
+                for other in 1..=self.plan.hosts {
+                    self.network.cut(host, other, plane);
+                    self.network.cut(other, host, plane);
+                }
+            }
+            What::Split { side } => {
+                let on = |host: u16| side >> (host - 1) & 1 == 1;
+                for from in 1..=self.plan.hosts {
+                    for to in (1..=self.plan.hosts).filter(|to| on(*to) != on(from)) {
+                        self.network.cut(from, to, 0);
+                        self.network.cut(from, to, 1);
+                    }
+                }
+            }
+            What::Heal => self.network.mend(),
+        }
+    }
+
+    /// A user writes or reads, at whoever believes to lead, or anywhere.
+    fn work(&mut self) -> Checked {
+        if self.network.calm {
+            return Ok(());
+        }
+        let next_ns = self.network.random.random_range(0..2 * self.plan.work_every_ns);
+        self.network.push(self.now_ns + next_ns, Next::Work);
+        let first = self.network.random.random_range(0..self.hosts.len());
+        let anywhere = self.network.chance(100);
+        let believes = |host: &Host| host.group.as_ref().is_some_and(|group| group.protocol().leader() == host.id);
+        let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
+        let runs = |at: &usize| {
+            let host = &self.hosts[*at];
+            host.paused_until_ns <= self.now_ns && host.detector.is_some() && (anywhere || believes(host))
+        };
+        let Some(at) = places.into_iter().find(runs) else { return Ok(()) };
+        let reads = self.network.chance(500);
+        let host = &mut self.hosts[at];
+        let (id, lease) = (host.id, host.lease(self.now_ns));
+        let Some(group) = &mut host.group else { return Ok(()) };
+        if reads {
+            if group.may_answer(lease) {
+                self.stats.reads += 1;
+                self.note(|world| format!("h{id} is read: {} instances", world.told[at]));
+                leased(id, lease, "answers")?;
+                self.register.read(id, self.told[at])?;
+            }
+            return Ok(());
+        }
+        let value = self.values + 1;
+        if group.propose(lease, &value.to_le_bytes()).is_ok() {
+            self.values = value;
+            self.stats.writes += 1;
+            self.note(|_| format!("h{id} is asked to write {value}"));
+            self.log.proposed(value, id);
+            self.register.write(value, id);
+            return self.follow(at);
+        }
+        Ok(())
+    }
+
+    fn quiet(&mut self) {
+        self.note(|_| "all is well from here on".to_owned());
+        self.network.calm = true;
+        self.network.mend();
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
+            host.dies_after = None;
+            if host.paused_until_ns > self.now_ns {
+                host.paused_until_ns = self.now_ns;
+                host.turn_ns = self.now_ns;
+                self.network.push(self.now_ns, Next::Turn(at));
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<Stats, Violation> {
+        let acts = |host: &&Host| {
+            host.group.as_ref().is_some_and(|group| !group.is_stopped()) && host.lease(self.now_ns).holds()
+        };
+        let acting: Vec<(u16, u64)> =
+            self.hosts.iter().filter(acts).map(|host| (host.id, self.told[usize::from(host.id) - 1])).collect();
+        self.log.settled(&acting)?;
+        self.stats.acting = acting.len() as u64;
+        self.stats.simulated_ns = self.now_ns;
+        Ok(self.stats)
+    }
+}
+
+/// Counts a copy. One that dies sends no more.
+fn may_send(dies_after: &mut Option<u32>) -> bool {
+    match dies_after {
+        None => true,
+        Some(0) => false,
+        Some(copies) => {
+            *copies -= 1;
+            true
+        }
+    }
+}

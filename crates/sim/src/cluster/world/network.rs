@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links between hosts, and the events that wait.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{
+    super::{
+        host::Packet,
+        plan::{Plan, STRAGGLE_NS},
+    },
+    Events, Next,
+};
+
+pub(super) struct Network {
+    pub(super) events: Events,
+    /// Of events, so that those of one time have an order.
+    number: u64,
+    pub(super) random: ChaCha8Rng,
+    /// By (from-1) * hosts + to-1: a bit for each plane that is cut.
+    cuts: Vec<u8>,
+    hosts: usize,
+    latency_min_ns: u64,
+    jitter_max_ns: u64,
+    loss_permille: u32,
+    duplicate_permille: u32,
+    straggle_permille: u32,
+    /// Nothing is lost, repeated or late beyond jitter.
+    pub(super) calm: bool,
+    /// Packets under way and places that are free.
+    store: Vec<Option<(u16, Packet)>>,
+    free: Vec<usize>,
+    /// Bytes of packets that have come, to be used again.
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Network {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let hosts = usize::from(plan.hosts);
+        Self {
+            events: BinaryHeap::new(),
+            number: 0,
+            random: ChaCha8Rng::seed_from_u64(!plan.seed),
+            cuts: vec![0; hosts * hosts],
+            hosts,
+            latency_min_ns: plan.latency_min_ns,
+            jitter_max_ns: plan.jitter_max_ns,
+            loss_permille: plan.loss_permille,
+            duplicate_permille: plan.duplicate_permille,
+            straggle_permille: plan.straggle_permille,
+            calm: true,
+            store: Vec::new(),
+            free: Vec::new(),
+            buffers: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, at_ns: u64, next: Next) {
+        self.number += 1;
+        self.events.push(Reverse((at_ns, self.number, next)));
+    }
+
+    pub(super) fn chance(&mut self, permille: u32) -> bool {
+        permille > 0 && self.random.random_range(0..1000) < permille
+    }
+
+    fn link(&mut self, from: u16, to: u16) -> &mut u8 {
+        &mut self.cuts[(usize::from(from) - 1) * self.hosts + usize::from(to) - 1]
+    }
+
+    pub(super) fn cut(&mut self, from: u16, to: u16, plane: u8) {
+        *self.link(from, to) |= 1 << plane;
+    }
+
+    pub(super) fn mend(&mut self) {
+        self.cuts.fill(0);
+    }
+
+    pub(super) fn send(&mut self, now_ns: u64, from: u16, to: u16, plane: u8, group: bool, bytes: &[u8]) {
+        if *self.link(from, to) >> plane & 1 == 1 || !self.calm && self.chance(self.loss_permille) {
+            return;
+        }
+        let copies = 1 + u32::from(!self.calm && self.chance(self.duplicate_permille));
+        for _ in 0..copies {
+            let mut late_ns = if self.jitter_max_ns == 0 { 0 } else { self.random.random_range(0..self.jitter_max_ns) };
+            if !self.calm && self.chance(self.straggle_permille) {
+                late_ns += self.random.random_range(0..STRAGGLE_NS);
+            }
+            let mut buffer = self.buffers.pop().unwrap_or_default();
+            buffer.clear();
+            buffer.extend_from_slice(bytes);
+            let packet = Some((to, Packet { from, plane, group, bytes: buffer }));
+            let place = match self.free.pop() {
+                Some(place) => {
+                    self.store[place] = packet;
+                    place
+                }
+                None => {
+                    self.store.push(packet);
+                    self.store.len() - 1
+                }
+            };
+            self.push(now_ns + self.latency_min_ns + late_ns, Next::Arrives(place));
+        }
+    }
+
+    /// The packet of an arrival, and to whom.
+    pub(super) fn take(&mut self, place: usize) -> (u16, Packet) {
+        self.free.push(place);
+        self.store[place].take().expect("a packet arrives once")
+    }
+
+    pub(super) fn give_back(&mut self, packet: Packet) {
+        self.buffers.push(packet.bytes);
+    }
+}
