@@ -238,11 +238,11 @@ impl Detector {
                 Body::View(view) if self.majority() => {
                     let peer = &mut self.peers[usize::from(host) - 1];
                     if from.seq >= peer.view_seq {
-                        peer.view = view.id;
+                        peer.view = view.id();
                         peer.view_seq = from.seq;
                     }
                     if self.voters.contains(host) && !self.excluded {
-                        let outcome = self.agreement.receive(host, packet.incarnation(), from.seq, &view);
+                        let outcome = self.agreement.receive(host, packet.incarnation(), from.seq, &view.repr());
                         self.outcome(now_ns, outcome, host);
                     }
                 }

@@ -48,7 +48,12 @@ impl HostSet {
 
     /// Ascending.
     pub fn iter(self) -> impl Iterator<Item = u16> {
-        (1..=MAX_HOSTS as u16).filter(move |id| self.contains(*id))
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let id = (rest != 0).then(|| rest.trailing_zeros() as u16 + 1)?;
+            rest &= rest - 1;
+            Some(id)
+        })
     }
 }
 

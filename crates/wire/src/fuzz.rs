@@ -23,7 +23,7 @@ pub fn fuzz_body(bytes: &[u8]) {
         let again = match section.body() {
             Ok(Body::Roster(roster)) => out.roster(&roster),
             Ok(Body::Piggyback { slot, pb_seq, bytes }) => out.piggyback(slot, pb_seq, bytes),
-            Ok(Body::View(view)) => out.view(&view),
+            Ok(Body::View(view)) => out.view(&view.repr()),
             Ok(Body::Promise { timeout_us }) => out.promise(timeout_us),
             Ok(Body::Excluded(excluded)) => out.excluded(excluded.iter()).map(|_| ()),
             Ok(Body::Goodbye) => out.goodbye(),

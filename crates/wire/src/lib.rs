@@ -40,7 +40,7 @@ pub use chunk::{Chunk, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, C
 pub use name::{Name, NameError};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
 pub use section::{Body, Excluded, Monitor, Roster, RosterState, Section, SectionError};
-pub use view::{Membership, Proposal, ViewId, ViewRepr};
+pub use view::{Membership, Proposal, View, ViewId, ViewRepr};
 pub use window::{ReplayWindow, Seen};
 
 /// First two bytes of every packet (little-endian `u16`).

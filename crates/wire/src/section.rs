@@ -14,7 +14,7 @@
 //!
 //! A section of an unknown kind is skipped by its length.
 
-use crate::view::ViewRepr;
+use crate::view::View;
 use crate::{
     EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ROSTER_LEN, VIEW_STEADY_LEN,
 };
@@ -215,8 +215,6 @@ pub struct Section<'a> {
 }
 
 /// A section, understood.
-// Boxing the view would allocate; bodies are matched where they are made, never stored.
-#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     Roster(Roster),
@@ -225,7 +223,7 @@ pub enum Body<'a> {
         pb_seq: u32,
         bytes: &'a [u8],
     },
-    View(ViewRepr),
+    View(View<'a>),
     Promise {
         timeout_us: u32,
     },
@@ -260,7 +258,7 @@ impl<'a> Section<'a> {
                 if b.len() < VIEW_STEADY_LEN {
                     return Err(SectionError::Length { kind: VIEW, len: b.len(), need: VIEW_STEADY_LEN });
                 }
-                Body::View(ViewRepr::parse(b)?)
+                Body::View(View::check(b)?)
             }
             PROMISE => {
                 exact(PROMISE, b, 4)?;

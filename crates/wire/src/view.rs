@@ -95,7 +95,7 @@ impl Membership {
 
     /// (id, incarnation), ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
-        (0..MAX_HOSTS).filter(|at| self.hosts >> at & 1 == 1).map(|at| (at as u16 + 1, self.incarnations[at]))
+        places(self.hosts).map(|at| (at as u16 + 1, self.incarnations[at]))
     }
 
     fn wire_len(&self) -> usize {
@@ -115,10 +115,44 @@ impl Membership {
     fn parse(b: &mut &[u8]) -> Result<Membership, SectionError> {
         let hosts = le64(take(b, 8)?, 0);
         let mut members = Membership { hosts, incarnations: [0; MAX_HOSTS] };
-        for at in (0..MAX_HOSTS).filter(|at| hosts >> at & 1 == 1) {
+        for at in places(hosts) {
             members.incarnations[at] = le32(take(b, 4)?, 0);
         }
         Ok(members)
+    }
+}
+
+/// Of the bits that are set.
+fn places(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(at)
+    })
+}
+
+/// A VIEW section as it lies in a packet, checked. Its lists are long, and copied by who wants them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn check(bytes: &'a [u8]) -> Result<Self, SectionError> {
+        // Between changes there is nothing else in it.
+        if bytes.len() != VIEW_STEADY_LEN {
+            ViewRepr::parse(bytes)?;
+        }
+        Ok(View { bytes })
+    }
+
+    /// The sender's view.
+    pub fn id(&self) -> ViewId {
+        ViewId { generation: le32(self.bytes, 0), number: le32(self.bytes, 4) }
+    }
+
+    pub fn repr(&self) -> ViewRepr {
+        ViewRepr::parse(self.bytes).expect("it was checked")
     }
 }
 

@@ -201,10 +201,10 @@ impl Host {
     /// When it has to have a turn, true time.
     pub(super) fn deadline_ns(&self) -> u64 {
         let Some(detector) = &self.detector else { return u64::MAX };
-        let mut at_ns = self.clock.true_ns(detector.poll_timeout());
+        let mut local_ns = detector.poll_timeout();
         if self.group.is_some() {
-            at_ns = at_ns.min(self.clock.true_ns(self.resend_ns));
+            local_ns = local_ns.min(self.resend_ns);
         }
-        at_ns.min(self.restart_ns.unwrap_or(u64::MAX))
+        self.clock.true_ns(local_ns).min(self.restart_ns.unwrap_or(u64::MAX))
     }
 }
