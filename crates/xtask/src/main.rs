@@ -8,6 +8,7 @@ mod headers;
 mod rdma;
 mod run;
 mod setup;
+mod sim;
 mod spec;
 mod summary;
 
@@ -19,6 +20,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
   test             format, lints, headers, unit tests, specifications, end-to-end tests: all that CI runs
   spec [--large]   the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
+  sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root
   demo-network [...] `fide demo-network`, with its arguments; needs root
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         "setup" => setup::setup(rest.iter().any(|a| a == "--bench")),
         "test" => test(),
         "spec" => spec::spec(rest),
+        "sim" => sim::sim(rest),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),
@@ -107,6 +110,7 @@ fn test() -> Outcome {
         .args(&["--no-fail-fast", "--", "--skip", "root_"])
         .run_tests("unit tests", &mut total)?;
     spec::test()?;
+    sim::test()?;
     // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
     Step::cargo(&["test"])
         .args(&scope)

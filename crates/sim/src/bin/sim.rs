@@ -42,6 +42,9 @@ struct Arguments {
 }
 
 const SEEDS: u64 = 1000;
+/// Shown by every order of everything (`planted_faults_are_seen` of the agreement's exploration): three things would have to happen
+/// within a millisecond here.
+const ORDERS_ONLY: [Planted; 1] = [Planted::AdoptsLower];
 /// Lines of a trace that are shown where it is not asked for.
 const TRACE_LINES: usize = 60;
 
@@ -255,7 +258,7 @@ fn replay(seed: u64, shrinks: bool) -> bool {
 fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
     let (limit, threads) = (arguments.seeds.unwrap_or(SEEDS), threads(arguments));
     let mut found = BTreeMap::new();
-    for fault in Planted::ALL {
+    for fault in Planted::ALL.iter().filter(|fault| !ORDERS_ONLY.contains(fault)) {
         if std::io::stderr().is_terminal() {
             eprintln!("{fault:?} ...");
         }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clusters by seed.
+
+use crate::Outcome;
+use crate::run::Step;
+
+/// Seeds in the test.
+const SEEDS: &str = "1000";
+/// Seeds within which every planted fault has to be found.
+const PLANTED_SEEDS: &str = "4000";
+
+/// `cargo xtask sim`, with the arguments of the program of that name.
+pub(crate) fn sim(args: &[String]) -> Outcome {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    run(&args, "sim (what it printed replays it)")
+}
+
+/// Seeds without a violation, and planted faults that have to be found: by seeds, and in every order of everything.
+pub(crate) fn test() -> Outcome {
+    run(&["--seeds", SEEDS], "clusters by seed")?;
+    run(&["--planted", "all", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
+    Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--test", "explore", "planted"])
+        .run("planted faults, in every order")
+}
+
+fn run(args: &[&str], what: &str) -> Outcome {
+    Step::cargo(&["run", "--release", "--quiet", "-p", "fide-sim", "--features", "planted", "--bin", "sim", "--"])
+        .args(args)
+        .run(what)
+}
