@@ -3,6 +3,7 @@
 //!
 //! - [`message`]: what members send each other, as values and as bytes.
 //! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
+//! - [`huc`]: heartbeat uniform consensus, for what the detector's heartbeats can carry.
 //! - [`batch`]: many proposals in one instance.
 //! - [`leased`]: a protocol on hosts that may pause, and networks that may be cut.
 //!
@@ -18,11 +19,13 @@
 
 pub mod batch;
 pub mod hsuc;
+pub mod huc;
 pub mod leased;
 pub mod message;
 
 pub use fide_detector::HostSet;
 pub use hsuc::{Config, ConfigError, Hsuc, Links};
+pub use huc::Huc;
 pub use leased::{Lease, Leased};
 pub use message::{Message, MessageError};
 
@@ -67,6 +70,15 @@ pub trait Agreement {
 
     /// The next message to be sent, and to whom. To be asked until there is none, after each call of the others.
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)>;
+
+    /// The next message for all, by FCURB: in the next heartbeat (FiDe App. A.4). To be asked as [`Agreement::poll_transmit`] is;
+    /// none in protocols that do without.
+    fn poll_broadcast(&mut self) -> Option<Message<'_>> {
+        None
+    }
+
+    /// The heartbeat with the last [`Agreement::poll_broadcast`] has left on all trees: this member's own copy is delivered.
+    fn broadcast_left(&mut self) {}
 
     /// The next decision. To be asked until there is none, before anything else is fed: what is not taken holds up later ones.
     fn poll_decision(&mut self) -> Option<Decision<'_>>;

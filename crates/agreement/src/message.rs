@@ -41,6 +41,12 @@ pub enum MessageError {
     Impostor { from: u16, round: u16 },
     #[error("instance {instance}, while {delivered} are decided here: nobody can be that far ahead")]
     Future { instance: u64, delivered: u64 },
+    #[error(
+        "a broadcast of member {from} after the word of its crash: heartbeats and verdicts are told in the wrong order"
+    )]
+    AfterCrash { from: u16 },
+    #[error("a message that this protocol does not have; do all members run the same?")]
+    NotOfProtocol,
     #[error("a value of {len} bytes; the members' limit is {max}")]
     TooLong { len: usize, max: usize },
 }

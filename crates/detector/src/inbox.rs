@@ -225,6 +225,7 @@ impl Detector {
         {
             let sent_ns = if planted::is(Planted::LeaseFromReceipt) { self.last_tick_ns } else { sent_ns };
             peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
+            peer.doubted &= self.last_tick_ns >= peer.limit_ns;
         }
     }
 

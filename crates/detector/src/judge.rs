@@ -28,8 +28,11 @@ impl Detector {
             }
             let up = peer.state == PeerState::Up && peer.superseded.is_none();
             peer.suspected = up;
-            let known = peer.knows_me;
-            if up && !self.by_view(id) && !self.excluded && (known || !self.must_know(id)) {
+            let (known, doubted) = (peer.knows_me, peer.doubted);
+            let judged = up && !self.by_view(id) && !self.excluded && (known || !self.must_know(id));
+            if judged && doubted && !planted::is(Planted::JudgesInDoubt) {
+                self.outcome(now_ns, Outcome::Lost, self.config.me);
+            } else if judged {
                 self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));
             }
         }

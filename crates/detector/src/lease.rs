@@ -21,6 +21,11 @@
 //!   nobody who has not told it so: it cannot act on a silence before s(g) + T, so that is its first limit, and a host that
 //!   starts fences nobody. A peer that was never told cannot judge, and one whose
 //!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host.
+//!
+//!   Standing still is no cut, and must not split. If i stood still until its limit for j was past, j may hold i dead and act
+//!   alone. If j then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead whom it has
+//!   not heard acknowledge a heartbeat since: when such a peer is silent for its timeout, i takes itself for excluded, and comes
+//!   back as another incarnation. (The simulator found this: two hosts, each stands still once.)
 //! - **policy majority:** only a majority of the view can go on without i ([`crate::view`]), so i's lease is the
 //!   (n/2)-th largest limit among the n members, own excluded: then i and n/2 others, a majority, are bound, and every
 //!   other majority contains one of them. [`crate::view`] says what a change of view adds to this.

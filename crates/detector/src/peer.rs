@@ -74,6 +74,8 @@ pub struct Peer {
     pub acked_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
     pub limit_ns: u64,
+    /// This host stood still for so long that the peer may hold it dead, and has not heard otherwise since.
+    pub doubted: bool,
     /// Its last promise, 0 for none.
     pub promise_us: u32,
     /// It said that it hears this host's present incarnation.
@@ -129,6 +131,7 @@ impl Peer {
             up_seq: 0,
             acked_seq: 0,
             limit_ns: 0,
+            doubted: false,
             promise_us: 0,
             knows_me: false,
             greeted: false,

@@ -34,6 +34,8 @@ planted! {
     LeaseOfFewer,
     /// a peer is suspected before the promise to it has run out
     SuspectsEarly,
+    /// who stood still so long that others may hold him dead holds others dead
+    JudgesInDoubt,
     /// half of a view is taken for its majority
     HalfIsMajority,
     /// heartbeats of a dead incarnation are taken

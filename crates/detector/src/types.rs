@@ -367,7 +367,7 @@ pub enum Event {
         lease_until_ns: u64,
     },
     /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself when it found
-    /// that its view can never have a majority again.
+    /// that its view can never have a majority again, or that a peer that is silent may have gone on without it.
     Excluded {
         by: u16,
         incarnation: u32,

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::{prelude::*, test_runner::TestCaseError};
+
+use super::*;
+
+const VALUE_MAX: usize = 256;
+
+fn config(me: u16, members: usize) -> Config {
+    Config { me, members: HostSet::first(members), value_max: VALUE_MAX }
+}
+
+/// Members, links that reorder, and an FCURB that keeps its promises and no more.
+struct World {
+    members: BTreeMap<u16, Huc>,
+    dead: BTreeSet<u16>,
+    network: Vec<(u16, u16, Vec<u8>)>,
+    /// Broadcasts: sender, bytes, who has yet to deliver it, whether anybody has.
+    broadcasts: Vec<(u16, Vec<u8>, BTreeSet<u16>, bool)>,
+    notices: Vec<(u16, u16)>,
+    logs: BTreeMap<u16, Vec<Vec<u8>>>,
+    proposed: BTreeMap<Vec<u8>, u16>,
+}
+
+impl World {
+    fn new(members: usize) -> Self {
+        let ids = 1..=u16::try_from(members).unwrap();
+        let mut world = Self {
+            members: ids.clone().map(|me| (me, Huc::new(&config(me, members)).unwrap())).collect(),
+            dead: BTreeSet::new(),
+            network: Vec::new(),
+            broadcasts: Vec::new(),
+            notices: Vec::new(),
+            logs: ids.clone().map(|me| (me, Vec::new())).collect(),
+            proposed: BTreeMap::new(),
+        };
+        ids.for_each(|me| world.drain(me));
+        world
+    }
+
+    fn alive(&self) -> Vec<u16> {
+        self.members.keys().copied().filter(|member| !self.dead.contains(member)).collect()
+    }
+
+    fn drain(&mut self, member: u16) {
+        let everybody: BTreeSet<u16> = self.alive().into_iter().collect();
+        let node = self.members.get_mut(&member).unwrap();
+        loop {
+            let mut any = false;
+            if let Some(decision) = node.poll_decision() {
+                let log = self.logs.get_mut(&member).unwrap();
+                log.push(decision.value.to_vec());
+                assert_eq!(decision.instance, log.len() as u64);
+                any = true;
+            }
+            let mut bytes = Vec::new();
+            if let Some((to, message)) = node.poll_transmit() {
+                message.write(&mut bytes);
+                self.network.extend(to.iter().map(|to| (member, to, bytes.clone())));
+                any = true;
+            }
+            bytes.clear();
+            if let Some(message) = node.poll_broadcast() {
+                message.write(&mut bytes);
+                self.broadcasts.push((member, bytes, everybody.clone(), false));
+                any = true;
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    fn propose(&mut self, member: u16) {
+        let value = (self.proposed.len() as u32 + 1).to_le_bytes().to_vec();
+        if !self.dead.contains(&member) && self.members.get_mut(&member).unwrap().propose(&value).is_ok() {
+            self.proposed.insert(value, member);
+            self.drain(member);
+        }
+    }
+
+    fn receive(&mut self, which: usize) {
+        if self.network.is_empty() {
+            return;
+        }
+        let (from, to, bytes) = self.network.swap_remove(which % self.network.len());
+        if !self.dead.contains(&to) {
+            let message = Message::read(&bytes).unwrap();
+            self.members.get_mut(&to).unwrap().receive(from, &message).expect("members send what members take");
+            self.drain(to);
+        }
+    }
+
+    /// One member delivers one broadcast: its own, or another's.
+    fn deliver(&mut self, which: usize) {
+        let places: Vec<(usize, u16)> = (0..self.broadcasts.len())
+            .flat_map(|at| self.broadcasts[at].2.iter().map(move |to| (at, *to)).collect::<Vec<_>>())
+            .collect();
+        let Some(&(at, to)) = places.get(which % places.len().max(1)) else { return };
+        let (from, bytes, ..) = self.broadcasts[at].clone();
+        self.broadcasts[at].2.remove(&to);
+        self.broadcasts[at].3 = true;
+        if to == from {
+            self.members.get_mut(&to).unwrap().broadcast_left();
+        } else {
+            let message = Message::read(&bytes).unwrap();
+            self.members.get_mut(&to).unwrap().receive(from, &message).expect("FCURB keeps its promises");
+        }
+        self.drain(to);
+    }
+
+    /// What nobody has delivered is lost for all, or for none.
+    fn crash(&mut self, member: u16, lost: bool) {
+        if self.dead.contains(&member) || self.alive().len() == 1 {
+            return;
+        }
+        self.dead.insert(member);
+        self.broadcasts.retain(|(from, _, _, heard)| *from != member || *heard || !lost);
+        self.broadcasts.iter_mut().for_each(|(_, _, to, _)| to.retain(|other| *other != member));
+        self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
+    }
+
+    /// Fail-consistency: what a survivor has to deliver of the dead comes first.
+    fn notice(&mut self, which: usize) {
+        if self.notices.is_empty() {
+            return;
+        }
+        let (survivor, dead) = self.notices[which % self.notices.len()];
+        if self.broadcasts.iter().any(|(from, _, to, _)| *from == dead && to.contains(&survivor)) {
+            return;
+        }
+        self.notices.retain(|notice| *notice != (survivor, dead));
+        if !self.dead.contains(&survivor) {
+            self.members.get_mut(&survivor).unwrap().crashed(dead);
+            self.drain(survivor);
+        }
+    }
+
+    fn step(&mut self, what: u8, which: u16) {
+        let (alive, index) = (self.alive(), usize::from(which));
+        match what {
+            0..20 => self.propose(alive[index % alive.len()]),
+            20..60 => self.receive(index),
+            60..85 => self.deliver(index),
+            85..94 => self.notice(index),
+            _ => self.crash(alive[index % alive.len()], index / 7 % 2 == 0),
+        }
+    }
+
+    fn calm(&mut self) {
+        for _ in 0..10_000 {
+            if self.network.is_empty()
+                && self.notices.is_empty()
+                && self.broadcasts.iter().all(|(_, _, to, _)| to.is_empty())
+            {
+                return;
+            }
+            self.receive(0);
+            self.deliver(0);
+            self.notice(0);
+        }
+        panic!("it does not come to rest");
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let longest = self.logs.values().max_by_key(|log| log.len()).unwrap();
+        let mut seen = BTreeSet::new();
+        for log in self.logs.values() {
+            prop_assert!(longest.starts_with(log), "{log:?} and {longest:?}");
+        }
+        for value in longest.iter().flat_map(|value| batch::values(value)) {
+            prop_assert!(self.proposed.contains_key(value) && seen.insert(value.to_vec()), "{value:?} in {longest:?}");
+        }
+        Ok(())
+    }
+
+    fn check_quiet(&self) -> Result<(), TestCaseError> {
+        let alive = self.alive();
+        let decided: BTreeSet<&[u8]> = self.logs[&alive[0]].iter().flat_map(|value| batch::values(value)).collect();
+        for member in &alive {
+            prop_assert_eq!(&self.logs[member], &self.logs[&alive[0]]);
+        }
+        for (value, by) in &self.proposed {
+            prop_assert!(!alive.contains(by) || decided.contains(value.as_slice()), "{value:?} of {by} in {decided:?}");
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever the order, whoever crashes, as long as FCURB keeps its promises.
+    #[test]
+    fn members_agree_whatever_happens(
+        members in 1usize..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
+    ) {
+        let mut world = World::new(members);
+        for (what, which) in steps {
+            world.step(what, which);
+            world.check()?;
+        }
+        world.calm();
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
+
+/// FiDe Table 1: two message delays, O(N) messages. A broadcast takes a heartbeat along, and is no message of its own.
+#[test]
+fn a_decision_takes_a_proposal_of_each_and_one_heartbeat() {
+    for members in 2..=9 {
+        let mut world = World::new(members);
+        // Everybody has said that he has nothing to say.
+        assert_eq!(world.network.len(), members - 1);
+        world.calm();
+        for member in 1..=members as u16 {
+            world.propose(member);
+        }
+        assert_eq!(
+            (world.network.len(), world.broadcasts.len()),
+            (members - 1, 1),
+            "the leader's decides; others come too late"
+        );
+        world.broadcasts.clear();
+        let mut world = World::new(members);
+        world.network.clear();
+        for member in (1..=members as u16).rev() {
+            world.propose(member);
+        }
+        assert_eq!(world.network.len(), members - 1, "one delay");
+        while !world.network.is_empty() {
+            world.receive(0);
+        }
+        assert_eq!(world.broadcasts.len(), 1, "two");
+        world.calm();
+        let all: Vec<u32> =
+            batch::values(&world.logs[&1][0]).map(|v| u32::from_le_bytes(v.try_into().unwrap())).collect();
+        assert_eq!(all.len(), members, "what all had to say");
+    }
+}
+
+/// App. A.4, "Complexity": a leader's crash costs a proposal of each to the next, and one delay.
+#[test]
+fn a_leaders_crash_costs_one_delay_and_a_proposal_of_each() {
+    for members in 3..=9usize {
+        let mut world = World::new(members);
+        world.calm();
+        world.propose(2);
+        world.network.clear();
+        world.crash(1, true);
+        while !world.notices.is_empty() {
+            world.notice(0);
+        }
+        assert_eq!(world.network.len(), members - 2, "{members} members");
+        world.calm();
+        assert!((2..=members as u16).all(|member| world.logs[&member].len() == 1));
+    }
+}
+
+#[test]
+fn all_but_one_may_crash() {
+    let mut world = World::new(5);
+    world.calm();
+    for dead in 1..5 {
+        world.propose(dead);
+        world.propose(5);
+        world.calm();
+        world.crash(dead, true);
+        world.calm();
+    }
+    world.propose(5);
+    world.calm();
+    world.check().unwrap();
+    let decided: usize = world.logs[&5].iter().map(|value| batch::values(value).count()).sum();
+    assert_eq!(decided, 9);
+}
+
+#[test]
+fn who_comes_too_late_is_in_the_next_instance() {
+    let mut leader = Huc::new(&config(1, 2)).unwrap();
+    leader.receive(2, &Message::Propose { instance: 1, round: 2, value: b"" }).unwrap();
+    leader.propose(b"a").unwrap();
+    assert!(leader.poll_broadcast().is_some());
+    let mut late = Vec::new();
+    assert!(batch::push(&mut late, b"b", 64));
+    leader.receive(2, &Message::Propose { instance: 1, round: 2, value: &late }).unwrap();
+    leader.broadcast_left();
+    assert_eq!(batch::values(leader.poll_decision().unwrap().value).collect::<Vec<_>>(), [b"a"]);
+    leader.receive(2, &Message::Propose { instance: 2, round: 2, value: &late }).unwrap();
+    assert!(leader.poll_broadcast().is_some());
+    leader.broadcast_left();
+    assert_eq!(batch::values(leader.poll_decision().unwrap().value).collect::<Vec<_>>(), [b"b"]);
+}
+
+#[test]
+fn what_no_member_of_this_group_sends_changes_nothing() {
+    let mut member = Huc::new(&config(2, 3)).unwrap();
+    let decided = [0; SET_LEN];
+    let cases: [(&str, u16, Message<'_>); 9] = [
+        ("4 is none of this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
+        ("a proposal of round 1 from member 3", 3, Message::Propose { instance: 1, round: 1, value: b"" }),
+        ("instance 3, while 0", 3, Message::Propose { instance: 3, round: 3, value: b"" }),
+        ("a value of 83 bytes", 3, Message::Propose { instance: 1, round: 3, value: &[0; 83] }),
+        ("instance 2, while 0", 1, Message::Decide { instance: 2, round: 1, value: &decided }),
+        ("a value of 7 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 7] }),
+        ("a value of 257 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 257] }),
+        ("does not have", 1, Message::Ack { instance: 1, round: 1 }),
+        ("does not have", 1, Message::Told { instance: 1 }),
+    ];
+    let before = member.clone();
+    for (says, from, message) in cases {
+        let error = member.receive(from, &message).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    assert_eq!(member, before);
+    member.crashed(1);
+    let late = Message::Decide { instance: 1, round: 1, value: &decided };
+    assert_eq!(member.receive(1, &late), Err(MessageError::AfterCrash { from: 1 }));
+    assert_eq!(member.propose(&[0; 80]), Err(Refused::TooLong { len: 80, max: 78 }));
+    assert_eq!(Huc::new(&config(4, 3)).unwrap_err(), ConfigError::NotAMember { me: 4 });
+    let small = Huc::new(&Config { value_max: 22, ..config(1, 3) }).unwrap_err();
+    assert_eq!(small, ConfigError::ValueMax { max: 22, members: 3, least: 23 });
+}
