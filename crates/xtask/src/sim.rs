@@ -7,7 +7,7 @@ use crate::run::Step;
 /// Seeds in the test.
 const SEEDS: &str = "1000";
 /// Seeds within which every planted fault has to be found.
-const PLANTED_SEEDS: &str = "4000";
+const PLANTED_SEEDS: &str = "8000";
 
 /// `cargo xtask sim`, with the arguments of the program of that name.
 pub(crate) fn sim(args: &[String]) -> Outcome {
