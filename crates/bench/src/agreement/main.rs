@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `bench-agreement`: how fast members agree.
 //!
-//! | figure | what happens | compared with |
-//! |---|---|---|
-//! | `decisions_in_process` | 3 members of HSUC in one thread, messages handed over as values: 64-byte proposals, as many to an instance as fit | one to an instance |
+//! | figure | what happens |
+//! |---|---|
+//! | `decisions_in_process` | 3 members of HSUC in one thread, messages handed over as bytes: 64-byte proposals, as many to an instance as fit |
+//! | `decisions_in_process_unbatched` | the same, one to an instance |
+//! | `decisions_in_process_huc` | the same by HUC, each heartbeat at once |
+//! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]
 
 use std::{collections::VecDeque, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Agreement, Config, HostSet, Hsuc, Links, Message, batch};
+use fide_agreement::{Agreement, Config, HostSet, Hsuc, Huc, Links, Message, batch, huc};
+use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
 const MEMBERS: u16 = 3;
@@ -31,21 +35,31 @@ struct Args {
 }
 
 /// Members and the messages between them, in the order in which they were sent.
-struct Group {
-    members: Vec<Hsuc>,
+struct Group<A> {
+    members: Vec<A>,
     wire: VecDeque<(u16, u16, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
     /// Proposals that the last member was told as decided.
     decided: u64,
 }
 
-impl Group {
-    fn new() -> anyhow::Result<Self> {
-        let members = HostSet::first(MEMBERS.into());
-        let member =
-            |me| Hsuc::new(&Config { me, members, window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable });
-        let members = (1..=MEMBERS).map(member).collect::<Result<_, _>>()?;
-        Ok(Self { members, wire: VecDeque::new(), spare: Vec::new(), decided: 0 })
+fn hsuc(me: u16) -> anyhow::Result<Hsuc> {
+    let members = HostSet::first(MEMBERS.into());
+    Ok(Hsuc::new(&Config { me, members, window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable })?)
+}
+
+fn huc(me: u16) -> anyhow::Result<Huc> {
+    // Each member may fill as much as an instance of HSUC has.
+    let value_max = VALUE_MAX * usize::from(MEMBERS);
+    Ok(Huc::new(&huc::Config { me, members: HostSet::first(MEMBERS.into()), value_max })?)
+}
+
+impl<A: Agreement> Group<A> {
+    fn new(member: fn(u16) -> anyhow::Result<A>) -> anyhow::Result<Self> {
+        let members = (1..=MEMBERS).map(member).collect::<anyhow::Result<_>>()?;
+        let mut group = Self { members, wire: VecDeque::new(), spare: Vec::new(), decided: 0 };
+        (1..=MEMBERS).for_each(|member| group.drain(member));
+        Ok(group)
     }
 
     /// Takes what follows from the last call at a member.
@@ -58,6 +72,16 @@ impl Group {
                 if member == MEMBERS {
                     self.decided += batch::values(decision.value).count() as u64;
                 }
+            }
+            if let Some(message) = node.poll_broadcast() {
+                anything = true;
+                for receiver in (1..=MEMBERS).filter(|receiver| *receiver != member) {
+                    let mut bytes = self.spare.pop().unwrap_or_default();
+                    bytes.clear();
+                    message.write(&mut bytes);
+                    self.wire.push_back((member, receiver, bytes));
+                }
+                node.broadcast_left();
             }
             while let Some((to, message)) = node.poll_transmit() {
                 anything = true;
@@ -106,10 +130,30 @@ impl Group {
     }
 }
 
-fn rates(proposals: u64, together: u64) -> anyhow::Result<Vec<f64>> {
-    let mut group = Group::new()?;
+fn rates<A: Agreement>(
+    member: fn(u16) -> anyhow::Result<A>,
+    proposals: u64,
+    together: u64,
+) -> anyhow::Result<Vec<f64>> {
+    let mut group = Group::new(member)?;
     group.run(proposals / 4, together)?;
     let mut rates = (0..RUNS).map(|_| group.run(proposals, together)).collect::<anyhow::Result<Vec<_>>>()?;
+    rates.sort_by(f64::total_cmp);
+    Ok(rates)
+}
+
+/// Packets delivered per second, of so many seeds each time.
+fn sim_speed(seeds: u64) -> anyhow::Result<Vec<f64>> {
+    let mut rates = Vec::new();
+    for run in 0..RUNS as u64 {
+        let (begun, mut deliveries) = (Instant::now(), 0);
+        for seed in run * seeds..(run + 1) * seeds {
+            let stats = cluster::run(&Plan::of(seed), None);
+            deliveries += stats.map_err(|failure| anyhow::anyhow!("seed {seed}: {}", failure.violation))?.deliveries;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a rate")]
+        rates.push(deliveries as f64 / begun.elapsed().as_secs_f64());
+    }
     rates.sort_by(f64::total_cmp);
     Ok(rates)
 }
@@ -117,8 +161,10 @@ fn rates(proposals: u64, together: u64) -> anyhow::Result<Vec<f64>> {
 fn run(args: &Args) -> anyhow::Result<()> {
     let proposals = if args.quick { 20_000 } else { u64::from(args.proposals) };
     let mut report = Report::new("agreement");
-    let single = rates(proposals / 8, 1)?;
-    let batched = rates(proposals, 512)?;
+    let single = rates(hsuc, proposals / 8, 1)?;
+    let batched = rates(hsuc, proposals, 512)?;
+    let heartbeats = rates(huc, proposals, 512)?;
+    let simulated = sim_speed(if args.quick { 5 } else { 200 })?;
     let (middle, last) = (RUNS / 2, RUNS - 1);
     let figure = |name: &str, rates: &[f64], goal: f64| {
         let figure = Figure {
@@ -138,6 +184,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         figure("decisions_in_process", &batched, 2e6).remark("64-byte proposals, as many to an instance as fit 16 KiB"),
     );
     report.add(figure("decisions_in_process_unbatched", &single, 2e5).remark("one to an instance"));
+    let of_huc = figure("decisions_in_process_huc", &heartbeats, 2e6);
+    report.add(of_huc.remark("the leader proposes, the others say that they have nothing to say"));
+    report.add(figure("sim_speed", &simulated, 2e6).remark("packets of detectors and groups, seeds as in `make sim`"));
     print!("\n{report}");
     println!("written to {}", report.write()?.display());
     Ok(())
