@@ -214,6 +214,7 @@ mod tests {
     use super::*;
     use crate::{Config, Hsuc, Links};
     use fide_detector::{Evidence, VerdictKind, Via};
+    use proptest::prelude::*;
 
     const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
     const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
@@ -284,6 +285,22 @@ mod tests {
         assert_eq!(follower.protocol().leader(), 1, "that was another");
         follower.detected(&silent(1, 10));
         assert_eq!(follower.protocol().leader(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_or_refused_and_never_decide(
+            head in prop::sample::select(vec![[10u32, 20], [10, 21], [9, 20]]), bytes in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let mut follower = member(2);
+            let mut datagram: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+            datagram.extend_from_slice(&bytes);
+            if follower.receive(1, &datagram).is_ok() {
+                prop_assert_eq!(head, [10, 20]);
+            }
+            let decides = Message::read(&bytes).is_ok_and(|message| matches!(message, Message::Decide { instance: 1, .. }));
+            prop_assert_eq!(follower.poll_decision(HELD).is_some(), decides && follower.protocol().delivered() == 1);
+        }
     }
 
     #[test]
