@@ -134,6 +134,7 @@ fn sizes(config: &str) -> String {
     let short = |(name, value): (&str, &str)| match name {
         "N" => Some(format!("N={value}")),
         "Instances" => Some(format!("K={value}")),
+        "Horizon" => Some(format!("H={value}")),
         "MaxCrashes" => Some(format!("F={value}")),
         "Proc" => Some(format!("N={}", value.split(',').count())),
         "Senders" => Some(format!("S={}", value.split(',').count())),

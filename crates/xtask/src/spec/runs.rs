@@ -101,6 +101,14 @@ pub(super) const SMALL: &[Run] = runs![
     huc, "mutant: forgets what came before it led", [N = "3", Instances = "1", Without = r#"{"keep-before-leading"}"#], Rejected;
     huc, "mutant: old messages count", [Without = r#"{"ignore-old"}"#], Rejected;
     huc, "mutant: later messages do not wait", [Without = r#"{"buffer-future"}"#], Rejected;
+
+    lease, "as implemented", [Horizon = "6"], Holds(Temporal::No);
+    lease, "as implemented, true clocks", [Error = "0", Margin = "0", Horizon = "9"], Holds(Temporal::No);
+    lease, "claim: no crash is ever found", [MaxCrashes = "1"], Fails("NeverFound");
+    lease, "mutant: no margin for drift", [Without = r#"{"margin"}"#], Rejected;
+    lease, "mutant: lease from the answer", [Without = r#"{"lease-from-sending"}"#], Rejected;
+    lease, "mutant: holds dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
+    lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 ];
 
 /// What `--large` asks: mostly the repaired algorithms, at sizes that take minutes.
@@ -116,4 +124,7 @@ pub(super) const LARGE: &[Run] = runs![
     huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::Yes);
     huc, "repaired", [N = "3", Instances = "3", MaxCrashes = "2"], Holds(Temporal::No);
     huc, "repaired", [N = "4", Instances = "1", MaxCrashes = "3"], Holds(Temporal::No);
+    lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
+    lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
+    lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 ];
