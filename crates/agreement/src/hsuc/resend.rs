@@ -19,6 +19,7 @@ use fide_detector::{
 use fide_wire::MAX_HOSTS;
 
 use super::{Hsuc, Kind, Links};
+use crate::Agreement;
 
 /// What is known of the others' progress; nothing where links are reliable.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -50,10 +51,7 @@ impl Hsuc {
 
     /// A member has sent again what I know to be decided: it lacks that, or my word.
     pub(super) fn answer_repeated(&mut self, from: u16, instance: u64) {
-        if !self.is_lossy() {
-            return;
-        }
-        if planted::is(Planted::KeepsDecisions) {
+        if !self.is_lossy() || planted::is(Planted::KeepsDecisions) {
             return;
         }
         match self.slot(instance).filter(|slot| slot.decided).map(|slot| slot.round) {
@@ -83,8 +81,7 @@ impl Hsuc {
         }
         if !self.leads() {
             if self.links.said < self.delivered {
-                let leader = self.correct.iter().next().unwrap_or(self.me);
-                self.say_told(leader);
+                self.say_told(self.leader());
             }
             return;
         }

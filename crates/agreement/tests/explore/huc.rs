@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Heartbeat uniform consensus in every order of everything, over an FCURB that keeps its promises and no more: a broadcast reaches
-//! all who live or none, and each before the word of its sender's crash.
+//! HUC. A broadcast reaches all who live or none, and each before the word of its sender's crash.
 
 use std::collections::BTreeSet;
 
 use fide_agreement::{
-    Agreement, Decision, HostSet, Huc, Message, batch,
+    Agreement, Decision, HostSet, Huc, Message,
     huc::{Config, SET_LEN},
 };
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 
-const THREADS: usize = 2;
-/// More states than these are a fault of the test.
-const STATES_MAX: usize = 60_000_000;
+use super::{Told, properties};
 
 #[derive(Clone)]
-struct World {
+pub(super) struct World {
     members: u16,
     proposals: u8,
     crashes: u32,
@@ -23,7 +20,7 @@ struct World {
 
 /// A broadcast: its bytes, who has yet to deliver it, whether anybody has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Broadcast {
+pub(super) struct Broadcast {
     from: u16,
     bytes: Vec<u8>,
     to: BTreeSet<u16>,
@@ -31,7 +28,7 @@ struct Broadcast {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+pub(super) struct State {
     members: Vec<Huc>,
     dead: BTreeSet<u16>,
     network: BTreeSet<(u16, u16, Vec<u8>)>,
@@ -44,7 +41,7 @@ struct State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Action {
+pub(super) enum Action {
     Propose {
         by: u16,
     },
@@ -71,10 +68,6 @@ enum Action {
 }
 
 impl State {
-    fn alive(&self) -> BTreeSet<u16> {
-        (1..=self.members.len() as u16).filter(|member| !self.dead.contains(member)).collect()
-    }
-
     fn node(&mut self, member: u16) -> &mut Huc {
         &mut self.members[usize::from(member) - 1]
     }
@@ -119,9 +112,23 @@ impl State {
             .collect();
         self.notices.extend(alive.into_iter().map(|to| (to, member)));
     }
+}
 
-    fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {
-        self.logs[usize::from(member) - 1].iter().flat_map(|value| batch::values(value))
+impl Told for State {
+    fn logs(&self) -> &[Vec<Vec<u8>>] {
+        &self.logs
+    }
+
+    fn proposed(&self) -> &[u16] {
+        &self.proposed
+    }
+
+    fn alive(&self) -> BTreeSet<u16> {
+        (1..=self.members.len() as u16).filter(|member| !self.dead.contains(member)).collect()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.network.is_empty() && self.notices.is_empty() && self.broadcasts.is_empty()
     }
 }
 
@@ -216,50 +223,17 @@ impl Model for World {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("uniform agreement", |_, state: &State| {
-                let longest = state.logs.iter().max_by_key(|log| log.len()).expect("members");
-                state.logs.iter().all(|log| longest.starts_with(log))
-            }),
-            Property::always("validity and integrity", |_, state: &State| {
-                (1..=state.members.len() as u16).all(|member| {
-                    let mut seen = BTreeSet::new();
-                    state.values(member).all(|value| {
-                        let known = value.len() == 1 && (1..=state.proposed.len()).contains(&usize::from(value[0]));
-                        known && seen.insert(value.to_vec())
-                    })
-                })
-            }),
-            Property::always("termination", |_, state: &State| {
-                if !state.network.is_empty() || !state.notices.is_empty() || !state.broadcasts.is_empty() {
-                    return true;
-                }
-                let alive = state.alive();
-                let first = *alive.first().expect("one lives");
-                let log = |member: u16| &state.logs[usize::from(member) - 1];
-                let mut values = (1u8..).zip(&state.proposed).filter(|(_, by)| alive.contains(by));
-                alive.iter().all(|member| log(*member) == log(first))
-                    && values.all(|(value, _)| state.values(first).any(|decided| decided == [value]))
-            }),
-            Property::sometimes("all decide all", |world: &World, state: &State| {
-                (1..=world.members).all(|member| state.values(member).count() == usize::from(world.proposals))
-            }),
-        ]
+        let mut properties = properties();
+        properties.push(Property::sometimes("all decide all", |world: &World, state: &State| {
+            (1..=world.members).all(|member| state.values(member).count() == usize::from(world.proposals))
+        }));
+        properties
     }
 }
 
 fn explore(world: World) {
-    let name = format!("{} members, {} proposals, {} crashes", world.members, world.proposals, world.crashes);
-    let checker = world
-        .checker()
-        .threads(THREADS)
-        .target_state_count(STATES_MAX)
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
-    println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
-    checker.assert_properties();
-    assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
+    let name = format!("HUC, {} members, {} proposals, {} crashes", world.members, world.proposals, world.crashes);
+    super::explore(&name, world);
 }
 
 #[test]

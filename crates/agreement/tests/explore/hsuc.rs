@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real state machines, in every order of everything: messages, proposals, crashes between any two copies of a message,
-//! and the word of them. `FIDE_EXPLORE=large` adds a third instance.
+//! HSUC.
 
 use std::collections::BTreeSet;
 
-use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Links, Message, batch};
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Links, Message};
+use stateright::{Model, Property};
 
-const THREADS: usize = 2;
-/// More states than these are a fault of the test.
-const STATES_MAX: usize = 60_000_000;
+use super::{Told, properties};
 
 /// How much happens.
 #[derive(Clone)]
-struct World {
+pub(super) struct World {
     members: u16,
     window: u64,
     proposals: u8,
@@ -23,7 +20,7 @@ struct World {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+pub(super) struct State {
     lost: u32,
     members: Vec<Hsuc>,
     dead: u64,
@@ -38,7 +35,7 @@ struct State {
 
 /// `dies`: after so many copies of what follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Action {
+pub(super) enum Action {
     Propose {
         by: u16,
         dies: Option<usize>,
@@ -69,10 +66,6 @@ enum Action {
 impl State {
     fn is_dead(&self, member: u16) -> bool {
         self.dead >> member & 1 == 1
-    }
-
-    fn alive(&self) -> Vec<u16> {
-        (1..=self.members.len() as u16).filter(|member| !self.is_dead(*member)).collect()
     }
 
     fn node(&mut self, member: u16) -> &mut Hsuc {
@@ -116,6 +109,20 @@ impl State {
         let told: Vec<_> = self.alive().into_iter().map(|to| (to, member)).collect();
         self.notices.extend(told);
     }
+}
+
+impl Told for State {
+    fn logs(&self) -> &[Vec<Vec<u8>>] {
+        &self.logs
+    }
+
+    fn proposed(&self) -> &[u16] {
+        &self.proposed
+    }
+
+    fn alive(&self) -> BTreeSet<u16> {
+        (1..=self.members.len() as u16).filter(|member| !self.is_dead(*member)).collect()
+    }
 
     /// Nothing is under way, and nobody has anything to send again.
     fn is_quiet(&self) -> bool {
@@ -126,10 +133,6 @@ impl State {
             member.poll_transmit().is_none()
         };
         self.network.is_empty() && self.notices.is_empty() && self.alive().into_iter().all(settled)
-    }
-
-    fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {
-        self.logs[usize::from(member) - 1].iter().flat_map(|value| batch::values(value))
     }
 }
 
@@ -221,38 +224,13 @@ impl Model for World {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let mut properties = vec![
-            Property::always("uniform agreement", |_, state: &State| {
-                let longest = state.logs.iter().max_by_key(|log| log.len()).expect("members");
-                state.logs.iter().all(|log| longest.starts_with(log))
-            }),
-            Property::always("validity and integrity", |_, state: &State| {
-                (1..=state.members.len() as u16).all(|member| {
-                    let mut seen = BTreeSet::new();
-                    state.values(member).all(|value| {
-                        let known = value.len() == 1 && (1..=state.proposed.len()).contains(&usize::from(value[0]));
-                        known && seen.insert(value.to_vec())
-                    })
-                })
-            }),
-            // All that can happen has happened: whoever lives has decided all that those who live have proposed.
-            Property::always("termination", |_, state: &State| {
-                let alive = state.alive();
-                let same = alive
-                    .iter()
-                    .all(|member| state.logs[usize::from(*member) - 1] == state.logs[usize::from(alive[0]) - 1]);
-                let all = (1u8..)
-                    .zip(&state.proposed)
-                    .all(|(value, by)| !alive.contains(by) || state.values(alive[0]).any(|decided| decided == [value]));
-                !state.is_quiet() || same && all
-            }),
-        ];
+        let mut properties = properties();
         if self.crashes + 1 == u32::from(self.members) {
             properties.push(Property::sometimes(
                 "all but one die and the last goes on",
                 |world: &World, state: &State| {
                     let all = state.values(world.members).count() == usize::from(world.proposals);
-                    state.alive() == [world.members] && all
+                    state.alive() == BTreeSet::from([world.members]) && all
                 },
             ));
         }
@@ -260,25 +238,12 @@ impl Model for World {
     }
 }
 
-fn checked(world: World) -> impl Checker<World> {
-    world
-        .checker()
-        .threads(THREADS)
-        .target_state_count(STATES_MAX)
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join()
-}
-
 fn explore(world: World) {
     let name = format!(
-        "{} members, window {}, {} proposals, {} crashes, {} losses",
+        "HSUC, {} members, window {}, {} proposals, {} crashes, {} losses",
         world.members, world.window, world.proposals, world.crashes, world.losses
     );
-    let checker = checked(world);
-    println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
-    checker.assert_properties();
-    assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
+    super::explore(&name, world);
 }
 
 #[test]
@@ -320,6 +285,7 @@ fn three_members_and_a_loss() {
 #[test]
 fn planted_faults_are_seen() {
     use fide_detector::planted::{Planted, arm};
+    use stateright::Checker;
     let faults = [
         Planted::DecidesEarly,
         Planted::DropsAdopted,
@@ -336,7 +302,7 @@ fn planted_faults_are_seen() {
             World { members: 3, window: 1, proposals: 2, crashes: 2, losses: 0 },
         ];
         let seen = worlds.into_iter().find_map(|world| {
-            let checker = checked(world);
+            let checker = super::checked(world);
             let mut found: Vec<_> = checker.discoveries().into_keys().collect();
             found.retain(|property| *property != "all but one die and the last goes on");
             (!found.is_empty()).then(|| format!("{found:?} after {} states", checker.unique_state_count()))

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The real state machines, in every order of everything: messages, proposals, crashes, and the word of them.
+//!
+//! - `hsuc`: a crash also comes between any two copies of a message; links may lose. `FIDE_EXPLORE=large` adds a third instance.
+//! - `huc`: over an FCURB that keeps its promises and no more.
+
+mod hsuc;
+mod huc;
+
+use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
+
+use fide_agreement::batch;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+const THREADS: usize = 2;
+/// More states than these are a fault of the test.
+const STATES_MAX: usize = 60_000_000;
+
+/// What the properties look at. Values are numbers from 1, of one byte.
+trait Told {
+    /// By member: what it has told, instance by instance.
+    fn logs(&self) -> &[Vec<Vec<u8>>];
+    /// Who made each proposal.
+    fn proposed(&self) -> &[u16];
+    fn alive(&self) -> BTreeSet<u16>;
+    /// All that can happen has happened.
+    fn is_quiet(&self) -> bool;
+
+    fn log(&self, member: u16) -> &[Vec<u8>] {
+        &self.logs()[usize::from(member) - 1]
+    }
+
+    fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {
+        self.log(member).iter().flat_map(|value| batch::values(value))
+    }
+}
+
+/// Those of consensus (FiDe App. A.1), and none may ever fail.
+fn properties<M: Model>() -> Vec<Property<M>>
+where
+    M::State: Told,
+{
+    vec![
+        Property::always("uniform agreement", |_, state: &M::State| {
+            let longest = state.logs().iter().max_by_key(|log| log.len()).expect("members");
+            state.logs().iter().all(|log| longest.starts_with(log))
+        }),
+        Property::always("validity and integrity", |_, state: &M::State| {
+            (1..=state.logs().len() as u16).all(|member| {
+                let mut seen = BTreeSet::new();
+                state.values(member).all(|value| {
+                    let known = value.len() == 1 && (1..=state.proposed().len()).contains(&usize::from(value[0]));
+                    known && seen.insert(value.to_vec())
+                })
+            })
+        }),
+        // Whoever lives has decided all that those who live have proposed.
+        Property::always("termination", |_, state: &M::State| {
+            if !state.is_quiet() {
+                return true;
+            }
+            let alive = state.alive();
+            let first = *alive.first().expect("one lives");
+            let mut values = (1u8..).zip(state.proposed()).filter(|(_, by)| alive.contains(by));
+            alive.iter().all(|member| state.log(*member) == state.log(first))
+                && values.all(|(value, _)| state.values(first).any(|decided| decided == [value]))
+        }),
+    ]
+}
+
+/// What stateright asks of a model.
+trait Explored:
+    Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq + Send + Sync>
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Explored for hsuc::World {}
+impl Explored for huc::World {}
+
+fn checked<M: Explored>(world: M) -> impl Checker<M> {
+    world
+        .checker()
+        .threads(THREADS)
+        .target_state_count(STATES_MAX)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join()
+}
+
+/// Sees every state of a world.
+fn explore(name: &str, world: impl Explored) {
+    let checker = checked(world);
+    println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+    assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
+}
