@@ -22,14 +22,7 @@ proptest! {
     fn members_agree_whatever_happens(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
-        let mut world = World::new(members, window, Links::Reliable);
-        for (what, which) in steps {
-            world.step(what, which);
-            world.check()?;
-        }
-        world.calm();
-        world.check()?;
-        world.check_quiet()?;
+        World::new(members, window, Links::Reliable).follow(&steps)?;
     }
 
     /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
@@ -37,14 +30,7 @@ proptest! {
     fn members_agree_over_links_that_lose_and_repeat(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
-        let mut world = World::new(members, window, Links::Lossy);
-        for (what, which) in steps {
-            world.step(what, which);
-            world.check()?;
-        }
-        world.calm();
-        world.check()?;
-        world.check_quiet()?;
+        World::new(members, window, Links::Lossy).follow(&steps)?;
     }
 }
 

@@ -157,6 +157,17 @@ impl World {
         self.drain(member, usize::MAX);
     }
 
+    /// A schedule, and then calm; checked after each step.
+    pub(super) fn follow(mut self, steps: &[(u8, u16)]) -> Checked {
+        for (what, which) in steps {
+            self.step(*what, *which);
+            self.check()?;
+        }
+        self.calm();
+        self.check()?;
+        self.check_quiet()
+    }
+
     /// Everything that is under way arrives, and nothing is missing any more.
     pub(super) fn calm(&mut self) {
         let mut quiet = 0;
