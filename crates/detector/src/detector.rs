@@ -146,15 +146,13 @@ impl Detector {
         self.counters.stalls += 1;
         self.counters.stalled_ns += gap_ns;
         let mut withheld = 0;
-        // A view says who goes on without whom; here each judges alone.
-        let doubts = self.config.trust == Trust::Lease && !self.majority();
         for peer in &mut self.peers {
             let followed = peer.monitored && peer.incarnation != 0;
             if followed && peer.state == PeerState::Up && peer.silent(now_ns) {
                 peer.withheld += 1;
                 withheld += 1;
             }
-            peer.doubted |= doubts && peer.monitors_me && peer.limit_ns != 0 && now_ns >= peer.limit_ns;
+            peer.bound &= now_ns < peer.limit_ns;
             peer.floor_ns = now_ns;
         }
         self.counters.suspicions_withheld += u64::from(withheld);
@@ -391,7 +389,7 @@ impl Detector {
         self.agreement.restart(incarnation, now_ns);
         for peer in &mut self.peers {
             peer.limit_ns = 0;
-            peer.doubted = false;
+            peer.bound = false;
             peer.acked_seq = 0;
             peer.knows_me = false;
             peer.greeted = false;

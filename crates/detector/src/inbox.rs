@@ -53,7 +53,7 @@ impl Detector {
         }
         let knows_view = beat.view.is_some() || !self.by_view(self.config.me);
         let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
-        self.acknowledged(peer, seq, ack, if knows_view { beat.promise_us } else { 0 });
+        self.acknowledged(now_ns, peer, seq, ack, if knows_view { beat.promise_us } else { 0 });
         self.settle_peer(now_ns, peer);
         self.renew_lease(now_ns);
         Ok(())
@@ -199,7 +199,7 @@ impl Detector {
     }
 
     /// An acknowledgement for this host, with the promise that comes with it (0 for none).
-    fn acknowledged(&mut self, host: u16, seq: u64, ack: Ack, promise_us: u32) {
+    fn acknowledged(&mut self, now_ns: u64, host: u16, seq: u64, ack: Ack, promise_us: u32) {
         let peer = &mut self.peers[usize::from(host) - 1];
         if promise_us != 0 {
             peer.promise_us = promise_us;
@@ -225,7 +225,7 @@ impl Detector {
         {
             let sent_ns = if planted::is(Planted::LeaseFromReceipt) { self.last_tick_ns } else { sent_ns };
             peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
-            peer.doubted &= self.last_tick_ns >= peer.limit_ns;
+            peer.bound = now_ns < peer.limit_ns || peer.bound && seq < peer.last_seq;
         }
     }
 
@@ -252,7 +252,7 @@ impl Detector {
             }
         }
         if let Some(ack) = packet.ack(self.config.me) {
-            self.acknowledged(host, packet.seq(), ack, promise_us);
+            self.acknowledged(now_ns, host, packet.seq(), ack, promise_us);
             self.settle_peer(now_ns, host);
         }
         for body in packet.bodies() {

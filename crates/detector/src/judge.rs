@@ -28,9 +28,10 @@ impl Detector {
             }
             let up = peer.state == PeerState::Up && peer.superseded.is_none();
             peer.suspected = up;
-            let (known, doubted) = (peer.knows_me, peer.doubted);
-            let judged = up && !self.by_view(id) && !self.excluded && (known || !self.must_know(id));
-            if judged && doubted && !planted::is(Planted::JudgesInDoubt) {
+            let (known, doubted) = (peer.knows_me, peer.monitors_me && !peer.bound);
+            let must_know = self.must_know(id);
+            let judged = up && !self.by_view(id) && !self.excluded && (known || !must_know);
+            if judged && must_know && doubted && !planted::is(Planted::JudgesInDoubt) {
                 self.outcome(now_ns, Outcome::Lost, self.config.me);
             } else if judged {
                 self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));

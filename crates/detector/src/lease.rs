@@ -23,9 +23,12 @@
 //!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host.
 //!
 //!   Standing still is no cut, and must not split. If i stood still until its limit for j was past, j may hold i dead and act
-//!   alone. If j then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead whom it has
-//!   not heard acknowledge a heartbeat since: when such a peer is silent for its timeout, i takes itself for excluded, and comes
-//!   back as another incarnation. (The simulator found this: two hosts, each stands still once.)
+//!   alone; if i heard only what j had sent before, j may never have held i to be up, and acts without regard to it. If j
+//!   then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead who is not bound: whose
+//!   newest heartbeat did not acknowledge one of i's while the limit of that was still ahead, or for whose limit i has stood
+//!   still since. When such a peer is silent for its timeout, i takes itself for excluded, and comes back as another
+//!   incarnation. (An acknowledgement of a heartbeat says that j holds i to be up; the greeting, of nothing, does not. The
+//!   simulator found both: two hosts, each stands still once.)
 //! - **policy majority:** only a majority of the view can go on without i ([`crate::view`]), so i's lease is the
 //!   (n/2)-th largest limit among the n members, own excluded: then i and n/2 others, a majority, are bound, and every
 //!   other majority contains one of them. [`crate::view`] says what a change of view adds to this.

@@ -74,8 +74,9 @@ pub struct Peer {
     pub acked_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
     pub limit_ns: u64,
-    /// This host stood still for so long that the peer may hold it dead, and has not heard otherwise since.
-    pub doubted: bool,
+    /// Its newest heartbeat acknowledged one of this host's so early that the peer could not hold this host dead then, and
+    /// this host has not stood still beyond its limit since. Only such a peer is judged ([`crate::lease`]).
+    pub bound: bool,
     /// Its last promise, 0 for none.
     pub promise_us: u32,
     /// It said that it hears this host's present incarnation.
@@ -131,7 +132,7 @@ impl Peer {
             up_seq: 0,
             acked_seq: 0,
             limit_ns: 0,
-            doubted: false,
+            bound: false,
             promise_us: 0,
             knows_me: false,
             greeted: false,
