@@ -33,7 +33,7 @@ use fide_detector::{
 };
 
 use crate::{
-    Agreement, Decision, Refused, batch,
+    Agreement, Decision, Refused, Start, batch,
     message::{Message, MessageError},
 };
 
@@ -49,12 +49,9 @@ pub enum Links {
     Lossy,
 }
 
-/// What a group is.
+/// What members have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// 1..=64.
-    pub me: u16,
-    pub members: HostSet,
+pub struct Setting {
     /// Instances under way at once, from 1.
     pub window: u64,
     /// Longest value of an instance, bytes.
@@ -119,6 +116,7 @@ pub struct Hsuc {
     seen: u64,
     /// The same when this member began to lead: what predecessors may have decided.
     inherited: u64,
+    closed: bool,
     links: resend::Known,
     slots: Box<[Slot]>,
     /// Proposals that wait for the next instance.
@@ -127,12 +125,12 @@ pub struct Hsuc {
 }
 
 impl Hsuc {
-    /// A member that has decided nothing yet.
+    /// A member that has decided nothing yet. `me` is one of `members`, which are 1..=64.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let Config { me, members, window, value_max, links } = *config;
+    pub fn new(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
+        let Setting { window, value_max, links } = *setting;
         if !members.contains(me) {
             return Err(ConfigError::NotAMember { me });
         }
@@ -152,6 +150,7 @@ impl Hsuc {
             delivered: 0,
             seen: 0,
             inherited: 0,
+            closed: false,
             links: resend::Known::new(links),
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             waiting: Vec::with_capacity(value_max),
@@ -212,7 +211,7 @@ impl Hsuc {
     /// Proposes what a dead leader has left, then what has come to wait; as far as the window reaches, as I acknowledge my own
     /// proposals too.
     fn lead(&mut self) {
-        if !self.leads() {
+        if !self.leads() || self.closed {
             return;
         }
         for instance in self.delivered + 1..=self.seen.min(self.delivered + self.window) {
@@ -354,6 +353,9 @@ impl Agreement for Hsuc {
         if instance == 0 || instance > self.delivered + 2 * self.window {
             return Err(MessageError::Future { instance, delivered: self.delivered });
         }
+        if self.closed && instance > self.delivered {
+            return Ok(());
+        }
         match message {
             Message::Propose { .. } => self.adopt(from, instance, round, value)?,
             Message::Ack { .. } => {
@@ -445,8 +447,39 @@ impl Agreement for Hsuc {
         self.leads() && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
     }
 
+    fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {
+        let mine = self.leads();
+        for instance in self.delivered + 1..=self.seen {
+            let (me, position) = (self.me, self.position(instance));
+            let slot = &mut self.slots[position];
+            if slot.instance != instance {
+                continue;
+            }
+            if mine && slot.round == me {
+                undecided(&slot.value);
+            }
+            slot.instance = 0;
+        }
+        if !self.waiting.is_empty() {
+            undecided(&self.waiting);
+            self.waiting.clear();
+        }
+        self.seen = self.delivered;
+        self.inherited = self.inherited.min(self.delivered);
+        self.closed = true;
+    }
+
     fn resend(&mut self) {
         self.send_again();
+    }
+}
+
+impl Start for Hsuc {
+    type Setting = Setting;
+    type Error = ConfigError;
+
+    fn start(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
+        Self::new(setting, me, members)
     }
 }
 

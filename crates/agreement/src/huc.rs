@@ -25,19 +25,16 @@ use fide_detector::HostSet;
 use fide_wire::MAX_HOSTS;
 
 use crate::{
-    Agreement, Decision, Refused, batch,
+    Agreement, Decision, Refused, Start, batch,
     message::{Message, MessageError},
 };
 
 /// Bytes of a decision before its batch: the members whose proposals it has.
 pub const SET_LEN: usize = 8;
 
-/// What a group is.
+/// What members have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// 1..=64.
-    pub me: u16,
-    pub members: HostSet,
+pub struct Setting {
     /// Longest decision, bytes: what a heartbeat takes along. Each member may fill its part of it.
     pub value_max: usize,
 }
@@ -109,15 +106,16 @@ pub struct Huc {
     sending: Vec<u8>,
     decided: bool,
     decision: Vec<u8>,
+    closed: bool,
 }
 
 impl Huc {
-    /// A member that has decided nothing yet.
+    /// A member that has decided nothing yet. `me` is one of `members`, which are 1..=64.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let Config { me, members, value_max } = *config;
+    pub fn new(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
+        let Setting { value_max } = *setting;
         if !members.contains(me) {
             return Err(ConfigError::NotAMember { me });
         }
@@ -141,6 +139,7 @@ impl Huc {
             sending: Vec::new(),
             decided: false,
             decision: Vec::new(),
+            closed: false,
         };
         member.offer();
         Ok(member)
@@ -170,7 +169,7 @@ impl Huc {
 
     /// Proposes what waits, or nothing (lines 5 to 7).
     fn offer(&mut self) {
-        if self.decided {
+        if self.decided || self.closed {
             return;
         }
         if self.mine.is_empty() && !self.waiting.is_empty() {
@@ -242,7 +241,7 @@ impl Agreement for Huc {
         if round != from {
             return Err(MessageError::Impostor { from, round });
         }
-        let Some(ahead) = instance.checked_sub(self.delivered + 1) else { return Ok(()) };
+        let Some(ahead) = instance.checked_sub(self.delivered + 1).filter(|_| !self.closed) else { return Ok(()) };
         match message {
             Message::Propose { .. } => {
                 if value.len() > self.share_max() {
@@ -288,7 +287,7 @@ impl Agreement for Huc {
             proposals.of.remove(member);
             proposals.values[usize::from(member) - 1].clear();
         }
-        if self.decided {
+        if self.decided || self.closed {
             return;
         }
         if member == led && self.has_proposed {
@@ -347,7 +346,28 @@ impl Agreement for Huc {
         self.leads() && !self.decided
     }
 
+    fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {
+        for values in [&mut self.mine, &mut self.waiting] {
+            if !values.is_empty() {
+                undecided(values);
+                values.clear();
+            }
+        }
+        (self.owes, self.decided, self.broadcast) = (false, false, Broadcast::None);
+        self.proposals.iter_mut().for_each(Proposals::clear);
+        self.closed = true;
+    }
+
     fn resend(&mut self) {}
+}
+
+impl Start for Huc {
+    type Setting = Setting;
+    type Error = ConfigError;
+
+    fn start(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
+        Self::new(setting, me, members)
+    }
 }
 
 #[cfg(test)]

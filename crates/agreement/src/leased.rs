@@ -212,7 +212,7 @@ impl<A: Agreement> Leased<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Hsuc, Links};
+    use crate::{Hsuc, Links};
     use fide_detector::{Evidence, VerdictKind, Via};
     use proptest::prelude::*;
 
@@ -220,8 +220,13 @@ mod tests {
     const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
 
     fn member(me: u16) -> Leased<Hsuc> {
-        let config = Config { me, members: HostSet::first(2), window: 1, value_max: 64, links: Links::Lossy };
-        Leased::new(Hsuc::new(&config).unwrap(), me, &[(1, 10), (2, 20)]).unwrap()
+        Leased::new(
+            Hsuc::new(&crate::hsuc::Setting { window: 1, value_max: 64, links: Links::Lossy }, me, HostSet::first(2))
+                .unwrap(),
+            me,
+            &[(1, 10), (2, 20)],
+        )
+        .unwrap()
     }
 
     fn silent(host: u16, incarnation: u32) -> Event {

@@ -22,12 +22,14 @@ pub mod hsuc;
 pub mod huc;
 pub mod leased;
 pub mod message;
+pub mod view;
 
 pub use fide_detector::HostSet;
-pub use hsuc::{Config, ConfigError, Hsuc, Links};
+pub use hsuc::{ConfigError, Hsuc, Links};
 pub use huc::Huc;
 pub use leased::{Lease, Leased};
 pub use message::{Message, MessageError};
+pub use view::{Member, View, ViewError};
 
 /// A decided instance, told in order, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +92,25 @@ pub trait Agreement {
     /// may have. With a lease besides, it may answer questions about the state without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
+    /// The log of these members ends with what has been told here: from now on nothing is decided, and nothing is taken but what
+    /// serves those who have not told as much yet. `undecided` is given what this member has proposed and nobody has decided
+    /// before the end, as batches, in their order.
+    fn close(&mut self, undecided: &mut dyn FnMut(&[u8]));
+
     /// To be called from time to time where links lose messages: what was sent before the last call and has had no answer is
     /// sent again. A good time between calls is a little more than a round trip. Nothing where links are reliable.
     fn resend(&mut self);
+}
+
+/// A protocol that can begin anew, with other members.
+pub trait Start: Agreement + Sized {
+    /// What all members have in common, whoever they are.
+    type Setting: Copy + std::fmt::Debug;
+    type Error: std::error::Error + 'static;
+
+    /// A member that has decided nothing yet.
+    ///
+    /// # Errors
+    /// The setting does not suit these members.
+    fn start(setting: &Self::Setting, me: u16, members: HostSet) -> Result<Self, Self::Error>;
 }

@@ -6,7 +6,7 @@ use std::{
     cell::Cell,
 };
 
-use fide_agreement::{Agreement, Config, HostSet, Hsuc, Huc, Links, Message, huc};
+use fide_agreement::{Agreement, HostSet, Hsuc, Huc, Links, Message, hsuc, huc};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -74,15 +74,15 @@ fn run<A: Agreement>(members: &mut [A], wire: &mut Vec<(u16, u16, Vec<u8>)>, spa
 fn a_decision_of_hsuc_allocates_nothing_once_warm() {
     let group = HostSet::first(3);
     let member = |me| {
-        Hsuc::new(&Config { me, members: group, window: 8, links: Links::Reliable, value_max: 1024 }).expect("a member")
+        Hsuc::new(&hsuc::Setting { window: 8, links: Links::Reliable, value_max: 1024 }, me, group).expect("a member")
     };
     allocates_nothing((1..=3).map(member).collect());
 }
 
 #[test]
 fn a_decision_of_huc_allocates_nothing_once_warm() {
-    let config = |me| huc::Config { me, members: HostSet::first(3), value_max: 3 * 1024 };
-    allocates_nothing((1..=3).map(|me| Huc::new(&config(me)).expect("a member")).collect());
+    let setting = huc::Setting { value_max: 3 * 1024 };
+    allocates_nothing((1..=3).map(|me| Huc::new(&setting, me, HostSet::first(3)).expect("a member")).collect());
 }
 
 fn allocates_nothing<A: Agreement>(mut members: Vec<A>) {

@@ -34,7 +34,7 @@ planted! {
     LeaseOfFewer,
     /// a peer is suspected before the promise to it has run out
     SuspectsEarly,
-    /// who stood still so long that others may hold him dead holds others dead
+    /// who stood still so long that others may hold him dead, or was not acknowledged in time, holds others dead
     JudgesInDoubt,
     /// half of a view is taken for its majority
     HalfIsMajority,

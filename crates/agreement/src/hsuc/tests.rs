@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use world::World;
 
-fn config(me: u16, members: usize, window: u64) -> Config {
-    Config { me, members: HostSet::first(members), window, value_max: 64, links: Links::Reliable }
+fn setting(window: u64) -> Setting {
+    Setting { window, value_max: 64, links: Links::Reliable }
 }
 
 proptest! {
@@ -124,7 +124,7 @@ fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
 
 #[test]
 fn what_no_member_of_this_group_sends_changes_nothing() {
-    let mut member = Hsuc::new(&config(2, 3, 2)).unwrap();
+    let mut member = Hsuc::new(&setting(2), 2, HostSet::first(3)).unwrap();
     let before = member.clone();
     let refused: BTreeMap<&str, (u16, Message<'_>)> = BTreeMap::from([
         ("4 is none of this group", (4, Message::Ack { instance: 1, round: 2 })),
@@ -144,14 +144,17 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
     member.receive(3, &Message::Ack { instance: 1, round: 1 }).unwrap();
     assert_eq!(member, before);
     assert_eq!(member.propose(b"x"), Err(Refused::NotLeader { leader: 1 }));
-    assert_eq!(Hsuc::new(&config(4, 3, 1)), Err(ConfigError::NotAMember { me: 4 }));
-    assert_eq!(Hsuc::new(&config(1, 3, 0)), Err(ConfigError::Window { window: 0 }));
-    assert_eq!(Hsuc::new(&Config { value_max: 4, ..config(1, 3, 1) }), Err(ConfigError::ValueMax { max: 4 }));
+    assert_eq!(Hsuc::new(&setting(1), 4, HostSet::first(3)), Err(ConfigError::NotAMember { me: 4 }));
+    assert_eq!(Hsuc::new(&setting(0), 1, HostSet::first(3)), Err(ConfigError::Window { window: 0 }));
+    assert_eq!(
+        Hsuc::new(&Setting { value_max: 4, ..setting(1) }, 1, HostSet::first(3)),
+        Err(ConfigError::ValueMax { max: 4 })
+    );
 }
 
 #[test]
 fn proposals_share_an_instance_and_wait_within_bounds() {
-    let mut leader = Hsuc::new(&config(1, 2, 1)).unwrap();
+    let mut leader = Hsuc::new(&setting(1), 1, HostSet::first(2)).unwrap();
     assert_eq!(leader.propose(&[0; 61]), Err(Refused::TooLong { len: 61, max: 60 }));
     leader.propose(b"first").unwrap();
     // The window is used up: these wait for the next instance, together.
@@ -181,7 +184,7 @@ fn sent(member: &mut Hsuc) -> Vec<(HostSet, Vec<u8>)> {
 
 #[test]
 fn what_is_not_answered_is_sent_again_after_a_whole_period() {
-    let mut leader = Hsuc::new(&Config { links: Links::Lossy, ..config(1, 3, 1) }).unwrap();
+    let mut leader = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 1, HostSet::first(3)).unwrap();
     leader.propose(b"x").unwrap();
     let proposed = sent(&mut leader);
     leader.resend();
@@ -205,7 +208,7 @@ fn what_is_not_answered_is_sent_again_after_a_whole_period() {
 
 #[test]
 fn what_comes_again_is_answered_again() {
-    let mut member = Hsuc::new(&Config { links: Links::Lossy, ..config(2, 3, 1) }).unwrap();
+    let mut member = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 2, HostSet::first(3)).unwrap();
     let propose = Message::Propose { instance: 1, round: 1, value: b"x" };
     member.receive(1, &propose).unwrap();
     let acked = sent(&mut member);
@@ -231,7 +234,7 @@ fn what_comes_again_is_answered_again() {
 
 #[test]
 fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() {
-    let mut member = Hsuc::new(&config(2, 3, 1)).unwrap();
+    let mut member = Hsuc::new(&setting(1), 2, HostSet::first(3)).unwrap();
     member.receive(1, &Message::Propose { instance: 1, round: 1, value: b"x" }).unwrap();
     assert!(!member.speaks_for_all());
     member.crashed(1);

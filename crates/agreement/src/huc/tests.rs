@@ -8,9 +8,7 @@ use super::*;
 
 const VALUE_MAX: usize = 256;
 
-fn config(me: u16, members: usize) -> Config {
-    Config { me, members: HostSet::first(members), value_max: VALUE_MAX }
-}
+const SETTING: Setting = Setting { value_max: VALUE_MAX };
 
 /// Members, links that reorder, and an FCURB that keeps its promises and no more.
 struct World {
@@ -28,7 +26,7 @@ impl World {
     fn new(members: usize) -> Self {
         let ids = 1..=u16::try_from(members).unwrap();
         let mut world = Self {
-            members: ids.clone().map(|me| (me, Huc::new(&config(me, members)).unwrap())).collect(),
+            members: ids.clone().map(|me| (me, Huc::new(&SETTING, me, HostSet::first(members)).unwrap())).collect(),
             dead: BTreeSet::new(),
             network: Vec::new(),
             broadcasts: Vec::new(),
@@ -280,7 +278,7 @@ fn all_but_one_may_crash() {
 
 #[test]
 fn who_comes_too_late_is_in_the_next_instance() {
-    let mut leader = Huc::new(&config(1, 2)).unwrap();
+    let mut leader = Huc::new(&SETTING, 1, HostSet::first(2)).unwrap();
     leader.receive(2, &Message::Propose { instance: 1, round: 2, value: b"" }).unwrap();
     leader.propose(b"a").unwrap();
     assert!(leader.poll_broadcast().is_some());
@@ -297,7 +295,7 @@ fn who_comes_too_late_is_in_the_next_instance() {
 
 #[test]
 fn what_no_member_of_this_group_sends_changes_nothing() {
-    let mut member = Huc::new(&config(2, 3)).unwrap();
+    let mut member = Huc::new(&SETTING, 2, HostSet::first(3)).unwrap();
     let decided = [0; SET_LEN];
     let cases: [(&str, u16, Message<'_>); 9] = [
         ("4 is none of this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
@@ -320,7 +318,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
     let late = Message::Decide { instance: 1, round: 1, value: &decided };
     assert_eq!(member.receive(1, &late), Err(MessageError::AfterCrash { from: 1 }));
     assert_eq!(member.propose(&[0; 80]), Err(Refused::TooLong { len: 80, max: 78 }));
-    assert_eq!(Huc::new(&config(4, 3)).unwrap_err(), ConfigError::NotAMember { me: 4 });
-    let small = Huc::new(&Config { value_max: 22, ..config(1, 3) }).unwrap_err();
+    assert_eq!(Huc::new(&SETTING, 4, HostSet::first(3)).unwrap_err(), ConfigError::NotAMember { me: 4 });
+    let small = Huc::new(&Setting { value_max: 22 }, 1, HostSet::first(3)).unwrap_err();
     assert_eq!(small, ConfigError::ValueMax { max: 22, members: 3, least: 23 });
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fide_agreement::{Agreement, Config, Decision, HostSet, Hsuc, Links, Message};
+use fide_agreement::{Agreement, Decision, HostSet, Hsuc, Links, Message, hsuc::Setting};
 use stateright::{Model, Property};
 
 use super::{Told, properties};
@@ -143,7 +143,7 @@ impl Model for World {
     fn init_states(&self) -> Vec<State> {
         let members = HostSet::first(usize::from(self.members));
         let links = if self.losses > 0 { Links::Lossy } else { Links::Reliable };
-        let of = |me| Hsuc::new(&Config { me, members, window: self.window, value_max: 16, links }).expect("a member");
+        let of = |me| Hsuc::new(&Setting { window: self.window, value_max: 16, links }, me, members).expect("a member");
         vec![State {
             lost: 0,
             members: (1..=self.members).map(of).collect(),

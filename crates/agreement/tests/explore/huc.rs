@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fide_agreement::{
     Agreement, Decision, HostSet, Huc, Message,
-    huc::{Config, SET_LEN},
+    huc::{SET_LEN, Setting},
 };
 use stateright::{Model, Property};
 
@@ -139,7 +139,7 @@ impl Model for World {
     fn init_states(&self) -> Vec<State> {
         let members = HostSet::first(usize::from(self.members));
         let value_max = SET_LEN + 5 * usize::from(self.members) * usize::from(self.proposals);
-        let of = |me| Huc::new(&Config { me, members, value_max }).expect("a member");
+        let of = |me| Huc::new(&Setting { value_max }, me, members).expect("a member");
         let mut state = State {
             members: (1..=self.members).map(of).collect(),
             dead: BTreeSet::new(),

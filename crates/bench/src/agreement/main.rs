@@ -12,7 +12,7 @@
 use std::{collections::VecDeque, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Agreement, Config, HostSet, Hsuc, Huc, Links, Message, batch, huc};
+use fide_agreement::{Agreement, HostSet, Hsuc, Huc, Links, Message, batch, hsuc, huc};
 use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
@@ -45,13 +45,13 @@ struct Group<A> {
 
 fn hsuc(me: u16) -> anyhow::Result<Hsuc> {
     let members = HostSet::first(MEMBERS.into());
-    Ok(Hsuc::new(&Config { me, members, window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable })?)
+    Ok(Hsuc::new(&hsuc::Setting { window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable }, me, members)?)
 }
 
 fn huc(me: u16) -> anyhow::Result<Huc> {
     // Each member may fill as much as an instance of HSUC has.
     let value_max = VALUE_MAX * usize::from(MEMBERS);
-    Ok(Huc::new(&huc::Config { me, members: HostSet::first(MEMBERS.into()), value_max })?)
+    Ok(Huc::new(&huc::Setting { value_max }, me, HostSet::first(MEMBERS.into()))?)
 }
 
 impl<A: Agreement> Group<A> {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{Config as GroupConfig, HostSet, Hsuc, Lease, Leased, Links};
+use fide_agreement::{HostSet, Hsuc, Lease, Leased, Links, hsuc::Setting};
 use fide_detector::{Config, Detector, Member, Policy, Role, Trust};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
@@ -131,9 +131,8 @@ impl Host {
     /// It is a member of a group of those incarnations from now on.
     pub(super) fn found(&mut self, plan: &Plan, members: &[(u16, u32)]) {
         let hosts = HostSet::first(usize::from(plan.hosts));
-        let config =
-            GroupConfig { me: self.id, members: hosts, window: plan.window, value_max: VALUE_MAX, links: Links::Lossy };
-        let protocol = Hsuc::new(&config).expect("a good configuration");
+        let setting = Setting { window: plan.window, value_max: VALUE_MAX, links: Links::Lossy };
+        let protocol = Hsuc::new(&setting, self.id, hosts).expect("a good setting");
         self.group = Some(Leased::new(protocol, self.id, members).expect("a good group"));
     }
 

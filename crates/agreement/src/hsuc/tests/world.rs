@@ -23,7 +23,9 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(members: usize, window: u64, links: Links) -> Self {
-        let of = |me| Hsuc::new(&Config { links, ..super::config(me, members, window) }).expect("a member");
+        let of = |me| {
+            Hsuc::new(&Setting { links, ..super::setting(window) }, me, HostSet::first(members)).expect("a member")
+        };
         let ids = 1..=u16::try_from(members).expect("few");
         Self {
             members: ids.clone().map(|me| (me, of(me))).collect(),

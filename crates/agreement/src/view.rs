@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who is in a group: views, numbered and agreed.
+//!
+//! A view lists its members by seniority: who joins comes last. Protocols know members by their place in that list, from 1, so
+//! that the member that has been there for longest leads, and nobody who still lacks the state.
+//!
+//! ```text
+//!  0 u32 number, from 1
+//!  4 u16 how many members
+//!  6 for each: u16 host, u32 incarnation
+//! ```
+
+use fide_detector::HostSet;
+use fide_wire::MAX_HOSTS;
+
+/// Bytes of a view without its members.
+const HEADER_LEN: usize = 6;
+const MEMBER_LEN: usize = 6;
+
+/// One incarnation of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// 1..=64.
+    pub host: u16,
+    /// From 1.
+    pub incarnation: u32,
+}
+
+/// Why there is no such view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    #[error("host {host} is in the view twice, as incarnations {first} and {second}")]
+    Twice { host: u16, first: u32, second: u32 },
+    #[error("host {host} with incarnation {incarnation}: hosts are 1 to {MAX_HOSTS}, incarnations from 1")]
+    Member { host: u16, incarnation: u32 },
+    #[error("a view without members")]
+    Empty,
+    #[error("view 0; they are numbered from 1")]
+    Number,
+    #[error("{len} bytes, where a view of {members} members has {want}")]
+    Length { len: usize, members: usize, want: usize },
+}
+
+/// The members of a group from one change to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct View {
+    number: u32,
+    members: Vec<Member>,
+}
+
+impl View {
+    /// The first view is number 1. Members by seniority.
+    ///
+    /// # Errors
+    /// [`ViewError`].
+    pub fn new(number: u32, members: &[Member]) -> Result<Self, ViewError> {
+        if number == 0 {
+            return Err(ViewError::Number);
+        }
+        if members.is_empty() {
+            return Err(ViewError::Empty);
+        }
+        let mut known = [0; MAX_HOSTS];
+        for &Member { host, incarnation } in members {
+            let place = known.get_mut(usize::from(host).wrapping_sub(1)).filter(|_| incarnation != 0);
+            let place = place.ok_or(ViewError::Member { host, incarnation })?;
+            if *place != 0 {
+                return Err(ViewError::Twice { host, first: *place, second: incarnation });
+            }
+            *place = incarnation;
+        }
+        Ok(Self { number, members: members.to_vec() })
+    }
+
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// By seniority.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    #[must_use]
+    pub fn hosts(&self) -> HostSet {
+        self.members.iter().map(|member| member.host).collect()
+    }
+
+    /// Of the incarnation that is a member; none if the host is not.
+    #[must_use]
+    pub fn incarnation(&self, host: u16) -> Option<u32> {
+        self.members.iter().find(|member| member.host == host).map(|member| member.incarnation)
+    }
+
+    #[must_use]
+    pub fn holds(&self, host: u16, incarnation: u32) -> bool {
+        self.incarnation(host) == Some(incarnation)
+    }
+
+    /// From 1.
+    #[must_use]
+    pub fn place(&self, host: u16) -> Option<u16> {
+        let at = self.members.iter().position(|member| member.host == host)?;
+        u16::try_from(at + 1).ok()
+    }
+
+    /// Who has a place; none beyond the last.
+    #[must_use]
+    pub fn member(&self, place: u16) -> Option<Member> {
+        self.members.get(usize::from(place).wrapping_sub(1)).copied()
+    }
+
+    /// Places as hosts.
+    #[must_use]
+    pub fn hosts_of(&self, places: HostSet) -> HostSet {
+        places.iter().filter_map(|place| Some(self.member(place)?.host)).collect()
+    }
+
+    /// Bytes that [`View::write`] appends.
+    #[must_use]
+    pub fn written_len(&self) -> usize {
+        HEADER_LEN + MEMBER_LEN * self.members.len()
+    }
+
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&(self.members.len() as u16).to_le_bytes());
+        for member in &self.members {
+            out.extend_from_slice(&member.host.to_le_bytes());
+            out.extend_from_slice(&member.incarnation.to_le_bytes());
+        }
+    }
+
+    /// Reads what [`View::write`] wrote, and nothing after it.
+    ///
+    /// # Errors
+    /// [`ViewError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, ViewError> {
+        let short = ViewError::Length { len: bytes.len(), members: 1, want: HEADER_LEN + MEMBER_LEN };
+        let (&[a, b, c, d, e, f], rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
+        let count = usize::from(u16::from_le_bytes([e, f]));
+        if rest.len() != MEMBER_LEN * count {
+            return Err(ViewError::Length { len: bytes.len(), members: count, want: HEADER_LEN + MEMBER_LEN * count });
+        }
+        let member = |bytes: &[u8; MEMBER_LEN]| {
+            let &[a, b, c, d, e, f] = bytes;
+            Member { host: u16::from_le_bytes([a, b]), incarnation: u32::from_le_bytes([c, d, e, f]) }
+        };
+        let members: Vec<Member> = rest.as_chunks().0.iter().map(member).collect();
+        Self::new(u32::from_le_bytes([a, b, c, d]), &members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn members(list: &[(u16, u32)]) -> Vec<Member> {
+        list.iter().map(|&(host, incarnation)| Member { host, incarnation }).collect()
+    }
+
+    #[test]
+    fn a_view_has_each_host_once() {
+        let view = |number, list: &[(u16, u32)]| View::new(number, &members(list)).unwrap_err();
+        assert_eq!(view(1, &[(1, 1), (1, 2)]), ViewError::Twice { host: 1, first: 1, second: 2 });
+        assert_eq!(view(1, &[(1, 0)]), ViewError::Member { host: 1, incarnation: 0 });
+        assert_eq!(view(1, &[(65, 1)]), ViewError::Member { host: 65, incarnation: 1 });
+        assert_eq!(view(1, &[]), ViewError::Empty);
+        assert_eq!(view(0, &[(1, 1)]), ViewError::Number);
+    }
+
+    #[test]
+    fn places_go_by_seniority() {
+        let view = View::new(3, &members(&[(4, 1), (2, 7)])).unwrap();
+        assert_eq!((view.place(4), view.place(2), view.place(1)), (Some(1), Some(2), None));
+        assert_eq!((view.member(2), view.member(3), view.member(0)), (Some(members(&[(2, 7)])[0]), None, None));
+        assert_eq!(view.hosts_of(HostSet::first(2)), HostSet::from_iter([2, 4]));
+        assert!(view.holds(2, 7) && !view.holds(2, 6) && !view.holds(3, 7));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(number in 1u32.., hosts in prop::collection::btree_map(1u16..=64, 1u32.., 1..64)) {
+            let list: Vec<_> = hosts.into_iter().map(|(host, incarnation)| Member { host, incarnation }).collect();
+            let view = View::new(number, &list).unwrap();
+            let mut bytes = Vec::new();
+            view.write(&mut bytes);
+            prop_assert_eq!(bytes.len(), view.written_len());
+            prop_assert_eq!(View::read(&bytes), Ok(view));
+            bytes.pop();
+            prop_assert!(View::read(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_view_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(view) = View::read(&bytes) {
+                let mut again = Vec::new();
+                view.write(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+}
