@@ -6,6 +6,7 @@
 //! - [`huc`]: heartbeat uniform consensus, for what the detector's heartbeats can carry.
 //! - [`batch`]: many proposals in one instance.
 //! - [`leased`]: a protocol on hosts that may pause, and networks that may be cut.
+//! - [`transfer`]: payloads that are too long for a value, ahead of the agreement on them; snapshots for members that join.
 //!
 //! A protocol is fed what happens ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]) and asked what follows
 //! ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
@@ -14,7 +15,8 @@
 //! published ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time, never agreement ([`Links::Lossy`]). The order of events at one member is the caller's: each
 //! call is one atomic step.
 //!
-//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used.
+//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used, but
+//! for payloads.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -23,6 +25,7 @@ pub mod huc;
 pub mod leased;
 pub mod message;
 pub mod view;
+pub mod transfer;
 
 pub use fide_detector::HostSet;
 pub use hsuc::{ConfigError, Hsuc, Links};
@@ -30,6 +33,7 @@ pub use huc::Huc;
 pub use leased::{Lease, Leased};
 pub use message::{Message, MessageError};
 pub use view::{Member, View, ViewError};
+pub use transfer::{Identity, Transfers};
 
 /// A decided instance, told in order, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
