@@ -354,3 +354,6 @@ fn push_once(queue: &mut VecDeque<Identity>, identity: Identity) {
         queue.push_back(identity);
     }
 }
+
+#[cfg(test)]
+mod tests;
