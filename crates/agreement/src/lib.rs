@@ -24,16 +24,16 @@ pub mod hsuc;
 pub mod huc;
 pub mod leased;
 pub mod message;
-pub mod view;
 pub mod transfer;
+pub mod view;
 
 pub use fide_detector::HostSet;
 pub use hsuc::{ConfigError, Hsuc, Links};
 pub use huc::Huc;
 pub use leased::{Lease, Leased};
 pub use message::{Message, MessageError};
-pub use view::{Member, View, ViewError};
 pub use transfer::{Identity, Transfers};
+pub use view::{Member, View, ViewError};
 
 /// A decided instance, told in order, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
