@@ -265,13 +265,24 @@ impl Detector {
                 Body::Excluded(excluded) if self.names_me(excluded) && self.counts_as_judge(host) => {
                     self.outcome(now_ns, Outcome::Excluded, host);
                 }
-                Body::Goodbye if self.peers[usize::from(host) - 1].state == PeerState::Up => {
-                    self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
-                }
+                Body::Goodbye => self.goodbye(now_ns, host),
                 _ => {}
             }
         }
         self.renew_lease(now_ns);
+    }
+
+    /// `host` acts no more, and holds nobody dead from now on. But it may hold this one dead: of two members, one at most may be
+    /// told that the other is gone.
+    fn goodbye(&mut self, now_ns: u64, host: u16) {
+        let (by_view, must_know) = (self.by_view(host), self.must_know(host));
+        let peer = &mut self.peers[usize::from(host) - 1];
+        let in_doubt = must_know && peer.monitors_me && !peer.bound;
+        if by_view {
+            peer.goodbye = true;
+        } else if peer.state == PeerState::Up && !in_doubt {
+            self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
+        }
     }
 
     /// May `host` say that this incarnation is dead?

@@ -30,7 +30,8 @@ impl Detector {
             peer.suspected = up;
             let (known, doubted) = (peer.knows_me, peer.monitors_me && !peer.bound);
             let must_know = self.must_know(id);
-            let judged = up && !self.by_view(id) && !self.excluded && (known || !must_know);
+            let acts = !self.excluded && (!self.leaving || !must_know);
+            let judged = up && !self.by_view(id) && acts && (known || !must_know);
             if judged && must_know && doubted && !planted::is(Planted::JudgesInDoubt) {
                 self.outcome(now_ns, Outcome::Lost, self.config.me);
             } else if judged {
@@ -105,14 +106,14 @@ impl Detector {
             incarnations[usize::from(peer.id) - 1] = peer.incarnation;
             let silent = peer.silent(now_ns);
             if peer.heard() && !silent && peer.state != PeerState::Dead {
-                if peer.state != PeerState::Left {
+                if peer.state != PeerState::Left && !peer.goodbye {
                     env.heard.insert(peer.id);
                 }
                 env.others_hold_a_view |= !peer.view.is_none();
             }
             let Some(member) = self.agreement.members.incarnation(peer.id) else { continue };
             if member == peer.incarnation {
-                let left = peer.state == PeerState::Left;
+                let left = peer.state == PeerState::Left || peer.goodbye;
                 if left {
                     env.left.insert(peer.id);
                 }
@@ -193,6 +194,11 @@ impl Detector {
                     self.settle_peer(now_ns, id);
                 }
                 None => match peer.state {
+                    PeerState::Up if peer.goodbye => {
+                        self.host_ended(now_ns, id, VerdictKind::Left, Via::Goodbye, votes);
+                        let peer = &mut self.peers[at];
+                        peer.dead_incarnation = peer.incarnation;
+                    }
                     PeerState::Up => self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::View, votes),
                     PeerState::Left => peer.dead_incarnation = peer.incarnation,
                     PeerState::Unknown | PeerState::Dead => {

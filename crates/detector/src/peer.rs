@@ -4,7 +4,7 @@
 //! ```text
 //!            heard (policy majority: in the agreed view)
 //!  Unknown ────────────────────────────────────────────► Up ──► Dead   silent for the timeout / view without it / superseded
-//!     ▲                                                   └───► Left   goodbye
+//!     ▲                                                   └───► Left   goodbye (policy majority: and a view without it)
 //!     └────────────────── a newer incarnation is heard ◄────────┘
 //! ```
 //!
@@ -79,6 +79,8 @@ pub struct Peer {
     pub bound: bool,
     /// Its last promise, 0 for none.
     pub promise_us: u32,
+    /// It says goodbye. Told when the others have agreed to go on without it.
+    pub goodbye: bool,
     /// It said that it hears this host's present incarnation.
     pub knows_me: bool,
     /// It was told that it is heard: from then on it may judge this host.
@@ -134,6 +136,7 @@ impl Peer {
             limit_ns: 0,
             bound: false,
             promise_us: 0,
+            goodbye: false,
             knows_me: false,
             greeted: false,
             view: ViewId::NONE,

@@ -56,6 +56,8 @@ planted! {
     TellsAdopted,
     /// a new leader answers before it has decided what the last one may have
     SpeaksEarly,
+    /// a leader answers while it has decided what it has not told
+    SpeaksUntold,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is sent again
@@ -68,6 +70,18 @@ planted! {
     WaitsForTheDead,
     /// an acknowledgement of another instance is taken for this one's
     MixesInstances,
+    /// a leader that has proposed the next view goes on answering
+    AnswersClosing,
+    /// members of one view take what was said in another for theirs
+    MixesViews,
+    /// members do not tell each other whom they hold dead
+    KeepsVerdicts,
+    /// who has begun the next view does not serve those who have not
+    LeavesLaggards,
+    /// what was proposed and not decided before the end of a view is forgotten
+    DropsUndecided,
+    /// who joins skips what was decided between its state and its view
+    JoinsWithout,
 }
 
 /// 0: none; else one more than its place.
