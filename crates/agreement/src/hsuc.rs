@@ -444,7 +444,10 @@ impl Agreement for Hsuc {
     }
 
     fn speaks_for_all(&self) -> bool {
-        self.leads() && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
+        // What I have decided and not told others may have told.
+        let waits = self.slot(self.delivered + 1).is_some_and(|slot| slot.decided);
+        let told = !waits || planted::is(Planted::SpeaksUntold);
+        self.leads() && told && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
     }
 
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {

@@ -5,8 +5,9 @@
 //! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
 //! - [`huc`]: heartbeat uniform consensus, for what the detector's heartbeats can carry.
 //! - [`batch`]: many proposals in one instance.
-//! - [`leased`]: a protocol on hosts that may pause, and networks that may be cut.
-//! - [`transfer`]: payloads that are too long for a value, ahead of the agreement on them; snapshots for members that join.
+//! - [`view`]: who is in a group.
+//! - [`group`]: a group that changes, under leases: on hosts that may pause, and networks that may be cut.
+//! - [`transfer`]: payloads that are too long for a value, ahead of the agreement on them; states for members that join.
 //!
 //! A protocol is fed what happens ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]) and asked what follows
 //! ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
@@ -20,17 +21,19 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod group;
 pub mod hsuc;
 pub mod huc;
-pub mod leased;
+pub mod lease;
 pub mod message;
 pub mod transfer;
 pub mod view;
 
 pub use fide_detector::HostSet;
+pub use group::{Entry, Group, GroupError, Standing};
 pub use hsuc::{ConfigError, Hsuc, Links};
 pub use huc::Huc;
-pub use leased::{Lease, Leased};
+pub use lease::Lease;
 pub use message::{Message, MessageError};
 pub use transfer::{Identity, Transfers};
 pub use view::{Member, View, ViewError};
@@ -55,6 +58,12 @@ pub enum Refused {
     Fenced,
     #[error("as many proposals wait as fit one instance; propose again after the next decision")]
     Full,
+    #[error("the members change; propose again when the next view has begun")]
+    Changing,
+    #[error("host {host} is no member of this view")]
+    NoMember { host: u16 },
+    #[error(transparent)]
+    Payload(#[from] transfer::OfferError),
 }
 
 /// A protocol by which members agree on a log.

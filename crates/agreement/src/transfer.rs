@@ -21,7 +21,7 @@
 //! host in turn.
 //!
 //! **Links** may lose, repeat and reorder: [`Transfers::resend`] makes good for it, and all that is lost is time. They
-//! have to keep incarnations apart, as [`crate::Leased`] does: a host that comes back is told by [`Transfers::joined`].
+//! have to keep incarnations apart, as [`crate::Group`] does: a host that comes back is told by [`Transfers::joined`].
 //!
 //! **Offers are numbered**, and answers name the number. Otherwise a late answer to a former offer of the same payload,
 //! which the receiver has forgotten since, would say that it has it; and a late copy of an offer would bring back what
@@ -138,6 +138,25 @@ impl Transfers {
     /// # Errors
     /// [`OfferError`].
     pub fn offer(&mut self, payload: Vec<u8>, to: HostSet) -> Result<Identity, OfferError> {
+        let number = self.next_offer()?;
+        let identity = self.hold(payload)?;
+        self.offer_held(identity, number, to);
+        Ok(identity)
+    }
+
+    /// As [`Transfers::offer`], of a payload that is held. Nothing if it is not.
+    ///
+    /// # Errors
+    /// [`OfferError`].
+    pub fn offer_again(&mut self, identity: &Identity, to: HostSet) -> Result<(), OfferError> {
+        let number = self.next_offer()?;
+        if self.held.contains_key(identity) {
+            self.offer_held(*identity, number, to);
+        }
+        Ok(())
+    }
+
+    fn next_offer(&self) -> Result<u64, OfferError> {
         let waiting =
             self.held.values().filter_map(|held| held.offer.as_ref()).filter(|offer| !offer.waiting.is_empty());
         let oldest = waiting.map(|offer| offer.number).min();
@@ -145,7 +164,10 @@ impl Transfers {
         if let Some(oldest) = oldest.filter(|oldest| number - oldest >= OFFERS_MAX) {
             return Err(OfferError::Unanswered { oldest });
         }
-        let identity = self.hold(payload)?;
+        Ok(number)
+    }
+
+    fn offer_held(&mut self, identity: Identity, number: u64, to: HostSet) {
         self.last = number;
         let mut waiting = to.minus(self.crashed);
         waiting.remove(self.config.me);
@@ -160,7 +182,6 @@ impl Transfers {
         } else {
             push_once(&mut self.due, identity);
         }
-        Ok(identity)
     }
 
     /// Keeps a payload that others may fetch, without offering it.

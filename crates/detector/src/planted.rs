@@ -70,12 +70,6 @@ planted! {
     WaitsForTheDead,
     /// an acknowledgement of another instance is taken for this one's
     MixesInstances,
-    /// a leader that has proposed the next view goes on answering
-    AnswersClosing,
-    /// members of one view take what was said in another for theirs
-    MixesViews,
-    /// members do not tell each other whom they hold dead
-    KeepsVerdicts,
     /// who has begun the next view does not serve those who have not
     LeavesLaggards,
     /// what was proposed and not decided before the end of a view is forgotten

@@ -5,6 +5,7 @@
 //! - [`plan`]: what a seed means.
 //! - [`world`]: runs a plan.
 //! - [`host`]: one host: clock, detector, member of the group.
+//! - [`state`]: what its user makes of the log.
 //! - [`check`]: what must hold, at every step and at the end.
 //! - [`shrink`]: a plan that fails with less.
 //!
@@ -14,6 +15,7 @@ pub mod check;
 mod host;
 pub mod plan;
 pub mod shrink;
+mod state;
 pub mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -101,7 +101,7 @@ fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<
                 return (sum, lowest);
             }
             match run(&Plan::of(seed), None) {
-                Ok(stats) => add(&mut sum, &stats),
+                Ok(stats) => sum.add(&stats),
                 Err(failure) => {
                     failed.fetch_min(seed, Relaxed);
                     lowest = Some((seed, failure));
@@ -120,22 +120,10 @@ fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<
     let mut sum = Stats::default();
     let mut lowest = None::<(u64, Failure)>;
     for (stats, failure) in parts {
-        add(&mut sum, &stats);
+        sum.add(&stats);
         lowest = [lowest, failure].into_iter().flatten().min_by_key(|(seed, _)| *seed);
     }
     (sum, lowest)
-}
-
-fn add(sum: &mut Stats, stats: &Stats) {
-    sum.deliveries += stats.deliveries;
-    sum.decisions += stats.decisions;
-    sum.writes += stats.writes;
-    sum.reads += stats.reads;
-    sum.verdicts += stats.verdicts;
-    sum.crashes += stats.crashes;
-    sum.exclusions += stats.exclusions;
-    sum.acting += stats.acting;
-    sum.simulated_ns += stats.simulated_ns;
 }
 
 fn threads(arguments: &Arguments) -> usize {
@@ -150,31 +138,24 @@ fn sweep(arguments: &Arguments, planted: Option<Planted>) -> anyhow::Result<bool
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let speed = sum.deliveries as f64 / took / threads as f64;
     if arguments.json {
-        let figures = json!({
+        let mut figures = json!({
             "seeds": count, "from": arguments.from, "seconds": took, "threads": threads, "sim_speed_per_core": speed,
-            "deliveries": sum.deliveries, "decisions": sum.decisions, "writes": sum.writes, "reads": sum.reads,
-            "verdicts": sum.verdicts, "crashes": sum.crashes, "exclusions": sum.exclusions, "acting_at_the_end": sum.acting,
-            "simulated_ns": sum.simulated_ns,
             "failed": failed.as_ref().map(|(seed, failure)| json!({
                 "seed": seed, "property": failure.violation.property, "text": failure.violation.text, "at_ns": failure.at_ns,
             })),
         });
+        for (name, value) in sum.named() {
+            figures[name] = value.into();
+        }
         println!("{}", serde_json::to_string_pretty(&figures)?);
     } else {
         println!(
-            "{count} seeds from {} in {took:.1} s on {threads} threads: {} packets delivered ({:.2} million per second and core), \
-             {} decisions told, {} writes, {} reads, {} verdicts, {} crashes, {} exclusions; {} members act at the end",
+            "{count} seeds from {} in {took:.1} s on {threads} threads, {:.2} million packets per second and core",
             arguments.from,
-            sum.deliveries,
             speed / 1e6,
-            sum.decisions,
-            sum.writes,
-            sum.reads,
-            sum.verdicts,
-            sum.crashes,
-            sum.exclusions,
-            sum.acting,
         );
+        let named: Vec<String> = sum.named().iter().map(|(name, value)| format!("{name} {value}")).collect();
+        println!("{}", named.join(", "));
     }
     let Some((seed, failure)) = failed else { return Ok(true) };
     eprintln!("seed {seed}: {} ({})", failure.violation, moment(&failure));

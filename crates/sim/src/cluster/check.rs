@@ -6,6 +6,7 @@ mod leader;
 mod leases;
 mod register;
 mod verdicts;
+mod views;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ pub(super) use leader::one_leader;
 pub(super) use leases::leased;
 pub(super) use register::Register;
 pub(super) use verdicts::Verdicts;
+pub(super) use views::Views;
 
 /// What did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,16 +3,27 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{HostSet, Hsuc, Lease, Leased, Links, hsuc::Setting};
-use fide_detector::{Config, Detector, Member, Policy, Role, Trust};
+use fide_agreement::{
+    Group, HostSet, Hsuc, Lease, Links, Member as GroupMember, Standing, View, group, hsuc::Setting, transfer,
+};
+use fide_detector::{Config, Detector, Member, PeerState, Policy, Role, Trust};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
-use super::plan::{HEARTBEAT_NS, Plan};
+use super::{
+    plan::{HEARTBEAT_NS, Plan},
+    state::State,
+};
 
 /// Datagrams and heartbeats that wait for a host that stands still, as in a socket's queue; more are lost.
 pub(super) const INBOX_MAX: usize = 256;
 /// Bytes of an instance's value.
-pub(super) const VALUE_MAX: usize = 256;
+const VALUE_MAX: usize = 256;
+/// Which group; there is no other.
+const GROUP: u64 = 0xf1de;
+/// Bytes of a payload, and of a user's state.
+pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
+/// Bytes of it in a datagram.
+const CHUNK_MAX: usize = 400;
 /// Between two looks at what was not answered.
 const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
 
@@ -66,7 +77,9 @@ pub(super) struct Host {
     /// None: crashed.
     pub(super) detector: Option<Detector>,
     pub(super) incarnation: u32,
-    pub(super) group: Option<Leased<Hsuc>>,
+    pub(super) group: Option<Group<Hsuc>>,
+    /// Of its user: instances told or taken over, and what they come to.
+    pub(super) state: State,
     pub(super) inbox: VecDeque<Packet>,
     /// True time.
     pub(super) paused_until_ns: u64,
@@ -88,6 +101,7 @@ impl Host {
             detector: None,
             incarnation: 0,
             group: None,
+            state: State::default(),
             inbox: VecDeque::new(),
             paused_until_ns: 0,
             turn_ns: u64::MAX,
@@ -128,12 +142,46 @@ impl Host {
         self.turn_ns = now_ns;
     }
 
+    fn group(&self, plan: &Plan) -> group::Config<Setting> {
+        group::Config {
+            group: GROUP,
+            me: self.id,
+            incarnation: self.incarnation,
+            hosts: HostSet::first(usize::from(plan.hosts)),
+            setting: Setting { window: plan.window, value_max: VALUE_MAX, links: Links::Lossy },
+            tail_max: plan.tail_max,
+            transfer: transfer::Config {
+                me: self.id,
+                chunk_max: CHUNK_MAX,
+                payload_max: PAYLOAD_MAX_BYTES,
+                held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
+                wants_max: 4,
+                arriving_max: 8,
+            },
+        }
+    }
+
     /// It is a member of a group of those incarnations from now on.
-    pub(super) fn found(&mut self, plan: &Plan, members: &[(u16, u32)]) {
-        let hosts = HostSet::first(usize::from(plan.hosts));
-        let setting = Setting { window: plan.window, value_max: VALUE_MAX, links: Links::Lossy };
-        let protocol = Hsuc::new(&setting, self.id, hosts).expect("a good setting");
-        self.group = Some(Leased::new(protocol, self.id, members).expect("a good group"));
+    pub(super) fn found(&mut self, plan: &Plan, members: &[GroupMember]) {
+        let view = View::new(1, members).expect("a good view");
+        self.group = Some(Group::found(self.group(plan), view).expect("a good group"));
+        self.tell_who_is_up();
+    }
+
+    /// It asks to be let in, and knows nothing.
+    pub(super) fn join(&mut self, plan: &Plan) {
+        self.state = State::default();
+        self.group = Some(Group::join(self.group(plan)).expect("a good group"));
+        self.tell_who_is_up();
+    }
+
+    fn tell_who_is_up(&mut self) {
+        let (Some(group), Some(detector)) = (&mut self.group, &self.detector) else { return };
+        for id in 1..=detector.config().members.len() as u16 {
+            if let Some(peer) = detector.peer(id).filter(|peer| peer.state == PeerState::Up) {
+                group.up(id, peer.incarnation);
+            }
+        }
     }
 
     pub(super) fn crash(&mut self) {
@@ -150,12 +198,9 @@ impl Host {
         Lease { now_ns: self.clock.local_ns(now_ns), until_ns }
     }
 
-    /// Acts for the group: the one thing that two must never do at once.
+    /// Speaks for the group: the one thing that two must never do at once.
     pub(super) fn leads(&self, now_ns: u64) -> bool {
-        self.group.as_ref().is_some_and(|group| {
-            use fide_agreement::Agreement;
-            !group.is_stopped() && group.protocol().leader() == self.id && self.lease(now_ns).holds()
-        })
+        self.group.as_ref().is_some_and(|group| group.may_answer(self.lease(now_ns)))
     }
 
     /// Whether it waits for nothing but time, all being members: a group can be founded.
@@ -166,21 +211,33 @@ impl Host {
         whole && self.lease(now_ns).holds() && (1..=plan.hosts).filter(|id| *id != self.id).all(up)
     }
 
+    /// As another incarnation, of which nobody knows yet; its group is to be joined.
+    pub(super) fn begin_again(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
+        self.restart_ns = None;
+        self.incarnation = incarnation;
+        let local_ns = self.clock.local_ns(now_ns);
+        if let Some(detector) = &mut self.detector {
+            detector.restart(local_ns, incarnation).expect("a higher incarnation");
+            self.join(plan);
+        }
+    }
+
+    /// It is a member, or not.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.group.as_ref().map(Group::standing)
+    }
+
     /// Detector and group do what is due; false if nothing lives here.
     pub(super) fn turn(&mut self, now_ns: u64) -> bool {
         let local_ns = self.clock.local_ns(now_ns);
         let Some(detector) = &mut self.detector else { return false };
-        if self.restart_ns.is_some_and(|at| at <= now_ns) {
-            self.restart_ns = None;
-            self.group = None;
-            detector.restart(local_ns, self.incarnation).expect("a higher incarnation");
-        }
         detector.tick(local_ns);
+        let lease = self.lease(now_ns);
         if self.resend_ns <= local_ns
             && let Some(group) = &mut self.group
         {
             self.resend_ns = local_ns + RESEND_NS;
-            group.resend();
+            group.resend(lease);
         }
         true
     }

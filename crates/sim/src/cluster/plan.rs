@@ -30,6 +30,8 @@ pub struct Plan {
     pub timeout_ns: u64,
     /// Instances under way.
     pub window: u64,
+    /// Bytes of decisions that members keep for those who join.
+    pub tail_max: u64,
     /// What the hosts take for the bound of their clocks' drift.
     pub drift_ppm: u32,
     /// Of each host: how much faster than true time its clock runs, and its start.
@@ -75,6 +77,14 @@ pub enum What {
         host: u16,
         for_ns: u64,
     },
+    /// It says goodbye, and ends.
+    Leave {
+        host: u16,
+    },
+    /// Whoever leads the group is asked to take it out. It joins again as another incarnation.
+    Remove {
+        host: u16,
+    },
     /// One direction of one link.
     Cut {
         from: u16,
@@ -93,6 +103,14 @@ pub enum What {
     Heal,
 }
 
+/// Which faults come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Mixed,
+    Pauses,
+    Churn,
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>8.3} ms  ", milliseconds(self.at_ns))?;
@@ -100,6 +118,8 @@ impl fmt::Display for Fault {
             What::Crash { host } => write!(f, "h{host} crashes"),
             What::CrashSending { host, copies } => write!(f, "h{host} crashes after {copies} more copies"),
             What::Start { host } => write!(f, "h{host} starts again"),
+            What::Leave { host } => write!(f, "h{host} leaves"),
+            What::Remove { host } => write!(f, "h{host} is to be taken out of the group"),
             What::Pause { host, for_ns } => write!(f, "h{host} stands still for {:.3} ms", milliseconds(for_ns)),
             What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
             What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
@@ -134,6 +154,7 @@ impl Plan {
             policy,
             timeout_ns: random.random_range(6..=12) * MS,
             window: [1, 2, 4, 16][random.random_range(0..4)],
+            tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
             drift_ppm,
             clocks: (0..hosts).map(|_| (random.random_range(-most..=most), random.random_range(0..1 << 40))).collect(),
             latency_min_ns,
@@ -150,7 +171,9 @@ impl Plan {
             work_every_ns: random.random_range(50_000..1_000_000),
             faults: Vec::new(),
         };
-        let count = random.random_range(0..=12);
+        // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
+        let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
+        let count = random.random_range(0..=if style == Style::Mixed { 12 } else { 24 });
         let bursts = random.random_range(0..2) == 0;
         let mut times: Vec<u64> = (0..count).map(|_| random.random_range(0..FAULTS_NS)).collect();
         if bursts {
@@ -159,11 +182,11 @@ impl Plan {
             }
         }
         times.sort_unstable();
-        plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(&mut random) }).collect();
+        plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(style, &mut random) }).collect();
         plan
     }
 
-    fn fault(&self, random: &mut ChaCha8Rng) -> What {
+    fn fault(&self, style: Style, random: &mut ChaCha8Rng) -> What {
         let any = |random: &mut ChaCha8Rng| random.random_range(1..=self.hosts);
         // Those who lead, or will, more often than others.
         let host = any(random).min(any(random));
@@ -171,11 +194,18 @@ impl Plan {
         // Under `network` two hosts are never wholly apart: only plane 1 is cut.
         let splits = self.policy == Policy::Majority;
         let plane = if splits { random.random_range(0..2) } else { 1 };
-        match random.random_range(0..20) {
+        let kind = match style {
+            Style::Mixed => random.random_range(0..24),
+            Style::Pauses => [3, 6, 12, 12, 12, 12, 12, 12][random.random_range(0..8)],
+            Style::Churn => [0, 3, 3, 6, 6, 6, 10, 12, 22, 22][random.random_range(0..10)],
+        };
+        match kind {
             0..3 => What::Crash { host },
             3..6 => What::CrashSending { host, copies: random.random_range(1..40) },
-            6..8 => What::Start { host },
-            8..13 => {
+            6..10 => What::Start { host },
+            10 => What::Remove { host },
+            11 => What::Leave { host },
+            12..17 => {
                 // A little longer than it takes to be held dead is the worst.
                 let for_ns = match random.random_range(0..4) {
                     0 => random.random_range(0..3 * MS),
@@ -185,9 +215,9 @@ impl Plan {
                 };
                 What::Pause { host, for_ns }
             }
-            13..15 => What::Cut { from: host, to: other, plane },
-            15..17 => What::Isolate { host, plane },
-            17 if splits => What::Split { side: random.random_range(0..1 << self.hosts) },
+            17..19 => What::Cut { from: host, to: other, plane },
+            19..21 => What::Isolate { host, plane },
+            21 if splits => What::Split { side: random.random_range(0..1 << self.hosts) },
             _ => What::Heal,
         }
     }

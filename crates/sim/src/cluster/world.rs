@@ -9,45 +9,34 @@
 //!
 //! The group is founded at one moment, when every host sees all others. The first violation ends the run.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, fmt};
 
-use fide_agreement::{Agreement, HostSet, batch};
+use fide_agreement::{Entry, HostSet, Member, Standing, group::entries};
 use fide_detector::{Event as Told, Verdict};
 use fide_wire::PAYLOAD_MAX;
 use rand::RngExt;
 
 use super::{
-    check::{Checked, Log, Register, Verdicts, Violation, leased, number, one_leader, violated},
-    host::{Clock, Host, INBOX_MAX, Packet},
+    check::{Checked, Log, Register, Verdicts, Views, Violation, leased, number, one_leader, violated},
+    host::{Clock, Host, INBOX_MAX, PAYLOAD_MAX_BYTES, Packet},
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
+    state::State,
 };
 
 mod network;
+mod stats;
+
 use network::Network;
+pub use stats::Stats;
 
 /// A turn whose time has passed comes so much later, ns.
 const SOON_NS: u64 = 1_000;
+/// Copies of heartbeats that a host sends after it was asked to leave.
+const GOODBYES: u32 = 30;
 /// Hosts start within this.
 const STARTS_NS: u64 = 5 * MS;
 /// The longest that a host misses its turn.
 const NAP_NS: u64 = 3 * MS;
-
-/// What a run was.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Packets given to detectors and groups.
-    pub deliveries: u64,
-    pub decisions: u64,
-    pub writes: u64,
-    pub reads: u64,
-    pub verdicts: u64,
-    pub crashes: u64,
-    pub exclusions: u64,
-    /// Members that acted at the end.
-    pub acting: u64,
-    /// True time that passed.
-    pub simulated_ns: u64,
-}
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
@@ -71,12 +60,12 @@ pub(super) struct World<'p> {
     hosts: Vec<Host>,
     network: Network,
     incarnations: u32,
-    /// By host: instances told.
-    told: Vec<u64>,
+    founded: bool,
     values: u64,
     log: Log,
     register: Register,
     verdicts: Verdicts,
+    views: Views,
     stats: Stats,
     trace: Option<Vec<String>>,
     /// To write packets into.
@@ -90,7 +79,7 @@ impl<'p> World<'p> {
         Self {
             plan,
             now_ns: 0,
-            told: vec![0; hosts.len()],
+            founded: false,
             hosts,
             network: Network::new(plan),
             incarnations: 0,
@@ -98,6 +87,7 @@ impl<'p> World<'p> {
             log: Log::default(),
             register: Register::default(),
             verdicts: Verdicts::default(),
+            views: Views::default(),
             stats: Stats::default(),
             trace: traces.then(Vec::new),
             heartbeat: Box::new([0; PAYLOAD_MAX]),
@@ -147,6 +137,9 @@ impl<'p> World<'p> {
     fn start(&mut self, at: usize) {
         self.incarnations += 1;
         self.hosts[at].start(self.plan, self.now_ns, self.incarnations);
+        if self.founded {
+            self.hosts[at].join(self.plan);
+        }
         self.verdicts.starts(self.hosts[at].id);
         self.network.push(self.now_ns, Next::Turn(at));
     }
@@ -159,11 +152,13 @@ impl<'p> World<'p> {
             self.network.push(self.now_ns + MS, Next::Founds);
             return Ok(());
         }
-        let members: Vec<(u16, u32)> = self.hosts.iter().map(|host| (host.id, host.incarnation)).collect();
+        let member = |host: &Host| Member { host: host.id, incarnation: host.incarnation };
+        let members: Vec<Member> = self.hosts.iter().map(member).collect();
         self.note(|_| format!("the group is founded: {members:?}"));
         for host in &mut self.hosts {
             host.found(self.plan, &members);
         }
+        self.founded = true;
         self.network.calm = false;
         for (at, fault) in self.plan.faults.iter().enumerate() {
             self.network.push(self.now_ns + fault.at_ns, Next::Fault(at));
@@ -216,7 +211,7 @@ impl<'p> World<'p> {
         }
         if self.hosts[at].restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns) {
             self.incarnations += 1;
-            self.hosts[at].incarnation = self.incarnations;
+            self.hosts[at].begin_again(self.plan, self.now_ns, self.incarnations);
         }
         if !self.hosts[at].turn(self.now_ns) {
             return Ok(());
@@ -228,8 +223,13 @@ impl<'p> World<'p> {
     fn follow(&mut self, at: usize) -> Checked {
         // Users are told before anything is sent, or after.
         let tells_first = self.network.chance(500);
+        let reads_first = self.network.chance(50);
         loop {
-            let mut goes_on = self.events(at)?;
+            let mut goes_on = self.events(at)? | self.state(at)?;
+            if reads_first {
+                // Whoever answers has told what it has decided.
+                self.read(at)?;
+            }
             for tells in [tells_first, !tells_first] {
                 goes_on |= if tells { self.tell(at)? } else { self.transmit(at) };
                 if self.hosts[at].dies_after == Some(0) {
@@ -242,6 +242,11 @@ impl<'p> World<'p> {
             }
         }
         let host = &mut self.hosts[at];
+        if host.standing() == Some(Standing::Removed) && host.restart_ns.is_none() {
+            self.stats.removals += 1;
+            // It serves those who have not heard of it for a while.
+            host.restart_ns = Some(self.now_ns + 10 * MS);
+        }
         let turn_ns = host.deadline_ns().max(self.now_ns + SOON_NS).max(host.paused_until_ns);
         if turn_ns != host.turn_ns {
             host.turn_ns = turn_ns;
@@ -294,15 +299,49 @@ impl<'p> World<'p> {
             any = true;
             self.stats.decisions += 1;
             let (instance, value) = (decision.instance, decision.value.to_vec());
-            self.note(|_| {
-                let values: Vec<_> = batch::values(&value).filter_map(number).collect();
-                format!("h{id} tells instance {instance}: {values:?}")
-            });
+            let group = host.group.as_ref().expect("it has told a decision");
+            let mut told = Vec::new();
+            for entry in entries(&value) {
+                let number = match &entry {
+                    Entry::Value(value) => number(value),
+                    Entry::Payload(identity) => {
+                        let Some(payload) = group.payload(identity) else {
+                            return violated("payloads", format!("h{id} tells {identity}, which is not there"));
+                        };
+                        payload.get(..8).and_then(number)
+                    }
+                    Entry::View(view) => {
+                        self.views.told(view)?;
+                        continue;
+                    }
+                };
+                told.extend(number);
+            }
+            self.note(|_| format!("h{id} tells instance {instance}: {:?}", Shown(&value, &told)));
             leased(id, lease, "tells a decision")?;
-            self.log.told(id, self.told[at], instance, &value)?;
-            self.told[at] = instance;
-            self.register.told(id, instance, batch::values(&value).filter_map(number))?;
+            let host = &mut self.hosts[at];
+            self.log.told(id, host.state, instance, &value, &told)?;
+            host.state.tell(instance, &value);
+            self.register.told(id, instance, told.into_iter())?;
         }
+    }
+
+    /// A user gives its state to the group, or takes over another's.
+    fn state(&mut self, at: usize) -> Result<bool, Violation> {
+        let host = &mut self.hosts[at];
+        let Some(group) = &mut host.group else { return Ok(false) };
+        if group.wants_state() {
+            // There is room for many; it is asked for again.
+            let _ = group.give_state(host.state.bytes());
+            return Ok(true);
+        }
+        let Some((position, bytes)) = group.poll_install() else { return Ok(false) };
+        let (id, state) = (host.id, State::read(bytes));
+        group.installed();
+        host.state = self.log.taken_over(id, position, state)?;
+        self.stats.transfers += 1;
+        self.note(|_| format!("h{id} takes over the state at {position}"));
+        Ok(true)
     }
 
     fn transmit(&mut self, at: usize) -> bool {
@@ -363,6 +402,28 @@ impl<'p> World<'p> {
                 let host = &mut self.hosts[usize::from(host) - 1];
                 host.paused_until_ns = host.paused_until_ns.max(self.now_ns + for_ns);
             }
+            What::Leave { host } => {
+                let now_ns = self.now_ns;
+                let host = &mut self.hosts[usize::from(host) - 1];
+                let local_ns = host.clock.local_ns(now_ns);
+                if let Some(detector) = &mut host.detector {
+                    detector.leave(local_ns);
+                    if let Some(group) = &mut host.group {
+                        group.leave();
+                    }
+                    host.restart_ns = None;
+                    // It says goodbye some times before it is gone.
+                    host.dies_after = Some(GOODBYES);
+                }
+            }
+            What::Remove { host: subject } => {
+                let now_ns = self.now_ns;
+                if let Some(host) = self.hosts.iter_mut().find(|host| host.leads(now_ns)) {
+                    let lease = host.lease(now_ns);
+                    // Refused, if it is no member.
+                    let _ = host.group.as_mut().map(|group| group.remove(lease, subject));
+                }
+            }
             What::Cut { from, to, plane } => self.network.cut(from, to, plane),
             What::Isolate { host, plane } => {
                 for other in 1..=self.plan.hosts {
@@ -392,34 +453,51 @@ impl<'p> World<'p> {
         self.network.push(self.now_ns + next_ns, Next::Work);
         let first = self.network.random.random_range(0..self.hosts.len());
         let anywhere = self.network.chance(100);
-        let believes = |host: &Host| host.group.as_ref().is_some_and(|group| group.protocol().leader() == host.id);
+        let believes = |host: &Host| host.group.as_ref().is_some_and(|group| group.leader() == Some(host.id));
         let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
         let runs = |at: &usize| {
             let host = &self.hosts[*at];
             host.paused_until_ns <= self.now_ns && host.detector.is_some() && (anywhere || believes(host))
         };
         let Some(at) = places.into_iter().find(runs) else { return Ok(()) };
-        let reads = self.network.chance(500);
+        if self.network.chance(500) {
+            return self.read(at);
+        }
         let host = &mut self.hosts[at];
         let (id, lease) = (host.id, host.lease(self.now_ns));
         let Some(group) = &mut host.group else { return Ok(()) };
-        if reads {
-            if group.may_answer(lease) {
-                self.stats.reads += 1;
-                self.note(|world| format!("h{id} is read: {} instances", world.told[at]));
-                leased(id, lease, "answers")?;
-                self.register.read(id, self.told[at])?;
-            }
-            return Ok(());
-        }
         let value = self.values + 1;
-        if group.propose(lease, &value.to_le_bytes()).is_ok() {
+        let taken = if self.network.chance(20) {
+            let mut payload = vec![7; self.network.random.random_range(8..PAYLOAD_MAX_BYTES) as usize];
+            payload[..8].copy_from_slice(&value.to_le_bytes());
+            let taken = group.propose_payload(lease, payload).is_ok();
+            self.stats.payloads += u64::from(taken);
+            taken
+        } else {
+            group.propose(lease, &value.to_le_bytes()).is_ok()
+        };
+        if taken {
+            let incarnation = host.incarnation;
             self.values = value;
             self.stats.writes += 1;
             self.note(|_| format!("h{id} is asked to write {value}"));
-            self.log.proposed(value, id);
+            self.log.proposed(value, incarnation);
             self.register.write(value, id);
             return self.follow(at);
+        }
+        Ok(())
+    }
+
+    /// A user asks for the state.
+    fn read(&mut self, at: usize) -> Checked {
+        let host = &self.hosts[at];
+        let (id, lease, position) = (host.id, host.lease(self.now_ns), host.state.position);
+        if host.group.as_ref().is_some_and(|group| group.may_answer(lease)) {
+            self.stats.reads += 1;
+            self.note(|_| format!("h{id} is read: {position} instances"));
+            leased(id, lease, "answers")?;
+            self.log.read(id, position)?;
+            self.register.read(id, position)?;
         }
         Ok(())
     }
@@ -430,7 +508,8 @@ impl<'p> World<'p> {
         self.network.mend();
         for at in 0..self.hosts.len() {
             let host = &mut self.hosts[at];
-            host.dies_after = None;
+            // Who has said goodbye goes.
+            host.dies_after = host.dies_after.filter(|_| host.standing() == Some(Standing::Left));
             if host.paused_until_ns > self.now_ns {
                 host.paused_until_ns = self.now_ns;
                 host.turn_ns = self.now_ns;
@@ -440,15 +519,35 @@ impl<'p> World<'p> {
     }
 
     fn end(&mut self) -> Result<Stats, Violation> {
-        let acts = |host: &&Host| {
-            host.group.as_ref().is_some_and(|group| !group.is_stopped()) && host.lease(self.now_ns).holds()
-        };
-        let acting: Vec<(u16, u64)> =
-            self.hosts.iter().filter(acts).map(|host| (host.id, self.told[usize::from(host.id) - 1])).collect();
-        self.log.settled(&acting)?;
-        self.stats.acting = acting.len() as u64;
+        let runs = |host: &&Host| host.detector.is_some() && host.standing() != Some(Standing::Left);
+        let acts = |host: &Host| host.standing() == Some(Standing::Member) && host.lease(self.now_ns).holds();
+        let running: Vec<&Host> = self.hosts.iter().filter(runs).collect();
+        let acting: Vec<&Host> = running.iter().copied().filter(|host| acts(host)).collect();
+        let settled: Vec<_> = acting.iter().map(|host| (host.id, host.incarnation, host.state.position)).collect();
+        self.log.settled(&settled)?;
+        if !acting.is_empty() && acting.len() < running.len() {
+            let out: Vec<_> =
+                running.iter().filter(|host| !acts(host)).map(|host| (host.id, host.standing())).collect();
+            return violated("termination", format!("while others act, these do not: {out:?}"));
+        }
+        self.stats.acting_at_the_end = acting.len() as u64;
+        self.stats.views = self.views.agreed() - 1;
         self.stats.simulated_ns = self.now_ns;
         Ok(self.stats)
+    }
+}
+
+/// What was told, to be read.
+struct Shown<'a>(&'a [u8], &'a [u64]);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.1)?;
+        let views = entries(self.0).filter_map(|entry| match entry {
+            Entry::View(view) => Some(view),
+            _ => None,
+        });
+        views.into_iter().try_for_each(|view| write!(f, ", view {}: {:?}", view.number(), view.hosts()))
     }
 }
 

@@ -3,16 +3,16 @@
 
 use std::collections::HashMap;
 
-use fide_agreement::batch;
-
-use super::{Checked, violated};
+use super::{super::state::State, Checked, Violation, violated};
 
 /// The one log that there may be, as whoever was first has told it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Log {
     instances: Vec<Vec<u8>>,
-    /// By value: who proposed it, and in which instance it was decided.
-    values: HashMap<u64, (u16, Option<u64>)>,
+    /// After each instance.
+    states: Vec<State>,
+    /// By value: which incarnation proposed it, and in which instance it was decided.
+    values: HashMap<u64, (u32, Option<u64>)>,
 }
 
 pub(in super::super) fn number(value: &[u8]) -> Option<u64> {
@@ -24,14 +24,21 @@ impl Log {
         self.instances.len() as u64
     }
 
-    pub(in super::super) fn proposed(&mut self, value: u64, by: u16) {
+    pub(in super::super) fn proposed(&mut self, value: u64, by: u32) {
         self.values.insert(value, (by, None));
     }
 
-    /// A member has told an instance, after so many others.
-    pub(in super::super) fn told(&mut self, by: u16, told_before: u64, instance: u64, value: &[u8]) -> Checked {
-        if instance != told_before + 1 {
-            return violated("log order", format!("h{by} tells instance {instance} after {told_before}"));
+    /// A member whose user has this state has told an instance with these values.
+    pub(in super::super) fn told(
+        &mut self,
+        by: u16,
+        state: State,
+        instance: u64,
+        value: &[u8],
+        values: &[u64],
+    ) -> Checked {
+        if instance != state.position + 1 {
+            return violated("log order", format!("h{by} tells instance {instance} after {}", state.position));
         }
         let at = usize::try_from(instance - 1).expect("small");
         if let Some(known) = self.instances.get(at) {
@@ -41,32 +48,60 @@ impl Log {
             }
             return Ok(());
         }
-        for value in batch::values(value) {
-            let known = number(value).and_then(|number| self.values.get_mut(&number));
-            match known {
+        for value in values {
+            match self.values.get_mut(value) {
                 None => {
-                    return violated("validity", format!("instance {instance} has {value:?}, which nobody proposed"));
+                    return violated("validity", format!("instance {instance} has {value}, which nobody proposed"));
                 }
                 Some((_, Some(other))) => {
-                    return violated("integrity", format!("{value:?} is decided in {other} and in {instance}"));
+                    return violated("integrity", format!("{value} is decided in {other} and in {instance}"));
                 }
                 Some((_, decided)) => *decided = Some(instance),
             }
         }
+        let mut after = self.states.last().copied().unwrap_or_default();
+        after.tell(instance, value);
+        self.states.push(after);
         self.instances.push(value.to_vec());
         Ok(())
     }
 
-    /// The world is quiet, and these members act: each with how many instances it has told.
-    pub(in super::super) fn settled(&self, members: &[(u16, u64)]) -> Checked {
-        for (member, told) in members {
+    /// Who answers has told all that anybody has told.
+    pub(in super::super) fn read(&self, at: u16, position: u64) -> Checked {
+        if position == self.len() {
+            return Ok(());
+        }
+        violated("speaks for all", format!("h{at} answers after {position} instances; others have told {}", self.len()))
+    }
+
+    /// A member has taken over the state of another.
+    pub(in super::super) fn taken_over(
+        &self,
+        by: u16,
+        position: u64,
+        state: Option<State>,
+    ) -> Result<State, Violation> {
+        let want = match position {
+            0 => Some(State::default()),
+            _ => usize::try_from(position - 1).ok().and_then(|at| self.states.get(at).copied()),
+        };
+        match (state, want) {
+            (Some(state), Some(want)) if state == want => Ok(state),
+            _ => violated("state transfer", format!("h{by} is given {state:?} at {position}; it was {want:?}")),
+        }
+    }
+
+    /// The world is quiet, and these members act: host, incarnation, how many instances it has told.
+    pub(in super::super) fn settled(&self, members: &[(u16, u32, u64)]) -> Checked {
+        for (member, _, told) in members {
             if *told != self.len() {
                 return violated("termination", format!("h{member} has told {told} of {} instances", self.len()));
             }
         }
         for (value, (by, decided)) in &self.values {
-            if decided.is_none() && members.iter().any(|(member, _)| member == by) {
-                return violated("termination", format!("value {value}, proposed at h{by}, was never decided"));
+            let acts = members.iter().find(|(_, incarnation, _)| incarnation == by);
+            if let Some((member, ..)) = acts.filter(|_| decided.is_none()) {
+                return violated("termination", format!("value {value}, proposed at h{member}, was never decided"));
             }
         }
         Ok(())

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A member of a group that changes, on hosts that may pause and networks that may be cut (`trust = "lease"`).
+//!
+//! **Leases.** The detector says who has crashed once nobody acts on that host's behalf any more: views of the detector are
+//! agreed, leases have run out. What is left to do here:
+//!
+//! - A member whose own lease has run out tells its user no decision and answers no question: the others may have gone on.
+//!   Its protocol goes on taking messages, which harms nobody: it decides nothing that the others have not acknowledged.
+//! - One that is excluded has crashed, as far as the group goes. It stops, and joins again as another incarnation.
+//! - A group is of incarnations, not of hosts. What another incarnation sends, or what is told of it, changes nothing.
+//!
+//! **Views.** The log is a chain of epochs, one for each [`View`]: a protocol among the members of that view, from its first
+//! instance on. The next view is a proposal like any other, and the last decision of its epoch: what is decided after it there
+//! counts for nobody, and whoever leads proposes it again in the next one. A crash needs no view, as the protocol survives it;
+//! a view leaves out who has crashed by then.
+//!
+//! - A member begins the next epoch when it has told its user the last decision of this one. It still serves those who have not
+//!   (`previous`), until the epoch after that ends: what is decided in an epoch all its live members have acknowledged, so that
+//!   all of them have begun it.
+//! - Nothing is decided in an epoch without its new members: they are asked for acknowledgements as any other. So a new member
+//!   that has the state of where the epoch begins lacks nothing.
+//!
+//! **Joining** ([`joining`], [`admission`]): a state first, while the group goes on; then the view; then the decisions between the
+//! two, for which alone the group waits. Members forget decisions when [`Config::tail_max`] is used up; who needs them gets a
+//! newer state.
+//!
+//! **Crashes that a new member cannot know of:** it has never heard of some members of its view. Members tell each other whom
+//! they hold dead until all know it; a verdict of one is good for all.
+//!
+//! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]), and their identity is proposed when all members
+//! that live have them. So whoever is told a decision has what it names.
+
+mod admission;
+mod changing;
+mod control;
+mod datagram;
+mod entry;
+mod epoch;
+mod joining;
+mod payloads;
+mod receiving;
+mod tail;
+
+use std::collections::VecDeque;
+
+use fide_detector::{
+    Event, HostSet, Verdict,
+    planted::{self, Planted},
+};
+use fide_wire::{HOST_SLOT, MAX_HOSTS};
+
+use crate::{
+    Decision, Refused, Start,
+    lease::Lease,
+    transfer::{self, Identity, Transfers},
+    view::View,
+};
+use admission::Admission;
+use control::Control;
+use epoch::Epoch;
+use joining::Joining;
+use tail::Tail;
+
+pub use datagram::{DatagramError, PREFIX_LEN};
+pub use entry::{Entry, entries};
+
+/// What a member of a group is told at its start.
+#[derive(Debug, Clone, Copy)]
+pub struct Config<S> {
+    /// Which group: the same number at all its members, another for any other.
+    pub group: u64,
+    pub me: u16,
+    pub incarnation: u32,
+    /// Who may be in it.
+    pub hosts: HostSet,
+    pub setting: S,
+    /// Bytes of decisions, and of the payloads that they name, that are kept for those who join: at most `transfer.payload_max`,
+    /// as they are sent as one payload. `transfer.held_max` has to have room for them, and for what is under way.
+    pub tail_max: u64,
+    /// Of this host.
+    pub transfer: transfer::Config,
+}
+
+/// Why there is no such group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    #[error("this host, {me}, with incarnation {incarnation}, is not in the view; it has to join")]
+    NotAMember { me: u16, incarnation: u32 },
+    #[error("host {host} is in the view and not in the list of hosts")]
+    Stranger { host: u16 },
+    #[error("{0}")]
+    Setting(String),
+    #[error(
+        "tail_max is {tail_max} bytes; payload_max, {payload_max} here, is the most, as decisions are sent as a payload"
+    )]
+    TailMax { tail_max: u64, payload_max: u64 },
+    #[error(transparent)]
+    Transfer(#[from] transfer::ConfigError),
+}
+
+/// What a host is to its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has asked to be let in.
+    Joining,
+    Member,
+    /// A view was agreed without it. It still serves those who have not heard of it.
+    Removed,
+    /// The detector has excluded it: it has to join as another incarnation.
+    Excluded,
+    /// It has left.
+    Left,
+}
+
+impl Standing {
+    /// Nothing follows from it any more.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Excluded | Self::Left)
+    }
+}
+
+/// A member of a group, or a host that wants to be one.
+#[derive(Debug)]
+pub struct Group<P: Start> {
+    config: Config<P::Setting>,
+    standing: Standing,
+    /// By id-1: the incarnation that is up, as the detector has told; 0 for none.
+    up: [u32; MAX_HOSTS],
+    /// By id-1: the highest incarnation that is dead.
+    dead: [u32; MAX_HOSTS],
+    current: Option<Epoch<P>>,
+    previous: Option<Epoch<P>>,
+    /// Told to the user, and begins with the next call.
+    next: Option<View>,
+    /// The user was told all up to this position.
+    position: u64,
+    tail: Tail,
+    joining: Joining,
+    admission: Admission,
+    /// By id-1: decisions kept for one who joins.
+    kept: Box<[Option<Identity>]>,
+    transfers: Transfers,
+    /// Decisions that a new member was given with its welcome, not told yet; and the one told last.
+    catching: VecDeque<Vec<u8>>,
+    caught: Vec<u8>,
+    /// Entries that are to be proposed as soon as it goes.
+    again: VecDeque<Vec<u8>>,
+    /// Payloads of this member that are offered, and proposed once all members that live have them.
+    offered: Vec<Identity>,
+    /// Payloads that nobody seemed to need when this view began.
+    doomed: Vec<Identity>,
+    /// To whom, and in which view it was said.
+    out: VecDeque<(HostSet, u32, Control)>,
+    scratch: Vec<u8>,
+}
+
+impl<P: Start> Group<P> {
+    /// A member of a group that begins. All members are given the same view, number 1.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn found(config: Config<P::Setting>, view: View) -> Result<Self, GroupError> {
+        let Config { me, incarnation, .. } = config;
+        if !view.holds(me, incarnation) {
+            return Err(GroupError::NotAMember { me, incarnation });
+        }
+        if let Some(host) = view.hosts().minus(config.hosts).iter().next() {
+            return Err(GroupError::Stranger { host });
+        }
+        let epoch = Epoch::new(&config.setting, view, me, 0)
+            .map_err(|error: P::Error| GroupError::Setting(error.to_string()))?;
+        let mut group = Self::join(config)?;
+        group.standing = Standing::Member;
+        group.current = Some(epoch);
+        Ok(group)
+    }
+
+    /// A host that wants to be let into a group that exists.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn join(config: Config<P::Setting>) -> Result<Self, GroupError> {
+        let (tail_max, payload_max) = (config.tail_max, config.transfer.payload_max);
+        if tail_max > payload_max {
+            return Err(GroupError::TailMax { tail_max, payload_max });
+        }
+        Ok(Self {
+            standing: Standing::Joining,
+            up: [0; MAX_HOSTS],
+            dead: [0; MAX_HOSTS],
+            current: None,
+            previous: None,
+            next: None,
+            position: 0,
+            tail: Tail::new(0, config.tail_max),
+            joining: Joining::default(),
+            admission: Admission::new(),
+            kept: vec![None; MAX_HOSTS].into_boxed_slice(),
+            transfers: Transfers::new(transfer::Config { me: config.me, ..config.transfer })?,
+            catching: VecDeque::new(),
+            caught: Vec::new(),
+            again: VecDeque::new(),
+            offered: Vec::new(),
+            doomed: Vec::new(),
+            out: VecDeque::new(),
+            scratch: Vec::new(),
+            config,
+        })
+    }
+
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// The view that it is in; none before it is a member.
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.current.as_ref().map(|epoch| &epoch.view)
+    }
+
+    /// The user was told all up to this position.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The host that leads, as far as this member knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<u16> {
+        self.current.as_ref().filter(|_| self.standing == Standing::Member)?.leader()
+    }
+
+    /// The protocol of the present view, to look at.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&P> {
+        self.current.as_ref().map(|epoch| &epoch.protocol)
+    }
+
+    fn acts(&self, lease: Lease) -> bool {
+        self.standing == Standing::Member && lease.holds()
+    }
+
+    /// A host is up. For those that are when this member is made; of others the detector tells.
+    pub fn up(&mut self, host: u16, incarnation: u32) {
+        let up = self.up.get_mut(usize::from(host).wrapping_sub(1));
+        if let Some(up) = up.filter(|_| host != self.config.me) {
+            *up = incarnation;
+            self.transfers.joined(host);
+        }
+    }
+
+    /// What the detector tells, in its order.
+    pub fn detected(&mut self, event: &Event) {
+        self.settle();
+        match *event {
+            Event::Up { host, slot: HOST_SLOT, incarnation, .. } => self.up(host, incarnation),
+            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
+                self.crashed(host, incarnation);
+            }
+            Event::Excluded { incarnation, .. } if incarnation == self.config.incarnation => {
+                self.standing = Standing::Excluded;
+            }
+            _ => {}
+        }
+        self.pump();
+    }
+
+    /// This member does and says nothing from now on. To be called before the detector says goodbye, as the others go on without
+    /// this host when they hear it. A member that wants to be gone from the view too is removed first ([`Group::remove`]).
+    pub fn leave(&mut self) {
+        self.standing = Standing::Left;
+    }
+
+    fn crashed(&mut self, host: u16, incarnation: u32) {
+        let Some(at) = usize::from(host).checked_sub(1).filter(|at| *at < MAX_HOSTS) else { return };
+        if self.standing.is_over() || host == self.config.me {
+            return;
+        }
+        self.dead[at] = self.dead[at].max(incarnation);
+        for epoch in self.current.iter_mut().chain(&mut self.previous) {
+            epoch.crashed(host, incarnation);
+        }
+        if self.up[at] <= incarnation {
+            self.up[at] = 0;
+            self.admission.forget(host);
+            self.joining.crashed(host);
+            self.transfers.crashed(host);
+        }
+    }
+
+    /// A value for one of the next instances. Only a member whose lease holds is asked.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn propose(&mut self, lease: Lease, value: &[u8]) -> Result<(), Refused> {
+        self.settle();
+        if !self.acts(lease) {
+            return Err(Refused::Fenced);
+        }
+        if self.admission.closing || !self.again.is_empty() {
+            return Err(Refused::Changing);
+        }
+        self.scratch.clear();
+        self.scratch.push(entry::VALUE);
+        self.scratch.extend_from_slice(value);
+        self.propose_scratch()
+    }
+
+    fn propose_scratch(&mut self) -> Result<(), Refused> {
+        let epoch = self.current.as_mut().ok_or(Refused::Fenced)?;
+        epoch.protocol.propose(&self.scratch).map_err(|refused| match refused {
+            Refused::NotLeader { leader } => {
+                Refused::NotLeader { leader: epoch.view.member(leader).map_or(0, |member| member.host) }
+            }
+            // Without its kind.
+            Refused::TooLong { len, max } => Refused::TooLong { len: len - 1, max: max - 1 },
+            other => other,
+        })
+    }
+
+    /// The next decision that may be told. None while the lease does not hold: it is kept until it does. Its `instance` is its
+    /// position in the log of the group; [`entries`] reads its value.
+    pub fn poll_decision(&mut self, lease: Lease) -> Option<Decision<'_>> {
+        self.settle();
+        let acts = self.acts(lease) || self.standing == Standing::Member && planted::is(Planted::TellsUnleased);
+        if !acts {
+            return None;
+        }
+        if let Some(value) = self.catching.pop_front() {
+            self.caught = value;
+            self.position += 1;
+            self.tail.push(&self.caught);
+            return Some(Decision { instance: self.position, value: &self.caught });
+        }
+        let epoch = self.current.as_mut()?;
+        let decision = epoch.protocol.poll_decision()?;
+        self.position += 1;
+        debug_assert_eq!(self.position, epoch.start + decision.instance, "positions go on from epoch to epoch");
+        self.tail.push(decision.value);
+        let follows = |view: &View| view.number() == epoch.view.number() + 1;
+        self.next = entry::next_view(decision.value).filter(follows);
+        Some(Decision { instance: self.position, value: decision.value })
+    }
+
+    /// Whether what was told here is all that was decided anywhere: a question about the state may be answered from it. True of one
+    /// member at most, at any moment: of the leader, when it has decided what its predecessors may have.
+    pub fn may_answer(&self, lease: Lease) -> bool {
+        let acts = self.acts(lease) || self.standing == Standing::Member && planted::is(Planted::AnswersUnleased);
+        let told = self.next.is_none() && self.catching.is_empty();
+        acts && told && self.current.as_ref().is_some_and(|epoch| epoch.protocol.speaks_for_all())
+    }
+
+    /// To be called from time to time: what was sent before the last call and has had no answer is sent again. A good time between
+    /// calls is a little more than a round trip.
+    pub fn resend(&mut self, lease: Lease) {
+        self.settle();
+        if self.standing.is_over() {
+            return;
+        }
+        for epoch in self.current.iter_mut().chain(&mut self.previous) {
+            epoch.protocol.resend();
+        }
+        self.transfers.resend();
+        match (self.standing, &mut self.current) {
+            (Standing::Joining, _) => self.ask(),
+            (Standing::Member, Some(epoch)) => {
+                let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));
+                let places = epoch.dead();
+                if let Some(to) = all.filter(|all| !all.is_empty()).or_else(|| epoch.untold()) {
+                    self.say(to, Control::Dead { places, asks: true });
+                }
+            }
+            _ => {}
+        }
+        self.manage(lease);
+        self.pump();
+    }
+
+    /// What was put off until the user was done with what it was told.
+    fn settle(&mut self) {
+        // The user is done with what it was told.
+        for identity in self.tail.unnamed() {
+            self.transfers.forget(&identity);
+        }
+        if let Some(view) = self.next.take() {
+            self.begin_next(view);
+            self.pump();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From one view to the next, and the state for those who join.
+
+use std::collections::VecDeque;
+
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
+
+use super::{
+    Config, Group, Standing,
+    admission::{Asks, Base},
+    control::Control,
+    datagram::DatagramError,
+    entry::{self, Entry},
+    epoch::Epoch,
+    joining::Welcome,
+    tail::Tail,
+};
+use crate::{Refused, Start, batch, lease::Lease, transfer, view::View};
+
+impl<P: Start> Group<P> {
+    /// Takes a member out of the group, this one or another. Only a leader whose lease holds is asked.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn remove(&mut self, lease: Lease, host: u16) -> Result<(), Refused> {
+        self.settle();
+        if !self.acts(lease) {
+            return Err(Refused::Fenced);
+        }
+        let epoch = self.current.as_ref().ok_or(Refused::Fenced)?;
+        if !epoch.leads() {
+            return Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) });
+        }
+        if epoch.view.place(host).is_none() {
+            return Err(Refused::NoMember { host });
+        }
+        self.admission.remove(host);
+        self.manage(lease);
+        Ok(())
+    }
+
+    /// Somebody wants to be let in, or is in and has no state.
+    pub(super) fn asked(&mut self, from: u16, asks: Asks) -> Result<(), DatagramError> {
+        let Some(epoch) = self.current.as_ref().filter(|epoch| self.standing == Standing::Member && epoch.leads())
+        else {
+            return Ok(());
+        };
+        if let Some(position) = asks.have.filter(|have| *have > self.position) {
+            return Err(DatagramError::Future { position, told: self.position });
+        }
+        let to = HostSet::from_iter([from]);
+        if epoch.view.holds(from, asks.incarnation) {
+            let (start, view) = (epoch.start, epoch.view.clone());
+            if let Some((from_position, decisions)) =
+                asks.have.and_then(|have| Some((have, self.tail.since(have, start)?)))
+            {
+                let Ok(decisions) = self.transfers.hold(decisions) else { return Ok(()) };
+                let old = self.kept[usize::from(from) - 1].replace(decisions);
+                if let Some(old) = old.filter(|old| *old != decisions) {
+                    self.transfers.forget(&old);
+                }
+                self.say(to, Control::Welcome { from: from_position, start, decisions, view });
+                return Ok(());
+            }
+        } else {
+            self.admission.asked(from, asks);
+            if asks.have.is_some_and(|have| have >= self.tail.reaches_from()) {
+                return Ok(());
+            }
+        }
+        match self.admission.base.filter(|base| base.position >= self.tail.reaches_from()) {
+            Some(Base { position, state }) => self.say(to, Control::Base { position, state }),
+            None => self.admission.wanted = true,
+        }
+        Ok(())
+    }
+
+    /// Whether the user's state is wanted, for somebody who joins: as it is after all that was told.
+    #[must_use]
+    pub fn wants_state(&self) -> bool {
+        self.admission.wanted && self.standing == Standing::Member
+    }
+
+    /// The user's state, after all that was told and nothing else.
+    ///
+    /// # Errors
+    /// It is longer than a payload may be, or than there is room for.
+    pub fn give_state(&mut self, state: Vec<u8>) -> Result<(), transfer::RoomError> {
+        self.admission.wanted = false;
+        let state = self.transfers.hold(state)?;
+        let base = Base { position: self.position, state };
+        if let Some(old) = self.admission.base.replace(base).filter(|old| old.state != state) {
+            self.transfers.forget(&old.state);
+        }
+        Ok(())
+    }
+
+    /// The state that the user has to put in place of its own, and after which position it is. To be asked after each call while
+    /// [`Standing::Joining`]; [`Group::installed`] says that it was done.
+    #[must_use]
+    pub fn poll_install(&self) -> Option<(u64, &[u8])> {
+        let (position, state) = self.joining.installable()?;
+        Some((position, self.transfers.get(&state)?))
+    }
+
+    /// The state of [`Group::poll_install`] is the user's now.
+    pub fn installed(&mut self) {
+        self.joining.installed(&mut self.transfers);
+        self.position = self.joining.have().unwrap_or(self.position);
+        self.ask();
+    }
+
+    pub(super) fn ask(&mut self) {
+        let up = (1..).zip(&self.up).filter(|(_, up)| **up != 0).map(|(host, _)| host);
+        let others: HostSet = up.collect::<HostSet>().and(self.config.hosts);
+        if !others.is_empty() {
+            self.say(others, Control::Join { have: self.joining.have() });
+        }
+    }
+
+    /// Proposes the next view, if there should be one.
+    pub(super) fn manage(&mut self, lease: Lease) {
+        if !self.may_answer(lease) || self.admission.closing || !self.again.is_empty() {
+            return;
+        }
+        let Some(epoch) = &self.current else { return };
+        let Some(view) = self.admission.next(&epoch.view, epoch.alive(), self.tail.reaches_from()) else { return };
+        // The setting has to suit so many.
+        if P::start(&self.config.setting, 1, HostSet::first(view.members().len())).is_err() {
+            return;
+        }
+        self.scratch.clear();
+        self.scratch.push(entry::VIEW);
+        view.write(&mut self.scratch);
+        self.admission.closing = self.propose_scratch().is_ok();
+    }
+
+    /// The epoch has ended: the next one.
+    pub(super) fn begin_next(&mut self, view: View) {
+        let Some(mut old) = self.current.take() else { return };
+        let again = &mut self.again;
+        old.protocol.close(&mut |batch| again.extend(batch::values(batch).map(<[u8]>::to_vec)));
+        let offered = &mut self.offered;
+        self.again.retain(|entry| match Entry::read(entry) {
+            Some(Entry::Value(_)) => !planted::is(Planted::DropsUndecided),
+            // New members lack it.
+            Some(Entry::Payload(identity)) => {
+                if !offered.contains(&identity) {
+                    offered.push(identity);
+                }
+                false
+            }
+            // A view that came too late is none.
+            _ => false,
+        });
+        self.previous = Some(old).filter(|_| !planted::is(Planted::LeavesLaggards));
+        self.admission.begun(&view);
+        self.begin(view, self.position);
+        self.sort_payloads();
+    }
+
+    /// Whoever has asked to be let in begins, if it has all that a member needs.
+    pub(super) fn enter(&mut self) {
+        let Some((welcome, decisions)) = self.joining.complete() else { return };
+        let Welcome { from, start, view, .. } = welcome;
+        (self.position, self.tail) = (from, Tail::new(from, self.config.tail_max));
+        self.catching = decisions;
+        if planted::is(Planted::JoinsWithout) {
+            (self.position, self.catching) = (start, VecDeque::new());
+        }
+        self.begin(view, start);
+    }
+
+    pub(super) fn begin(&mut self, view: View, start: u64) {
+        let Config { me, incarnation, .. } = self.config;
+        let epoch = view.holds(me, incarnation).then(|| Epoch::new(&self.config.setting, view, me, start));
+        // The leader has seen that the setting suits the view before it proposed it.
+        let Some(Ok(mut epoch)) = epoch else {
+            self.standing = Standing::Removed;
+            self.again.clear();
+            return;
+        };
+        for member in epoch.view.clone().members() {
+            if let Some(dead) = self.dead.get(usize::from(member.host) - 1) {
+                epoch.crashed(member.host, *dead);
+            }
+        }
+        self.current = Some(epoch);
+        self.standing = Standing::Member;
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What members and those who want to be tell each other. Little-endian, after the datagram's prefix:
+//!
+//! ```text
+//!  0 u8 kind
+//!  1 join:    u64 position of the state that it has, u64::MAX for none
+//!    base:    u64 position, identity of the state there
+//!    welcome: u64 position after which the decisions begin, u64 position of the last one before the view; identity of
+//!             those decisions; the view
+//!    dead:    u64 places in the view of those whom the sender holds dead; u8 1 if it asks for the receiver's, else 0
+//!    over:    nothing
+//! ```
+
+use fide_detector::HostSet;
+
+use super::datagram::DatagramError;
+use crate::{transfer::Identity, view::View};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Control {
+    /// "Let me in; I have the state at this position."
+    Join { have: Option<u64> },
+    /// "Begin with this state."
+    Base { position: u64, state: Identity },
+    /// "You are in: these decisions bring your state to where the view begins."
+    Welcome { from: u64, start: u64, decisions: Identity, view: View },
+    /// "These have crashed."
+    Dead { places: HostSet, asks: bool },
+    /// "That view is over, and you are not in the present one."
+    Over,
+}
+
+impl Control {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Join { have } => {
+                out.push(1);
+                out.extend_from_slice(&have.unwrap_or(u64::MAX).to_le_bytes());
+            }
+            Self::Base { position, state } => {
+                out.push(2);
+                out.extend_from_slice(&position.to_le_bytes());
+                state.write(out);
+            }
+            Self::Welcome { from, start, decisions, view } => {
+                out.push(3);
+                out.extend_from_slice(&from.to_le_bytes());
+                out.extend_from_slice(&start.to_le_bytes());
+                decisions.write(out);
+                view.write(out);
+            }
+            Self::Dead { places, asks } => {
+                out.push(4);
+                out.extend_from_slice(&places.0.to_le_bytes());
+                out.push(u8::from(*asks));
+            }
+            Self::Over => out.push(5),
+        }
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, DatagramError> {
+        let (&kind, content) = bytes.split_first().ok_or(DatagramError::Control { kind: 0, len: 0 })?;
+        let wrong = DatagramError::Control { kind, len: bytes.len() };
+        let number = |content: &[u8]| Some(u64::from_le_bytes(*content.first_chunk()?));
+        let identity = |content: &[u8]| Identity::read(content).ok();
+        let read = || match kind {
+            1 if content.len() == 8 => Some(Self::Join { have: number(content).filter(|have| *have != u64::MAX) }),
+            2 => Some(Self::Base { position: number(content)?, state: identity(content.get(8..)?)? }),
+            4 if content.len() == 9 && content[8] < 2 => {
+                Some(Self::Dead { places: HostSet(number(content)?), asks: content[8] == 1 })
+            }
+            5 if content.is_empty() => Some(Self::Over),
+            _ => None,
+        };
+        if kind != 3 {
+            return read().ok_or(wrong);
+        }
+        let (numbers, rest) = content.split_at_checked(16).ok_or(wrong.clone())?;
+        let (decisions, view) = rest.split_at_checked(Identity::LEN).ok_or(wrong.clone())?;
+        let (from, start) = number(numbers).zip(number(&numbers[8..])).ok_or(wrong.clone())?;
+        let decisions = identity(decisions).ok_or(wrong)?;
+        Ok(Self::Welcome { from, start, decisions, view: View::read(view)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Member;
+    use proptest::prelude::*;
+
+    fn any_control() -> impl Strategy<Value = Control> {
+        let identity = prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| Identity::of(&bytes));
+        let view = (1u32.., 1u16..=64, 1u32..)
+            .prop_map(|(number, host, incarnation)| View::new(number, &[Member { host, incarnation }]).unwrap());
+        prop_oneof![
+            prop::option::of(0..u64::MAX).prop_map(|have| Control::Join { have }),
+            (any::<u64>(), identity.clone()).prop_map(|(position, state)| Control::Base { position, state }),
+            (any::<u64>(), any::<u64>(), identity, view).prop_map(|(from, start, decisions, view)| Control::Welcome {
+                from,
+                start,
+                decisions,
+                view
+            }),
+            (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
+            Just(Control::Over),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(control in any_control()) {
+            let mut bytes = Vec::new();
+            control.write(&mut bytes);
+            prop_assert_eq!(Control::read(&bytes), Ok(control));
+            bytes.pop();
+            prop_assert!(Control::read(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_refused(kind in 0u8..7, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+            let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
+            if let Ok(control) = Control::read(&bytes) {
+                let mut again = Vec::new();
+                control.write(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a group's log has: each proposal of a batch begins with its kind.
+//!
+//! ```text
+//!  0 u8 kind: 0 a value, 1 a payload that was sent ahead (its identity), 2 the next view
+//!  1 its content
+//! ```
+
+use crate::{batch, transfer::Identity, view::View};
+
+pub(super) const VALUE: u8 = 0;
+pub(super) const PAYLOAD: u8 = 1;
+pub(super) const VIEW: u8 = 2;
+
+/// One thing decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// As it was proposed.
+    Value(&'a [u8]),
+    /// As it was sent ahead: [`super::Group::payload`] has it.
+    Payload(Identity),
+    /// From the next position on these are the members. Nothing follows it in its batch.
+    View(View),
+}
+
+impl<'a> Entry<'a> {
+    /// None if it is not one, which no member of this version proposes.
+    pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (kind, content) = bytes.split_first()?;
+        match *kind {
+            VALUE => Some(Self::Value(content)),
+            PAYLOAD => Identity::read(content).ok().map(Self::Payload),
+            VIEW => View::read(content).ok().map(Self::View),
+            _ => None,
+        }
+    }
+}
+
+/// What was decided at one position, in its order; empty where a gap was closed.
+pub fn entries(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    batch::values(value).filter_map(Entry::read)
+}
+
+/// The view that a decision ends with.
+pub(super) fn next_view(value: &[u8]) -> Option<View> {
+    batch::values(value).filter(|entry| entry.first() == Some(&VIEW)).find_map(|entry| View::read(&entry[1..]).ok())
+}

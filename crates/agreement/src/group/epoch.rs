@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A protocol among the members of one view.
+
+use fide_detector::HostSet;
+use fide_wire::MAX_HOSTS;
+
+use crate::{Start, view::View};
+
+/// Who has heard nothing for so many resends asks the others whether the view is still theirs.
+const QUIET_RESENDS: u32 = 16;
+
+/// The log from one change of members to the next.
+#[derive(Debug, Clone)]
+pub(super) struct Epoch<P> {
+    pub(super) protocol: P,
+    pub(super) view: View,
+    /// The last position before it.
+    pub(super) start: u64,
+    /// This host's.
+    place: u16,
+    /// Places of those who are known to have crashed.
+    dead: HostSet,
+    /// By place - 1: whom that member has said to hold dead.
+    known: Box<[HostSet]>,
+    /// Resends since anything was heard of these members.
+    quiet: u32,
+}
+
+impl<P: Start> Epoch<P> {
+    /// `me` is a member of the view.
+    pub(super) fn new(setting: &P::Setting, view: View, me: u16, start: u64) -> Result<Self, P::Error> {
+        let place = view.place(me).unwrap_or(1);
+        let protocol = P::start(setting, place, HostSet::first(view.members().len()))?;
+        let known = vec![HostSet::EMPTY; MAX_HOSTS].into_boxed_slice();
+        Ok(Self { protocol, view, start, place, dead: HostSet::EMPTY, known, quiet: 0 })
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.protocol.leader() == self.place
+    }
+
+    /// A host.
+    pub(super) fn leader(&self) -> Option<u16> {
+        Some(self.view.member(self.protocol.leader())?.host)
+    }
+
+    /// Places.
+    pub(super) fn alive(&self) -> HostSet {
+        HostSet::first(self.view.members().len()).minus(self.dead)
+    }
+
+    pub(super) fn dead(&self) -> HostSet {
+        self.dead
+    }
+
+    pub(super) fn others(&self) -> HostSet {
+        self.alive().minus(HostSet::from_iter([self.place]))
+    }
+
+    /// This incarnation, or a later one, is dead: is that news of a member?
+    pub(super) fn crashed(&mut self, host: u16, incarnation: u32) {
+        let Some(place) = self.view.place(host) else { return };
+        let dead = self.view.incarnation(host).is_some_and(|member| member <= incarnation);
+        if dead && place != self.place && !self.dead.contains(place) {
+            self.dead.insert(place);
+            self.protocol.crashed(place);
+        }
+    }
+
+    /// Something came of one of these members.
+    pub(super) fn heard(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// To be asked once for each resend: was nothing heard for so long that the others may have gone on without this member?
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.quiet += 1;
+        let quiet = self.quiet >= QUIET_RESENDS;
+        if quiet {
+            self.quiet = 0;
+        }
+        quiet
+    }
+
+    /// A member has said whom it holds dead; those of them that were not known here.
+    pub(super) fn note_dead(&mut self, from: u16, places: HostSet) -> HostSet {
+        let Some(place) = self.view.place(from) else { return HostSet::EMPTY };
+        self.known[usize::from(place) - 1] = places;
+        places.and(self.others())
+    }
+
+    /// Hosts that have not said that they know whom this member holds dead.
+    pub(super) fn untold(&self) -> Option<HostSet> {
+        let lacks = |place: &u16| !self.dead.minus(self.known[usize::from(*place) - 1]).is_empty();
+        let places: HostSet = self.others().iter().filter(lacks).collect();
+        (!places.is_empty()).then(|| self.view.hosts_of(places))
+    }
+}

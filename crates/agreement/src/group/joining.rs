@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The way into a group, as the one that wants in has it.
+//!
+//! ```text
+//!  join ──► base: a state, fetched and handed to the user ──► join, with its position ──► (the members agree on a view with it)
+//!                                                                   ──► welcome: the decisions since, fetched ──► member
+//! ```
+//!
+//! Whatever is lost is asked for again; whoever was asked and dies, or has thrown away what it promised, is left for another.
+
+use std::collections::VecDeque;
+
+use crate::{
+    batch,
+    transfer::{Identity, Transfers},
+    view::View,
+};
+
+use super::entry::{Entry, entries};
+
+/// A view with this host in it.
+#[derive(Debug, Clone)]
+pub(super) struct Welcome {
+    pub(super) by: u16,
+    /// The decisions are those after this position.
+    pub(super) from: u64,
+    /// Up to this one, the last before the view.
+    pub(super) start: u64,
+    pub(super) decisions: Identity,
+    pub(super) view: View,
+}
+
+#[derive(Debug, Clone)]
+struct Base {
+    by: u16,
+    position: u64,
+    state: Identity,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Joining {
+    have: Option<u64>,
+    base: Option<Base>,
+    /// The base is here, and the user was not given it yet.
+    install: bool,
+    welcome: Option<Welcome>,
+    /// Payloads that the welcome's decisions name and that are not here.
+    lacks: Vec<Identity>,
+    decisions: Option<VecDeque<Vec<u8>>>,
+}
+
+impl Joining {
+    pub(super) fn have(&self) -> Option<u64> {
+        self.have
+    }
+
+    /// Somebody offers a state.
+    pub(super) fn offered(&mut self, by: u16, position: u64, state: Identity, transfers: &mut Transfers) {
+        let newer = self.have.is_none_or(|have| position > have);
+        if self.base.is_none() && self.welcome.is_none() && newer && transfers.fetch(state, by).is_ok() {
+            self.base = Some(Base { by, position, state });
+        }
+    }
+
+    /// Somebody says that this host is in.
+    pub(super) fn welcomed(&mut self, welcome: Welcome, transfers: &mut Transfers) {
+        let fits = self.welcome.is_none() && self.have == Some(welcome.from) && self.base.is_none();
+        if fits && transfers.fetch(welcome.decisions, welcome.by).is_ok() {
+            self.welcome = Some(welcome);
+        }
+    }
+
+    /// A payload is here.
+    pub(super) fn arrived(&mut self, identity: &Identity, transfers: &mut Transfers) {
+        if self.base.as_ref().is_some_and(|base| base.state == *identity) {
+            self.install = true;
+        }
+        self.lacks.retain(|lacking| lacking != identity);
+        let Some(welcome) = self.welcome.clone().filter(|_| self.decisions.is_none()) else { return };
+        if welcome.decisions != *identity {
+            return;
+        }
+        let Some(bytes) = transfers.get(identity) else { return };
+        let decisions: VecDeque<Vec<u8>> = batch::values(bytes).map(<[u8]>::to_vec).collect();
+        transfers.forget(identity);
+        if welcome.from + decisions.len() as u64 != welcome.start {
+            // Not what was promised: asked for again.
+            self.begin_again();
+            return;
+        }
+        for entry in decisions.iter().flat_map(|value| entries(value)) {
+            if let Entry::Payload(payload) = entry
+                && transfers.get(&payload).is_none()
+                && !self.lacks.contains(&payload)
+            {
+                if transfers.fetch(payload, welcome.by).is_err() {
+                    self.begin_again();
+                    return;
+                }
+                self.lacks.push(payload);
+            }
+        }
+        self.decisions = Some(decisions);
+    }
+
+    /// With the welcome: another member will give it.
+    fn begin_again(&mut self) {
+        (self.welcome, self.decisions) = (None, None);
+        self.lacks.clear();
+    }
+
+    /// Who was asked has none of it.
+    pub(super) fn missing(&mut self, identity: &Identity) {
+        if self.base.as_ref().is_some_and(|base| base.state == *identity) && !self.install {
+            self.base = None;
+        }
+        let lacks = self.lacks.contains(identity);
+        if lacks || self.welcome.as_ref().is_some_and(|welcome| welcome.decisions == *identity) {
+            self.begin_again();
+        }
+    }
+
+    /// A host has died: what it was asked for does not come.
+    pub(super) fn crashed(&mut self, host: u16) {
+        if !self.install && self.base.as_ref().is_some_and(|base| base.by == host) {
+            self.base = None;
+        }
+        let complete = self.decisions.is_some() && self.lacks.is_empty();
+        if !complete && self.welcome.as_ref().is_some_and(|welcome| welcome.by == host) {
+            self.begin_again();
+        }
+    }
+
+    /// The state that the user has to take as its own.
+    pub(super) fn installable(&self) -> Option<(u64, Identity)> {
+        self.base.as_ref().filter(|_| self.install).map(|base| (base.position, base.state))
+    }
+
+    pub(super) fn installed(&mut self, transfers: &mut Transfers) {
+        self.install = false;
+        if let Some(base) = self.base.take() {
+            transfers.forget(&base.state);
+            self.have = Some(base.position);
+        }
+    }
+
+    /// All is here that a member needs.
+    pub(super) fn complete(&mut self) -> Option<(Welcome, VecDeque<Vec<u8>>)> {
+        if !self.lacks.is_empty() || self.decisions.is_none() {
+            return None;
+        }
+        Some((self.welcome.take()?, self.decisions.take()?))
+    }
+}

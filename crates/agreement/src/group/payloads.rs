@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Payloads: offered, agreed on, kept as long as a decision that is kept names them.
+
+use super::{Group, entry};
+use crate::{
+    Refused, Start,
+    lease::Lease,
+    transfer::{self, Identity},
+};
+
+impl<P: Start> Group<P> {
+    /// A payload of any length up to the limit. It is sent to all members, and decided once all that live have it: told as
+    /// [`Entry::Payload`]. Only a leader whose lease holds is asked.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn propose_payload(&mut self, lease: Lease, payload: Vec<u8>) -> Result<Identity, Refused> {
+        self.settle();
+        if !self.acts(lease) {
+            return Err(Refused::Fenced);
+        }
+        let epoch = self.current.as_ref().ok_or(Refused::Fenced)?;
+        if !epoch.leads() {
+            return Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) });
+        }
+        let to = epoch.view.hosts_of(epoch.others());
+        let identity = self.transfers.offer(payload, to)?;
+        self.offered.push(identity);
+        self.pump();
+        Ok(identity)
+    }
+
+    /// A payload that a decision names. It is there at least until the next call after that decision.
+    #[must_use]
+    pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
+        self.transfers.get(identity)
+    }
+
+    /// A payload of this member that another does not take, and why. It is not proposed.
+    pub fn poll_refused(&mut self) -> Option<(u16, Identity, transfer::Reason)> {
+        let (host, identity, reason) = self.transfers.poll_refused()?;
+        self.offered.retain(|offered| *offered != identity);
+        self.transfers.forget(&identity);
+        Some((host, identity, reason))
+    }
+
+    /// What this member has offered, the members of the new view have to have. What only those had offered who are gone, and no
+    /// decision names, nobody will propose any more.
+    pub(super) fn sort_payloads(&mut self) {
+        let Some(epoch) = &self.current else { return };
+        let members = epoch.view.hosts_of(epoch.others());
+        for identity in &self.offered {
+            // It is held: it was offered before.
+            let _ = self.transfers.offer_again(identity, members);
+        }
+        let base = self.admission.base.map(|base| base.state);
+        let needed = |identity: &Identity| {
+            self.tail.names(identity)
+                || self.offered.contains(identity)
+                || base == Some(*identity)
+                || self.kept.contains(&Some(*identity))
+        };
+        let held = self.transfers.held();
+        let lost = held.filter(|(identity, by)| by.and(members).is_empty() && !needed(identity));
+        let lost: Vec<Identity> = lost.map(|(identity, _)| *identity).collect();
+        // A leader that was a view ahead may have proposed it in this one, and crashed since.
+        for identity in lost.iter().filter(|identity| self.doomed.contains(identity)) {
+            self.transfers.forget(identity);
+        }
+        self.doomed = lost;
+    }
+
+    /// What follows from payloads that are here, or are not, and from there being room again.
+    pub(super) fn pump(&mut self) {
+        while let Some(identity) = self.transfers.poll_spread() {
+            if let Some(at) = self.offered.iter().position(|offered| *offered == identity) {
+                self.offered.remove(at);
+                let mut entry = vec![entry::PAYLOAD];
+                identity.write(&mut entry);
+                self.again.push_back(entry);
+            }
+        }
+        while let Some(identity) = self.transfers.poll_arrived() {
+            self.joining.arrived(&identity, &mut self.transfers);
+        }
+        while let Some(identity) = self.transfers.poll_missing() {
+            self.joining.missing(&identity);
+        }
+        self.enter();
+        while !self.admission.closing
+            && let Some(entry) = self.again.pop_front()
+        {
+            self.scratch.clone_from(&entry);
+            if self.propose_scratch() == Err(Refused::Full) {
+                self.again.push_front(entry);
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What comes from other hosts, and what is sent to them.
+
+use fide_detector::HostSet;
+
+use super::{
+    Config, Group, Standing,
+    admission::Asks,
+    control::Control,
+    datagram::{DatagramError, Kind, Prefix},
+    joining::Welcome,
+};
+use crate::{
+    Start,
+    message::Message,
+    view::{Member, View},
+};
+
+impl<P: Start> Group<P> {
+    /// A datagram has come from a host.
+    ///
+    /// # Errors
+    /// [`DatagramError`]; nothing has changed.
+    pub fn receive(&mut self, from: u16, datagram: &[u8]) -> Result<(), DatagramError> {
+        self.settle();
+        if self.standing.is_over() {
+            return Err(DatagramError::Stopped);
+        }
+        let (prefix, message) = Prefix::read(datagram)?;
+        let (group, mine) = (self.config.group, self.config.incarnation);
+        if prefix.group != group {
+            return Err(DatagramError::OtherGroup { got: prefix.group, want: group });
+        }
+        if from == self.config.me || !self.config.hosts.contains(from) {
+            return Err(DatagramError::Stranger { host: from });
+        }
+        if prefix.receiver != mine {
+            return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
+        }
+        if prefix.kind == Kind::Protocol {
+            return self.receive_protocol(from, &prefix, message);
+        }
+        let up = self.up[usize::from(from) - 1];
+        if prefix.sender != up {
+            return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want: up });
+        }
+        match prefix.kind {
+            Kind::Transfer => self.transfers.receive(from, message)?,
+            _ => self.receive_control(from, &prefix, Control::read(message)?)?,
+        }
+        self.pump();
+        Ok(())
+    }
+
+    pub(super) fn receive_protocol(&mut self, from: u16, prefix: &Prefix, message: &[u8]) -> Result<(), DatagramError> {
+        let mut epochs = self.current.iter_mut().chain(&mut self.previous);
+        let Some(epoch) = epochs.find(|epoch| epoch.view.number() == prefix.view) else {
+            return Err(self.other_view(from, prefix));
+        };
+        let place = epoch.view.place(from).ok_or(DatagramError::Stranger { host: from })?;
+        let want = epoch.view.incarnation(from).unwrap_or(0);
+        if prefix.sender != want {
+            return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want });
+        }
+        epoch.heard();
+        Ok(epoch.protocol.receive(place, &Message::read(message)?)?)
+    }
+
+    /// Somebody speaks of a view that is neither this one nor the one before. Whoever is in none any more is told so.
+    pub(super) fn other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
+        let here = self.view().map_or(0, View::number);
+        let is_in = self.current.as_ref().is_some_and(|epoch| epoch.view.holds(from, prefix.sender));
+        if prefix.view < here && !is_in {
+            self.say(HostSet::from_iter([from]), Control::Over);
+        }
+        DatagramError::OtherView { got: prefix.view, here }
+    }
+
+    pub(super) fn receive_control(
+        &mut self,
+        from: u16,
+        prefix: &Prefix,
+        control: Control,
+    ) -> Result<(), DatagramError> {
+        match control {
+            Control::Join { have } => self.asked(from, Asks { incarnation: prefix.sender, have })?,
+            Control::Base { position, state } if self.standing == Standing::Joining => {
+                self.joining.offered(from, position, state, &mut self.transfers);
+            }
+            Control::Welcome { from: after, start, decisions, view }
+                if self.standing == Standing::Joining && view.holds(self.config.me, self.config.incarnation) =>
+            {
+                let welcome = Welcome { by: from, from: after, start, decisions, view };
+                self.joining.welcomed(welcome, &mut self.transfers);
+            }
+            Control::Dead { places, asks } => {
+                let served = self.previous.as_ref().is_some_and(|epoch| epoch.view.number() == prefix.view);
+                let current = self.current.as_mut().filter(|epoch| epoch.view.number() == prefix.view);
+                let Some(epoch) = current.filter(|epoch| epoch.view.holds(from, prefix.sender)) else {
+                    return if served { Ok(()) } else { Err(self.other_view(from, prefix)) };
+                };
+                epoch.heard();
+                let news = epoch.note_dead(from, places);
+                let members: Vec<_> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
+                // Of those that it has met the detector tells, and cares that of two members one at most is told that the other
+                // is gone.
+                let met = |member: &Member| self.up[usize::from(member.host) - 1] == member.incarnation;
+                let strangers: Vec<Member> = members.into_iter().filter(|member| !met(member)).collect();
+                for member in strangers {
+                    self.crashed(member.host, member.incarnation);
+                }
+                if asks && let Some(epoch) = &self.current {
+                    let answer = Control::Dead { places: epoch.dead(), asks: false };
+                    self.say(HostSet::from_iter([from]), answer);
+                }
+            }
+            Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
+                self.standing = Standing::Removed;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn say(&mut self, to: HostSet, control: Control) {
+        // Places are those of the view in which they were meant.
+        let view = self.view().map_or(0, View::number);
+        self.out.push_back((to, view, control));
+    }
+
+    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::address`] writes it); to whom.
+    pub fn poll_transmit(&mut self, datagram: &mut Vec<u8>) -> Option<HostSet> {
+        self.settle();
+        if self.standing.is_over() {
+            return None;
+        }
+        let Config { group, incarnation: sender, .. } = self.config;
+        let view = self.view().map_or(0, View::number);
+        let prefix = Prefix { group, sender, receiver: 0, view, kind: Kind::Control };
+        datagram.clear();
+        if let Some((to, view, control)) = self.out.pop_front() {
+            Prefix { view, ..prefix }.write(datagram);
+            control.write(datagram);
+            return Some(to);
+        }
+        for epoch in self.current.iter_mut().chain(&mut self.previous) {
+            if let Some((places, message)) = epoch.protocol.poll_transmit() {
+                Prefix { view: epoch.view.number(), kind: Kind::Protocol, ..prefix }.write(datagram);
+                message.write(datagram);
+                return Some(epoch.view.hosts_of(places));
+            }
+        }
+        let to = self.transfers.poll_transmit(&mut self.scratch)?;
+        Prefix { kind: Kind::Transfer, ..prefix }.write(datagram);
+        datagram.extend_from_slice(&self.scratch);
+        Some(to)
+    }
+
+    /// Writes for whom a datagram is.
+    pub fn address(&self, datagram: &mut [u8], to: u16) {
+        let Ok((prefix, _)) = Prefix::read(datagram) else { return };
+        let mut epochs = self.current.iter().chain(&self.previous);
+        let of_view =
+            epochs.find(|epoch| epoch.view.number() == prefix.view).and_then(|epoch| epoch.view.incarnation(to));
+        let up = self.up.get(usize::from(to).wrapping_sub(1)).copied().unwrap_or(0);
+        let incarnation = if prefix.kind == Kind::Protocol { of_view.unwrap_or(0) } else { up };
+        Prefix::address(datagram, incarnation);
+    }
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last decisions: what somebody lacks whose state is a little older.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::entry::{Entry, entries};
+use crate::{batch, transfer::Identity};
+
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    value: Vec<u8>,
+    /// Bytes of the value as [`Tail::since`] gives it, and of the payloads that it names.
+    weight: u64,
+}
+
+/// The values of the last positions, as many as there is room for.
+#[derive(Debug, Clone)]
+pub(super) struct Tail {
+    /// Position of the last one.
+    last: u64,
+    values: VecDeque<Kept>,
+    weight: u64,
+    weight_max: u64,
+    spare: Vec<Vec<u8>>,
+    /// How often the values name a payload.
+    names: BTreeMap<Identity, u32>,
+    unnamed: Vec<Identity>,
+}
+
+impl Tail {
+    /// `weight_max`: bytes of values and of payloads; what [`Tail::since`] gives is no longer.
+    pub(super) fn new(last: u64, weight_max: u64) -> Self {
+        Self {
+            last,
+            values: VecDeque::new(),
+            weight: 0,
+            weight_max,
+            spare: Vec::new(),
+            names: BTreeMap::new(),
+            unnamed: Vec::new(),
+        }
+    }
+
+    /// States at this position or later can be brought up to date.
+    pub(super) fn reaches_from(&self) -> u64 {
+        self.last - self.values.len() as u64
+    }
+
+    pub(super) fn names(&self, identity: &Identity) -> bool {
+        self.names.contains_key(identity)
+    }
+
+    /// Payloads that the values have named, and do not any more. Taken out.
+    pub(super) fn unnamed(&mut self) -> impl Iterator<Item = Identity> {
+        self.unnamed.drain(..)
+    }
+
+    /// The next decision. The oldest make room for it.
+    pub(super) fn push(&mut self, value: &[u8]) {
+        self.last += 1;
+        let written_len = (batch::PREFIX_LEN + value.len()) as u64;
+        let mut kept = Kept { value: self.spare.pop().unwrap_or_default(), weight: written_len };
+        kept.value.extend_from_slice(value);
+        for entry in entries(value) {
+            if let Entry::Payload(identity) = entry {
+                kept.weight = kept.weight.saturating_add(identity.len);
+                *self.names.entry(identity).or_default() += 1;
+            }
+        }
+        self.weight = self.weight.saturating_add(kept.weight);
+        self.values.push_back(kept);
+        while self.weight > self.weight_max {
+            let Some(old) = self.values.pop_front() else { break };
+            self.weight -= old.weight;
+            self.forget(old.value);
+        }
+    }
+
+    fn forget(&mut self, mut value: Vec<u8>) {
+        for entry in entries(&value) {
+            if let Entry::Payload(identity) = entry
+                && let Some(count) = self.names.get_mut(&identity)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.names.remove(&identity);
+                    self.unnamed.push(identity);
+                }
+            }
+        }
+        value.clear();
+        self.spare.push(value);
+    }
+
+    /// The decisions after `position`, up to `until`, as a batch; none if they are not all there.
+    pub(super) fn since(&self, position: u64, until: u64) -> Option<Vec<u8>> {
+        let (skip, count) = (position.checked_sub(self.reaches_from())?, until.checked_sub(position)?);
+        if until > self.last {
+            return None;
+        }
+        let (skip, count) = (usize::try_from(skip).ok()?, usize::try_from(count).ok()?);
+        let mut out = Vec::new();
+        for kept in self.values.iter().skip(skip).take(count) {
+            batch::push(&mut out, &kept.value, usize::MAX);
+        }
+        Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::entry;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_last_are_there_in_their_order(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..40), max in 0u64..200) {
+            let mut tail = Tail::new(100, max);
+            for value in &values {
+                tail.push(value);
+            }
+            let last = 100 + values.len() as u64;
+            let from = tail.reaches_from();
+            let kept: usize = values[(from - 100) as usize..].iter().map(|value| value.len() + batch::PREFIX_LEN).sum();
+            prop_assert!(from >= 100 && kept as u64 <= max);
+            prop_assert_eq!(tail.since(from.wrapping_sub(1), last), None);
+            prop_assert_eq!(tail.since(from, last + 1), None);
+            for position in from..=last {
+                let batch = tail.since(position, last).unwrap();
+                let want: Vec<&[u8]> = values[(position - 100) as usize..].iter().map(Vec::as_slice).collect();
+                prop_assert_eq!(batch::values(&batch).collect::<Vec<_>>(), want);
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_is_given_up_with_the_last_decision_that_names_it() {
+        let value = |payload: &[u8]| {
+            let mut entry = vec![entry::PAYLOAD];
+            Identity::of(payload).write(&mut entry);
+            let mut batch = Vec::new();
+            batch::push(&mut batch, &entry, usize::MAX);
+            batch
+        };
+        let (long, short) = (Identity::of(&[7; 1000]), Identity::of(b"x"));
+        let mut tail = Tail::new(0, 1200);
+        tail.push(&value(&[7; 1000]));
+        tail.push(&value(b"x"));
+        assert!(tail.names(&long) && tail.names(&short));
+        tail.push(&value(&[7; 1000]));
+        assert_eq!((tail.unnamed().count(), tail.reaches_from()), (0, 1), "named again");
+        tail.push(&value(&[8; 1100]));
+        assert_eq!(tail.unnamed().collect::<Vec<_>>(), [short, long]);
+    }
+}

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Groups over links that lose nothing; over others, by seed, in the simulator.
+
+use std::collections::BTreeMap;
+
+use fide_detector::{Evidence, VerdictKind, Via};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Agreement, Hsuc, Links, hsuc::Setting, message::Message, view::Member};
+use control::Control;
+use datagram::{Kind, Prefix};
+
+const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
+const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
+const PAYLOAD_MAX: u64 = 64 << 20;
+
+fn member(host: u16, incarnation: u32) -> Member {
+    Member { host, incarnation }
+}
+
+fn config(me: u16, incarnation: u32) -> Config<Setting> {
+    Config {
+        group: 7,
+        me,
+        incarnation,
+        hosts: HostSet::first(5),
+        setting: Setting { window: 2, value_max: 256, links: Links::Lossy },
+        tail_max: 1 << 20,
+        transfer: transfer::Config {
+            me,
+            chunk_max: 60_000,
+            payload_max: PAYLOAD_MAX,
+            held_max: 2 * PAYLOAD_MAX,
+            wants_max: 32,
+            arriving_max: 8,
+        },
+    }
+}
+
+fn verdict(host: u16, incarnation: u32) -> Event {
+    let evidence = Evidence {
+        observer: 2,
+        via: Via::Timeout,
+        decided_ns: 0,
+        last_seq: 0,
+        last_rx_ns: [0; 2],
+        timeout_ns: 0,
+        at_ns: 0,
+        own_stalls: 0,
+        withheld: 0,
+        votes: HostSet::EMPTY,
+        superseded_by: 0,
+        piggybacks_lost: 0,
+    };
+    Event::Verdict(Verdict { id: 1, host, slot: HOST_SLOT, incarnation, kind: VerdictKind::HostSilent, evidence })
+}
+
+/// A group and the links between its hosts; a user's state is all that it was told.
+struct World {
+    members: BTreeMap<u16, (Group<Hsuc>, Vec<u8>)>,
+    refused: Vec<DatagramError>,
+}
+
+impl World {
+    /// Hosts 1 to `count` found a group, each as incarnation 10 times its id.
+    fn of(count: u16) -> Self {
+        let members: Vec<Member> = (1..=count).map(|host| member(host, 10 * u32::from(host))).collect();
+        let view = View::new(1, &members).unwrap();
+        let found = |host: &Member| Group::found(config(host.host, host.incarnation), view.clone()).unwrap();
+        let members = members.iter().map(|host| (host.host, (found(host), Vec::new()))).collect();
+        let mut world = Self { members, refused: Vec::new() };
+        world.meet();
+        world
+    }
+
+    fn meet(&mut self) {
+        let up: Vec<(u16, u32)> =
+            self.members.iter().map(|(host, (group, _))| (*host, group.config.incarnation)).collect();
+        for (group, _) in self.members.values_mut() {
+            up.iter().for_each(|(host, incarnation)| group.up(*host, *incarnation));
+        }
+    }
+
+    fn group(&mut self, host: u16) -> &mut Group<Hsuc> {
+        &mut self.members.get_mut(&host).unwrap().0
+    }
+
+    fn state(&self, host: u16) -> String {
+        String::from_utf8(self.members[&host].1.clone()).unwrap()
+    }
+
+    fn joins(&mut self, host: u16, incarnation: u32) {
+        self.members.insert(host, (Group::join(config(host, incarnation)).unwrap(), b"of another life".to_vec()));
+        self.meet();
+    }
+
+    fn dies(&mut self, host: u16) {
+        let (gone, _) = self.members.remove(&host).unwrap();
+        for (group, _) in self.members.values_mut() {
+            group.detected(&verdict(host, gone.config.incarnation));
+        }
+    }
+
+    /// Datagrams that wait at a host, each with its receiver.
+    fn sent(&mut self, host: u16) -> Vec<(u16, Vec<u8>)> {
+        let mut sent = Vec::new();
+        let (mut bytes, group) = (Vec::new(), self.group(host));
+        while let Some(to) = group.poll_transmit(&mut bytes) {
+            for to in to.iter() {
+                group.address(&mut bytes, to);
+                sent.push((to, bytes.clone()));
+            }
+        }
+        sent
+    }
+
+    fn tell(&mut self, host: u16) {
+        let (group, state) = self.members.get_mut(&host).unwrap();
+        if let Some((_, bytes)) = group.poll_install() {
+            *state = bytes.to_vec();
+            group.installed();
+        }
+        while let Some(value) = group.poll_decision(HELD).map(|decision| decision.value.to_vec()) {
+            for entry in entries(&value) {
+                match entry {
+                    Entry::Value(value) => state.extend_from_slice(value),
+                    Entry::Payload(identity) => {
+                        let payload = group.payload(&identity).expect("a decision has what it names");
+                        state.extend_from_slice(format!("[{}]", payload.len()).as_bytes());
+                    }
+                    Entry::View(_) => {}
+                }
+            }
+        }
+        if group.wants_state() {
+            group.give_state(state.clone()).unwrap();
+        }
+    }
+
+    /// Until nothing is under way; whether anything was.
+    fn settle(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let hosts: Vec<u16> = self.members.keys().copied().collect();
+            let mut sent = Vec::new();
+            for host in hosts {
+                self.tell(host);
+                sent.extend(self.sent(host).into_iter().map(|(to, bytes)| (host, to, bytes)));
+            }
+            if sent.is_empty() {
+                return any;
+            }
+            any = true;
+            for (from, to, bytes) in sent {
+                if let Some((group, _)) = self.members.get_mut(&to)
+                    && let Err(error) = group.receive(from, &bytes)
+                {
+                    self.refused.push(error);
+                }
+            }
+        }
+    }
+
+    /// As time passes.
+    fn run(&mut self) {
+        for _ in 0..12 {
+            self.settle();
+            self.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        }
+        self.settle();
+    }
+
+    fn writes(&mut self, host: u16, text: &str) {
+        assert_eq!(self.group(host).propose(HELD, text.as_bytes()), Ok(()));
+        self.settle();
+    }
+
+    fn members_of(&mut self, host: u16) -> Vec<u16> {
+        self.group(host).view().unwrap().members().iter().map(|member| member.host).collect()
+    }
+}
+
+#[test]
+fn without_a_lease_nothing_is_told_or_answered_and_nothing_is_lost() {
+    let mut world = World::of(2);
+    assert_eq!(world.group(1).propose(RUN_OUT, b"x"), Err(Refused::Fenced));
+    world.group(1).propose(HELD, b"x").unwrap();
+    for (_, proposal) in world.sent(1) {
+        world.group(2).receive(1, &proposal).unwrap();
+    }
+    for (_, ack) in world.sent(2) {
+        world.group(1).receive(2, &ack).unwrap();
+    }
+    assert_eq!(world.group(1).poll_decision(RUN_OUT), None);
+    // It is decided, and the other may have told it by now.
+    assert!(!world.group(1).may_answer(HELD));
+    assert_eq!(world.group(1).poll_decision(HELD).unwrap().instance, 1);
+    assert!(world.group(1).may_answer(HELD) && !world.group(1).may_answer(RUN_OUT));
+}
+
+#[test]
+fn what_is_not_from_a_member_to_a_member_is_refused_and_changes_nothing() {
+    let mut world = World::of(2);
+    world.group(1).propose(HELD, b"x").unwrap();
+    let [(2, good)] = &world.sent(1)[..] else { panic!("one proposal for host 2") };
+    let good = good.clone();
+    let changed = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let group = world.group(2);
+    let mut refused = |from: u16, bytes: &[u8]| group.receive(from, bytes).unwrap_err();
+    assert_eq!(refused(1, &good[..23]), DatagramError::Length { len: 23 });
+    assert_eq!(refused(1, &changed(0)), DatagramError::OtherGroup { got: 6, want: 7 });
+    assert_eq!(refused(1, &changed(8)), DatagramError::OtherIncarnation { host: 1, got: 11, want: 10 });
+    assert_eq!(refused(1, &changed(12)), DatagramError::NotMine { got: 21, want: 20 });
+    assert_eq!(refused(1, &changed(17)), DatagramError::OtherView { got: 257, here: 1 });
+    assert_eq!(refused(1, &changed(20)), DatagramError::Kind { kind: 0 });
+    assert_eq!(refused(1, &changed(21)), DatagramError::Kind { kind: 1 });
+    assert_eq!(refused(9, &good), DatagramError::Stranger { host: 9 });
+    assert_eq!(refused(2, &good), DatagramError::Stranger { host: 2 });
+    assert_eq!(refused(3, &good), DatagramError::Stranger { host: 3 });
+    assert_eq!(world.sent(2), [], "nobody has answered");
+    assert_eq!(world.group(2).receive(1, &good), Ok(()));
+}
+
+#[test]
+fn another_incarnation_is_another_member() {
+    let mut world = World::of(2);
+    world.group(2).detected(&verdict(1, 9));
+    assert_eq!(world.group(2).leader(), Some(1), "that was another");
+    world.group(2).detected(&verdict(1, 10));
+    assert_eq!(world.group(2).leader(), Some(2));
+}
+
+#[test]
+fn who_is_excluded_stops() {
+    let mut world = World::of(2);
+    world.group(1).propose(HELD, b"x").unwrap();
+    world.group(1).detected(&Event::Excluded { by: 2, incarnation: 9 });
+    assert_eq!(world.group(1).standing(), Standing::Member);
+    world.group(1).detected(&Event::Excluded { by: 2, incarnation: 10 });
+    assert_eq!(world.group(1).standing(), Standing::Excluded);
+    assert!(!world.group(1).may_answer(HELD));
+    assert_eq!(world.sent(1), []);
+    assert_eq!(world.group(1).receive(2, &[0; 40]), Err(DatagramError::Stopped));
+}
+
+#[test]
+fn who_comes_back_takes_over_the_state_and_what_was_decided_since() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    world.dies(1);
+    world.writes(2, "b");
+    world.joins(1, 11);
+    world.run();
+    assert_eq!(world.group(1).standing(), Standing::Member);
+    assert_eq!(world.members_of(2), [2, 3, 1], "who joins comes last");
+    assert_eq!((world.group(1).leader(), world.group(2).leader()), (Some(2), Some(2)));
+    world.writes(2, "c");
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc", "abc", "abc"]);
+    // It counts: nothing is decided without it.
+    world.dies(2);
+    world.dies(3);
+    world.writes(1, "d");
+    assert_eq!(world.state(1), "abcd");
+}
+
+#[test]
+fn a_group_grows_and_shrinks_while_it_runs() {
+    let mut world = World::of(1);
+    world.writes(1, "a");
+    for host in 2..=4 {
+        world.joins(host, 40);
+        world.writes(1, "b");
+        world.run();
+        assert_eq!(world.state(host), world.state(1));
+    }
+    assert_eq!(world.group(2).remove(HELD, 3), Err(Refused::NotLeader { leader: 1 }));
+    assert_eq!(world.group(1).remove(HELD, 5), Err(Refused::NoMember { host: 5 }));
+    assert_eq!(world.group(1).remove(HELD, 3), Ok(()));
+    assert_eq!(world.group(1).propose(HELD, b"x"), Err(Refused::Changing));
+    world.run();
+    assert_eq!((world.members_of(1), world.group(3).standing()), (vec![1, 2, 4], Standing::Removed));
+    // The leader itself.
+    assert_eq!(world.group(1).remove(HELD, 1), Ok(()));
+    world.run();
+    assert_eq!((world.members_of(2), world.group(1).standing()), (vec![2, 4], Standing::Removed));
+    world.writes(2, "c");
+    assert_eq!((world.state(2), world.state(4)), ("abbbc".to_owned(), "abbbc".to_owned()));
+}
+
+#[test]
+fn who_gives_a_state_may_crash_meanwhile() {
+    for steps in 0..12 {
+        let mut world = World::of(3);
+        world.writes(1, "a");
+        world.joins(4, 40);
+        for _ in 0..steps {
+            for host in [1, 2, 3, 4] {
+                world.tell(host);
+                for (to, bytes) in world.sent(host) {
+                    let _ = world.group(to).receive(host, &bytes);
+                }
+            }
+            world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        }
+        world.dies(1);
+        world.run();
+        assert_eq!(world.group(4).standing(), Standing::Member, "after {steps} steps");
+        world.writes(2, "b");
+        assert_eq!([2, 3, 4].map(|host| world.state(host)), ["ab", "ab", "ab"], "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_new_member_is_told_of_crashes_that_it_cannot_know_of() {
+    let mut world = World::of(3);
+    // Nobody has been told of it yet, and the new member never hears of this host.
+    world.members.remove(&3).unwrap();
+    world.members.insert(4, (Group::join(config(4, 40)).unwrap(), Vec::new()));
+    for (host, other, incarnation) in [(4, 1, 10), (4, 2, 20), (1, 4, 40), (2, 4, 40)] {
+        world.group(host).up(other, incarnation);
+    }
+    // The old view decides on the new one without host 3, which is still thought to live when the new one begins.
+    let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30), member(4, 40)]).unwrap();
+    for host in [1, 2] {
+        world.group(host).begin_next(view.clone());
+    }
+    world.run();
+    assert_eq!(world.group(4).standing(), Standing::Member);
+    // Nobody changes the view meanwhile.
+    world.group(1).admission.closing = true;
+    world.group(1).detected(&verdict(3, 30));
+    world.run();
+    for host in [1, 2] {
+        world.members.remove(&host);
+        world.group(4).detected(&verdict(host, u32::from(host) * 10));
+    }
+    world.writes(4, "alone");
+    assert_eq!(world.state(4), "alone");
+}
+
+#[test]
+fn what_was_said_in_a_view_is_of_that_view() {
+    let mut world = World::of(3);
+    world.group(1).say(HostSet::from_iter([2]), Control::Dead { places: HostSet::from_iter([1]), asks: false });
+    world.group(1).begin_next(View::new(2, &[member(2, 20), member(1, 10)]).unwrap());
+    let (to, bytes) = world.sent(1).remove(0);
+    let (prefix, message) = Prefix::read(&bytes).unwrap();
+    assert_eq!((to, prefix.view, message[0]), (2, 1, 4));
+}
+
+#[test]
+fn a_state_of_the_future_is_of_another_log() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    let prefix = Prefix { group: 7, sender: 30, receiver: 10, view: 0, kind: Kind::Control };
+    let mut bytes = Vec::new();
+    prefix.write(&mut bytes);
+    Control::Join { have: Some(2) }.write(&mut bytes);
+    assert_eq!(world.group(1).receive(3, &bytes), Err(DatagramError::Future { position: 2, told: 1 }));
+}
+
+#[test]
+fn payloads_of_every_length_are_there_when_they_are_told() {
+    let mut world = World::of(3);
+    for (held, len) in [0, 1, 60_000, 60_001, PAYLOAD_MAX as usize].into_iter().enumerate() {
+        assert_eq!(world.group(2).transfers.held().count(), held, "as long as a decision that is kept names them");
+        world.group(1).propose_payload(HELD, vec![3; len]).unwrap();
+        world.run();
+    }
+    // The last one is longer than all that is kept.
+    assert_eq!(world.group(2).transfers.held().count(), 0);
+    let all = "[0][1][60000][60001][67108864]";
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), [all; 3]);
+    let long = vec![0; PAYLOAD_MAX as usize + 1];
+    assert!(matches!(world.group(1).propose_payload(HELD, long), Err(Refused::Payload(_))));
+    assert_eq!(world.group(2).propose_payload(HELD, Vec::new()), Err(Refused::NotLeader { leader: 1 }));
+    let long = vec![0; 256];
+    assert_eq!(world.group(1).propose(HELD, &long), Err(Refused::TooLong { len: 256, max: 251 }));
+}
+
+#[test]
+fn who_joins_has_the_payloads_that_it_is_told() {
+    let mut world = World::of(2);
+    world.joins(3, 30);
+    // With the state of before.
+    world.settle();
+    world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    world.settle();
+    assert_eq!(world.group(3).standing(), Standing::Joining);
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.settle();
+    world.run();
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["[1000]"; 3]);
+}
+
+#[test]
+fn a_group_that_is_no_group_is_refused() {
+    let view = View::new(1, &[member(1, 10), member(2, 20)]).unwrap();
+    let found = |config| Group::<Hsuc>::found(config, view.clone()).unwrap_err();
+    assert_eq!(found(config(1, 11)), GroupError::NotAMember { me: 1, incarnation: 11 });
+    assert_eq!(found(Config { hosts: HostSet::first(1), ..config(1, 10) }), GroupError::Stranger { host: 2 });
+    let setting = Setting { window: 0, ..config(1, 10).setting };
+    assert!(matches!(found(Config { setting, ..config(1, 10) }), GroupError::Setting(text) if text.contains("window")));
+    let tail_max = PAYLOAD_MAX + 1;
+    assert_eq!(found(Config { tail_max, ..config(1, 10) }), GroupError::TailMax { tail_max, payload_max: PAYLOAD_MAX });
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_taken_or_refused_and_never_decide(
+        kind in 0u8..5, view in 0u32..3, joins: bool, bytes in prop::collection::vec(any::<u8>(), 0..120),
+    ) {
+        let mut world = World::of(2);
+        let mut receiver = 20;
+        if joins {
+            world.joins(2, 21);
+            receiver = 21;
+        }
+        let mut datagram = Vec::new();
+        Prefix { group: 7, sender: 10, receiver, view, kind: Kind::Protocol }.write(&mut datagram);
+        datagram[20] = kind;
+        datagram.extend_from_slice(&bytes);
+        let taken = world.group(2).receive(1, &datagram).is_ok();
+        prop_assert!(!taken || (1..=3).contains(&kind));
+        let decides = Message::read(&bytes).is_ok_and(|message| matches!(message, Message::Decide { instance: 1, .. }));
+        let decides = decides && kind == 1 && view == 1 && taken;
+        prop_assert_eq!(world.group(2).poll_decision(HELD).is_some(), decides);
+        prop_assert_eq!(world.group(2).protocol().map_or(0, Agreement::leader), u16::from(!joins));
+    }
+}

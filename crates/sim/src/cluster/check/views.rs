@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Views are numbered one after the other; that all members are told the same one at the same position is the log's.
+
+use fide_agreement::View;
+
+use super::{Checked, violated};
+
+/// The newest that anybody was told.
+#[derive(Debug, Default)]
+pub(in super::super) struct Views {
+    newest: Option<View>,
+}
+
+impl Views {
+    pub(in super::super) fn told(&mut self, view: &View) -> Checked {
+        let newest = self.agreed();
+        if u64::from(view.number()) > newest + 1 {
+            return violated("views", format!("view {} follows {newest}", view.number()));
+        }
+        match &self.newest {
+            Some(known) if known.number() == view.number() && known != view => {
+                violated("views", format!("view {} is {known:?} and {view:?}", view.number()))
+            }
+            Some(known) if known.number() >= view.number() => Ok(()),
+            _ => {
+                self.newest = Some(view.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Its number. The first view is agreed by nobody, it is where the group begins.
+    pub(in super::super) fn agreed(&self) -> u64 {
+        self.newest.as_ref().map_or(1, |view| u64::from(view.number()))
+    }
+}
