@@ -136,6 +136,8 @@ fn sizes(config: &str) -> String {
         "Instances" => Some(format!("K={value}")),
         "Horizon" => Some(format!("H={value}")),
         "MaxCrashes" => Some(format!("F={value}")),
+        "Window" => Some(format!("W={value}")),
+        "MaxExcluded" => Some(format!("X={value}")),
         "Proc" => Some(format!("N={}", value.split(',').count())),
         "Senders" => Some(format!("S={}", value.split(',').count())),
         "Count" => Some(format!("B={value}")),

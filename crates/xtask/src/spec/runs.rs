@@ -109,6 +109,34 @@ pub(super) const SMALL: &[Run] = runs![
     lease, "mutant: lease from the answer", [Without = r#"{"lease-from-sending"}"#], Rejected;
     lease, "mutant: holds dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
     lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
+
+    hsuc_lease, "as implemented, demands met", [], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [Instances = "3", Window = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [N = "3", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "demand: asked before it has told", [Instances = "1", Without = r#"{"told-first"}"#], Fails("Linearizable");
+    hsuc_lease, "demand: the excluded hear of a later end", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"one-way"}"#], Fails("UniformAgreement");
+    hsuc_lease, "claim: an excluded leader never decides", [], Fails("NeverOvertaken");
+    hsuc_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
+    hsuc_lease, "mutant: answers without a lease", [Without = r#"{"answer-leased"}"#], Rejected;
+    hsuc_lease, "mutant: excluded before its lease ends", [Without = r#"{"wait-for-lease"}"#], Rejected;
+    hsuc_lease, "mutant: tells what is adopted only", [Without = r#"{"tell-decided"}"#], Rejected;
+    hsuc_lease, "mutant: tells a later instance first", [Window = "2", Without = r#"{"in-order"}"#], Rejected;
+    hsuc_lease, "mutant: speaks before it told the inherited", [Without = r#"{"tell-inherited"}"#], Rejected;
+    hsuc_lease, "mutant: decides one acknowledgement early", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"all-acks"}"#], Rejected;
+    hsuc_lease, "mutant: counts those of another round", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"own-round"}"#], Rejected;
+    hsuc_lease, "mutant: counts those of another instance", [Without = r#"{"own-instance"}"#], Rejected;
+    hsuc_lease, "mutant: waits for the excluded", [Without = r#"{"recount"}"#], Rejected;
+    hsuc_lease, "mutant: follows an earlier leader", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"higher-round"}"#], Rejected;
+    hsuc_lease, "mutant: follows the excluded", [Without = r#"{"ignore-excluded"}"#], Rejected;
+    hsuc_lease, "mutant: new leader drops what it adopted", [Without = r#"{"carry-adopted"}"#], Rejected;
+    hsuc_lease, "mutant: new leader is mute", [Without = r#"{"new-leader-proposes"}"#], Rejected;
+    hsuc_lease, "mutant: new leader leaves a gap", [N = "3", Window = "2", Without = r#"{"close-gaps"}"#], Rejected;
+    hsuc_lease, "mutant: acknowledges beyond the window", [Without = r#"{"window"}"#], Rejected;
+    hsuc_lease, "mutant: acknowledged is told", [Without = r#"{"ack-is-not-told"}"#], Rejected;
+    hsuc_lease, "mutant: acknowledges once", [Without = r#"{"ack-again"}"#], Rejected;
+    hsuc_lease, "mutant: tells others its decision once", [Without = r#"{"resend-decided"}"#], Rejected;
+    hsuc_lease, "mutant: who has decided does not answer", [N = "3", Instances = "1", Without = r#"{"answer-repeated"}"#], Rejected;
 ];
 
 /// What `--large` asks: mostly the repaired algorithms, at sizes that take minutes.
@@ -127,4 +155,8 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
+    hsuc_lease, "as implemented, demands met", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
+    hsuc_lease, "as implemented, demands met", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
 ];
