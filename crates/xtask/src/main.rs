@@ -153,7 +153,7 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     // Baselines that are missing are figures that say why, not a failure.
     setup::prepare(setup::BENCH, "some baselines will be missing");
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
-    build_memberlist();
+    build_go_baselines();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     for name in names {
         let program = target_dir().join("release").join(name);
@@ -165,19 +165,25 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The memberlist baseline, a Go program, goes beside our own.
-fn build_memberlist() {
-    if !setup::has_program("go") {
-        println!("no go: the memberlist baseline is left out");
-        return;
-    }
-    let out = target_dir().join("release/memberlist-node");
-    let built = Step::new("go")
-        .args(&["build", "-trimpath", "-o", &out.to_string_lossy(), "."])
-        .dir(&root_dir().join("bench/memberlist"))
-        .run("memberlist baseline");
-    if let Err(why) = built {
-        println!("{why}: the memberlist baseline is left out");
+/// Baselines that are Go programs: the folder under `bench`, and what is built from it.
+const GO_BASELINES: [(&str, &str); 2] = [("memberlist", "memberlist-node"), ("etcd-raft", "etcd-raft-node")];
+
+/// They go beside our own programs.
+fn build_go_baselines() {
+    let found = setup::has_program("go");
+    for (name, program) in GO_BASELINES {
+        if !found {
+            println!("no go: the {name} baseline is left out");
+            continue;
+        }
+        let out = target_dir().join("release").join(program);
+        let built = Step::new("go")
+            .args(&["build", "-trimpath", "-o", &out.to_string_lossy(), "."])
+            .dir(&root_dir().join("bench").join(name))
+            .run(&format!("{name} baseline"));
+        if let Err(why) = built {
+            println!("{why}: the {name} baseline is left out");
+        }
     }
 }
 
