@@ -3,7 +3,7 @@
 (***************************************************************************)
 (* HSUC as implemented (crates/agreement/src/hsuc.rs, hsuc/resend.rs) over *)
 (* links that lose, repeat and reorder, among members that have leases     *)
-(* (leased.rs).                                                            *)
+(* (group.rs).                                                             *)
 (*                                                                         *)
 (* Network: what was ever sent is received at any later time, as often as  *)
 (* may be, or never.  So sending again is no step of its own; it is what   *)
@@ -20,9 +20,8 @@
 (* member that has none for a while is one that makes no use of it: here   *)
 (* it has a lease until it is excluded.                                    *)
 (*                                                                         *)
-(* `Without` names the parts left out.  Two of them are demands that the   *)
-(* code does not meet by itself (README.md): "one-way" is one on the       *)
-(* detector, "told-first" one on who asks.  Others are mutants.            *)
+(* `Without` names the parts left out: mutants.  "one-way" is what the     *)
+(* detector has to see to (README.md).                                     *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, Sequences
 

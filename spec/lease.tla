@@ -45,7 +45,7 @@ VARIABLES now,      \* true time
           heard,    \* p's clock when it heard the other last; silence counts from here
           echo,     \* when that was sent, by the sender's clock: what p acknowledges
           limit,    \* p may act until then, by its clock
-          doubt,    \* p stood still beyond its limit, and the other may hold it dead
+          doubt,    \* p stood still beyond its limit, or was acknowledged too late: the other may hold it dead
           dead,     \* p holds the other dead
           out,      \* p takes itself for excluded
           net       \* heartbeats: [to, at, sent, echo]
@@ -91,7 +91,8 @@ Receive(m) ==
             /\ limit' = [limit EXCEPT ![p] =
                   Max(@, (IF Has("lease-from-sending") THEN m.echo ELSE Clock(p))
                          + Timeout - (IF Has("margin") THEN Margin ELSE 0))]
-            /\ doubt' = [doubt EXCEPT ![p] = @ /\ Clock(p) >= limit'[p]]
+            \* A newer heartbeat that acknowledges too late brings doubt, as one in time ends it.
+            /\ doubt' = [doubt EXCEPT ![p] = (@ \/ (m.sent > echo[p] /\ Has("doubt"))) /\ Clock(p) >= limit'[p]]
     /\ UNCHANGED <<now, ahead, alive, turn, dead, out>>
 
 \* Nothing that was sent to p long enough ago has still to be received.

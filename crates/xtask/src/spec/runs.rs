@@ -110,12 +110,12 @@ pub(super) const SMALL: &[Run] = runs![
     lease, "mutant: holds dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
     lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 
-    hsuc_lease, "as implemented, demands met", [], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [Instances = "3", Window = "2"], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [N = "3", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "demand: asked before it has told", [Instances = "1", Without = r#"{"told-first"}"#], Fails("Linearizable");
-    hsuc_lease, "demand: the excluded hear of a later end", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"one-way"}"#], Fails("UniformAgreement");
+    hsuc_lease, "as implemented", [], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [Instances = "3", Window = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "3", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "mutant: answers before it told what it decided", [Instances = "1", Without = r#"{"told-first"}"#], Rejected;
+    hsuc_lease, "mutant: the excluded hear of a later end", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"one-way"}"#], Rejected;
     hsuc_lease, "claim: an excluded leader never decides", [], Fails("NeverOvertaken");
     hsuc_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
     hsuc_lease, "mutant: answers without a lease", [Without = r#"{"answer-leased"}"#], Rejected;
@@ -155,8 +155,8 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
-    hsuc_lease, "as implemented, demands met", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
-    hsuc_lease, "as implemented, demands met", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
+    hsuc_lease, "as implemented", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
 ];
