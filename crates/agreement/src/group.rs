@@ -24,8 +24,9 @@
 //! two, for which alone the group waits. Members forget decisions when [`Config::tail_max`] is used up; who needs them gets a
 //! newer state.
 //!
-//! **Crashes that a new member cannot know of:** it has never heard of some members of its view. Members tell each other whom
-//! they hold dead until all know it; a verdict of one is good for all.
+//! **Crashes that a new member cannot know of:** some members of its view have died before they could hear of it. Members tell each
+//! other whom they hold dead until all know it. It is taken for members only that have never heard this one: of the others the
+//! detector tells, and sees to it that of two members one at most is told that the other is gone.
 //!
 //! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]), and their identity is proposed when all members
 //! that live have them. So whoever is told a decision has what it names.
@@ -41,7 +42,7 @@ mod payloads;
 mod receiving;
 mod tail;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, fmt};
 
 use fide_detector::{
     Event, HostSet, Verdict,
@@ -67,7 +68,7 @@ pub use entry::{Entry, entries};
 /// What a member of a group is told at its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Config<S> {
-    /// Which group: the same number at all its members, another for any other.
+    /// Which group: the same number at all its members, another for any other ([`group_of`]).
     pub group: u64,
     pub me: u16,
     pub incarnation: u32,
@@ -79,6 +80,18 @@ pub struct Config<S> {
     pub tail_max: u64,
     /// Of this host.
     pub transfer: transfer::Config,
+}
+
+/// The number of a group: of its name, of who may be in it, and of what members have in common. So members whose lists or settings
+/// differ refuse each other ([`DatagramError::OtherGroup`]), and do not agree on something else each.
+#[must_use]
+pub fn group_of<S: fmt::Debug>(name: &str, hosts: HostSet, setting: &S) -> u64 {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes()).update(&hosts.0.to_le_bytes());
+    hash.update(format!("{setting:?}").as_bytes());
+    let mut first = [0; 8];
+    hash.finalize_xof().fill(&mut first);
+    u64::from_le_bytes(first)
 }
 
 /// Why there is no such group.
@@ -127,6 +140,8 @@ pub struct Group<P: Start> {
     standing: Standing,
     /// By id-1: the incarnation that is up, as the detector has told; 0 for none.
     up: [u32; MAX_HOSTS],
+    /// Those of them that have heard this incarnation.
+    met: HostSet,
     /// By id-1: the highest incarnation that is dead.
     dead: [u32; MAX_HOSTS],
     current: Option<Epoch<P>>,
@@ -188,6 +203,7 @@ impl<P: Start> Group<P> {
         Ok(Self {
             standing: Standing::Joining,
             up: [0; MAX_HOSTS],
+            met: HostSet::EMPTY,
             dead: [0; MAX_HOSTS],
             current: None,
             previous: None,
@@ -247,8 +263,15 @@ impl<P: Start> Group<P> {
         let up = self.up.get_mut(usize::from(host).wrapping_sub(1));
         if let Some(up) = up.filter(|_| host != self.config.me) {
             *up = incarnation;
+            self.met.remove(host);
             self.transfers.joined(host);
         }
+    }
+
+    /// Hosts that hear this one ([`fide_detector::Detector::heard_by`]). To be told before each datagram is received: of these
+    /// the detector will tell the end.
+    pub fn heard_by(&mut self, hosts: HostSet) {
+        self.met = HostSet(self.met.0 | hosts.0);
     }
 
     /// What the detector tells, in its order.

@@ -6,7 +6,9 @@ use std::{
     cell::Cell,
 };
 
-use fide_agreement::{Agreement, HostSet, Hsuc, Huc, Links, Message, hsuc, huc};
+use fide_agreement::{
+    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Member, Message, View, group, hsuc, huc, transfer,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -83,6 +85,69 @@ fn a_decision_of_hsuc_allocates_nothing_once_warm() {
 fn a_decision_of_huc_allocates_nothing_once_warm() {
     let setting = huc::Setting { value_max: 3 * 1024 };
     allocates_nothing((1..=3).map(|me| Huc::new(&setting, me, HostSet::first(3)).expect("a member")).collect());
+}
+
+#[test]
+fn a_decision_of_a_group_allocates_nothing_once_warm() {
+    let view: Vec<Member> = (1..=3).map(|host| Member { host, incarnation: 1 }).collect();
+    let config = |me| group::Config {
+        group: 1,
+        me,
+        incarnation: 1,
+        hosts: HostSet::first(3),
+        setting: hsuc::Setting { window: 8, links: Links::Lossy, value_max: 1024 },
+        tail_max: 64 << 10,
+        transfer: transfer::Config {
+            me,
+            chunk_max: 1024,
+            payload_max: 64 << 10,
+            held_max: 128 << 10,
+            wants_max: 8,
+            arriving_max: 8,
+        },
+    };
+    let found = |me| Group::<Hsuc>::found(config(me), View::new(1, &view).expect("a view")).expect("a group");
+    let mut members: Vec<Group<Hsuc>> = (1..=3).map(found).collect();
+    let lease = Lease { now_ns: 0, until_ns: 1 };
+    let (mut datagram, mut wire, mut spare) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
+    let mut decide = |rounds: usize| {
+        let mut decisions = 0;
+        for round in 0..rounds {
+            for _ in 0..=round % 20 {
+                members[0].propose(lease, &[7; 40]).expect("room");
+            }
+            loop {
+                for (at, member) in members.iter_mut().enumerate() {
+                    while member.poll_decision(lease).is_some() {
+                        decisions += 1;
+                    }
+                    while let Some(to) = member.poll_transmit(&mut datagram) {
+                        for to in to.iter() {
+                            member.address(&mut datagram, to);
+                            let mut bytes = spare.pop().unwrap_or_default();
+                            bytes.clear();
+                            bytes.extend_from_slice(&datagram);
+                            wire.push((at as u16 + 1, to, bytes));
+                        }
+                    }
+                }
+                if wire.is_empty() {
+                    break;
+                }
+                for (from, to, bytes) in wire.drain(..) {
+                    members[usize::from(to) - 1].receive(from, &bytes).expect("taken");
+                    spare.push(bytes);
+                }
+            }
+            members.iter_mut().for_each(|member| member.resend(lease));
+        }
+        decisions
+    };
+    decide(4000);
+    let before = ALLOCATIONS.get();
+    let decisions = decide(1000);
+    assert_eq!(ALLOCATIONS.get() - before, 0, "in {decisions} decisions");
+    assert!(decisions >= 3000, "{decisions}");
 }
 
 fn allocates_nothing<A: Agreement>(mut members: Vec<A>) {

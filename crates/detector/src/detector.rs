@@ -486,6 +486,11 @@ impl Detector {
         self.peers.get(usize::from(id).wrapping_sub(1)).filter(|p| p.id != self.config.me).map(Peer::look)
     }
 
+    /// Hosts that have said lately that they hear this host's present incarnation.
+    pub fn heard_by(&self) -> HostSet {
+        self.peers.iter().filter(|peer| peer.knows_me).map(|peer| peer.id).collect()
+    }
+
     pub fn process(&self, host: u16, slot: u8) -> Option<ProcessView> {
         let slot = usize::from(slot);
         if slot >= MAX_PROCESSES {

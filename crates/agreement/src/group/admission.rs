@@ -71,6 +71,10 @@ impl Admission {
     /// The view that should follow, if any: without who has crashed or is to go, with those who can be brought up to date from
     /// position `reaches_from` on.
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
+        let all_stay = alive.len() == view.members().len() && self.removed.is_empty();
+        if all_stay && self.asking().next().is_none() {
+            return None;
+        }
         let alive = view.hosts_of(alive);
         let stays = |member: &Member| alive.contains(member.host) && !self.removed.contains(member.host);
         let mut members: Vec<Member> = view.members().iter().copied().filter(stays).collect();

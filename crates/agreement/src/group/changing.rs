@@ -44,15 +44,20 @@ impl<P: Start> Group<P> {
 
     /// Somebody wants to be let in, or is in and has no state.
     pub(super) fn asked(&mut self, from: u16, asks: Asks) -> Result<(), DatagramError> {
-        let Some(epoch) = self.current.as_ref().filter(|epoch| self.standing == Standing::Member && epoch.leads())
-        else {
-            return Ok(());
+        let Some(epoch) = self.current.as_mut().filter(|_| self.standing == Standing::Member) else { return Ok(()) };
+        let is_in = epoch.view.holds(from, asks.incarnation);
+        let mine = match epoch.view.place(from).filter(|_| is_in) {
+            Some(place) => epoch.gives_state(place),
+            None => epoch.leads(),
         };
+        if !mine {
+            return Ok(());
+        }
         if let Some(position) = asks.have.filter(|have| *have > self.position) {
             return Err(DatagramError::Future { position, told: self.position });
         }
         let to = HostSet::from_iter([from]);
-        if epoch.view.holds(from, asks.incarnation) {
+        if is_in {
             let (start, view) = (epoch.start, epoch.view.clone());
             if let Some((from_position, decisions)) =
                 asks.have.and_then(|have| Some((have, self.tail.since(have, start)?)))
@@ -60,7 +65,7 @@ impl<P: Start> Group<P> {
                 let Ok(decisions) = self.transfers.hold(decisions) else { return Ok(()) };
                 let old = self.kept[usize::from(from) - 1].replace(decisions);
                 if let Some(old) = old.filter(|old| *old != decisions) {
-                    self.transfers.forget(&old);
+                    self.give_up(&old);
                 }
                 self.say(to, Control::Welcome { from: from_position, start, decisions, view });
                 return Ok(());
@@ -93,7 +98,7 @@ impl<P: Start> Group<P> {
         let state = self.transfers.hold(state)?;
         let base = Base { position: self.position, state };
         if let Some(old) = self.admission.base.replace(base).filter(|old| old.state != state) {
-            self.transfers.forget(&old.state);
+            self.give_up(&old.state);
         }
         Ok(())
     }

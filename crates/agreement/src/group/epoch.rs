@@ -22,6 +22,8 @@ pub(super) struct Epoch<P> {
     dead: HostSet,
     /// By place - 1: whom that member has said to hold dead.
     known: Box<[HostSet]>,
+    /// Places of those who are in and still ask for the state.
+    stateless: HostSet,
     /// Resends since anything was heard of these members.
     quiet: u32,
 }
@@ -32,7 +34,7 @@ impl<P: Start> Epoch<P> {
         let place = view.place(me).unwrap_or(1);
         let protocol = P::start(setting, place, HostSet::first(view.members().len()))?;
         let known = vec![HostSet::EMPTY; MAX_HOSTS].into_boxed_slice();
-        Ok(Self { protocol, view, start, place, dead: HostSet::EMPTY, known, quiet: 0 })
+        Ok(Self { protocol, view, start, place, dead: HostSet::EMPTY, known, stateless: HostSet::EMPTY, quiet: 0 })
     }
 
     pub(super) fn leads(&self) -> bool {
@@ -67,9 +69,16 @@ impl<P: Start> Epoch<P> {
         }
     }
 
-    /// Something came of one of these members.
-    pub(super) fn heard(&mut self) {
+    /// The protocol has a message of one of these members: it has the state.
+    pub(super) fn heard(&mut self, place: u16) {
         self.quiet = 0;
+        self.stateless.remove(place);
+    }
+
+    /// A member asks for the state: is it for this one to give it? It is the most senior of those who live and have it.
+    pub(super) fn gives_state(&mut self, asks: u16) -> bool {
+        self.stateless.insert(asks);
+        self.alive().minus(self.stateless).iter().next() == Some(self.place)
     }
 
     /// To be asked once for each resend: was nothing heard for so long that the others may have gone on without this member?
@@ -85,6 +94,7 @@ impl<P: Start> Epoch<P> {
     /// A member has said whom it holds dead; those of them that were not known here.
     pub(super) fn note_dead(&mut self, from: u16, places: HostSet) -> HostSet {
         let Some(place) = self.view.place(from) else { return HostSet::EMPTY };
+        self.heard(place);
         self.known[usize::from(place) - 1] = places;
         places.and(self.others())
     }

@@ -44,6 +44,13 @@ impl<P: Start> Group<P> {
         Some((host, identity, reason))
     }
 
+    /// What was kept for somebody who joins. It may be, byte for byte, what a decision names.
+    pub(super) fn give_up(&mut self, identity: &Identity) {
+        if !self.tail.names(identity) {
+            self.transfers.forget(identity);
+        }
+    }
+
     /// What this member has offered, the members of the new view have to have. What only those had offered who are gone, and no
     /// decision names, nobody will propose any more.
     pub(super) fn sort_payloads(&mut self) {

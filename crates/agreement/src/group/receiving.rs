@@ -62,7 +62,7 @@ impl<P: Start> Group<P> {
         if prefix.sender != want {
             return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want });
         }
-        epoch.heard();
+        epoch.heard(place);
         Ok(epoch.protocol.receive(place, &Message::read(message)?)?)
     }
 
@@ -99,12 +99,13 @@ impl<P: Start> Group<P> {
                 let Some(epoch) = current.filter(|epoch| epoch.view.holds(from, prefix.sender)) else {
                     return if served { Ok(()) } else { Err(self.other_view(from, prefix)) };
                 };
-                epoch.heard();
                 let news = epoch.note_dead(from, places);
                 let members: Vec<_> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
-                // Of those that it has met the detector tells, and cares that of two members one at most is told that the other
-                // is gone.
-                let met = |member: &Member| self.up[usize::from(member.host) - 1] == member.incarnation;
+                // Of those that have heard this one the detector tells, and cares that of two members one at most is told that
+                // the other is gone.
+                let met = |member: &Member| {
+                    self.met.contains(member.host) && self.up[usize::from(member.host) - 1] == member.incarnation
+                };
                 let strangers: Vec<Member> = members.into_iter().filter(|member| !met(member)).collect();
                 for member in strangers {
                     self.crashed(member.host, member.incarnation);

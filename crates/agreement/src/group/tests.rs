@@ -400,6 +400,22 @@ fn who_joins_has_the_payloads_that_it_is_told() {
 }
 
 #[test]
+fn members_whose_lists_or_settings_differ_refuse_each_other() {
+    let of = |name: &str, hosts: usize, window: u64| {
+        group_of(name, HostSet::first(hosts), &Setting { window, ..config(1, 10).setting })
+    };
+    let same = of("db", 3, 2);
+    assert_eq!(same, of("db", 3, 2));
+    assert!([of("bd", 3, 2), of("db", 4, 2), of("db", 3, 1)].iter().all(|other| *other != same));
+    let mut world = World::of(2);
+    world.group(2).config.group = same;
+    world.writes(1, "x");
+    assert_eq!(world.refused, [DatagramError::OtherGroup { got: 7, want: same }]);
+    assert!(world.refused[0].to_string().contains("the same list and settings?"));
+    assert_eq!((world.state(1), world.state(2)), (String::new(), String::new()));
+}
+
+#[test]
 fn a_group_that_is_no_group_is_refused() {
     let view = View::new(1, &[member(1, 10), member(2, 20)]).unwrap();
     let found = |config| Group::<Hsuc>::found(config, view.clone()).unwrap_err();

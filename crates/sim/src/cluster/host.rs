@@ -246,7 +246,10 @@ impl Host {
     pub(super) fn receive(&mut self, now_ns: u64, packet: &Packet) -> bool {
         let local_ns = self.clock.local_ns(now_ns);
         match (packet.group, &mut self.group, &mut self.detector) {
-            (true, Some(group), Some(_)) => group.receive(packet.from, &packet.bytes).is_ok(),
+            (true, Some(group), Some(detector)) => {
+                group.heard_by(detector.heard_by());
+                group.receive(packet.from, &packet.bytes).is_ok()
+            }
             (false, _, Some(detector)) => {
                 detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes).is_ok()
             }
