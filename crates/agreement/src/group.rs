@@ -387,7 +387,10 @@ impl<P: Start> Group<P> {
         }
         self.transfers.resend();
         match (self.standing, &mut self.current) {
-            (Standing::Joining, _) => self.ask(),
+            (Standing::Joining, _) => {
+                self.joining.waits(self.transfers.counters().chunks_taken, &mut self.transfers);
+                self.ask();
+            }
             (Standing::Member, Some(epoch)) => {
                 let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));
                 let places = epoch.dead();

@@ -18,6 +18,9 @@ use crate::{
 
 use super::entry::{Entry, entries};
 
+/// Resends without a chunk of what was asked for: another member is asked. Of some deaths a host that has just come is not told.
+const STALE_RESENDS: u32 = 8;
+
 /// A view with this host in it.
 #[derive(Debug, Clone)]
 pub(super) struct Welcome {
@@ -48,11 +51,19 @@ pub(super) struct Joining {
     /// Payloads that the welcome's decisions name and that are not here.
     lacks: Vec<Identity>,
     decisions: Option<VecDeque<Vec<u8>>>,
+    /// Resends since a chunk came, and how many had come by then.
+    stale: u32,
+    chunks: u64,
 }
 
 impl Joining {
     pub(super) fn have(&self) -> Option<u64> {
         self.have
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.base.is_none()
     }
 
     /// Somebody offers a state.
@@ -108,6 +119,25 @@ impl Joining {
     fn begin_again(&mut self) {
         (self.welcome, self.decisions) = (None, None);
         self.lacks.clear();
+    }
+
+    /// To be told at each resend how many chunks have come.
+    pub(super) fn waits(&mut self, chunks: u64, transfers: &mut Transfers) {
+        self.stale = if self.chunks == chunks { self.stale + 1 } else { 0 };
+        self.chunks = chunks;
+        if self.stale < STALE_RESENDS {
+            return;
+        }
+        self.stale = 0;
+        if let Some(base) = self.base.take_if(|_| !self.install) {
+            transfers.forget(&base.state);
+        }
+        let complete = self.decisions.is_some() && self.lacks.is_empty();
+        if let Some(welcome) = self.welcome.as_ref().filter(|_| !complete) {
+            let lacks = self.lacks.iter().chain([&welcome.decisions]);
+            lacks.for_each(|identity| transfers.forget(identity));
+            self.begin_again();
+        }
     }
 
     /// Who was asked has none of it.

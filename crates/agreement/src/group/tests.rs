@@ -316,6 +316,27 @@ fn who_gives_a_state_may_crash_meanwhile() {
 }
 
 #[test]
+fn who_joins_asks_another_when_nothing_comes() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    // The leader has offered its state, and is gone: nobody tells the new one.
+    while world.group(3).joining.is_idle() {
+        world.group(3).resend(HELD);
+        for (from, to) in [(3, 1), (1, 3)] {
+            for (_, bytes) in world.sent(from).into_iter().filter(|(receiver, _)| *receiver == to) {
+                let _ = world.group(to).receive(from, &bytes);
+            }
+            world.tell(to);
+        }
+    }
+    world.members.remove(&1);
+    world.group(2).detected(&verdict(1, 10));
+    world.run();
+    assert_eq!((world.group(3).standing(), world.state(3).as_str()), (Standing::Member, "a"));
+}
+
+#[test]
 fn a_new_member_is_told_of_crashes_that_it_cannot_know_of() {
     let mut world = World::of(3);
     // Nobody has been told of it yet, and the new member never hears of this host.
