@@ -16,6 +16,9 @@ use crate::{
     view::{Member, View},
 };
 
+/// Messages of the group that wait to be polled; more are dropped.
+const OUT_MAX: usize = 1024;
+
 impl<P: Start> Group<P> {
     /// A datagram has come from a host.
     ///
@@ -126,7 +129,10 @@ impl<P: Start> Group<P> {
     pub(super) fn say(&mut self, to: HostSet, control: Control) {
         // Places are those of the view in which they were meant.
         let view = self.view().map_or(0, View::number);
-        self.out.push_back((to, view, control));
+        // Whatever is dropped is said again at the next resend, or asked for.
+        if self.out.len() < OUT_MAX {
+            self.out.push_back((to, view, control));
+        }
     }
 
     /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::address`] writes it); to whom.

@@ -375,6 +375,22 @@ fn what_was_said_in_a_view_is_of_that_view() {
 }
 
 #[test]
+fn who_asks_again_and_again_fills_no_memory() {
+    let mut world = World::of(1);
+    world.joins(2, 20);
+    let mut bytes = Vec::new();
+    Prefix { group: 7, sender: 20, receiver: 10, view: 0, kind: Kind::Control }.write(&mut bytes);
+    Control::Join { have: None }.write(&mut bytes);
+    world.group(1).give_state(b"state".to_vec()).unwrap();
+    for _ in 0..3000 {
+        world.group(1).receive(2, &bytes).unwrap();
+    }
+    assert_eq!(world.sent(1).len(), 1024);
+    world.run();
+    assert_eq!(world.group(2).standing(), Standing::Member);
+}
+
+#[test]
 fn a_state_of_the_future_is_of_another_log() {
     let mut world = World::of(2);
     world.writes(1, "a");

@@ -6,13 +6,14 @@
 //! | `decisions_in_process` | 3 members of HSUC in one thread, messages handed over as bytes: 64-byte proposals, as many to an instance as fit |
 //! | `decisions_in_process_unbatched` | the same, one to an instance |
 //! | `decisions_in_process_huc` | the same by HUC, each heartbeat at once |
+//! | `decisions_in_process_group` | as the first, in a group: with views, leases and a tail of decisions for those who join |
 //! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, process::ExitCode, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Agreement, HostSet, Hsuc, Huc, Links, Message, batch, hsuc, huc};
+use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, Member, View, group, hsuc, huc, transfer};
 use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
@@ -34,112 +35,41 @@ struct Args {
     quick: bool,
 }
 
-/// Members and the messages between them, in the order in which they were sent.
-struct Group<A> {
-    members: Vec<A>,
-    wire: VecDeque<(u16, u16, Vec<u8>)>,
-    spare: Vec<Vec<u8>>,
-    /// Proposals that the last member was told as decided.
-    decided: u64,
-}
+mod members;
+use members::{Bare, rates};
 
-fn hsuc(me: u16) -> anyhow::Result<Hsuc> {
+fn hsuc(me: u16) -> anyhow::Result<Bare<Hsuc>> {
     let members = HostSet::first(MEMBERS.into());
-    Ok(Hsuc::new(&hsuc::Setting { window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable }, me, members)?)
+    let setting = hsuc::Setting { window: WINDOW, value_max: VALUE_MAX, links: Links::Reliable };
+    Ok(Bare(Hsuc::new(&setting, me, members)?))
 }
 
-fn huc(me: u16) -> anyhow::Result<Huc> {
+fn huc(me: u16) -> anyhow::Result<Bare<Huc>> {
     // Each member may fill as much as an instance of HSUC has.
     let value_max = VALUE_MAX * usize::from(MEMBERS);
-    Ok(Huc::new(&huc::Setting { value_max }, me, HostSet::first(MEMBERS.into()))?)
+    Ok(Bare(Huc::new(&huc::Setting { value_max }, me, HostSet::first(MEMBERS.into()))?))
 }
 
-impl<A: Agreement> Group<A> {
-    fn new(member: fn(u16) -> anyhow::Result<A>) -> anyhow::Result<Self> {
-        let members = (1..=MEMBERS).map(member).collect::<anyhow::Result<_>>()?;
-        let mut group = Self { members, wire: VecDeque::new(), spare: Vec::new(), decided: 0 };
-        (1..=MEMBERS).for_each(|member| group.drain(member));
-        Ok(group)
-    }
-
-    /// Takes what follows from the last call at a member.
-    fn drain(&mut self, member: u16) {
-        let node = &mut self.members[usize::from(member) - 1];
-        loop {
-            let mut anything = false;
-            while let Some(decision) = node.poll_decision() {
-                anything = true;
-                if member == MEMBERS {
-                    self.decided += batch::values(decision.value).count() as u64;
-                }
-            }
-            if let Some(message) = node.poll_broadcast() {
-                anything = true;
-                for receiver in (1..=MEMBERS).filter(|receiver| *receiver != member) {
-                    let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.clear();
-                    message.write(&mut bytes);
-                    self.wire.push_back((member, receiver, bytes));
-                }
-                node.broadcast_left();
-            }
-            while let Some((to, message)) = node.poll_transmit() {
-                anything = true;
-                for receiver in to.iter() {
-                    let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.clear();
-                    message.write(&mut bytes);
-                    self.wire.push_back((member, receiver, bytes));
-                }
-            }
-            if !anything {
-                return;
-            }
-        }
-    }
-
-    fn deliver(&mut self) -> anyhow::Result<bool> {
-        let Some((from, to, bytes)) = self.wire.pop_front() else { return Ok(false) };
-        self.members[usize::from(to) - 1].receive(from, &Message::read(&bytes)?)?;
-        self.spare.push(bytes);
-        self.drain(to);
-        Ok(true)
-    }
-
-    /// Proposals decided by all per second, `together` of them offered at a time.
-    fn run(&mut self, proposals: u64, together: u64) -> anyhow::Result<f64> {
-        let (begun, until) = (Instant::now(), self.decided + proposals);
-        let mut offered = 0;
-        while self.decided < until {
-            for _ in 0..together.min(proposals - offered) {
-                if self.members[0].propose(&PROPOSAL).is_err() {
-                    break;
-                }
-                offered += 1;
-            }
-            self.drain(1);
-            for _ in 0..4 * MEMBERS {
-                if !self.deliver()? {
-                    break;
-                }
-            }
-        }
-        while self.deliver()? {}
-        #[allow(clippy::cast_precision_loss, reason = "a rate")]
-        Ok(proposals as f64 / begun.elapsed().as_secs_f64())
-    }
-}
-
-fn rates<A: Agreement>(
-    member: fn(u16) -> anyhow::Result<A>,
-    proposals: u64,
-    together: u64,
-) -> anyhow::Result<Vec<f64>> {
-    let mut group = Group::new(member)?;
-    group.run(proposals / 4, together)?;
-    let mut rates = (0..RUNS).map(|_| group.run(proposals, together)).collect::<anyhow::Result<Vec<_>>>()?;
-    rates.sort_by(f64::total_cmp);
-    Ok(rates)
+/// As a service has it: views, leases, and the last decisions kept for those who join.
+fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
+    let members: Vec<Member> = (1..=MEMBERS).map(|host| Member { host, incarnation: 1 }).collect();
+    let config = group::Config {
+        group: 1,
+        me,
+        incarnation: 1,
+        hosts: HostSet::first(MEMBERS.into()),
+        setting: hsuc::Setting { window: WINDOW, value_max: VALUE_MAX, links: Links::Lossy },
+        tail_max: 1 << 20,
+        transfer: transfer::Config {
+            me,
+            chunk_max: 1400,
+            payload_max: 1 << 20,
+            held_max: 4 << 20,
+            wants_max: 64,
+            arriving_max: 16,
+        },
+    };
+    Ok(Group::found(config, View::new(1, &members)?)?)
 }
 
 /// Packets delivered per second, of so many seeds each time.
@@ -163,6 +93,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("agreement");
     let single = rates(hsuc, proposals / 8, 1)?;
     let batched = rates(hsuc, proposals, 512)?;
+    let grouped = rates(group, proposals, 512)?;
     let heartbeats = rates(huc, proposals, 512)?;
     let simulated = sim_speed(if args.quick { 5 } else { 200 })?;
     let (middle, last) = (RUNS / 2, RUNS - 1);
@@ -184,6 +115,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
         figure("decisions_in_process", &batched, 2e6).remark("64-byte proposals, as many to an instance as fit 16 KiB"),
     );
     report.add(figure("decisions_in_process_unbatched", &single, 2e5).remark("one to an instance"));
+    let of_group = Figure {
+        baseline: Some("decisions_in_process".into()),
+        baseline_value: Some(batched[middle]),
+        ratio: Some(grouped[middle] / batched[middle]),
+        ..figure("decisions_in_process_group", &grouped, 2e6)
+    };
+    report.add(of_group.remark("the same in a group, over links that may lose"));
     let of_huc = figure("decisions_in_process_huc", &heartbeats, 2e6);
     report.add(of_huc.remark("the leader proposes, the others say that they have nothing to say"));
     report.add(figure("sim_speed", &simulated, 2e6).remark("packets of detectors and groups, seeds as in `make sim`"));
