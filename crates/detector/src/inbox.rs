@@ -272,15 +272,17 @@ impl Detector {
         self.renew_lease(now_ns);
     }
 
-    /// `host` acts no more, and holds nobody dead from now on. But it may hold this one dead: of two members, one at most may be
-    /// told that the other is gone.
+    /// `host` acts no more, and holds nobody dead from now on. But it may hold this one dead by now: of two members, one at most
+    /// may be told that the other is gone. Nobody holds dead who has a lease.
     fn goodbye(&mut self, now_ns: u64, host: u16) {
-        let (by_view, must_know) = (self.by_view(host), self.must_know(host));
+        let lease = self.config.trust == Trust::Lease;
+        let excluded = match self.by_view(host) {
+            true => lease && now_ns >= self.lease_ns,
+            false => lease && self.peers[usize::from(host) - 1].monitors_me && !self.peers[usize::from(host) - 1].bound,
+        };
         let peer = &mut self.peers[usize::from(host) - 1];
-        let in_doubt = must_know && peer.monitors_me && !peer.bound;
-        if by_view {
-            peer.goodbye = true;
-        } else if peer.state == PeerState::Up && !in_doubt {
+        peer.goodbye = true;
+        if peer.state == PeerState::Up && !excluded {
             self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
         }
     }

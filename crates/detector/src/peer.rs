@@ -4,7 +4,7 @@
 //! ```text
 //!            heard (policy majority: in the agreed view)
 //!  Unknown ────────────────────────────────────────────► Up ──► Dead   silent for the timeout / view without it / superseded
-//!     ▲                                                   └───► Left   goodbye (policy majority: and a view without it)
+//!     ▲                                                   └───► Left   goodbye
 //!     └────────────────── a newer incarnation is heard ◄────────┘
 //! ```
 //!
@@ -79,7 +79,7 @@ pub struct Peer {
     pub bound: bool,
     /// Its last promise, 0 for none.
     pub promise_us: u32,
-    /// It says goodbye. Told when the others have agreed to go on without it.
+    /// It says goodbye. Told at once by who has a lease, else with the view that goes on without it.
     pub goodbye: bool,
     /// It said that it hears this host's present incarnation.
     pub knows_me: bool,
