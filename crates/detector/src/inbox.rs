@@ -273,9 +273,10 @@ impl Detector {
     }
 
     /// `host` acts no more, and holds nobody dead from now on. But it may hold this one dead by now: of two members, one at most
-    /// may be told that the other is gone. Nobody holds dead who has a lease.
+    /// may be told that the other is gone. Nobody holds dead who has a lease; and who leaves itself may be told anything, as
+    /// it acts no more.
     fn goodbye(&mut self, now_ns: u64, host: u16) {
-        let lease = self.config.trust == Trust::Lease;
+        let lease = self.config.trust == Trust::Lease && !self.leaving;
         let excluded = match self.by_view(host) {
             true => lease && now_ns >= self.lease_ns,
             false => lease && self.peers[usize::from(host) - 1].monitors_me && !self.peers[usize::from(host) - 1].bound,
