@@ -78,7 +78,6 @@ pub struct Config<S> {
     /// Bytes of decisions, and of the payloads that they name, that are kept for those who join: at most `transfer.payload_max`,
     /// as they are sent as one payload. `transfer.held_max` has to have room for them, and for what is under way.
     pub tail_max: u64,
-    /// Of this host.
     pub transfer: transfer::Config,
 }
 
@@ -213,7 +212,7 @@ impl<P: Start> Group<P> {
             joining: Joining::default(),
             admission: Admission::new(),
             kept: vec![None; MAX_HOSTS].into_boxed_slice(),
-            transfers: Transfers::new(transfer::Config { me: config.me, ..config.transfer })?,
+            transfers: Transfers::new(config.me, config.transfer)?,
             catching: VecDeque::new(),
             caught: Vec::new(),
             again: VecDeque::new(),
@@ -256,6 +255,12 @@ impl<P: Start> Group<P> {
 
     fn acts(&self, lease: Lease) -> bool {
         self.standing == Standing::Member && lease.holds()
+    }
+
+    /// The present epoch, if this member leads it and may act.
+    fn leading(&self, lease: Lease) -> Result<&Epoch<P>, Refused> {
+        let epoch = self.current.as_ref().filter(|_| self.acts(lease)).ok_or(Refused::Fenced)?;
+        if epoch.leads() { Ok(epoch) } else { Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) }) }
     }
 
     /// A host is up. For those that are when this member is made; of others the detector tells.
@@ -361,9 +366,8 @@ impl<P: Start> Group<P> {
         let decision = epoch.protocol.poll_decision()?;
         self.position += 1;
         debug_assert_eq!(self.position, epoch.start + decision.instance, "positions go on from epoch to epoch");
-        self.tail.push(decision.value);
         let follows = |view: &View| view.number() == epoch.view.number() + 1;
-        self.next = entry::next_view(decision.value).filter(follows);
+        self.next = self.tail.push(decision.value).filter(follows);
         Some(Decision { instance: self.position, value: decision.value })
     }
 

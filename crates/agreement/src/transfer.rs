@@ -84,6 +84,8 @@ struct Held {
 /// The payloads of one host, and those under way to it.
 #[derive(Debug, Clone)]
 pub struct Transfers {
+    /// 1..=64.
+    me: u16,
     config: Config,
     wants_max: u32,
     crashed: HostSet,
@@ -106,13 +108,17 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Nothing is held yet.
+    /// Of host `me`, 1..=64. Nothing is held yet.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    pub fn new(me: u16, config: Config) -> Result<Self, ConfigError> {
+        if !(1..=MAX_HOSTS).contains(&usize::from(me)) {
+            return Err(ConfigError::Me { me });
+        }
         config.check()?;
         Ok(Self {
+            me,
             config,
             wants_max: u32::try_from(config.wants_max).unwrap_or(u32::MAX),
             crashed: HostSet::EMPTY,
@@ -170,7 +176,7 @@ impl Transfers {
     fn offer_held(&mut self, identity: Identity, number: u64, to: HostSet) {
         self.last = number;
         let mut waiting = to.minus(self.crashed);
-        waiting.remove(self.config.me);
+        waiting.remove(self.me);
         let held = self.held.get_mut(&identity).expect("held since the line above");
         if let Some(former) = &held.offer {
             waiting = HostSet(waiting.0 | former.waiting.0);
@@ -327,7 +333,7 @@ impl Transfers {
     }
 
     fn is_other(&self, host: u16) -> bool {
-        (1..=MAX_HOSTS).contains(&usize::from(host)) && host != self.config.me
+        (1..=MAX_HOSTS).contains(&usize::from(host)) && host != self.me
     }
 
     fn peer(&mut self, host: u16) -> &mut Peer {

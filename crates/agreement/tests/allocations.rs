@@ -98,7 +98,6 @@ fn a_decision_of_a_group_allocates_nothing_once_warm() {
         setting: hsuc::Setting { window: 8, links: Links::Lossy, value_max: 1024 },
         tail_max: 64 << 10,
         transfer: transfer::Config {
-            me,
             chunk_max: 1024,
             payload_max: 64 << 10,
             held_max: 128 << 10,

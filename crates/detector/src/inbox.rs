@@ -276,14 +276,12 @@ impl Detector {
     /// may be told that the other is gone. Nobody holds dead who has a lease; and who leaves itself may be told anything, as
     /// it acts no more.
     fn goodbye(&mut self, now_ns: u64, host: u16) {
-        let lease = self.config.trust == Trust::Lease && !self.leaving;
-        let excluded = match self.by_view(host) {
-            true => lease && now_ns >= self.lease_ns,
-            false => lease && self.peers[usize::from(host) - 1].monitors_me && !self.peers[usize::from(host) - 1].bound,
-        };
+        let no_lease = self.config.trust == Trust::Lease && self.is_fenced(now_ns);
+        let (by_view, must_know, leaving) = (self.by_view(host), self.must_know(host), self.leaving);
         let peer = &mut self.peers[usize::from(host) - 1];
         peer.goodbye = true;
-        if peer.state == PeerState::Up && !excluded {
+        let excluded = by_view && no_lease || must_know && peer.in_doubt();
+        if peer.state == PeerState::Up && (leaving || !excluded) {
             self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
         }
     }

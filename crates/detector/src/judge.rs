@@ -28,11 +28,11 @@ impl Detector {
             }
             let up = peer.state == PeerState::Up && peer.superseded.is_none();
             peer.suspected = up;
-            let (known, doubted) = (peer.knows_me, peer.monitors_me && !peer.bound);
+            let (known, in_doubt) = (peer.knows_me, peer.in_doubt());
             let must_know = self.must_know(id);
             let acts = !self.excluded && (!self.leaving || !must_know);
             let judged = up && !self.by_view(id) && acts && (known || !must_know);
-            if judged && must_know && doubted && !planted::is(Planted::JudgesInDoubt) {
+            if judged && must_know && in_doubt && !planted::is(Planted::JudgesInDoubt) {
                 self.outcome(now_ns, Outcome::Lost, self.config.me);
             } else if judged {
                 self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));
@@ -106,14 +106,14 @@ impl Detector {
             incarnations[usize::from(peer.id) - 1] = peer.incarnation;
             let silent = peer.silent(now_ns);
             if peer.heard() && !silent && peer.state != PeerState::Dead {
-                if peer.state != PeerState::Left && !peer.goodbye {
+                if !peer.goodbye {
                     env.heard.insert(peer.id);
                 }
                 env.others_hold_a_view |= !peer.view.is_none();
             }
             let Some(member) = self.agreement.members.incarnation(peer.id) else { continue };
             if member == peer.incarnation {
-                let left = peer.state == PeerState::Left || peer.goodbye;
+                let left = peer.goodbye;
                 if left {
                     env.left.insert(peer.id);
                 }

@@ -223,6 +223,11 @@ impl Peer {
         now_ns >= self.deadline_ns()
     }
 
+    /// It may hold this host dead, as far as this host alone can tell.
+    pub fn in_doubt(&self) -> bool {
+        self.monitors_me && !self.bound
+    }
+
     /// Each plane that works has delivered something sent after heartbeat `seq`.
     pub fn passed(&self, planes: u8, seq: u64) -> bool {
         (0..usize::from(planes)).all(|p| self.path_lost[p] || self.plane_seq[p] > seq)

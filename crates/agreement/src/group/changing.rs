@@ -27,13 +27,7 @@ impl<P: Start> Group<P> {
     /// [`Refused`].
     pub fn remove(&mut self, lease: Lease, host: u16) -> Result<(), Refused> {
         self.settle();
-        if !self.acts(lease) {
-            return Err(Refused::Fenced);
-        }
-        let epoch = self.current.as_ref().ok_or(Refused::Fenced)?;
-        if !epoch.leads() {
-            return Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) });
-        }
+        let epoch = self.leading(lease)?;
         if epoch.view.place(host).is_none() {
             return Err(Refused::NoMember { host });
         }

@@ -40,8 +40,3 @@ impl<'a> Entry<'a> {
 pub fn entries(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     batch::values(value).filter_map(Entry::read)
 }
-
-/// The view that a decision ends with.
-pub(super) fn next_view(value: &[u8]) -> Option<View> {
-    batch::values(value).filter(|entry| entry.first() == Some(&VIEW)).find_map(|entry| View::read(&entry[1..]).ok())
-}

@@ -16,13 +16,7 @@ impl<P: Start> Group<P> {
     /// [`Refused`].
     pub fn propose_payload(&mut self, lease: Lease, payload: Vec<u8>) -> Result<Identity, Refused> {
         self.settle();
-        if !self.acts(lease) {
-            return Err(Refused::Fenced);
-        }
-        let epoch = self.current.as_ref().ok_or(Refused::Fenced)?;
-        if !epoch.leads() {
-            return Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) });
-        }
+        let epoch = self.leading(lease)?;
         let to = epoch.view.hosts_of(epoch.others());
         let identity = self.transfers.offer(payload, to)?;
         self.offered.push(identity);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::entry::{Entry, entries};
-use crate::{batch, transfer::Identity};
+use crate::{batch, transfer::Identity, view::View};
 
 #[derive(Debug, Clone, Default)]
 struct Kept {
@@ -55,16 +55,21 @@ impl Tail {
         self.unnamed.drain(..)
     }
 
-    /// The next decision. The oldest make room for it.
-    pub(super) fn push(&mut self, value: &[u8]) {
+    /// The next decision. The oldest make room for it. The view that it ends with, if it does.
+    pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
         let written_len = (batch::PREFIX_LEN + value.len()) as u64;
         let mut kept = Kept { value: self.spare.pop().unwrap_or_default(), weight: written_len };
         kept.value.extend_from_slice(value);
+        let mut next = None;
         for entry in entries(value) {
-            if let Entry::Payload(identity) = entry {
-                kept.weight = kept.weight.saturating_add(identity.len);
-                *self.names.entry(identity).or_default() += 1;
+            match entry {
+                Entry::Value(_) => {}
+                Entry::Payload(identity) => {
+                    kept.weight = kept.weight.saturating_add(identity.len);
+                    *self.names.entry(identity).or_default() += 1;
+                }
+                Entry::View(view) => next = Some(view),
             }
         }
         self.weight = self.weight.saturating_add(kept.weight);
@@ -74,6 +79,7 @@ impl Tail {
             self.weight -= old.weight;
             self.forget(old.value);
         }
+        next
     }
 
     fn forget(&mut self, mut value: Vec<u8>) {

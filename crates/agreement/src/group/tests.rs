@@ -28,7 +28,6 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
         setting: Setting { window: 2, value_max: 256, links: Links::Lossy },
         tail_max: 1 << 20,
         transfer: transfer::Config {
-            me,
             chunk_max: 60_000,
             payload_max: PAYLOAD_MAX,
             held_max: 2 * PAYLOAD_MAX,

@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use fide_wire::MAX_HOSTS;
-
 use super::error::ConfigError;
 
 /// Longest chunk, bytes: with its header it fits a UDP datagram.
@@ -31,11 +29,9 @@ pub const TRIES_MAX: u8 = 3;
 /// Bytes that are hashed at once while a payload arrives.
 pub(super) const HASH_STEP: usize = 128 << 10;
 
-/// What a host is, and what it has room for.
+/// What a host has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// 1..=64.
-    pub me: u16,
     /// Bytes of a payload in a datagram, 1..=[`CHUNK_MAX`]; [`super::HEADER_LEN`] more are before them. The same at all
     /// hosts.
     pub chunk_max: usize,
@@ -72,10 +68,7 @@ pub struct Counters {
 
 impl Config {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let Config { me, chunk_max, payload_max, wants_max, arriving_max, .. } = *self;
-        if !(1..=MAX_HOSTS).contains(&usize::from(me)) {
-            return Err(ConfigError::Me { me });
-        }
+        let Config { chunk_max, payload_max, wants_max, arriving_max, .. } = *self;
         if !(1..=CHUNK_MAX).contains(&chunk_max) {
             return Err(ConfigError::ChunkMax { chunk_max });
         }

@@ -70,8 +70,8 @@ fn golden_bytes_of_each_message() {
 /// What a whole transfer sends, message by message.
 #[test]
 fn an_offer_is_fetched_and_told_at_both() {
-    let mut offerer = Transfers::new(config(1)).unwrap();
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut offerer = Transfers::new(1, config()).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(b"0123456789".to_vec(), to(&[1, 2])).unwrap();
     let offer = bytes(Message::Offer { identity, number: 1 });
     assert_eq!(sent(&mut offerer), [(to(&[2]), offer.clone())]);
@@ -105,7 +105,7 @@ fn an_offer_is_fetched_and_told_at_both() {
 #[test]
 fn payloads_of_every_length_around_a_chunk() {
     for len in [0, 1, 3, 4, 5, 8, 9, 64, 1000] {
-        let mut world = World::new(3, config(0));
+        let mut world = World::new(3, config());
         let identity = world.offer(1, payload(1, len));
         world.calm();
         assert_eq!(world.spread(1), [identity], "{len} bytes");
@@ -119,7 +119,7 @@ fn payloads_of_every_length_around_a_chunk() {
 #[test]
 fn sixty_four_mebibytes() {
     let len = 64 << 20;
-    let config = Config { chunk_max: 1400, payload_max: len, held_max: len, wants_max: 256, ..config(0) };
+    let config = Config { chunk_max: 1400, payload_max: len, held_max: len, wants_max: 256, ..config() };
     let mut world = World::new(2, config);
     let sent = payload(1, len as usize);
     let identity = world.offer(1, sent.clone());
@@ -132,8 +132,8 @@ fn sixty_four_mebibytes() {
 
 #[test]
 fn the_receiver_paces_the_sender() {
-    let mut offerer = Transfers::new(config(1)).unwrap();
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut offerer = Transfers::new(1, config()).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(payload(1, 100), to(&[2])).unwrap();
     receiver.receive(1, &sent(&mut offerer)[0].1).unwrap();
     let (mut asked, mut came) = (0, 0);
@@ -156,7 +156,7 @@ fn the_receiver_paces_the_sender() {
 
 #[test]
 fn offered_to_nobody_is_told_at_once_and_again() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(vec![1], HostSet::EMPTY).unwrap();
     assert_eq!(host.poll_spread(), Some(identity));
     assert_eq!(host.offer(vec![1], to(&[1])), Ok(identity));
@@ -166,7 +166,7 @@ fn offered_to_nobody_is_told_at_once_and_again() {
 
 #[test]
 fn the_same_payload_offered_again_is_told_again_and_kept_once() {
-    let mut world = World::new(2, config(0));
+    let mut world = World::new(2, config());
     let identity = world.offer(1, payload(1, 50));
     world.calm();
     assert_eq!(world.spread(1), [identity]);
@@ -191,7 +191,7 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
 
 #[test]
 fn a_snapshot_is_fetched_by_who_joins() {
-    let mut world = World::new(3, config(0));
+    let mut world = World::new(3, config());
     let identity = world.at(1).hold(payload(7, 90)).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
     world.calm();
@@ -215,7 +215,7 @@ fn a_snapshot_is_fetched_by_who_joins() {
 
 #[test]
 fn what_is_offered_and_held_here_already_needs_no_chunk() {
-    let mut world = World::new(2, config(0));
+    let mut world = World::new(2, config());
     world.at(2).hold(payload(1, 60)).unwrap();
     let identity = world.offer(1, payload(1, 60));
     world.calm();
@@ -234,10 +234,10 @@ fn what_is_offered_and_held_here_already_needs_no_chunk() {
 
 #[test]
 fn wrong_configurations_are_named() {
-    let says = |config: Config| Transfers::new(config).unwrap_err().to_string();
-    let good = config(1);
-    assert!(says(Config { me: 0, ..good }).contains("this host is 0; hosts are 1 to 64"));
-    assert!(says(Config { me: 65, ..good }).contains("65"));
+    let says = |config: Config| Transfers::new(1, config).unwrap_err().to_string();
+    let good = config();
+    assert_eq!(Transfers::new(0, good).unwrap_err().to_string(), "this host is 0; hosts are 1 to 64");
+    assert!(Transfers::new(65, good).unwrap_err().to_string().contains("65"));
     assert!(says(Config { chunk_max: 0, ..good }).contains("chunks of 0 bytes; 1 to 65000"));
     assert!(says(Config { chunk_max: 65_001, ..good }).contains("65001"));
     let long = Config { chunk_max: 2, payload_max: 1 << 33, ..good };

@@ -61,7 +61,6 @@ fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
         setting: hsuc::Setting { window: WINDOW, value_max: VALUE_MAX, links: Links::Lossy },
         tail_max: 1 << 20,
         transfer: transfer::Config {
-            me,
             chunk_max: 1400,
             payload_max: 1 << 20,
             held_max: 4 << 20,

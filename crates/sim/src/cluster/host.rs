@@ -151,7 +151,6 @@ impl Host {
             setting: Setting { window: plan.window, value_max: VALUE_MAX, links: Links::Lossy },
             tail_max: plan.tail_max,
             transfer: transfer::Config {
-                me: self.id,
                 chunk_max: CHUNK_MAX,
                 payload_max: PAYLOAD_MAX_BYTES,
                 held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,

@@ -9,7 +9,7 @@ fn offer(host: &mut Transfers, from: u16, identity: Identity, number: u64) {
 
 #[test]
 fn what_has_no_room_waits_until_something_is_forgotten() {
-    let mut world = World::new(2, Config { held_max: 100, ..config(0) });
+    let mut world = World::new(2, Config { held_max: 100, ..config() });
     let (first, second) = (world.offer(1, payload(1, 60)), identity(2, 60));
     world.calm();
     world.at(1).forget(&first);
@@ -37,7 +37,7 @@ fn what_has_no_room_waits_until_something_is_forgotten() {
 
 #[test]
 fn what_never_has_room_is_refused() {
-    let mut host = Transfers::new(Config { held_max: 900, ..config(2) }).unwrap();
+    let mut host = Transfers::new(2, Config { held_max: 900, ..config() }).unwrap();
     let refused = |host: &mut Transfers, len, reason| {
         let identity = Identity { len, hash: [9; 32] };
         offer(host, 1, identity, len);
@@ -55,7 +55,7 @@ fn what_never_has_room_is_refused() {
 
 #[test]
 fn only_so_many_payloads_are_under_way() {
-    let mut world = World::new(2, config(0));
+    let mut world = World::new(2, config());
     let offered: Vec<_> = (0..10).map(|seed| world.offer(1, payload(seed, 100))).collect();
     world.step(1);
     assert_eq!(world.host(2).arriving.len(), 4);
@@ -67,7 +67,7 @@ fn only_so_many_payloads_are_under_way() {
 
 #[test]
 fn a_host_that_asks_again_and_again_makes_nothing_grow() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.hold(payload(1, 1000)).unwrap();
     let want = |first, count| bytes(Message::Want { identity, first, count });
     for _ in 0..1000 {
@@ -108,7 +108,7 @@ fn a_host_that_asks_again_and_again_makes_nothing_grow() {
 
 #[test]
 fn hosts_and_payloads_share_what_is_sent() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let all = [host.hold(payload(1, 1000)).unwrap(), host.hold(payload(2, 1000)).unwrap()];
     for (from, identity) in [(2, all[0]), (2, all[1]), (3, all[0])] {
         host.receive(from, &bytes(Message::Want { identity, first: 0, count: 250 })).unwrap();
@@ -156,7 +156,7 @@ fn hosts_and_payloads_share_what_is_sent() {
 
 #[test]
 fn one_resend_makes_so_many_messages() {
-    let mut host = Transfers::new(Config { wants_max: 1000, payload_max: 4000, ..config(1) }).unwrap();
+    let mut host = Transfers::new(1, Config { wants_max: 1000, payload_max: 4000, ..config() }).unwrap();
     for seed in 0..150 {
         host.offer(payload(seed, 8), to(&[2, 3])).unwrap();
     }
@@ -200,7 +200,7 @@ fn one_resend_makes_so_many_messages() {
 
 #[test]
 fn offers_reach_only_so_far_beyond_an_unanswered_one() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let first = host.offer(payload(1, 8), to(&[2])).unwrap();
     for number in 2..=OFFERS_MAX {
         let identity = host.offer(payload(2, 8), to(&[2])).unwrap();
@@ -210,7 +210,7 @@ fn offers_reach_only_so_far_beyond_an_unanswered_one() {
     host.receive(2, &bytes(Message::Have { identity: first, number: 1 })).unwrap();
     host.offer(payload(2, 8), to(&[2])).unwrap();
     // So who has seen the newest still knows of the oldest whether it is done with.
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     offer(&mut receiver, 1, identity(3, 8), OFFERS_MAX);
     offer(&mut receiver, 1, first, 1);
     assert_eq!(receiver.arriving.len(), 2);
@@ -226,7 +226,7 @@ fn offers_reach_only_so_far_beyond_an_unanswered_one() {
 
 #[test]
 fn only_so_many_payloads_and_refusals_are_kept() {
-    let mut host = Transfers::new(Config { payload_max: 2000, held_max: 1 << 20, ..config(1) }).unwrap();
+    let mut host = Transfers::new(1, Config { payload_max: 2000, held_max: 1 << 20, ..config() }).unwrap();
     for len in 0..PAYLOADS_MAX - 1 {
         host.hold(payload(1, len)).unwrap();
     }
@@ -255,7 +255,7 @@ fn only_so_many_payloads_and_refusals_are_kept() {
 fn what_arrives_has_one_buffer() {
     let len = 1 << 20;
     let mut host =
-        Transfers::new(Config { chunk_max: 1024, payload_max: len, held_max: 2 * len, ..config(2) }).unwrap();
+        Transfers::new(2, Config { chunk_max: 1024, payload_max: len, held_max: 2 * len, ..config() }).unwrap();
     for number in 1..=8 {
         offer(&mut host, 1, Identity { len, hash: [number; 32] }, number.into());
     }

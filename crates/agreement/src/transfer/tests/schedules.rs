@@ -10,7 +10,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         chunk_max,
         wants_max,
         arriving_max,
-        ..config(0)
+        ..config()
     })
 }
 
@@ -48,7 +48,7 @@ proptest! {
 
 /// Host 2 in the middle of everything: it holds, offers, and fetches from 1 and 3.
 fn busy() -> (Transfers, Vec<Identity>) {
-    let mut host = Transfers::new(Config { held_max: 2000, ..config(2) }).unwrap();
+    let mut host = Transfers::new(2, Config { held_max: 2000, ..config() }).unwrap();
     let offered = host.offer(payload(1, 30), to(&[1, 3])).unwrap();
     let held = host.hold(payload(2, 9)).unwrap();
     let (of_one, fetched) = (identity(3, 50), identity(4, 7));

@@ -27,7 +27,7 @@ fn served(receiver: &mut Transfers, payload: &[u8], mut change: impl FnMut(u32, 
 #[test]
 fn a_damaged_chunk_is_found_and_repaired() {
     let (payload, identity) = (payload(1, 90), identity(1, 90));
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
     let mut damage = 2;
     served(&mut receiver, &payload, |index, chunk| {
@@ -44,7 +44,7 @@ fn a_damaged_chunk_is_found_and_repaired() {
 #[test]
 fn who_always_sends_wrong_bytes_is_given_up_and_told() {
     let identity = identity(1, 90);
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     let offer = bytes(Message::Offer { identity, number: 1 });
     receiver.receive(1, &offer).unwrap();
     let mut chunks = 0;
@@ -77,7 +77,7 @@ fn who_always_sends_wrong_bytes_is_given_up_and_told() {
 #[test]
 fn another_host_is_asked_when_one_lies() {
     let (payload, identity) = (payload(1, 90), identity(1, 90));
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
     receiver.fetch(identity, 3).unwrap();
     assert_eq!(sent(&mut receiver)[0].0, to(&[1]));
@@ -95,7 +95,7 @@ fn another_host_is_asked_when_one_lies() {
 #[test]
 fn the_next_host_is_asked_at_once_when_one_has_crashed() {
     let identity = identity(1, 90);
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     [1, 3, 4].into_iter().for_each(|host| receiver.fetch(identity, host).unwrap());
     let want = bytes(Message::Want { identity, first: 0, count: 8 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), want.clone())]);
@@ -109,7 +109,7 @@ fn the_next_host_is_asked_at_once_when_one_has_crashed() {
 
 #[test]
 fn an_empty_payload_with_another_hash_is_refused() {
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = Identity { len: 0, hash: [1; 32] };
     receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
     let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::Wrong });
@@ -119,7 +119,7 @@ fn an_empty_payload_with_another_hash_is_refused() {
 
 #[test]
 fn what_only_a_crashed_host_had_is_missing() {
-    let mut world = World::new(3, config(0));
+    let mut world = World::new(3, config());
     let (lost, kept) = (world.offer(1, payload(1, 400)), identity(2, 400));
     world.at(2).hold(payload(2, 400)).unwrap();
     world.offer(1, payload(2, 400));
@@ -140,7 +140,7 @@ fn what_only_a_crashed_host_had_is_missing() {
 
 #[test]
 fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
-    let mut world = World::new(3, config(0));
+    let mut world = World::new(3, config());
     let identity = world.offer(1, payload(1, 40));
     world.crash(3);
     for _ in 0..3 {
@@ -161,7 +161,7 @@ fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
     world.at(1).offer(payload(1, 40), to(&[3])).unwrap();
     assert_eq!(sent(world.at(1)), [(to(&[3]), bytes(Message::Offer { identity, number }))]);
     // Its first offer is a new one.
-    let mut host = Transfers::new(config(2)).unwrap();
+    let mut host = Transfers::new(2, config()).unwrap();
     let offer = bytes(Message::Offer { identity, number: 1 });
     host.receive(1, &offer).unwrap();
     host.forget(&identity);
@@ -172,7 +172,7 @@ fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
 
 #[test]
 fn what_is_forgotten_is_free_and_stays_so() {
-    let mut world = World::new(2, config(0));
+    let mut world = World::new(2, config());
     // Arrived, and forgotten: a late copy of the offer does not bring it back.
     let identity = world.offer(1, payload(1, 40));
     let offer = bytes(Message::Offer { identity, number: 1 });
@@ -208,7 +208,7 @@ fn what_is_forgotten_is_free_and_stays_so() {
 /// A late answer to a former offer says nothing of this one.
 #[test]
 fn answers_are_to_one_offer() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(payload(1, 40), to(&[2])).unwrap();
     let have = |number| bytes(Message::Have { identity, number });
     host.receive(2, &have(1)).unwrap();
@@ -223,7 +223,7 @@ fn answers_are_to_one_offer() {
 
 #[test]
 fn a_refusal_is_told_once_and_goes_with_its_host() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(payload(1, 40), to(&[2, 3])).unwrap();
     let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::TooLong });
     host.receive(2, &refuse).unwrap();
@@ -237,7 +237,7 @@ fn a_refusal_is_told_once_and_goes_with_its_host() {
 
 #[test]
 fn what_is_wrong_is_named_and_changes_nothing() {
-    let mut host = Transfers::new(config(2)).unwrap();
+    let mut host = Transfers::new(2, config()).unwrap();
     let (identity, other) = (identity(1, 30), identity(2, 30));
     let held = host.hold(payload(3, 10)).unwrap();
     host.receive(1, &bytes(Message::Offer { identity, number: 7 })).unwrap();
@@ -301,7 +301,7 @@ fn what_is_wrong_is_named_and_changes_nothing() {
 
 #[test]
 fn two_offers_of_one_payload_are_told_once_of_the_hosts_of_both() {
-    let mut host = Transfers::new(config(1)).unwrap();
+    let mut host = Transfers::new(1, config()).unwrap();
     let have = |number| bytes(Message::Have { identity: identity(1, 40), number });
     let offer = |host: &mut Transfers, whom: u16| host.offer(payload(1, 40), to(&[whom])).unwrap();
     offer(&mut host, 2);
@@ -315,7 +315,7 @@ fn two_offers_of_one_payload_are_told_once_of_the_hosts_of_both() {
     host.receive(4, &have(3)).unwrap();
     assert_eq!((host.poll_spread(), host.poll_spread()), (Some(identity), None));
     // The receiver answers the newer one; a late copy of the older one brings nothing back.
-    let mut receiver = Transfers::new(config(2)).unwrap();
+    let mut receiver = Transfers::new(2, config()).unwrap();
     let offered = |number| bytes(Message::Offer { identity, number });
     receiver.receive(1, &offered(1)).unwrap();
     receiver.receive(1, &offered(2)).unwrap();
@@ -327,7 +327,7 @@ fn two_offers_of_one_payload_are_told_once_of_the_hosts_of_both() {
 
 #[test]
 fn what_is_missing_is_not_told_if_it_has_come_meanwhile() {
-    let mut host = Transfers::new(config(2)).unwrap();
+    let mut host = Transfers::new(2, config()).unwrap();
     let (kept, fetched) = (identity(1, 9), identity(2, 9));
     host.fetch(kept, 1).unwrap();
     host.fetch(fetched, 1).unwrap();

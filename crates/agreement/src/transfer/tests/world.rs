@@ -8,8 +8,8 @@ use proptest::{prelude::*, test_runner::TestCaseError};
 use super::*;
 
 /// Chunks of 4 bytes, 8 of them asked for at once, 4 payloads under way.
-pub(super) fn config(me: u16) -> Config {
-    Config { me, chunk_max: 4, payload_max: 1000, held_max: 100_000, wants_max: 8, arriving_max: 4 }
+pub(super) fn config() -> Config {
+    Config { chunk_max: 4, payload_max: 1000, held_max: 100_000, wants_max: 8, arriving_max: 4 }
 }
 
 /// Each seed and length gives other bytes.
@@ -52,7 +52,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(hosts: u16, config: Config) -> Self {
         Self {
-            hosts: (1..=hosts).map(|me| Transfers::new(Config { me, ..config }).expect("a host")).collect(),
+            hosts: (1..=hosts).map(|me| Transfers::new(me, config).expect("a host")).collect(),
             dead: BTreeSet::new(),
             network: Vec::new(),
             notices: Vec::new(),
