@@ -133,9 +133,14 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     };
     let Held { kind, lateness_ns, rung: bound } =
         held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
-    let timeouts =
-        Timeouts { trust: config.trust, heartbeat_ns: config.heartbeat_ns, kind, fixed: config.timeout_ns.is_some() };
-    let timeout_ns = timeout(&config, &timeouts, lateness_ns, options.force_timeout)?;
+    let timeouts = Timeouts {
+        trust: config.trust,
+        heartbeat_ns: config.heartbeat_ns,
+        kind,
+        own_lateness_ns: lateness_ns,
+        fixed: config.timeout_ns.is_some(),
+    };
+    let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
     // More of them need rights that are given up soon.
     let templates = host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?;
@@ -364,8 +369,8 @@ fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
         .collect()
 }
 
-fn timeout(config: &Config, timeouts: &Timeouts, lateness_ns: u64, force: bool) -> Result<u64, StartError> {
-    let measured_ns = timeouts.for_jitter(lateness_ns, Network::default());
+fn timeout(config: &Config, timeouts: &Timeouts, force: bool) -> Result<u64, StartError> {
+    let measured_ns = timeouts.for_jitter(0, Network::default());
     match config.timeout_ns {
         None => Ok(measured_ns),
         Some(wanted_ns) if wanted_ns >= measured_ns || force => Ok(wanted_ns),
@@ -373,7 +378,7 @@ fn timeout(config: &Config, timeouts: &Timeouts, lateness_ns: u64, force: bool) 
             wanted_ns,
             measured_ns,
             heartbeat_ns: config.heartbeat_ns,
-            lateness_ns,
+            lateness_ns: timeouts.own_lateness_ns,
             kind: timeouts.kind,
         }
         .into()),

@@ -30,6 +30,8 @@ pub struct Timeouts {
     pub trust: Trust,
     pub heartbeat_ns: u64,
     pub kind: HostKind,
+    /// How late this host's own loop was measured to be: what every timeout allows for, whatever was observed.
+    pub own_lateness_ns: u64,
     /// The configuration fixed the timeout: measurements do not raise it.
     pub fixed: bool,
 }
@@ -42,7 +44,8 @@ impl Timeouts {
     /// there, the peer's next heartbeat, its way back, this loop's next turn; each may be late once.
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
-        let jitter_max_ns = bound_ns(self.kind, observed_ns.min(self.stall_ns())) + network.jitter_max_ns;
+        let late_ns = observed_ns.max(self.own_lateness_ns).min(self.stall_ns());
+        let jitter_max_ns = bound_ns(self.kind, late_ns) + network.jitter_max_ns;
         match self.trust {
             Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, network.latency_min_ns, jitter_max_ns),
             Trust::Lease => 3 * self.heartbeat_ns + 2 * network.latency_min_ns + 3 * jitter_max_ns,
@@ -57,8 +60,8 @@ impl Timeouts {
 
     /// How late the loop may be before it counts as stalled: more than what the timeout allows for.
     #[must_use]
-    pub fn stall_slack_ns(&self, own_lateness_ns: u64) -> u64 {
-        bound_ns(self.kind, own_lateness_ns.min(self.stall_ns()))
+    pub fn stall_slack_ns(&self, lateness_ns: u64) -> u64 {
+        bound_ns(self.kind, lateness_ns.min(self.stall_ns()))
     }
 }
 
@@ -84,7 +87,13 @@ mod tests {
 
     #[test]
     fn the_published_timeout_and_the_room_for_an_acknowledgement() {
-        let network = Timeouts { trust: Trust::Network, heartbeat_ns: 1_000_000, kind: HostKind::Shared, fixed: false };
+        let network = Timeouts {
+            trust: Trust::Network,
+            heartbeat_ns: 1_000_000,
+            kind: HostKind::Shared,
+            own_lateness_ns: 0,
+            fixed: false,
+        };
         let (assumed, planned) = (Network::default(), Network { latency_min_ns: 20_000, jitter_max_ns: 500_000 });
         assert_eq!(network.for_jitter(0, assumed), 1_000_000 + 100_000 + 2 * 3_500_000);
         assert_eq!(network.for_jitter(0, planned), 1_000_000 + 20_000 + 2 * (3_500_000 + 500_000));
@@ -92,5 +101,8 @@ mod tests {
         assert!(lease.for_jitter(0, assumed) > network.for_jitter(0, assumed) + 2 * 1_000_000);
         assert!(lease.for_jitter(8_000_000, assumed) > lease.for_jitter(0, assumed), "follows what is observed");
         assert!(lease.for_jitter(0, planned) > lease.for_jitter(0, assumed), "follows what is planned");
+        let late = Timeouts { own_lateness_ns: 8_000_000, ..lease };
+        assert_eq!(late.for_jitter(0, assumed), lease.for_jitter(8_000_000, assumed));
+        assert!(late.for_jitter(0, planned) > late.for_jitter(0, assumed), "also where this host is late itself");
     }
 }
