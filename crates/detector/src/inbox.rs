@@ -224,8 +224,10 @@ impl Detector {
             && let Some(sent_ns) = self.sent.time_of(acked)
         {
             let sent_ns = if planted::is(Planted::LeaseFromReceipt) { self.last_tick_ns } else { sent_ns };
-            peer.limit_ns = peer.limit_ns.max(lease::limit_ns(&self.config, sent_ns, promise_us));
-            peer.bound = now_ns < peer.limit_ns || peer.bound && seq < peer.last_seq;
+            let limit_ns = lease::limit_ns(&self.config, sent_ns, promise_us);
+            peer.limit_ns = peer.limit_ns.max(limit_ns);
+            // By the limit of what was acknowledged: a greeting sent since may reach further, and says nothing of the peer.
+            peer.bound = now_ns < limit_ns || peer.bound && seq < peer.last_seq;
         }
     }
 
