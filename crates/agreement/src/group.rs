@@ -20,6 +20,8 @@
 //! - Nothing is decided in an epoch without its new members: they are asked for acknowledgements as any other. So a new member
 //!   that has the state of where the epoch begins lacks nothing.
 //!
+//! **Founding** ([`forming`]): by those who are there, once.
+//!
 //! **Joining** ([`joining`], [`admission`]): a state first, while the group goes on; then the view; then the decisions between the
 //! two, for which alone the group waits. Members forget decisions when [`Config::tail_max`] is used up; who needs them gets a
 //! newer state.
@@ -37,6 +39,7 @@ mod control;
 mod datagram;
 mod entry;
 mod epoch;
+mod forming;
 mod joining;
 mod payloads;
 mod receiving;
@@ -59,6 +62,7 @@ use crate::{
 use admission::Admission;
 use control::Control;
 use epoch::Epoch;
+use forming::Forming;
 use joining::Joining;
 use tail::Tail;
 
@@ -113,7 +117,7 @@ pub enum GroupError {
 /// What a host is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It has asked to be let in.
+    /// It wants to be in: has asked to be let in, or waits for the others to found a group with it.
     Joining,
     Member,
     /// A view was agreed without it. It still serves those who have not heard of it.
@@ -141,6 +145,8 @@ pub struct Group<P: Start> {
     up: [u32; MAX_HOSTS],
     /// Those of them that have heard this incarnation.
     met: HostSet,
+    /// Hosts that are up, it is not known as which incarnation.
+    unsure: HostSet,
     /// By id-1: the highest incarnation that is dead.
     dead: [u32; MAX_HOSTS],
     current: Option<Epoch<P>>,
@@ -150,6 +156,10 @@ pub struct Group<P: Start> {
     /// The user was told all up to this position.
     position: u64,
     tail: Tail,
+    /// None where the group exists for sure.
+    forming: Option<Forming>,
+    /// That the first view was begun with; 0 for one that was given.
+    ballot: u32,
     joining: Joining,
     admission: Admission,
     /// By id-1: decisions kept for one who joins.
@@ -203,12 +213,15 @@ impl<P: Start> Group<P> {
             standing: Standing::Joining,
             up: [0; MAX_HOSTS],
             met: HostSet::EMPTY,
+            unsure: HostSet::EMPTY,
             dead: [0; MAX_HOSTS],
             current: None,
             previous: None,
             next: None,
             position: 0,
             tail: Tail::new(0, config.tail_max),
+            forming: None,
+            ballot: 0,
             joining: Joining::default(),
             admission: Admission::new(),
             kept: vec![None; MAX_HOSTS].into_boxed_slice(),
@@ -279,20 +292,35 @@ impl<P: Start> Group<P> {
         self.met = HostSet(self.met.0 | hosts.0);
     }
 
-    /// What the detector tells, in its order.
+    /// Hosts that are up, while it is not known as which incarnation: of these no other member's word is taken. To be told with
+    /// [`Group::heard_by`], by callers that learn incarnations later than the detector does.
+    pub fn unsure_of(&mut self, hosts: HostSet) {
+        self.unsure = hosts;
+    }
+
+    /// What the detector tells of hosts, in its order. For members that are processes: [`Group::up`], [`Group::down`] and
+    /// [`Group::excluded`].
     pub fn detected(&mut self, event: &Event) {
-        self.settle();
         match *event {
             Event::Up { host, slot: HOST_SLOT, incarnation, .. } => self.up(host, incarnation),
             Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
-                self.crashed(host, incarnation);
+                self.down(host, incarnation);
             }
-            Event::Excluded { incarnation, .. } if incarnation == self.config.incarnation => {
-                self.standing = Standing::Excluded;
-            }
+            Event::Excluded { incarnation, .. } if incarnation == self.config.incarnation => self.excluded(),
             _ => {}
         }
+    }
+
+    /// An incarnation of a host is dead, or has left, for good.
+    pub fn down(&mut self, host: u16, incarnation: u32) {
+        self.settle();
+        self.crashed(host, incarnation);
         self.pump();
+    }
+
+    /// The others go on without this member. It is over; another incarnation may join.
+    pub fn excluded(&mut self) {
+        self.standing = Standing::Excluded;
     }
 
     /// This member does and says nothing from now on. To be called before the detector says goodbye, as the others go on without
@@ -394,6 +422,7 @@ impl<P: Start> Group<P> {
             (Standing::Joining, _) => {
                 self.joining.waits(self.transfers.counters().chunks_taken, &mut self.transfers);
                 self.ask();
+                self.form_on(lease);
             }
             (Standing::Member, Some(epoch)) => {
                 let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));

@@ -76,6 +76,10 @@ planted! {
     DropsUndecided,
     /// who joins skips what was decided between its state and its view
     JoinsWithout,
+    /// a founder begins without those whom it has not heard of
+    FoundsWithout,
+    /// a founder begins without those who have died and were never known to be in no group
+    TakesTheGone,
 }
 
 /// 0: none; else one more than its place.

@@ -165,6 +165,7 @@ impl<P: Start> Group<P> {
     pub(super) fn enter(&mut self) {
         let Some((welcome, decisions)) = self.joining.complete() else { return };
         let Welcome { from, start, view, .. } = welcome;
+        self.forming = None;
         (self.position, self.tail) = (from, Tail::new(from, self.config.tail_max));
         self.catching = decisions;
         if planted::is(Planted::JoinsWithout) {

@@ -9,6 +9,8 @@
 //!             those decisions; the view
 //!    dead:    u64 places in the view of those whom the sender holds dead; u8 1 if it asks for the receiver's, else 0
 //!    over:    nothing
+//!    present: u32 ballot that is promised
+//!    begin:   u32 ballot; the view
 //! ```
 
 use fide_detector::HostSet;
@@ -28,6 +30,10 @@ pub(super) enum Control {
     Dead { places: HostSet, asks: bool },
     /// "That view is over, and you are not in the present one."
     Over,
+    /// "I am in no group, and follow the founder of this ballot."
+    Present { ballot: u32 },
+    /// "This is the first view of the group."
+    Begin { ballot: u32, view: View },
 }
 
 impl Control {
@@ -55,6 +61,15 @@ impl Control {
                 out.push(u8::from(*asks));
             }
             Self::Over => out.push(5),
+            Self::Present { ballot } => {
+                out.push(6);
+                out.extend_from_slice(&ballot.to_le_bytes());
+            }
+            Self::Begin { ballot, view } => {
+                out.push(7);
+                out.extend_from_slice(&ballot.to_le_bytes());
+                view.write(out);
+            }
         }
     }
 
@@ -62,6 +77,7 @@ impl Control {
         let (&kind, content) = bytes.split_first().ok_or(DatagramError::Control { kind: 0, len: 0 })?;
         let wrong = DatagramError::Control { kind, len: bytes.len() };
         let number = |content: &[u8]| Some(u64::from_le_bytes(*content.first_chunk()?));
+        let ballot = |content: &[u8]| Some(u32::from_le_bytes(*content.first_chunk()?));
         let identity = |content: &[u8]| Identity::read(content).ok();
         let read = || match kind {
             1 if content.len() == 8 => Some(Self::Join { have: number(content).filter(|have| *have != u64::MAX) }),
@@ -70,8 +86,13 @@ impl Control {
                 Some(Self::Dead { places: HostSet(number(content)?), asks: content[8] == 1 })
             }
             5 if content.is_empty() => Some(Self::Over),
+            6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
             _ => None,
         };
+        if kind == 7 {
+            let (number, view) = content.split_at_checked(4).ok_or(wrong.clone())?;
+            return Ok(Self::Begin { ballot: ballot(number).ok_or(wrong)?, view: View::read(view)? });
+        }
         if kind != 3 {
             return read().ok_or(wrong);
         }
@@ -96,14 +117,12 @@ mod tests {
         prop_oneof![
             prop::option::of(0..u64::MAX).prop_map(|have| Control::Join { have }),
             (any::<u64>(), identity.clone()).prop_map(|(position, state)| Control::Base { position, state }),
-            (any::<u64>(), any::<u64>(), identity, view).prop_map(|(from, start, decisions, view)| Control::Welcome {
-                from,
-                start,
-                decisions,
-                view
-            }),
+            (any::<u64>(), any::<u64>(), identity, view.clone())
+                .prop_map(|(from, start, decisions, view)| Control::Welcome { from, start, decisions, view }),
             (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
             Just(Control::Over),
+            any::<u32>().prop_map(|ballot| Control::Present { ballot }),
+            (any::<u32>(), view).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
         ]
     }
 
@@ -118,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(kind in 0u8..7, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_message_or_refused(kind in 0u8..9, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

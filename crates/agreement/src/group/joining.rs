@@ -115,6 +115,14 @@ impl Joining {
         self.decisions = Some(decisions);
     }
 
+    /// It is in without.
+    pub(super) fn give_up(&mut self, transfers: &mut Transfers) {
+        let joining = std::mem::take(self);
+        let base = joining.base.map(|base| base.state);
+        let decisions = joining.welcome.map(|welcome| welcome.decisions);
+        base.iter().chain(&decisions).chain(&joining.lacks).for_each(|identity| transfers.forget(identity));
+    }
+
     /// With the welcome: another member will give it.
     fn begin_again(&mut self) {
         (self.welcome, self.decisions) = (None, None);

@@ -107,7 +107,8 @@ impl<P: Start> Group<P> {
                 // Of those that have heard this one the detector tells, and cares that of two members one at most is told that
                 // the other is gone.
                 let met = |member: &Member| {
-                    self.met.contains(member.host) && self.up[usize::from(member.host) - 1] == member.incarnation
+                    let known = self.up[usize::from(member.host) - 1] == member.incarnation;
+                    known && self.met.contains(member.host) || self.unsure.contains(member.host)
                 };
                 let strangers: Vec<Member> = members.into_iter().filter(|member| !met(member)).collect();
                 for member in strangers {
@@ -118,6 +119,8 @@ impl<P: Start> Group<P> {
                     self.say(HostSet::from_iter([from]), answer);
                 }
             }
+            Control::Present { ballot } => self.presented(from, prefix.sender, ballot),
+            Control::Begin { ballot, view } if self.standing == Standing::Joining => self.begun(ballot, view),
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;
             }

@@ -486,3 +486,116 @@ proptest! {
         prop_assert_eq!(world.group(2).protocol().map_or(0, Agreement::leader), u16::from(!joins));
     }
 }
+
+/// Hosts 1 to `count` in no group, each as incarnation 10 times its id, that see each other.
+fn unfounded(count: u16) -> World {
+    let config = |host: u16| Config { hosts: HostSet::first(count.into()), ..config(host, 10 * u32::from(host)) };
+    let form = |host: u16| (host, (Group::form(config(host)).unwrap(), Vec::new()));
+    let mut world = World { members: (1..=count).map(form).collect(), refused: Vec::new() };
+    world.meet();
+    world
+}
+
+impl World {
+    /// All store what they have to, as time passes.
+    fn forms(&mut self) {
+        for _ in 0..4 {
+            self.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+            self.settle();
+            self.members.values_mut().for_each(|(group, _)| group.recorded());
+        }
+    }
+}
+
+#[test]
+fn hosts_found_their_group_by_themselves() {
+    let mut world = unfounded(3);
+    world.forms();
+    for host in 1..=3 {
+        assert_eq!(world.group(host).standing(), Standing::Member);
+        assert_eq!(world.members_of(host), [1, 2, 3]);
+    }
+    world.writes(1, "a");
+    world.run();
+    assert_eq!((world.state(2), world.state(3)), ("a".to_owned(), "a".to_owned()));
+}
+
+#[test]
+fn nothing_is_founded_without_a_lease_or_before_it_is_stored() {
+    let mut world = unfounded(2);
+    for _ in 0..4 {
+        world.members.values_mut().for_each(|(group, _)| group.resend(RUN_OUT));
+        world.settle();
+    }
+    assert!(world.group(1).poll_record().is_none());
+    for _ in 0..4 {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        world.settle();
+    }
+    assert!(world.group(1).poll_record().is_some());
+    assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Joining, Standing::Joining));
+    // Nobody has begun, so nobody else is told.
+    assert!(world.group(2).poll_record().is_none());
+    world.forms();
+    assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Member, Standing::Member));
+}
+
+#[test]
+fn a_founder_that_dies_is_followed_by_the_next() {
+    let mut world = unfounded(3);
+    world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    world.settle();
+    world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    world.settle();
+    assert!(world.group(1).poll_record().is_some());
+    world.dies(1);
+    world.forms();
+    assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
+}
+
+#[test]
+fn a_host_that_died_unheard_may_have_founded_the_group() {
+    let mut world = unfounded(2);
+    world.dies(1);
+    world.forms();
+    assert_eq!(world.group(2).standing(), Standing::Joining);
+}
+
+#[test]
+fn a_founder_that_is_followed_no_more_comes_too_late() {
+    let mut world = unfounded(3);
+    world.forms();
+    // Another incarnation of host 3, which follows host 2 by now.
+    let begun = {
+        let (bytes, view) = (&mut Vec::new(), world.group(1).view().unwrap().clone());
+        let prefix = Prefix { group: 7, sender: 10, receiver: 30, view: 0, kind: Kind::Control };
+        prefix.write(bytes);
+        Control::Begin { ballot: 0, view }.write(bytes);
+        bytes.clone()
+    };
+    for (ballot, taken) in [(0, true), (1, false)] {
+        let mut late = Group::<Hsuc>::form(Config { hosts: HostSet::first(3), ..config(3, 30) }).unwrap();
+        late.up(1, 10);
+        late.up(2, 20);
+        let mut present = Vec::new();
+        Prefix { group: 7, sender: 20, receiver: 30, view: 0, kind: Kind::Control }.write(&mut present);
+        Control::Present { ballot }.write(&mut present);
+        late.receive(2, &present).unwrap();
+        late.receive(1, &begun).unwrap();
+        assert_eq!(late.poll_record().is_some(), taken);
+    }
+}
+
+#[test]
+fn who_comes_when_the_group_is_founded_joins_it() {
+    let mut world = unfounded(3);
+    world.forms();
+    world.writes(1, "a");
+    world.dies(3);
+    let late = Group::form(Config { hosts: HostSet::first(3), ..config(3, 31) }).unwrap();
+    world.members.insert(3, (late, Vec::new()));
+    world.meet();
+    world.run();
+    assert_eq!(world.group(3).standing(), Standing::Member);
+    assert_eq!((world.members_of(1), world.state(3)), (vec![1, 2, 3], "a".to_owned()));
+}

@@ -3,10 +3,8 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{
-    Group, HostSet, Hsuc, Lease, Links, Member as GroupMember, Standing, View, group, hsuc::Setting, transfer,
-};
-use fide_detector::{Config, Detector, Member, PeerState, Policy, Role, Trust};
+use fide_agreement::{Group, HostSet, Hsuc, Lease, Links, Standing, group, hsuc::Setting, transfer};
+use fide_detector::{Config, Detector, Member, PeerState, Role, Trust};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::{
@@ -78,6 +76,8 @@ pub(super) struct Host {
     pub(super) detector: Option<Detector>,
     pub(super) incarnation: u32,
     pub(super) group: Option<Group<Hsuc>>,
+    /// Stored, and not lost in a crash: there is a group.
+    pub(super) record: bool,
     /// Of its user: instances told or taken over, and what they come to.
     pub(super) state: State,
     pub(super) inbox: VecDeque<Packet>,
@@ -101,6 +101,7 @@ impl Host {
             detector: None,
             incarnation: 0,
             group: None,
+            record: false,
             state: State::default(),
             inbox: VecDeque::new(),
             paused_until_ns: 0,
@@ -140,6 +141,7 @@ impl Host {
         self.restart_ns = None;
         self.dies_after = None;
         self.turn_ns = now_ns;
+        self.enter(plan);
     }
 
     fn group(&self, plan: &Plan) -> group::Config<Setting> {
@@ -160,17 +162,11 @@ impl Host {
         }
     }
 
-    /// It is a member of a group of those incarnations from now on.
-    pub(super) fn found(&mut self, plan: &Plan, members: &[GroupMember]) {
-        let view = View::new(1, members).expect("a good view");
-        self.group = Some(Group::found(self.group(plan), view).expect("a good group"));
-        self.tell_who_is_up();
-    }
-
-    /// It asks to be let in, and knows nothing.
-    pub(super) fn join(&mut self, plan: &Plan) {
+    /// It founds its group with the others, or asks to be let in, and knows nothing.
+    fn enter(&mut self, plan: &Plan) {
         self.state = State::default();
-        self.group = Some(Group::join(self.group(plan)).expect("a good group"));
+        let enter = if self.record { Group::join } else { Group::form };
+        self.group = Some(enter(self.group(plan)).expect("a good group"));
         self.tell_who_is_up();
     }
 
@@ -202,14 +198,6 @@ impl Host {
         self.group.as_ref().is_some_and(|group| group.may_answer(self.lease(now_ns)))
     }
 
-    /// Whether it waits for nothing but time, all being members: a group can be founded.
-    pub(super) fn sees_all(&self, plan: &Plan, now_ns: u64) -> bool {
-        let Some(detector) = &self.detector else { return false };
-        let up = |id: u16| detector.peer(id).is_some_and(|peer| peer.state == fide_detector::PeerState::Up);
-        let whole = plan.policy == Policy::Network || detector.view().members.len() == usize::from(plan.hosts);
-        whole && self.lease(now_ns).holds() && (1..=plan.hosts).filter(|id| *id != self.id).all(up)
-    }
-
     /// As another incarnation, of which nobody knows yet; its group is to be joined.
     pub(super) fn begin_again(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
         self.restart_ns = None;
@@ -217,7 +205,7 @@ impl Host {
         let local_ns = self.clock.local_ns(now_ns);
         if let Some(detector) = &mut self.detector {
             detector.restart(local_ns, incarnation).expect("a higher incarnation");
-            self.join(plan);
+            self.enter(plan);
         }
     }
 

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 pub const MS: u64 = 1_000_000;
 /// Of every host.
 pub const HEARTBEAT_NS: u64 = MS;
-/// Faults come in this time after the group is founded.
+/// Faults come in this time, from [`Plan::early`] on.
 pub const FAULTS_NS: u64 = 800 * MS;
 /// A straggler is late by at most this: longer than it takes to find a crash.
 pub const STRAGGLE_NS: u64 = 60 * MS;
@@ -18,7 +18,9 @@ pub const STRAGGLE_NS: u64 = 60 * MS;
 const BURST_NS: u64 = 15 * MS;
 /// After them the world is left alone for this long.
 pub const QUIET_NS: u64 = 300 * MS;
-/// The group has to be founded by then.
+/// Where faults begin with the hosts they come so much closer together.
+const EARLIER: u64 = 8;
+/// Left alone, the hosts have to have founded their group by then.
 pub const FOUNDED_NS: u64 = 300 * MS;
 
 /// Everything that a run depends on.
@@ -49,11 +51,13 @@ pub struct Plan {
     pub work_every_ns: u64,
     /// In the order of their times.
     pub faults: Vec<Fault>,
+    /// They begin with the hosts, and not once these have founded their group.
+    pub early: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// After the group was founded.
+    /// After faults begin.
     pub at_ns: u64,
     pub what: What,
 }
@@ -170,6 +174,7 @@ impl Plan {
             nap_permille: [0, 5, 30][random.random_range(0..3)],
             work_every_ns: random.random_range(50_000..1_000_000),
             faults: Vec::new(),
+            early: false,
         };
         // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
         let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
@@ -183,6 +188,11 @@ impl Plan {
         }
         times.sort_unstable();
         plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(style, &mut random) }).collect();
+        plan.early = random.random_range(0..4) == 0;
+        if plan.early {
+            // Most while the group is being founded.
+            plan.faults.iter_mut().for_each(|fault| fault.at_ns /= EARLIER);
+        }
         plan
     }
 

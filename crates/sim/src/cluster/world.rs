@@ -7,11 +7,11 @@
 //!                                                          ▼ checks, after every step
 //! ```
 //!
-//! The group is founded at one moment, when every host sees all others. The first violation ends the run.
+//! Faults begin when the hosts have founded their group, or with the hosts. The first violation ends the run.
 
 use std::{cmp::Reverse, collections::BinaryHeap, fmt};
 
-use fide_agreement::{Entry, HostSet, Member, Standing, group::entries};
+use fide_agreement::{Entry, HostSet, Standing, group::entries};
 use fide_detector::{Event as Told, Verdict};
 use fide_wire::PAYLOAD_MAX;
 use rand::RngExt;
@@ -45,7 +45,8 @@ enum Next {
     /// Host by place; void unless it is the one that it waits for.
     Turn(usize),
     Start(usize),
-    Founds,
+    /// Faults begin, if the group is founded.
+    Begins,
     Fault(usize),
     Work,
     Quiet,
@@ -60,7 +61,6 @@ pub(super) struct World<'p> {
     hosts: Vec<Host>,
     network: Network,
     incarnations: u32,
-    founded: bool,
     values: u64,
     log: Log,
     register: Register,
@@ -79,7 +79,6 @@ impl<'p> World<'p> {
         Self {
             plan,
             now_ns: 0,
-            founded: false,
             hosts,
             network: Network::new(plan),
             incarnations: 0,
@@ -115,7 +114,7 @@ impl<'p> World<'p> {
             let start_ns = self.network.random.random_range(0..STARTS_NS);
             self.network.push(start_ns, Next::Start(at));
         }
-        self.network.push(STARTS_NS + 10 * MS, Next::Founds);
+        self.network.push(if self.plan.early { 0 } else { STARTS_NS + 10 * MS }, Next::Begins);
         loop {
             let Reverse((at_ns, _, next)) = self.network.events.pop().expect("the end is among the events");
             debug_assert!(at_ns >= self.now_ns, "time goes on");
@@ -125,7 +124,7 @@ impl<'p> World<'p> {
                 Next::Turn(at) if self.hosts[at].turn_ns == at_ns => self.turn(at)?,
                 Next::Turn(_) => {}
                 Next::Start(at) => self.start(at),
-                Next::Founds => self.found()?,
+                Next::Begins => self.begin()?,
                 Next::Fault(at) => self.fault(self.plan.faults[at].what),
                 Next::Work => self.work()?,
                 Next::Quiet => self.quiet(),
@@ -137,28 +136,19 @@ impl<'p> World<'p> {
     fn start(&mut self, at: usize) {
         self.incarnations += 1;
         self.hosts[at].start(self.plan, self.now_ns, self.incarnations);
-        if self.founded {
-            self.hosts[at].join(self.plan);
-        }
         self.verdicts.starts(self.hosts[at].id);
         self.network.push(self.now_ns, Next::Turn(at));
     }
 
-    fn found(&mut self) -> Checked {
-        if !self.hosts.iter().all(|host| host.sees_all(self.plan, self.now_ns)) {
+    fn begin(&mut self) -> Checked {
+        if !self.plan.early && !self.hosts.iter().all(|host| host.standing() == Some(Standing::Member)) {
             if self.now_ns > FOUNDED_NS {
-                return violated("founding", format!("not everybody sees all others after {FOUNDED_NS} ns"));
+                return violated("founding", format!("not all are members of a group after {FOUNDED_NS} ns"));
             }
-            self.network.push(self.now_ns + MS, Next::Founds);
+            self.network.push(self.now_ns + MS, Next::Begins);
             return Ok(());
         }
-        let member = |host: &Host| Member { host: host.id, incarnation: host.incarnation };
-        let members: Vec<Member> = self.hosts.iter().map(member).collect();
-        self.note(|_| format!("the group is founded: {members:?}"));
-        for host in &mut self.hosts {
-            host.found(self.plan, &members);
-        }
-        self.founded = true;
+        self.note(|_| "faults begin".to_owned());
         self.network.calm = false;
         for (at, fault) in self.plan.faults.iter().enumerate() {
             self.network.push(self.now_ns + fault.at_ns, Next::Fault(at));
@@ -225,7 +215,7 @@ impl<'p> World<'p> {
         let tells_first = self.network.chance(500);
         let reads_first = self.network.chance(50);
         loop {
-            let mut goes_on = self.events(at)? | self.state(at)?;
+            let mut goes_on = self.events(at)? | self.record(at) | self.state(at)?;
             if reads_first {
                 // Whoever answers has told what it has decided.
                 self.read(at)?;
@@ -324,6 +314,27 @@ impl<'p> World<'p> {
             host.state.tell(instance, &value);
             self.register.told(id, instance, told.into_iter())?;
         }
+    }
+
+    /// A host stores that there is a group, or crashes before or after that.
+    fn record(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let Some(group) = &mut host.group else { return false };
+        let Some(view) = group.poll_record().cloned() else { return false };
+        let id = host.id;
+        let crashes = self.plan.early && !self.network.calm && self.network.chance(50);
+        if crashes && self.network.chance(500) {
+            self.crash(at);
+            return false;
+        }
+        host.record = true;
+        if crashes {
+            self.crash(at);
+            return false;
+        }
+        group.recorded();
+        self.note(|_| format!("h{id} begins with {view:?}"));
+        true
     }
 
     /// A user gives its state to the group, or takes over another's.
