@@ -14,12 +14,17 @@
 //!   (line 8), and is stuck (3). Its proposer cannot have decided: this member had not acknowledged.
 //! - Decisions are told one by one, and the window moves when one was told, after the call that brought it (6). Messages have the
 //!   instance as their identity (5).
+//! - A leader tells its decision to those who have acknowledged it, and so have its value already, without the value. Who has
+//!   adopted something else since takes no notice: a later leader will tell it, or this one when it sends again.
 //! - A crash is looked at as an acknowledgement is: the last one that was waited for may be that of the dead.
 //!
 //! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has told decision i - W. So who
 //! learns decision i knows that all live members have decision i - W: that is the stability of Alg. 3, line 30, which it publishes
 //! for W = 1. A leader proposes at most W instances beyond the last one that it has told; a member that is W behind it still
 //! has room for them. So every buffer has its place: W decisions that may have to be relayed, 2 W instances to come.
+//!
+//! **Batching.** What is proposed between two calls of [`Agreement::poll_transmit`] shares an instance, as far as it fits; while the window
+//! is full it waits.
 //!
 //! **Lossy links** ([`Links::Lossy`]): see [`resend`].
 
@@ -91,6 +96,7 @@ enum Kind {
     Propose,
     Ack,
     Decide,
+    Chosen,
     Told,
 }
 
@@ -259,7 +265,7 @@ impl Hsuc {
         }
         slot.decided = true;
         slot.fresh = true;
-        self.send(others, Kind::Decide, instance, me);
+        self.send(others, Kind::Chosen, instance, me);
     }
 
     /// Acknowledges what is adopted and was not acknowledged yet, as far as the window reaches.
@@ -306,14 +312,20 @@ impl Hsuc {
         Ok(())
     }
 
-    fn learn(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) {
+    /// `value`: none if it is what I have acknowledged of that round.
+    fn learn(&mut self, from: u16, instance: u64, round: u16, value: Option<&[u8]>) {
         if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
             return self.say_told(from);
         }
+        if value.is_none() && self.slot(instance).is_none_or(|slot| slot.round != round) {
+            return;
+        }
         self.seen = self.seen.max(instance);
         let slot = self.claim(instance);
-        slot.value.clear();
-        slot.value.extend_from_slice(value);
+        if let Some(value) = value {
+            slot.value.clear();
+            slot.value.extend_from_slice(value);
+        }
         slot.round = round;
         slot.decided = true;
         if !self.correct.contains(round) {
@@ -333,9 +345,11 @@ impl Agreement for Hsuc {
             return Err(Refused::TooLong { len, max });
         }
         if !batch::push(&mut self.waiting, value, self.value_max) {
-            return Err(Refused::Full);
+            self.lead();
+            if !batch::push(&mut self.waiting, value, self.value_max) {
+                return Err(Refused::Full);
+            }
         }
-        self.lead();
         Ok(())
     }
 
@@ -370,7 +384,8 @@ impl Agreement for Hsuc {
                     self.decide(instance);
                 }
             }
-            Message::Decide { .. } => self.learn(from, instance, round, value),
+            Message::Decide { .. } => self.learn(from, instance, round, Some(value)),
+            Message::Chosen { .. } => self.learn(from, instance, round, None),
             Message::Told { .. } => self.note_told(from, instance),
         }
         Ok(())
@@ -403,6 +418,10 @@ impl Agreement for Hsuc {
     }
 
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
+        // What was proposed since the last time goes together.
+        if !self.waiting.is_empty() {
+            self.lead();
+        }
         loop {
             let Out { to, kind, instance, round } = self.out.pop_front()?;
             let position = self.position(instance);
@@ -419,6 +438,7 @@ impl Agreement for Hsuc {
                     Kind::Propose => Message::Propose { instance, round, value },
                     Kind::Ack => Message::Ack { instance, round },
                     Kind::Decide => Message::Decide { instance, round, value },
+                    Kind::Chosen => Message::Chosen { instance, round },
                     Kind::Told => Message::Told { instance },
                 },
             ));
@@ -426,6 +446,10 @@ impl Agreement for Hsuc {
     }
 
     fn poll_decision(&mut self) -> Option<Decision<'_>> {
+        if !self.waiting.is_empty() && self.others().is_empty() {
+            // Nobody has to be told.
+            self.lead();
+        }
         let instance = self.delivered + 1;
         let adopted = |slot: &Slot| planted::is(Planted::TellsAdopted) && slot.acked != 0;
         if !self.slot(instance).is_some_and(|slot| slot.decided || adopted(slot)) {

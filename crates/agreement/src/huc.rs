@@ -273,7 +273,7 @@ impl Agreement for Huc {
                 }
                 Ok(())
             }
-            Message::Ack { .. } | Message::Told { .. } => Err(MessageError::NotOfProtocol),
+            Message::Ack { .. } | Message::Told { .. } | Message::Chosen { .. } => Err(MessageError::NotOfProtocol),
         }
     }
 

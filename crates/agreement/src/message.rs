@@ -2,11 +2,11 @@
 //! Messages between members. Little-endian:
 //!
 //! ```text
-//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told
+//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told, 5 chosen
 //!  1 u8  version, 1
 //!  2 u16 round: the member whose proposal it is; 0 in a told
 //!  4 u64 instance
-//! 12 u32 len, then len bytes of the value; 0 in an ack and a told
+//! 12 u32 len, then len bytes of the value; 0 in an ack, a told and a chosen
 //! ```
 
 /// Bytes before the value.
@@ -22,6 +22,8 @@ pub enum Message<'a> {
     Ack { instance: u64, round: u16 },
     /// "All have" (line 21; Alg. 2, lines 6 and 16).
     Decide { instance: u64, round: u16, value: &'a [u8] },
+    /// "All have": a decide for those who have acknowledged that round's proposal, and so have its value.
+    Chosen { instance: u64, round: u16 },
     /// "I have told my user all up to this one": need not be sent again. Only where links lose messages.
     Told { instance: u64 },
 }
@@ -33,7 +35,7 @@ pub enum MessageError {
     Length { len: usize },
     #[error("version {version}; this program speaks {VERSION}")]
     Version { version: u8 },
-    #[error("kind {kind}; 1 (propose), 2 (ack), 3 (decide) and 4 (told) are known")]
+    #[error("kind {kind}; 1 (propose), 2 (ack), 3 (decide), 4 (told) and 5 (chosen) are known")]
     Kind { kind: u8 },
     #[error("member {member} is none of this group; do all members have the same list?")]
     Stranger { member: u16 },
@@ -58,6 +60,7 @@ impl<'a> Message<'a> {
             Self::Propose { instance, .. }
             | Self::Ack { instance, .. }
             | Self::Decide { instance, .. }
+            | Self::Chosen { instance, .. }
             | Self::Told { instance } => instance,
         }
     }
@@ -66,17 +69,20 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn round(&self) -> Option<u16> {
         match *self {
-            Self::Propose { round, .. } | Self::Ack { round, .. } | Self::Decide { round, .. } => Some(round),
+            Self::Propose { round, .. }
+            | Self::Ack { round, .. }
+            | Self::Decide { round, .. }
+            | Self::Chosen { round, .. } => Some(round),
             Self::Told { .. } => None,
         }
     }
 
-    /// Empty in an ack and a told.
+    /// Empty in an ack, a told and a chosen.
     #[must_use]
     pub fn value(&self) -> &'a [u8] {
         match *self {
             Self::Propose { value, .. } | Self::Decide { value, .. } => value,
-            Self::Ack { .. } | Self::Told { .. } => &[],
+            Self::Ack { .. } | Self::Told { .. } | Self::Chosen { .. } => &[],
         }
     }
 
@@ -90,6 +96,7 @@ impl<'a> Message<'a> {
             Self::Ack { .. } => 2,
             Self::Decide { .. } => 3,
             Self::Told { .. } => 4,
+            Self::Chosen { .. } => 5,
         };
         out.extend_from_slice(&[kind, VERSION]);
         out.extend_from_slice(&self.round().unwrap_or(0).to_le_bytes());
@@ -116,11 +123,12 @@ impl<'a> Message<'a> {
         }
         match header[0] {
             1 => Ok(Self::Propose { instance, round, value }),
-            2 | 4 if !value.is_empty() => Err(wrong),
+            2 | 4 | 5 if !value.is_empty() => Err(wrong),
             2 => Ok(Self::Ack { instance, round }),
             4 if round != 0 => Err(MessageError::Stranger { member: round }),
             4 => Ok(Self::Told { instance }),
             3 => Ok(Self::Decide { instance, round, value }),
+            5 => Ok(Self::Chosen { instance, round }),
             kind => Err(MessageError::Kind { kind }),
         }
     }
@@ -133,11 +141,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(kind in 0..4, instance: u64, round: u16, value in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn what_is_written_is_read(kind in 0..5, instance: u64, round: u16, value in prop::collection::vec(any::<u8>(), 0..100)) {
             let message = match kind {
                 0 => Message::Propose { instance, round, value: &value },
                 1 => Message::Ack { instance, round },
                 2 => Message::Told { instance },
+                3 => Message::Chosen { instance, round },
                 _ => Message::Decide { instance, round, value: &value },
             };
             let mut bytes = Vec::new();

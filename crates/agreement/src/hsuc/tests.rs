@@ -156,15 +156,19 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
 fn proposals_share_an_instance_and_wait_within_bounds() {
     let mut leader = Hsuc::new(&setting(1), 1, HostSet::first(2)).unwrap();
     assert_eq!(leader.propose(&[0; 61]), Err(Refused::TooLong { len: 61, max: 60 }));
+    // Two at once share an instance.
     leader.propose(b"first").unwrap();
-    // The window is used up: these wait for the next instance, together.
+    leader.propose(b"second").unwrap();
+    while leader.poll_transmit().is_some() {}
+    // The window is used up: these wait for the next one, together.
     for _ in 0..8 {
         leader.propose(b"next").unwrap();
     }
     assert_eq!(leader.propose(b"next"), Err(Refused::Full));
-    while leader.poll_transmit().is_some() {}
+    assert!(leader.poll_transmit().is_none());
     leader.receive(2, &Message::Ack { instance: 1, round: 1 }).unwrap();
-    assert_eq!(batch::values(leader.poll_decision().unwrap().value).collect::<Vec<_>>(), [b"first"]);
+    let first: Vec<_> = batch::values(leader.poll_decision().unwrap().value).map(<[u8]>::to_vec).collect();
+    assert_eq!(first, [b"first".to_vec(), b"second".to_vec()]);
     let sent: Vec<_> = std::iter::from_fn(|| leader.poll_transmit().map(|(_, message)| message.instance())).collect();
     assert_eq!(sent, [1, 2]);
     leader.receive(2, &Message::Ack { instance: 2, round: 1 }).unwrap();
@@ -196,11 +200,14 @@ fn what_is_not_answered_is_sent_again_after_a_whole_period() {
     assert_eq!(sent(&mut leader), [(HostSet::from_iter([2]), proposed[0].1.clone())]);
     leader.receive(2, &Message::Ack { instance: 1, round: 1 }).unwrap();
     assert!(leader.poll_decision().is_some());
-    let decided = sent(&mut leader);
+    let chosen = Message::Chosen { instance: 1, round: 1 };
+    assert_eq!(Message::read(&sent(&mut leader)[0].1).unwrap(), chosen, "who has acknowledged it has the value");
     leader.receive(2, &Message::Told { instance: 1 }).unwrap();
     leader.resend();
     leader.resend();
-    assert_eq!(sent(&mut leader), [(HostSet::from_iter([3]), decided[0].1.clone())]);
+    let again = sent(&mut leader);
+    assert_eq!(again[0].0, HostSet::from_iter([3]));
+    assert!(matches!(Message::read(&again[0].1), Ok(Message::Decide { instance: 1, round: 1, .. })), "with the value");
     leader.receive(3, &Message::Told { instance: 1 }).unwrap();
     leader.resend();
     assert_eq!(sent(&mut leader), []);
