@@ -12,6 +12,7 @@
 use fide_shm::MAX_NAME;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use std::net::Ipv4Addr;
 
 /// Version spoken by this library; an agent that speaks another refuses `hello` with [`ErrorCode::Version`].
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -271,6 +272,18 @@ pub struct HelloOk {
     /// Trust mode: "lease", "network", ...
     #[serde(default)]
     pub trust: String,
+    /// All hosts of the cluster, by id from 1.
+    #[serde(default)]
+    pub members: Vec<HostInfo>,
+}
+
+/// A host of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Its name.
+    pub name: String,
+    /// One address for each plane.
+    pub addresses: Vec<Ipv4Addr>,
 }
 
 /// How events reach a client.

@@ -67,8 +67,10 @@ pub struct HostRecord {
     pub state: u8,
     /// Bit p set: plane p was heard within the timeout.
     pub planes_up: u8,
+    /// 1: it has said lately that it hears this host's present incarnation, so that it may come to hold it dead.
+    pub hears_us: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// Incarnation of its agent; 0 before the first heartbeat.
     pub incarnation: u32,
     /// When the last heartbeat came, on any plane.

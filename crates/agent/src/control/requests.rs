@@ -8,7 +8,7 @@ use std::{
 
 use fide_bpf::Registration;
 use fide_client::protocol::{
-    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
+    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
     Refusal, Reply as Answer, Request, parse_target,
 };
 use fide_detector::{JoinError, MonitorError, Wanted};
@@ -104,6 +104,10 @@ impl Control {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.client = Some(client);
         }
+        let members = self.parts.config.members.iter().map(|member| HostInfo {
+            name: member.name.as_str().to_owned(),
+            addresses: member.addresses.clone(),
+        });
         Ok(Answer::ok(
             id,
             &HelloOk {
@@ -116,6 +120,7 @@ impl Control {
                 events: if open.ring { EventsVia::Bpf } else { EventsVia::Shm },
                 heartbeat_us: u32::try_from(self.parts.config.heartbeat_ns / 1000).unwrap_or(u32::MAX),
                 trust: status::trust_name(self.parts.config.trust).to_owned(),
+                members: members.collect(),
             },
         ))
     }

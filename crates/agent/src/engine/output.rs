@@ -85,6 +85,7 @@ impl Engine {
         let record = HostRecord {
             state,
             planes_up,
+            hears_us: u8::from(self.parts.detector.heard_by().contains(host)),
             incarnation: peer.incarnation,
             last_rx_ns: newest,
             last_seq: peer.last_seq,

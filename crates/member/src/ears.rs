@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the agent tells of the other members' processes, as incarnations of members.
+//!
+//! An agent numbers processes anew when it starts, so that its numbers go round. A member has a number of its own, which it
+//! remembers and which only grows; every packet carries both. A process that the agent says is up, and of which no packet has
+//! come yet, is one of which nothing is known: as long as that lasts nobody else's word is taken for its death.
+
+use fide_agreement::{Group, HostSet, Start};
+use fide_client::{Event, HOST_SLOT, Reason, Verdict};
+use fide_wire::MAX_HOSTS;
+
+use crate::packet::Sender;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Peer {
+    /// As its agent tells it; 0: none is up.
+    process: u32,
+    /// In the group; 0: not known yet.
+    member: u32,
+    /// From its last packet.
+    said: Option<(u32, u32)>,
+    /// Bit p: plane p to it is silent.
+    lost: u8,
+}
+
+/// What is heard of all others.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    /// By id - 1.
+    peers: [Peer; MAX_HOSTS],
+    /// CLOCK_MONOTONIC of the last death that was told.
+    pub(crate) death_ns: u64,
+}
+
+impl Default for Ears {
+    fn default() -> Self {
+        Self { peers: [Peer::default(); MAX_HOSTS], death_ns: 0 }
+    }
+}
+
+impl Ears {
+    fn peer(&mut self, host: u16) -> Option<&mut Peer> {
+        self.peers.get_mut(usize::from(host).wrapping_sub(1))
+    }
+
+    /// An event of the agent. False if it ends this member: the others go on without it.
+    pub(crate) fn told<P: Start>(&mut self, event: &Event, group: &mut Group<P>) -> bool {
+        match event {
+            Event::Up { evidence, .. } if evidence.slot != HOST_SLOT => {
+                self.up(evidence.host_id, evidence.incarnation, group);
+            }
+            Event::Verdict(Verdict { reason, evidence, .. }) if evidence.slot != HOST_SLOT => {
+                if !matches!(reason, Reason::Stalled | Reason::Recovered) {
+                    self.down(evidence.host_id, evidence.incarnation, group);
+                    self.death_ns = evidence.rx_ns;
+                }
+            }
+            Event::PathLost { host_id, plane } => self.path(*host_id, *plane, true),
+            Event::PathRestored { host_id, plane } => self.path(*host_id, *plane, false),
+            // This process is another one to the others now.
+            Event::Rejoined { .. } | Event::Reattached { resumed: false } | Event::Dropped { .. } => return false,
+            _ => {}
+        }
+        true
+    }
+
+    pub(crate) fn up<P: Start>(&mut self, host: u16, process: u32, group: &mut Group<P>) {
+        let Some(peer) = self.peer(host).filter(|peer| peer.process != process) else { return };
+        let before = peer.process;
+        let said = peer.said.filter(|(said, _)| *said == process);
+        if before != 0 {
+            self.down(host, before, group);
+        }
+        let Some(peer) = self.peer(host) else { return };
+        (peer.process, peer.member) = (process, 0);
+        if let Some((_, member)) = said {
+            peer.member = member;
+            group.up(host, member);
+        }
+    }
+
+    pub(crate) fn down<P: Start>(&mut self, host: u16, process: u32, group: &mut Group<P>) {
+        let Some(peer) = self.peer(host).filter(|peer| peer.process == process) else { return };
+        let member = std::mem::take(&mut peer.member);
+        peer.process = 0;
+        if member != 0 {
+            group.down(host, member);
+        }
+    }
+
+    /// A packet has come: false if its sender is not known to be up.
+    pub(crate) fn heard<P: Start>(&mut self, sender: Sender, group: &mut Group<P>) -> bool {
+        let Some(peer) = self.peer(sender.host) else { return false };
+        if peer.process == sender.process && peer.member == sender.incarnation {
+            return true;
+        }
+        peer.said = Some((sender.process, sender.incarnation));
+        if peer.process != sender.process || peer.member != 0 {
+            return false;
+        }
+        peer.member = sender.incarnation;
+        group.up(sender.host, sender.incarnation);
+        true
+    }
+
+    fn path(&mut self, host: u16, plane: u8, lost: bool) {
+        if let Some(peer) = self.peer(host) {
+            let bit = 1 << (plane & 7);
+            peer.lost = if lost { peer.lost | bit } else { peer.lost & !bit };
+        }
+    }
+
+    /// The first plane that is not silent; the first of all if every one is.
+    pub(crate) fn plane(&self, host: u16) -> usize {
+        let lost = self.peers.get(usize::from(host).wrapping_sub(1)).map_or(0, |peer| peer.lost);
+        let plane = lost.trailing_ones() as usize;
+        if plane < fide_wire::MAX_PLANES { plane } else { 0 }
+    }
+
+    pub(crate) fn is_up(&self, host: u16) -> bool {
+        self.peers.get(usize::from(host).wrapping_sub(1)).is_some_and(|peer| peer.process != 0)
+    }
+
+    /// Hosts whose process is up, and not known as a member.
+    pub(crate) fn unknown(&self) -> HostSet {
+        let unknown = |peer: &Peer| peer.process != 0 && peer.member == 0;
+        (1..).zip(&self.peers).filter(|(_, peer)| unknown(peer)).map(|(host, _)| host).collect()
+    }
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A member: what it is fed, in which order, and what it sends.
+//!
+//! ```text
+//!  agent ──► ears ──► up, down ─┐
+//!  network ──► opener ──────────┼──► group ──► decisions ──► the caller
+//!  the caller: propose ─────────┘      └──► trains ──► network
+//! ```
+//!
+//! What the agent has told comes before what has come from the network, as the group asks for.
+
+use std::time::Duration;
+
+use fide_agreement::{
+    Decision, Group, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
+    transfer::{Reason, RoomError},
+};
+use fide_client::{Client, ConnectOptions, now_ns, protocol::PeerState};
+use rustix::{
+    event::{Timespec, epoll},
+    fd::OwnedFd,
+    io::Errno,
+};
+
+use crate::{
+    Config, Error,
+    ears::Ears,
+    packet::{Opener, Sealer, Sender},
+    port::Port,
+    record::Record,
+};
+
+const TOKEN_CLIENT: u64 = 0;
+const TOKEN_PORT: u64 = 1;
+/// Events of the agent that are taken in one turn.
+const EVENTS_PER_TURN: usize = 256;
+
+/// What a member has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Packets that bear no tag of the group.
+    pub packets_refused: u64,
+    /// Packets of processes that are not known to be up (any more, or yet).
+    pub packets_of_strangers: u64,
+    /// Datagrams that the group did not take: of another view, mostly, which are sent again.
+    pub datagrams_refused: u64,
+    /// Trains of packets given to the kernel.
+    pub trains_sent: u64,
+    /// Of these, those that it did not take.
+    pub trains_lost: u64,
+}
+
+/// A member of a group, or a host that wants to be one.
+#[derive(Debug)]
+pub struct Member<P: Start> {
+    group: Group<P>,
+    client: Client,
+    ears: Ears,
+    port: Port,
+    record: Record,
+    sealer: Sealer,
+    opener: Opener,
+    me: u16,
+    /// All that may be in the group, but for this one.
+    others: HostSet,
+    names: Vec<String>,
+    epoll: OwnedFd,
+    resend_ns: u64,
+    resend_every_ns: u64,
+    /// Hosts that there is something for.
+    due: HostSet,
+    datagram: Vec<u8>,
+    counters: Counters,
+}
+
+impl<P: Start> Member<P> {
+    /// Joins with the agent of this host, and begins to found the group, or to join it. [`Member::wait`] does the rest.
+    ///
+    /// # Errors
+    /// [`Error`]: no agent, no such hosts, no port, no record.
+    pub fn open(config: Config<P::Setting>, options: ConnectOptions) -> Result<Self, Error> {
+        let mut client = Client::connect(options)?;
+        let hello = client.agent().clone();
+        if hello.members.is_empty() {
+            return Err(Error::OldAgent);
+        }
+        let hosts = ids(&config.hosts, &hello)?;
+        let me = hello.host_id;
+        let mut record = Record::begin(&config.state_dir, &config.group)?;
+        let incarnation = record.incarnation();
+        let group_config = group::Config {
+            group: group::group_of(&config.group, hosts, &config.setting),
+            me,
+            incarnation,
+            hosts,
+            setting: config.setting,
+            tail_max: config.tail_max,
+            transfer: config.transfer(),
+        };
+        let mut group = if record.is_founded() { Group::join(group_config)? } else { Group::form(group_config)? };
+        let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
+        let port = Port::open(me, &addresses, config.port)?;
+        let names: Vec<String> = hello.members.iter().map(|member| member.name.clone()).collect();
+
+        let joined = client.join(&config.group)?;
+        let mut session = [0; 8];
+        rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::system("getrandom"))?;
+        let sender = Sender { host: me, process: joined.incarnation, incarnation };
+        let sealer = Sealer::new(&config.key, sender, u64::from_ne_bytes(session));
+        let others = hosts.minus(HostSet::from_iter([me]));
+        let mut ears = Ears::default();
+        for host in others.iter() {
+            let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
+            let monitor = client.monitor(&target, fide_client::Wanted::default())?;
+            if monitor.state == PeerState::Alive {
+                ears.up(host, monitor.incarnation, &mut group);
+            }
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
+        let watch = |fd: rustix::fd::BorrowedFd<'_>, token| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .map_err(Error::system("epoll_ctl"))
+        };
+        watch(client.as_fd(), TOKEN_CLIENT)?;
+        port.descriptors().try_for_each(|fd| watch(fd, TOKEN_PORT))?;
+        if group.poll_record().is_some() {
+            record.founded(group.poll_record().expect("it is there"))?;
+        }
+        Ok(Self {
+            group,
+            client,
+            ears,
+            port,
+            record,
+            sealer,
+            opener: Opener::new(config.key),
+            me,
+            others,
+            names,
+            epoll,
+            resend_ns: 0,
+            resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
+            due: HostSet::EMPTY,
+            datagram: Vec::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Sends what is to be sent, then waits: until something has come, `timeout` is over (`None`: for ever), or a signal was
+    /// handled. To be called again and again; decisions are polled between two calls.
+    ///
+    /// # Errors
+    /// [`Error`]: the record could not be stored, or the agent's memory is damaged.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.send();
+        let now = now_ns();
+        let due = timeout.map_or(u64::MAX, |timeout| {
+            now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+        });
+        let sleep_ns = self.resend_ns.min(due).saturating_sub(now);
+        let (told, came) = self.look(sleep_ns)?;
+        if told {
+            self.hear()?;
+        }
+        if came {
+            self.receive();
+        }
+        if now_ns() >= self.resend_ns {
+            self.resend_ns = now_ns() + self.resend_every_ns;
+            let lease = self.lease();
+            self.group.resend(lease);
+            // Who does not know this member learns of it.
+            for host in self.ears.unknown().iter() {
+                self.port.begin(host, &mut self.sealer);
+                self.due.insert(host);
+            }
+        }
+        self.store()?;
+        self.send();
+        Ok(())
+    }
+
+    /// Whether the agent has told something, and whether packets have come.
+    fn look(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut ready = [none; 3];
+        let timeout = Timespec {
+            tv_sec: i64::try_from(sleep_ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (sleep_ns % 1_000_000_000).cast_signed(),
+        };
+        let count = match epoll::wait(&self.epoll, &mut ready, Some(&timeout)) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(errno) => return Err(Error::system("epoll_wait")(errno)),
+        };
+        let is = |token| ready[..count].iter().any(|event| event.data.u64() == token);
+        Ok((is(TOKEN_CLIENT), is(TOKEN_PORT)))
+    }
+
+    fn hear(&mut self) -> Result<(), Error> {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.client.poll_event()? else { break };
+            if !self.ears.told(&event, &mut self.group) {
+                self.group.excluded();
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) {
+        let Self { group, client, ears, port, opener, counters, others, .. } = self;
+        let table = client.table();
+        let hears = |host: &u16| table.host(*host).is_some_and(|record| record.hears_us == 1);
+        group.heard_by(others.iter().filter(hears).collect());
+        group.unsure_of(ears.unknown());
+        port.receive(|packet| {
+            let Ok((sender, datagrams)) = opener.open(packet) else {
+                counters.packets_refused += 1;
+                return;
+            };
+            if !ears.heard(sender, group) {
+                counters.packets_of_strangers += 1;
+                return;
+            }
+            for datagram in datagrams {
+                counters.datagrams_refused += u64::from(group.receive(sender.host, datagram).is_err());
+            }
+        });
+    }
+
+    /// What the group has for others, in packets, on their way.
+    fn send(&mut self) {
+        let Self { group, ears, port, sealer, datagram, due, .. } = self;
+        while let Some(to) = group.poll_transmit(datagram) {
+            for host in to.iter().filter(|host| ears.is_up(*host)) {
+                group.address(datagram, host);
+                port.push(host, datagram, sealer, ears.plane(host));
+                due.insert(host);
+            }
+        }
+        for host in std::mem::take(due).iter() {
+            port.flush(host, sealer, ears.plane(host));
+        }
+    }
+
+    /// There is a group: that outlives this host before anything follows from it.
+    fn store(&mut self) -> Result<(), Error> {
+        if let Some(view) = self.group.poll_record() {
+            self.record.founded(view)?;
+            self.group.recorded();
+        } else if self.group.standing() == Standing::Member && !self.record.is_founded() {
+            let view = self.group.view().expect("a member is in a view");
+            self.record.founded(view)?;
+        }
+        Ok(())
+    }
+
+    fn lease(&self) -> Lease {
+        let (table, now_ns) = (self.client.table(), now_ns());
+        let until_ns = if table.fenced(now_ns) { 0 } else { table.lease_until_ns() };
+        Lease { now_ns, until_ns }
+    }
+
+    /// A value for one of the next instances. What is proposed between two calls of [`Member::wait`] goes together.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing has changed.
+    pub fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
+        let lease = self.lease();
+        self.group.propose(lease, value)
+    }
+
+    /// Many values, as [`Member::propose`] takes one; how many were taken. The rest has to be proposed again.
+    pub fn propose_all<'v>(&mut self, values: impl IntoIterator<Item = &'v [u8]>) -> (usize, Option<Refused>) {
+        let lease = self.lease();
+        let mut taken = 0;
+        for value in values {
+            match self.group.propose(lease, value) {
+                Ok(()) => taken += 1,
+                Err(refused) => return (taken, Some(refused)),
+            }
+        }
+        (taken, None)
+    }
+
+    /// A value of any length up to the limit; it is sent ahead, and decided once all members that live have it.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing has changed.
+    pub fn propose_payload(&mut self, payload: Vec<u8>) -> Result<Identity, Refused> {
+        let lease = self.lease();
+        self.group.propose_payload(lease, payload)
+    }
+
+    /// A payload that a decision names, until the next decision is polled.
+    #[must_use]
+    pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
+        self.group.payload(identity)
+    }
+
+    /// A payload that another member does not take, and why.
+    pub fn poll_refused(&mut self) -> Option<(u16, Identity, Reason)> {
+        self.group.poll_refused()
+    }
+
+    /// The next decision: to be polled until there is none, after each [`Member::wait`].
+    pub fn poll_decision(&mut self) -> Option<Decision<'_>> {
+        let lease = self.lease();
+        self.group.poll_decision(lease)
+    }
+
+    /// Whether a question about the state may be answered from here: this member leads, its lease holds, and it has told all that
+    /// was ever decided.
+    pub fn may_answer(&self) -> bool {
+        self.group.may_answer(self.lease())
+    }
+
+    /// Takes a member out of the group.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn remove(&mut self, host: u16) -> Result<(), Refused> {
+        let lease = self.lease();
+        self.group.remove(lease, host)
+    }
+
+    /// Whether the user's state is wanted, for somebody who joins.
+    #[must_use]
+    pub fn wants_state(&self) -> bool {
+        self.group.wants_state()
+    }
+
+    /// The user's state, after all that was told and nothing else.
+    ///
+    /// # Errors
+    /// It is longer than a payload may be.
+    pub fn give_state(&mut self, state: Vec<u8>) -> Result<(), RoomError> {
+        self.group.give_state(state)
+    }
+
+    /// The state that the user has to put in place of its own, and after which position it is.
+    #[must_use]
+    pub fn poll_install(&self) -> Option<(u64, &[u8])> {
+        self.group.poll_install()
+    }
+
+    /// The state of [`Member::poll_install`] is the user's now.
+    pub fn installed(&mut self) {
+        self.group.installed();
+    }
+
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.group.standing()
+    }
+
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.group.view()
+    }
+
+    /// The user was told all up to this position.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.group.position()
+    }
+
+    /// The host that leads, as far as this member knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<u16> {
+        self.group.leader()
+    }
+
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leader() == Some(self.me)
+    }
+
+    /// This host.
+    #[must_use]
+    pub fn host(&self) -> u16 {
+        self.me
+    }
+
+    /// A host's name.
+    #[must_use]
+    pub fn name(&self, host: u16) -> Option<&str> {
+        self.names.get(usize::from(host).wrapping_sub(1)).map(String::as_str)
+    }
+
+    /// CLOCK_MONOTONIC of when the death was known here that was told last; 0 for none.
+    #[must_use]
+    pub fn death_ns(&self) -> u64 {
+        self.ears.death_ns
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters { trains_sent: self.port.sent, trains_lost: self.port.lost, ..self.counters }
+    }
+
+    /// The connection to the agent. Its events are this member's.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// Names of hosts as their ids.
+fn ids(names: &[String], hello: &fide_client::protocol::HelloOk) -> Result<HostSet, Error> {
+    let known: Vec<&str> = hello.members.iter().map(|member| member.name.as_str()).collect();
+    let mut hosts = HostSet::EMPTY;
+    for name in names {
+        let at = known.iter().position(|known| known == name);
+        let at = at.ok_or_else(|| Error::UnknownHost { name: name.clone(), known: known.join(", ") })?;
+        let id = u16::try_from(at + 1).unwrap_or(u16::MAX);
+        if hosts.contains(id) {
+            return Err(Error::Twice { name: name.clone() });
+        }
+        hosts.insert(id);
+    }
+    if hosts.is_empty() {
+        return Err(Error::NoHosts);
+    }
+    if !hosts.contains(hello.host_id) {
+        return Err(Error::NotAMember { name: hello.host.clone(), hosts: names.join(", ") });
+    }
+    Ok(hosts)
+}

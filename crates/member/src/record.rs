@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a host remembers of its group: the last incarnation of its member, so that the next one is above it; and that there is a
+//! group, so that it is not founded twice.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use fide_agreement::View;
+use serde::{Deserialize, Serialize};
+
+/// Why a member cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{path}: {source}; a member has to remember its group there (state_dir)")]
+    Io { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} is no record of a group: {why}. If this host was never in the group, or none of its members runs, remove it"
+    )]
+    Content { path: PathBuf, why: String },
+    #[error("{path}: incarnation {incarnation} is the last there can be")]
+    LastIncarnation { path: PathBuf, incarnation: u32 },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    incarnation: u32,
+    /// Hosts of the first view, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    founded_with: Option<Vec<u16>>,
+}
+
+/// Of one group on one host.
+#[derive(Debug)]
+pub(crate) struct Record {
+    path: PathBuf,
+    content: Content,
+}
+
+impl Record {
+    /// A new incarnation begins; it is stored when this returns.
+    pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
+        let path = dir.join(format!("{group}.toml"));
+        fs::create_dir_all(dir).map_err(|source| RecordError::Io { path: dir.to_owned(), source })?;
+        let content = match fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text)
+                .map_err(|why| RecordError::Content { path: path.clone(), why: why.message().to_owned() })?,
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Content::default(),
+            Err(source) => return Err(RecordError::Io { path, source }),
+        };
+        // Above all before, also where the record was lost.
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let next = content.incarnation.checked_add(1);
+        let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
+        let incarnation = next.max(u32::try_from(seconds).unwrap_or(0));
+        let mut record = Self { path, content };
+        record.store(Content { incarnation, ..record.content.clone() })?;
+        Ok(record)
+    }
+
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.content.incarnation
+    }
+
+    /// There is a group, or was one.
+    pub(crate) fn is_founded(&self) -> bool {
+        self.content.founded_with.is_some()
+    }
+
+    /// The group is there; stored when this returns.
+    pub(crate) fn founded(&mut self, view: &View) -> Result<(), RecordError> {
+        let hosts = view.members().iter().map(|member| member.host).collect();
+        self.store(Content { founded_with: Some(hosts), ..self.content.clone() })
+    }
+
+    fn store(&mut self, content: Content) -> Result<(), RecordError> {
+        let text = toml::to_string(&content).expect("numbers");
+        let new = self.path.with_extension("new");
+        let write = || {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &self.path)?;
+            fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|source| RecordError::Io { path: self.path.clone(), source })?;
+        self.content = content;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_agreement::Member;
+
+    #[test]
+    fn incarnations_grow_and_a_group_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Record::begin(dir.path(), "g").unwrap();
+        let mut second = Record::begin(dir.path(), "g").unwrap();
+        assert!(second.incarnation() > first.incarnation() && !second.is_founded());
+        second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
+        let third = Record::begin(dir.path(), "g").unwrap();
+        assert!(third.is_founded() && third.incarnation() > second.incarnation());
+        assert!(!Record::begin(dir.path(), "other").unwrap().is_founded());
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("g.toml"), "incarnation = \"x\"").unwrap();
+        let error = Record::begin(dir.path(), "g").unwrap_err().to_string();
+        assert!(error.contains("g.toml is no record") && error.contains("remove it"), "{error}");
+        fs::write(dir.path().join("g.toml"), format!("incarnation = {}", u32::MAX)).unwrap();
+        assert!(matches!(Record::begin(dir.path(), "g"), Err(RecordError::LastIncarnation { .. })));
+    }
+}
