@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide demo`: a cluster on this machine, where things die and everybody knows, or nobody says so wrongly.
 
+mod agreement;
 mod cluster;
 mod deaths;
 mod ears;
@@ -28,10 +29,14 @@ use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 use cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER};
 use results::Results;
 
+pub(crate) use agreement::REPLICA;
 pub(crate) use deaths::VICTIM;
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Processes to kill of each kind
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     trials: u32,
@@ -55,6 +60,14 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Other {
+    /// A replicated counter on five hosts: leader after leader is killed under load, until one is left
+    ///
+    /// Exit codes: 0 nothing was lost or counted twice, 1 something was, 2 usage, 3 unsupported here.
+    Agreement(agreement::Arguments),
+}
+
 /// Exit code of an interrupted program, as a shell gives it.
 const INTERRUPTED: i32 = 130;
 /// Trials of each kind over loopback, unless fewer are asked for.
@@ -62,6 +75,9 @@ const LOOPBACK_TRIALS: u32 = 30;
 const LOOPBACK_LARGE_TRIALS: u32 = 5;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
+    if let Some(Other::Agreement(arguments)) = &arguments.other {
+        return agreement::run(arguments);
+    }
     std::fs::create_dir_all(&arguments.out).map_err(|error| {
         let why = format!("{} cannot be made: {error}; name another directory with --out", arguments.out.display());
         Failure::new(USAGE, anyhow::anyhow!(why))

@@ -76,6 +76,15 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
+        Some(demo::REPLICA) => {
+            return match fide_replica::main(&words.collect::<Vec<_>>()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("fide: {error:#}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
         Some(demo::VICTIM) => return fide_testbed::victim_main(&words.collect::<Vec<_>>()),
         _ => {}
     }

@@ -49,11 +49,11 @@ impl Ears {
             Event::Up { evidence, .. } if evidence.slot != HOST_SLOT => {
                 self.up(evidence.host_id, evidence.incarnation, group);
             }
-            Event::Verdict(Verdict { reason, evidence, .. }) if evidence.slot != HOST_SLOT => {
-                if !matches!(reason, Reason::Stalled | Reason::Recovered) {
-                    self.down(evidence.host_id, evidence.incarnation, group);
-                    self.death_ns = evidence.rx_ns;
-                }
+            Event::Verdict(Verdict { reason, evidence, .. })
+                if evidence.slot != HOST_SLOT && !matches!(reason, Reason::Stalled | Reason::Recovered) =>
+            {
+                self.down(evidence.host_id, evidence.incarnation, group);
+                self.death_ns = evidence.rx_ns;
             }
             Event::PathLost { host_id, plane } => self.path(*host_id, *plane, true),
             Event::PathRestored { host_id, plane } => self.path(*host_id, *plane, false),

@@ -32,6 +32,7 @@ use crate::{
 
 const TOKEN_CLIENT: u64 = 0;
 const TOKEN_PORT: u64 = 1;
+const TOKEN_WATCHED: u64 = 2;
 /// Events of the agent that are taken in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
@@ -69,6 +70,8 @@ pub struct Member<P: Start> {
     resend_every_ns: u64,
     /// Hosts that there is something for.
     due: HostSet,
+    /// A descriptor of the caller's was readable.
+    watched: bool,
     datagram: Vec<u8>,
     counters: Counters,
 }
@@ -142,9 +145,25 @@ impl<P: Start> Member<P> {
             resend_ns: 0,
             resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
             due: HostSet::EMPTY,
+            watched: false,
             datagram: Vec::new(),
             counters: Counters::default(),
         })
+    }
+
+    /// [`Member::wait`] also ends when this descriptor is readable, or has ended ([`Member::take_watched`]). It has to stay open as
+    /// long as this member, or is forgotten.
+    ///
+    /// # Errors
+    /// The kernel does not watch it: a plain file.
+    pub fn watch(&self, fd: impl std::os::fd::AsFd) -> Result<(), Error> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_WATCHED), epoll::EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    /// Whether a watched descriptor was readable since the last time this was asked.
+    pub fn take_watched(&mut self) -> bool {
+        std::mem::take(&mut self.watched)
     }
 
     /// Sends what is to be sent, then waits: until something has come, `timeout` is over (`None`: for ever), or a signal was
@@ -155,9 +174,8 @@ impl<P: Start> Member<P> {
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.send();
         let now = now_ns();
-        let due = timeout.map_or(u64::MAX, |timeout| {
-            now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
-        });
+        let due = timeout
+            .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
         let sleep_ns = self.resend_ns.min(due).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
         if told {
@@ -177,14 +195,17 @@ impl<P: Start> Member<P> {
             }
         }
         self.store()?;
-        self.send();
+        if !self.leads() {
+            // Others wait for it. A leader's words go with what its user proposes next.
+            self.send();
+        }
         Ok(())
     }
 
     /// Whether the agent has told something, and whether packets have come.
     fn look(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut ready = [none; 3];
+        let mut ready = [none; 4];
         let timeout = Timespec {
             tv_sec: i64::try_from(sleep_ns / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (sleep_ns % 1_000_000_000).cast_signed(),
@@ -195,6 +216,7 @@ impl<P: Start> Member<P> {
             Err(errno) => return Err(Error::system("epoll_wait")(errno)),
         };
         let is = |token| ready[..count].iter().any(|event| event.data.u64() == token);
+        self.watched |= is(TOKEN_WATCHED);
         Ok((is(TOKEN_CLIENT), is(TOKEN_PORT)))
     }
 
@@ -271,17 +293,10 @@ impl<P: Start> Member<P> {
         self.group.propose(lease, value)
     }
 
-    /// Many values, as [`Member::propose`] takes one; how many were taken. The rest has to be proposed again.
-    pub fn propose_all<'v>(&mut self, values: impl IntoIterator<Item = &'v [u8]>) -> (usize, Option<Refused>) {
+    /// Many values, each as [`Member::propose`] takes one, with one look at the lease.
+    pub fn propose_with(&mut self, each: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Refused>)) {
         let lease = self.lease();
-        let mut taken = 0;
-        for value in values {
-            match self.group.propose(lease, value) {
-                Ok(()) => taken += 1,
-                Err(refused) => return (taken, Some(refused)),
-            }
-        }
-        (taken, None)
+        each(&mut |value| self.group.propose(lease, value));
     }
 
     /// A value of any length up to the limit; it is sent ahead, and decided once all members that live have it.

@@ -171,7 +171,8 @@ impl Opener {
         }
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
-        let sender = Sender { host: u16::from_le_bytes([header[2], header[3]]), process: word(4), incarnation: word(8) };
+        let sender =
+            Sender { host: u16::from_le_bytes([header[2], header[3]]), process: word(4), incarnation: word(8) };
         let known = self.sessions.get_mut(usize::from(sender.host).wrapping_sub(1));
         let known = known.ok_or(PacketError::Host { host: sender.host })?;
         let number = long(16);

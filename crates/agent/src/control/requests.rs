@@ -8,8 +8,8 @@ use std::{
 
 use fide_bpf::Registration;
 use fide_client::protocol::{
-    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
-    Refusal, Reply as Answer, Request, parse_target,
+    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION,
+    PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
 use fide_detector::{JoinError, MonitorError, Wanted};
 use fide_shm::session::AgentSession;
@@ -104,10 +104,12 @@ impl Control {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.client = Some(client);
         }
-        let members = self.parts.config.members.iter().map(|member| HostInfo {
-            name: member.name.as_str().to_owned(),
-            addresses: member.addresses.clone(),
-        });
+        let members = self
+            .parts
+            .config
+            .members
+            .iter()
+            .map(|member| HostInfo { name: member.name.as_str().to_owned(), addresses: member.addresses.clone() });
         Ok(Answer::ok(
             id,
             &HelloOk {

@@ -7,6 +7,8 @@
 //! | `decisions_in_process_unbatched` | the same, one to an instance |
 //! | `decisions_in_process_huc` | the same by HUC, each heartbeat at once |
 //! | `decisions_in_process_group` | as the first, in a group: with views, leases and a tail of decisions for those who join |
+//! | `hsuc_vs_etcd_raft` | 3 replicas in network namespaces, closed-loop clients at the leader; etcd's raft over the same network in the same run |
+//! | `leader_killed` | from `kill -9` of the leader to the next one's first decision |
 //! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]
 
@@ -33,9 +35,13 @@ struct Args {
     /// Everything briefly, to see that it works; no number to quote.
     #[arg(long)]
     quick: bool,
+    /// Only what goes over the network.
+    #[arg(long)]
+    network: bool,
 }
 
 mod members;
+mod network;
 use members::{Bare, rates};
 
 fn hsuc(me: u16) -> anyhow::Result<Bare<Hsuc>> {
@@ -89,12 +95,29 @@ fn sim_speed(seeds: u64) -> anyhow::Result<Vec<f64>> {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let proposals = if args.quick { 20_000 } else { u64::from(args.proposals) };
-    let mut report = Report::new("agreement");
+    let mut report = Report::new(if args.network { "agreement-network" } else { "agreement" });
+    if !args.network {
+        in_process(&mut report, proposals, args.quick)?;
+    }
+    match fide_testbed::supported() {
+        Ok(()) => network::run(&mut report, args.quick)?,
+        Err(why) => {
+            for name in ["hsuc_vs_etcd_raft", "leader_killed"] {
+                report.add(Figure::unmeasured(name, "", why.to_string()));
+            }
+        }
+    }
+    print!("\n{report}");
+    println!("written to {}", report.write()?.display());
+    Ok(())
+}
+
+fn in_process(report: &mut Report, proposals: u64, quick: bool) -> anyhow::Result<()> {
     let single = rates(hsuc, proposals / 8, 1)?;
     let batched = rates(hsuc, proposals, 512)?;
     let grouped = rates(group, proposals, 512)?;
     let heartbeats = rates(huc, proposals, 512)?;
-    let simulated = sim_speed(if args.quick { 5 } else { 200 })?;
+    let simulated = sim_speed(if quick { 5 } else { 200 })?;
     let (middle, last) = (RUNS / 2, RUNS - 1);
     let figure = |name: &str, rates: &[f64], goal: f64| {
         let figure = Figure {
@@ -124,13 +147,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let of_huc = figure("decisions_in_process_huc", &heartbeats, 2e6);
     report.add(of_huc.remark("the leader proposes, the others say that they have nothing to say"));
     report.add(figure("sim_speed", &simulated, 2e6).remark("packets of detectors and groups, seeds as in `make sim`"));
-    print!("\n{report}");
-    println!("written to {}", report.write()?.display());
     Ok(())
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.split_first() {
+        Some((first, rest)) if first == network::REPLICA => fide_replica::main(rest),
+        _ => run(&Args::parse()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("bench-agreement: {why:#}");

@@ -74,6 +74,7 @@ impl FakeAgent {
             events: EventsVia::Shm,
             heartbeat_us: 300,
             trust: "lease".into(),
+            members: Vec::new(),
         }
     }
 

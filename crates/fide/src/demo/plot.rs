@@ -11,20 +11,20 @@ use plotters::{
 
 use super::results::{FIDE, Group, PIDFD, Series, TCP_FIN, Timeline, label, time};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Drawn = Result<(), Box<dyn Error>>;
 
-const WIDTH: u32 = 1000;
+pub(super) const WIDTH: u32 = 1000;
 const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(0x22, 0x2b, 0x33);
-const FAINT: RGBColor = RGBColor(0x8a, 0x94, 0x9c);
-const RULE: RGBColor = RGBColor(0xe3, 0xe7, 0xea);
+pub(super) const INK: RGBColor = RGBColor(0x22, 0x2b, 0x33);
+pub(super) const FAINT: RGBColor = RGBColor(0x8a, 0x94, 0x9c);
+pub(super) const RULE: RGBColor = RGBColor(0xe3, 0xe7, 0xea);
 const BAND: RGBColor = RGBColor(0xf5, 0xf7, 0xf8);
-const BLUE: RGBColor = RGBColor(0x00, 0x62, 0xa8);
-const ORANGE: RGBColor = RGBColor(0xd5, 0x7a, 0x00);
-const GREY: RGBColor = RGBColor(0x6f, 0x7b, 0x84);
-const RED: RGBColor = RGBColor(0xb8, 0x2a, 0x2a);
-const GREEN: RGBColor = RGBColor(0x1c, 0x82, 0x4a);
+pub(super) const BLUE: RGBColor = RGBColor(0x00, 0x62, 0xa8);
+pub(super) const ORANGE: RGBColor = RGBColor(0xd5, 0x7a, 0x00);
+pub(super) const GREY: RGBColor = RGBColor(0x6f, 0x7b, 0x84);
+pub(super) const RED: RGBColor = RGBColor(0xb8, 0x2a, 0x2a);
+pub(super) const GREEN: RGBColor = RGBColor(0x1c, 0x82, 0x4a);
 /// Room left of a plot for the names of rows.
 const NAMES: i32 = 290;
 const RIGHT: i32 = 70;
@@ -41,7 +41,7 @@ fn color(watcher: &str) -> RGBColor {
     }
 }
 
-fn written(draw: impl FnOnce(&Area<'_>) -> Drawn, height: i32) -> anyhow::Result<String> {
+pub(super) fn written(draw: impl FnOnce(&Area<'_>) -> Drawn, height: i32) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height.unsigned_abs())).into_drawing_area();
@@ -52,19 +52,19 @@ fn written(draw: impl FnOnce(&Area<'_>) -> Drawn, height: i32) -> anyhow::Result
     Ok(svg)
 }
 
-fn text(root: &Area<'_>, at: (i32, i32), size: i32, ink: RGBColor, h: HPos, words: &str) -> Drawn {
+pub(super) fn text(root: &Area<'_>, at: (i32, i32), size: i32, ink: RGBColor, h: HPos, words: &str) -> Drawn {
     let style = (FONT, size).into_font().color(&ink).pos(Pos::new(h, VPos::Center));
     root.draw(&Text::new(words.to_owned(), at, style))?;
     Ok(())
 }
 
-fn bold(root: &Area<'_>, at: (i32, i32), words: &str) -> Drawn {
+pub(super) fn bold(root: &Area<'_>, at: (i32, i32), words: &str) -> Drawn {
     let style = (FONT, 17, FontStyle::Bold).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     root.draw(&Text::new(words.to_owned(), at, style))?;
     Ok(())
 }
 
-fn line(root: &Area<'_>, from: (i32, i32), to: (i32, i32), style: impl Into<ShapeStyle>) -> Drawn {
+pub(super) fn line(root: &Area<'_>, from: (i32, i32), to: (i32, i32), style: impl Into<ShapeStyle>) -> Drawn {
     root.draw(&PathElement::new(vec![from, to], style))?;
     Ok(())
 }

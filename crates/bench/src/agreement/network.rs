@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Three replicas over the testbed's network, and etcd's raft over the same network in the same run.
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::mpsc::{Receiver, channel},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow, bail};
+use fide_replica::{Node, Order, Replicas, Spec, Told};
+use fide_testbed::{
+    Agents, AgentsSpec, Spec as BedSpec, Testbed,
+    figures::{Figure, Goal, Report, Samples, Statistic},
+    find_binary,
+};
+use indicatif::ProgressBar;
+
+/// Hidden first argument of this program that makes it a replica.
+pub(super) const REPLICA: &str = "__replica";
+const HOSTS: usize = 3;
+const VALUE_BYTES: u32 = 64;
+const WINDOW: u64 = 128;
+const PORT: u16 = 7500;
+/// Values under way, each a client's.
+const CLIENTS: [u32; 6] = [1, 16, 64, 256, 1024, 4096];
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What one of both did with so many clients: medians of the rounds.
+#[derive(Debug, Clone, Default)]
+struct Point {
+    per_second: Vec<f64>,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    max_us: Vec<f64>,
+}
+
+impl Point {
+    fn middle(values: &[f64]) -> f64 {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    fn note(&mut self, told: &Told) {
+        if let Told::Result { per_second, p50_us, p99_us, max_us, .. } = told {
+            self.per_second.push(*per_second);
+            self.p50_us.push(*p50_us);
+            self.p99_us.push(*p99_us);
+            self.max_us.push(*max_us);
+        }
+    }
+}
+
+fn agents(bed: &Testbed) -> anyhow::Result<Agents> {
+    Ok(Agents::start(bed, AgentsSpec { program: vec![find_binary("fide")?], ..AgentsSpec::default() })?)
+}
+
+fn replicas(bed: &Testbed, agents: &Agents, group: &str) -> anyhow::Result<Replicas> {
+    let program = vec![std::env::current_exe().context("finding this program")?, PathBuf::from(REPLICA)];
+    Replicas::start(bed.hosts(), agents, Spec { program, group: group.to_owned(), window: WINDOW })
+}
+
+/// The result of an order, from the events of others.
+fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<Told> {
+    loop {
+        match next()?.1 {
+            told @ Told::Result { .. } => return Ok(told),
+            Told::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
+            _ => {}
+        }
+    }
+}
+
+/// What every replica has applied has to be the same.
+fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<()> {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let mut states = Vec::new();
+        for node in nodes.iter_mut() {
+            node.order(&Order::State { state: true })?;
+            loop {
+                if let Told::State { applied, hash, .. } = next()?.1 {
+                    states.push((applied, hash));
+                    break;
+                }
+            }
+        }
+        if states.iter().all(|state| *state == states[0] && state.0 > 0) {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("after the load the replicas differ: {states:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn order(clients: u32, seconds: f64) -> Order {
+    Order::Run { run: format!("c{clients}"), clients, value_bytes: VALUE_BYTES, seconds }
+}
+
+fn hsuc_round(bed: &Testbed, round: u32, seconds: f64, points: &mut [Point], bar: &ProgressBar) -> anyhow::Result<()> {
+    let agents = agents(bed)?;
+    let mut replicas = replicas(bed, &agents, &format!("bench-{round}"))?;
+    for (clients, point) in CLIENTS.iter().zip(points) {
+        bar.set_message(format!("HSUC, {clients} clients"));
+        replicas.nodes[0].order(&order(*clients, seconds))?;
+        point.note(&result(|| replicas.wait("a run"))?);
+        bar.inc(1);
+    }
+    let mut nodes = std::mem::take(&mut replicas.nodes);
+    alike(&mut nodes, || replicas.wait("a state"))
+}
+
+fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Receiver<(u16, Told)>)> {
+    let program = find_binary("etcd-raft-node")?;
+    let peers: Vec<String> =
+        bed.hosts().iter().map(|host| format!("{}={}:{PORT}", host.index(), host.addresses()[0])).collect();
+    let (to, told) = channel();
+    let mut nodes = Vec::new();
+    for host in bed.hosts() {
+        let mut command: Command = host.command(&program);
+        command.args(["-id", &host.index().to_string(), "-peers", &peers.join(",")]);
+        nodes.push(Node::start(host.index() as u16, command, to.clone())?);
+    }
+    // Node 1 leads first; all have to know.
+    let until = Instant::now() + LIMIT;
+    let mut known = 0;
+    while known < nodes.len() {
+        let (_, told) = told
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .map_err(|_| anyhow!("etcd's raft has no leader"))?;
+        known += usize::from(matches!(told, Told::Leader { id: 1, .. }));
+    }
+    Ok((nodes, told))
+}
+
+fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressBar) -> anyhow::Result<()> {
+    let (mut nodes, told) = raft_nodes(bed)?;
+    let next = || told.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
+    for (clients, point) in CLIENTS.iter().zip(points) {
+        bar.set_message(format!("etcd's raft, {clients} clients"));
+        nodes[0].order(&order(*clients, seconds))?;
+        point.note(&result(next)?);
+        bar.inc(1);
+    }
+    alike(&mut nodes, next)
+}
+
+/// The leader is killed under load, again and again: until its death is known, and until the next leader's first decision.
+fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<(Samples, Samples)> {
+    let (mut detection, mut gap) = (Samples::default(), Samples::default());
+    let agents = agents(bed)?;
+    for kill in 0..kills {
+        bar.set_message("leader killed");
+        let mut replicas = replicas(bed, &agents, &format!("killed-{kill}"))?;
+        for node in &mut replicas.nodes {
+            node.order(&Order::Takeover { takeover: "t".to_owned(), clients: 16, value_bytes: VALUE_BYTES })?;
+        }
+        // The first leader's first decision: the load runs.
+        while !matches!(replicas.wait("a decision")?.1, Told::First { .. }) {}
+        std::thread::sleep(Duration::from_millis(50));
+        let killed_ns = replicas.nodes[0].kill()?;
+        let mut died = 0;
+        loop {
+            match replicas.wait("the next leader")? {
+                (2, Told::Leads { died_ns, .. }) => died = died_ns,
+                (2, Told::First { ns, .. }) => {
+                    detection.add(died.saturating_sub(killed_ns));
+                    gap.add(ns - killed_ns);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        bar.inc(1);
+    }
+    Ok((detection, gap))
+}
+
+/// Runs all of it.
+pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
+    let (rounds, seconds, kills) = if quick { (1, 0.2, 3) } else { (3, 1.0, 31) };
+    let bed = Testbed::build(BedSpec { hosts: HOSTS, ..BedSpec::default() })?;
+    let bar = ProgressBar::new((rounds * 2 * CLIENTS.len() + kills) as u64)
+        .with_style(indicatif::ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} {eta}")?);
+    let (mut hsuc, mut raft) = (vec![Point::default(); CLIENTS.len()], vec![Point::default(); CLIENTS.len()]);
+    for round in 0..rounds {
+        hsuc_round(&bed, round as u32, seconds, &mut hsuc, &bar)?;
+        raft_round(&bed, seconds, &mut raft, &bar)?;
+    }
+    let (detection, gap) = leader_killed(&bed, kills, &bar)?;
+    bar.finish_and_clear();
+
+    println!("\n3 hosts, {VALUE_BYTES}-byte values, {rounds} rounds of {seconds} s each: medians");
+    println!("{:>8} | {:>36} | {:>36} | {:>11}", "", "HSUC", "etcd's raft", "HSUC / raft");
+    let columns = format!("{:>12} {:>11} {:>11}", "per second", "p50, us", "p99, us");
+    println!("{:>8} | {columns} | {columns} |", "clients");
+    let m = Point::middle;
+    let mut at_raft: Vec<(u32, f64, f64)> = Vec::new();
+    for ((clients, ours), theirs) in CLIENTS.iter().zip(&hsuc).zip(&raft) {
+        let (rate, their_rate) = (m(&ours.per_second), m(&theirs.per_second));
+        println!(
+            "{clients:>8} | {rate:>12.0} {:>11.1} {:>11.1} | {their_rate:>12.0} {:>11.1} {:>11.1} | {:>11.2}",
+            m(&ours.p50_us),
+            m(&ours.p99_us),
+            m(&theirs.p50_us),
+            m(&theirs.p99_us),
+            rate / their_rate
+        );
+        // The most that HSUC does at a p50 that is no longer.
+        let within = hsuc.iter().filter(|point| m(&point.p50_us) <= m(&theirs.p50_us));
+        let best = within.map(|point| m(&point.per_second)).fold(0.0, f64::max);
+        at_raft.push((*clients, best, best / their_rate));
+    }
+    report.add(compared(&raft, &at_raft));
+    let detected = detection.quantile(0.5);
+    let late = Figure::time("leader_killed", Statistic::P50, &gap).goal(Goal::AtMost(detected as f64 / 1e3 + 3000.0));
+    report.add(late.remark(format!(
+        "from kill -9 to the next leader's first decision, 16 clients; its death was known after {} us (p50)",
+        detected / 1000
+    )));
+    Ok(())
+}
+
+/// At raft's best point, what HSUC decides at a p50 that is no longer.
+fn compared(raft: &[Point], at_raft: &[(u32, f64, f64)]) -> Figure {
+    let rates = raft.iter().map(|point| Point::middle(&point.per_second));
+    let best = rates.zip(at_raft).max_by(|a, b| a.0.total_cmp(&b.0));
+    let (their_rate, (clients, rate, ratio)) = best.unwrap_or((0.0, &(0, 0.0, 0.0)));
+    let all: Vec<String> = at_raft.iter().map(|(clients, _, ratio)| format!("{clients}: {ratio:.1}")).collect();
+    let figure = Figure {
+        figure: "hsuc_vs_etcd_raft".into(),
+        value: Some(*rate),
+        unit: "per second".into(),
+        statistic: "p50".into(),
+        n: raft[0].per_second.len() as u64,
+        baseline: Some(format!("etcd raft, {clients} clients")),
+        baseline_value: Some(their_rate),
+        ratio: Some(*ratio),
+        ..Figure::default()
+    };
+    figure.goal(Goal::AtLeast(3.0)).remark(format!(
+        "the most that HSUC decides at a p50 that is no longer than raft's, where raft decides most; with raft's other clients: {}",
+        all.join(", ")
+    ))
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients in the replica itself: closed loops, each with one value outstanding. As `bench/etcd-raft` has them, word for word.
+
+use fide_agreement::Hsuc;
+use fide_member::Member;
+use fide_testbed::figures::Samples;
+
+use crate::{
+    lines::{Add, Told},
+    state::{VALUE_MIN, Value},
+};
+
+pub(crate) const CLIENTS_MAX: u32 = 64 << 10;
+pub(crate) const VALUE_MAX: u32 = 1 << 10;
+pub(crate) const SECONDS_MAX: f64 = 600.0;
+/// This part of the measured time comes before it and is not counted.
+const WARM_UP_FRACTION: u64 = 5;
+/// What is still outstanding at the end is waited for this long, ns.
+const DRAIN_NS: u64 = 1_000_000_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Client {
+    count: u32,
+    since_ns: u64,
+}
+
+/// A run of clients.
+#[derive(Debug)]
+pub(crate) struct Load {
+    name: String,
+    run: u64,
+    seconds: f64,
+    clients: Vec<Client>,
+    idle: Vec<u32>,
+    value: Vec<u8>,
+    warm_ns: u64,
+    end_ns: u64,
+    decisions: u64,
+    latency: Samples,
+}
+
+impl Load {
+    /// `run`, told in all its values, is its alone. Without `seconds` it goes on for ever.
+    pub(crate) fn new(
+        name: String,
+        run: u64,
+        clients: u32,
+        value_bytes: u32,
+        seconds: Option<f64>,
+        now: u64,
+    ) -> Result<Self, String> {
+        if !(1..=CLIENTS_MAX).contains(&clients) {
+            return Err(format!("clients is from 1 to {CLIENTS_MAX}, not {clients}"));
+        }
+        if !(VALUE_MIN as u32..=VALUE_MAX).contains(&value_bytes) {
+            return Err(format!("value_bytes is from {VALUE_MIN} to {VALUE_MAX}, not {value_bytes}"));
+        }
+        if seconds.is_some_and(|seconds| !(seconds > 0.0 && seconds <= SECONDS_MAX)) {
+            return Err(format!("seconds is more than 0 and at most {SECONDS_MAX}"));
+        }
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most ten minutes")]
+        let measured_ns = seconds.map_or(u64::MAX / 4, |seconds| (seconds * 1e9) as u64);
+        let warm_ns = seconds.map_or(now, |_| now + measured_ns / WARM_UP_FRACTION);
+        Ok(Self {
+            name,
+            run,
+            seconds: seconds.unwrap_or(0.0),
+            clients: vec![Client { count: 0, since_ns: 0 }; clients as usize],
+            idle: (0..clients).collect(),
+            value: (0..value_bytes).map(|at| at as u8).collect(),
+            warm_ns,
+            end_ns: warm_ns.saturating_add(measured_ns),
+            decisions: 0,
+            latency: Samples::default(),
+        })
+    }
+
+    /// Proposes what idle clients have, as far as there is room.
+    pub(crate) fn propose(&mut self, member: &mut Member<Hsuc>, now: u64) {
+        if now >= self.end_ns {
+            return;
+        }
+        let (run, clients, value) = (self.run, &mut self.clients, &mut self.value);
+        let mut taken = 0;
+        member.propose_with(|propose| {
+            for id in &self.idle {
+                let client = &mut clients[*id as usize];
+                Value { run, add: Add { client: *id, count: client.count } }.write(value);
+                if propose(value).is_err() {
+                    break;
+                }
+                client.since_ns = now;
+                taken += 1;
+            }
+        });
+        self.idle.drain(..taken);
+    }
+
+    /// A value was told; whether it is of one of these clients.
+    pub(crate) fn told(&mut self, value: &Value, now: u64) -> bool {
+        let Value { run, add: Add { client: id, count } } = *value;
+        let client = self.clients.get_mut(id as usize).filter(|client| run == self.run && client.count == count);
+        let Some(client) = client else { return false };
+        client.count = client.count.wrapping_add(1);
+        let latency_ns = now - client.since_ns;
+        self.idle.push(id);
+        if (self.warm_ns..self.end_ns).contains(&now) {
+            self.decisions += 1;
+            self.latency.add(latency_ns);
+        }
+        true
+    }
+
+    /// Nothing is left to wait for.
+    pub(crate) fn is_over(&self, now: u64) -> bool {
+        let drained_ns = self.end_ns.saturating_add(DRAIN_NS);
+        now >= drained_ns || now >= self.end_ns && self.idle.len() == self.clients.len()
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "to be read")]
+    pub(crate) fn result(&self) -> Told {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Told::Result {
+            run: self.name.clone(),
+            decisions: self.decisions,
+            seconds: self.seconds,
+            per_second: self.decisions as f64 / self.seconds,
+            p50_us: us(self.latency.quantile(0.5)),
+            p99_us: us(self.latency.quantile(0.99)),
+            max_us: us(self.latency.max()),
+            clients: self.clients.len() as u32,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The replica: one thread that feeds a member, applies what it tells, and obeys the lines of its standard input.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use fide_agreement::{Entry, Hsuc, Standing, group::entries};
+use fide_client::{ConnectOptions, now_ns};
+use fide_member::{Config, Key, Member, hsuc};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::{
+    lines::{Add, Order, Told},
+    load::Load,
+    state::{CLIENTS_MAX, State, VALUE_MIN, Value},
+};
+
+/// A line of orders, at most.
+const LINE_MAX: usize = 1 << 20;
+/// It ends by itself after this long.
+const LIFE_NS: u64 = 3_600_000_000_000;
+
+/// One replica of a counter. Orders come as lines of JSON; it ends when its standard input does.
+#[derive(Debug, Parser)]
+#[command(name = "fide-replica", no_binary_name = true)]
+struct Args {
+    #[arg(long)]
+    group: String,
+    /// Names, with commas between them.
+    #[arg(long, value_delimiter = ',')]
+    hosts: Vec<String>,
+    #[arg(long)]
+    socket: PathBuf,
+    #[arg(long)]
+    state_dir: PathBuf,
+    #[arg(long)]
+    key_file: PathBuf,
+    #[arg(long, default_value_t = 32)]
+    window: u64,
+}
+
+struct Replica {
+    member: Member<Hsuc>,
+    state: State,
+    load: Option<Load>,
+    /// Its load waits until it leads.
+    standby: Option<(String, u32, u32)>,
+    /// Requests of clients outside that wait for room.
+    adds: Vec<Add>,
+    counted: Vec<Add>,
+    input: Vec<u8>,
+    leader: u16,
+    /// Since when it leads, not told yet that it speaks for all.
+    knew_ns: Option<u64>,
+    /// Told whom it leads, and no decision of its clients since.
+    first: bool,
+    is_member: bool,
+    runs: u64,
+}
+
+fn say(told: &Told) {
+    let mut line = serde_json::to_vec(told).expect("numbers and words");
+    line.push(b'\n');
+    // Who started it is gone: so is the input.
+    let _ = io::stdout().write_all(&line);
+}
+
+impl Replica {
+    fn open(args: &Args) -> anyhow::Result<Self> {
+        let key = std::fs::read_to_string(&args.key_file)
+            .with_context(|| format!("reading {}", args.key_file.display()))?
+            .parse::<Key>()?;
+        let hosts: Vec<&str> = args.hosts.iter().map(String::as_str).collect();
+        let config = Config::new(&args.group, &hosts, key, &args.state_dir, hsuc(args.window));
+        let options = ConnectOptions { path: Some(args.socket.clone()), ..ConnectOptions::default() };
+        let member = Member::open(config, options)?;
+        let stdin = io::stdin();
+        fcntl_setfl(&stdin, fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+        member.watch(&stdin)?;
+        Ok(Self {
+            member,
+            state: State::default(),
+            load: None,
+            standby: None,
+            adds: Vec::new(),
+            counted: Vec::new(),
+            input: Vec::new(),
+            leader: 0,
+            knew_ns: None,
+            first: false,
+            is_member: false,
+            runs: now_ns() | 1,
+        })
+    }
+
+    /// Takes what the log has told.
+    fn apply(&mut self) {
+        let now = now_ns();
+        if let Some((_, bytes)) = self.member.poll_install() {
+            self.state = State::read(bytes).unwrap_or_default();
+            self.member.installed();
+        }
+        let mut own = false;
+        while let Some(decision) = self.member.poll_decision() {
+            for entry in entries(decision.value) {
+                let Entry::Value(bytes) = entry else { continue };
+                self.state.apply(bytes);
+                let Some(value) = Value::read(bytes) else { continue };
+                if value.run == 0 {
+                    self.counted.push(value.add);
+                } else if let Some(load) = &mut self.load {
+                    own |= load.told(&value, now);
+                }
+            }
+        }
+        if own && std::mem::take(&mut self.first) {
+            say(&Told::First { node: self.member.host(), ns: now_ns() });
+        }
+        if self.member.wants_state() {
+            // Longer than there is room for: who joins asks again.
+            let _ = self.member.give_state(self.state.write());
+        }
+        if !self.counted.is_empty() {
+            let counted = std::mem::take(&mut self.counted);
+            if self.member.leads() {
+                self.first = false;
+                say(&Told::Counted { node: self.member.host(), counted, counter: self.state.counter, ns: now_ns() });
+            }
+        }
+    }
+
+    /// Tells who leads, and what follows from leading.
+    fn lead(&mut self) -> anyhow::Result<()> {
+        let node = self.member.host();
+        match self.member.standing() {
+            Standing::Member if !self.is_member => {
+                self.is_member = true;
+                say(&Told::Ready { node, ns: now_ns() });
+            }
+            Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
+            _ => {}
+        }
+        let leader = self.member.leader().unwrap_or(0);
+        if leader != self.leader {
+            self.leader = leader;
+            let ns = now_ns();
+            say(&Told::Leader { node, id: leader, ns, died_ns: self.member.death_ns() });
+            self.knew_ns = (leader == node).then_some(ns);
+        }
+        if let Some(knew_ns) = self.knew_ns.filter(|_| self.member.may_answer()) {
+            self.knew_ns = None;
+            self.first = true;
+            say(&Told::Leads { node, died_ns: self.member.death_ns(), knew_ns, ns: now_ns() });
+            if let Some((name, clients, value_bytes)) = self.standby.take() {
+                self.begin(name, clients, value_bytes, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, run: String, clients: u32, value_bytes: u32, seconds: Option<f64>) {
+        self.runs += 1;
+        match Load::new(run.clone(), self.runs, clients, value_bytes, seconds, now_ns()) {
+            Ok(load) => self.load = Some(load),
+            Err(why) => say(&Told::Refused { run, leader: self.leader, why }),
+        }
+    }
+
+    fn work(&mut self) {
+        if self.load.is_some() {
+            let now = now_ns();
+            if let Some(load) = &mut self.load
+                && self.member.leads()
+            {
+                load.propose(&mut self.member, now);
+            }
+            if let Some(load) = self.load.take_if(|load| load.is_over(now)) {
+                say(&load.result());
+            }
+        }
+        let mut value = [0; VALUE_MIN];
+        let mut taken = 0;
+        for add in &self.adds {
+            Value { run: 0, add: *add }.write(&mut value);
+            if self.member.propose(&value).is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        self.adds.drain(..taken);
+        if !self.member.leads() {
+            // Their clients ask the next leader.
+            self.adds.clear();
+        }
+    }
+
+    /// False at the end of the input.
+    fn obey(&mut self) -> anyhow::Result<bool> {
+        let mut buffer = [0; 64 << 10];
+        match rustix::io::read(io::stdin(), &mut buffer) {
+            Ok(0) => return Ok(false),
+            Ok(count) => self.input.extend_from_slice(&buffer[..count]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(true),
+            Err(errno) => return Err(errno).context("reading orders"),
+        }
+        if self.input.len() > LINE_MAX {
+            bail!("a line of orders is at most {LINE_MAX} bytes");
+        }
+        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.input.drain(..=end).collect();
+            let order = serde_json::from_slice(&line);
+            self.order(order.with_context(|| format!("an order: {}", String::from_utf8_lossy(&line)))?);
+        }
+        Ok(true)
+    }
+
+    fn order(&mut self, order: Order) {
+        let node = self.member.host();
+        match order {
+            Order::Run { run, clients, value_bytes, seconds } => {
+                if self.member.leads() {
+                    self.begin(run, clients, value_bytes, Some(seconds));
+                } else {
+                    say(&Told::Refused { run, leader: self.leader, why: "it does not lead".to_owned() });
+                }
+            }
+            Order::Takeover { takeover, clients, value_bytes } => {
+                self.standby = Some((takeover, clients, value_bytes));
+                if self.member.may_answer()
+                    && let Some((name, clients, value_bytes)) = self.standby.take()
+                {
+                    self.begin(name, clients, value_bytes, None);
+                }
+            }
+            Order::Add { add } => self.adds.extend(add.iter().filter(|add| add.client < CLIENTS_MAX)),
+            Order::State { .. } => {
+                let State { applied, hash, counter, .. } = self.state;
+                say(&Told::State { node, applied, hash: format!("{hash:016x}"), counter });
+            }
+        }
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let end_ns = now_ns() + LIFE_NS;
+        while now_ns() < end_ns {
+            self.member.wait(Some(Duration::from_millis(100)))?;
+            self.apply();
+            self.lead()?;
+            if self.member.take_watched() && !self.obey()? {
+                break;
+            }
+            self.work();
+        }
+        Ok(())
+    }
+}
+
+/// Runs a replica, as a program.
+///
+/// # Errors
+/// It cannot begin, or go on; what was wrong.
+pub fn main(args: &[String]) -> anyhow::Result<()> {
+    // A kernel that has no such thing runs it a little later.
+    let _ = fide_client::wake_eagerly();
+    Replica::open(&Args::try_parse_from(args)?)?.run()
+}
