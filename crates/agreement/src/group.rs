@@ -153,6 +153,8 @@ pub struct Group<P: Start> {
     previous: Option<Epoch<P>>,
     /// Told to the user, and begins with the next call.
     next: Option<View>,
+    /// Messages of the view after this one, which their senders have begun already.
+    early: VecDeque<(u16, Vec<u8>)>,
     /// The user was told all up to this position.
     position: u64,
     tail: Tail,
@@ -218,6 +220,7 @@ impl<P: Start> Group<P> {
             current: None,
             previous: None,
             next: None,
+            early: VecDeque::new(),
             position: 0,
             tail: Tail::new(0, config.tail_max),
             forming: None,

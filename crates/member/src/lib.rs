@@ -44,7 +44,7 @@
 //! | `record` | what a host remembers of its group |
 //!
 //! **What the others may do.** A packet that does not bear the group's key changes nothing; nor does one that was recorded and is
-//! sent again, as the group takes every message twice without harm, and none of another incarnation. Values are not encrypted.
+//! sent again, as the group takes every message twice without harm, and none of another incarnation. Packets are encrypted.
 //!
 //! **Bounds** are constants at their place; what is beyond is lost as a packet may be, and sent again.
 #![forbid(unsafe_code)]

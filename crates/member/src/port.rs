@@ -144,7 +144,7 @@ impl Port {
     }
 
     /// Hands on what has come, up to a bound; what is beyond is found at the next turn.
-    pub(crate) fn receive(&mut self, mut each: impl FnMut(&[u8])) {
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(&mut [u8])) {
         let mut meta = [RecvMeta::default(); BUFFERS];
         for plane in &self.planes {
             for _ in 0..CALLS_PER_TURN {
@@ -152,8 +152,8 @@ impl Port {
                 let mut slices: [IoSliceMut<'_>; BUFFERS] = std::array::from_fn(|_| places.next().expect("as many"));
                 // Nothing there, or the answer to a packet that reached nobody.
                 let Ok(count) = plane.state.recv((&plane.socket).into(), &mut slices, &mut meta) else { break };
-                for (slice, meta) in slices.iter().zip(&meta[..count]) {
-                    slice[..meta.len].chunks(meta.stride.max(1)).for_each(&mut each);
+                for (slice, meta) in slices.iter_mut().zip(&meta[..count]) {
+                    slice[..meta.len].chunks_mut(meta.stride.max(1)).for_each(&mut each);
                 }
                 if count < BUFFERS {
                     break;

@@ -56,11 +56,14 @@ pub struct Spec {
     pub rate_mbit: Option<u32>,
     /// Multicast forwarding.
     pub multicast: Multicast,
+    /// Links take trains of packets whole (checksums, TSO, GSO, GRO), as network cards do. Off, what is on the wire is what a wire
+    /// would carry, which relays and XDP need.
+    pub offloads: bool,
 }
 
 impl Default for Spec {
     fn default() -> Self {
-        Spec { hosts: 3, planes: 2, rate_mbit: None, multicast: Multicast::Flood }
+        Spec { hosts: 3, planes: 2, rate_mbit: None, multicast: Multicast::Flood, offloads: false }
     }
 }
 
@@ -294,7 +297,9 @@ fn wire(spec: &Spec, host_ns: &[String], switch_ns: &[String]) -> Result<(Vec<Ho
         let index = i + FIRST_HOST;
         batch("ip", &["-n", ns, "-batch", "-"], &host_script(spec, index))?;
         let node = Node::open(format!("h{index}"), ns.clone())?;
-        node.run_in(|| (0..spec.planes).try_for_each(|p| sys::offloads_off(&format!("p{p}"))))??;
+        if !spec.offloads {
+            node.run_in(|| (0..spec.planes).try_for_each(|p| sys::offloads_off(&format!("p{p}"))))??;
+        }
         hosts.push(Host::new(node, index, spec.planes));
     }
     let mut switches = Vec::new();
@@ -363,7 +368,9 @@ fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
         let mut ports = Vec::new();
         for host in FIRST_HOST..=spec.hosts {
             let port = format!("h{host}");
-            sys::offloads_off(&port)?;
+            if !spec.offloads {
+                sys::offloads_off(&port)?;
+            }
             ports.push(sys::link_index(&port)?);
         }
         Ok(Switch { namespace: ns.to_string(), control: LinkControl::open()?, ports })

@@ -158,6 +158,7 @@ impl<P: Start> Group<P> {
         self.previous = Some(old).filter(|_| !planted::is(Planted::LeavesLaggards));
         self.admission.begun(&view);
         self.begin(view, self.position);
+        self.take_early();
         self.sort_payloads();
     }
 

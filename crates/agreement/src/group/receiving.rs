@@ -18,6 +18,8 @@ use crate::{
 
 /// Messages of the group that wait to be polled; more are dropped.
 const OUT_MAX: usize = 1024;
+/// Messages of the next view that wait for it to begin; more are dropped, and sent again.
+const EARLY_MAX: usize = 256;
 
 impl<P: Start> Group<P> {
     /// A datagram has come from a host.
@@ -41,6 +43,12 @@ impl<P: Start> Group<P> {
             return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
         }
         if prefix.kind == Kind::Protocol {
+            if self.is_early(from, &prefix) {
+                if self.early.len() < EARLY_MAX {
+                    self.early.push_back((from, datagram.to_vec()));
+                }
+                return Ok(());
+            }
             return self.receive_protocol(from, &prefix, message);
         }
         let up = self.up[usize::from(from) - 1];
@@ -53,6 +61,23 @@ impl<P: Start> Group<P> {
         }
         self.pump();
         Ok(())
+    }
+
+    /// A member has begun the next view: this one is about to.
+    fn is_early(&self, from: u16, prefix: &Prefix) -> bool {
+        let here = self.view().map_or(0, View::number);
+        self.standing == Standing::Member
+            && here.checked_add(1) == Some(prefix.view)
+            && self.up[usize::from(from) - 1] == prefix.sender
+    }
+
+    /// The view has begun that these were waiting for.
+    pub(super) fn take_early(&mut self) {
+        for (from, datagram) in std::mem::take(&mut self.early) {
+            let Ok((prefix, message)) = Prefix::read(&datagram) else { continue };
+            // Of a view that this one is not, or of one who is no member: as if it came now.
+            let _ = self.receive_protocol(from, &prefix, message);
+        }
     }
 
     pub(super) fn receive_protocol(&mut self, from: u16, prefix: &Prefix, message: &[u8]) -> Result<(), DatagramError> {
