@@ -25,7 +25,7 @@ use rustix::{
 use crate::{
     Config, Error,
     ears::Ears,
-    packet::{Opener, Sealer, Sender},
+    packet::{Opened, Opener, Sealer, Sender},
     port::Port,
     record::Record,
 };
@@ -188,9 +188,9 @@ impl<P: Start> Member<P> {
             self.resend_ns = now_ns() + self.resend_every_ns;
             let lease = self.lease();
             self.group.resend(lease);
-            // Who does not know this member learns of it.
+            // Who is up, and has said nothing yet.
             for host in self.ears.unknown().iter() {
-                self.port.begin(host, &mut self.sealer);
+                self.port.begin(host, &mut self.sealer, true);
                 self.due.insert(host);
             }
         }
@@ -231,13 +231,14 @@ impl<P: Start> Member<P> {
     }
 
     fn receive(&mut self) {
-        let Self { group, client, ears, port, opener, counters, others, .. } = self;
+        let Self { group, client, ears, port, sealer, opener, counters, others, due, .. } = self;
         let table = client.table();
         let hears = |host: &u16| table.host(*host).is_some_and(|record| record.hears_us == 1);
         group.heard_by(others.iter().filter(hears).collect());
         group.unsure_of(ears.unknown());
+        let mut asking = HostSet::EMPTY;
         port.receive(|packet| {
-            let Ok((sender, datagrams)) = opener.open(packet) else {
+            let Ok(Opened { sender, asks, datagrams }) = opener.open(packet) else {
                 counters.packets_refused += 1;
                 return;
             };
@@ -245,10 +246,17 @@ impl<P: Start> Member<P> {
                 counters.packets_of_strangers += 1;
                 return;
             }
+            if asks {
+                asking.insert(sender.host);
+            }
             for datagram in datagrams {
                 counters.datagrams_refused += u64::from(group.receive(sender.host, datagram).is_err());
             }
         });
+        for host in asking.iter() {
+            port.begin(host, sealer, false);
+            due.insert(host);
+        }
     }
 
     /// What the group has for others, in packets, on their way.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  0 u8  version, 1
-//!  1 u8  0
+//!  1 u8  1: the sender does not know the receiver, and asks for a packet of its; else 0
 //!  2 u16 id of the sender's host
 //!  4 u32 incarnation of the sender's process, as its agent tells it
 //!  8 u32 incarnation of the sender in the group
@@ -95,10 +95,10 @@ impl Sealer {
         Self { session: Session::new(key, sender, session), packets: 0 }
     }
 
-    /// Appends the header of a packet.
-    pub fn begin(&mut self, out: &mut Vec<u8>) {
+    /// Appends the header of a packet, which may ask for one.
+    pub fn begin(&mut self, out: &mut Vec<u8>, asks: bool) {
         let Sender { host, process, incarnation } = self.session.sender;
-        out.extend_from_slice(&[VERSION, 0]);
+        out.extend_from_slice(&[VERSION, u8::from(asks)]);
         out.extend_from_slice(&host.to_le_bytes());
         out.extend_from_slice(&process.to_le_bytes());
         out.extend_from_slice(&incarnation.to_le_bytes());
@@ -161,7 +161,7 @@ impl Opener {
     ///
     /// # Errors
     /// [`PacketError`]; what is in the packet then is of no use.
-    pub fn open<'p>(&mut self, packet: &'p mut [u8]) -> Result<(Sender, Datagrams<'p>), PacketError> {
+    pub fn open<'p>(&mut self, packet: &'p mut [u8]) -> Result<Opened<'p>, PacketError> {
         let length = PacketError::Length { len: packet.len() };
         if packet.len() > PACKET_MAX {
             return Err(length);
@@ -189,7 +189,7 @@ impl Opener {
         if new.is_some() {
             *known = new;
         }
-        Ok((sender, Datagrams(datagrams)))
+        Ok(Opened { sender, asks: header[1] == 1, datagrams: Datagrams(datagrams) })
     }
 }
 
@@ -202,6 +202,15 @@ impl std::fmt::Debug for Opener {
 /// The datagrams of a packet, in their order.
 #[derive(Debug, Clone)]
 pub struct Datagrams<'p>(&'p [u8]);
+
+/// What was in a packet.
+#[derive(Debug, Clone)]
+pub struct Opened<'p> {
+    pub sender: Sender,
+    /// It asks for a packet.
+    pub asks: bool,
+    pub datagrams: Datagrams<'p>,
+}
 
 impl<'p> Iterator for Datagrams<'p> {
     type Item = &'p [u8];
@@ -225,7 +234,7 @@ mod tests {
 
     fn packet(sealer: &mut Sealer, datagrams: &[Vec<u8>], fill: bool) -> Vec<u8> {
         let mut out = vec![1, 2, 3];
-        sealer.begin(&mut out);
+        sealer.begin(&mut out, fill);
         for datagram in datagrams {
             assert!(Sealer::push(&mut out, 3, datagram));
         }
@@ -239,7 +248,7 @@ mod tests {
         let full = packet(&mut sealer, &[vec![1; DATAGRAM_MAX]], false);
         assert_eq!(full.len(), PACKET_MAX);
         let mut out = Vec::new();
-        sealer.begin(&mut out);
+        sealer.begin(&mut out, false);
         assert!(Sealer::push(&mut out, 0, &[1; DATAGRAM_MAX - 2]));
         assert!(!Sealer::push(&mut out, 0, &[1]));
     }
@@ -252,8 +261,8 @@ mod tests {
         let mut second = Sealer::new(&KEY, again, 2);
         let other = packet(&mut Sealer::new(&Key([8; 16]), SENDER, 1), &[], false);
         for _ in 0..2 {
-            assert_eq!(opener.open(&mut packet(&mut first, &[], false)).unwrap().0, SENDER);
-            assert_eq!(opener.open(&mut packet(&mut second, &[], false)).unwrap().0, again);
+            assert_eq!(opener.open(&mut packet(&mut first, &[], false)).unwrap().sender, SENDER);
+            assert_eq!(opener.open(&mut packet(&mut second, &[], false)).unwrap().sender, again);
             assert_eq!(opener.open(&mut other.clone()).unwrap_err(), PacketError::Tag);
         }
     }
@@ -267,8 +276,8 @@ mod tests {
             let mut packet = packet(&mut Sealer::new(&KEY, SENDER, 1), &all, fill);
             prop_assert!(!fill || packet.len() == PACKET_MAX);
             let mut opener = Opener::new(KEY);
-            let (sender, datagrams) = opener.open(&mut packet).unwrap();
-            prop_assert_eq!(sender, SENDER);
+            let Opened { sender, asks, datagrams } = opener.open(&mut packet).unwrap();
+            prop_assert_eq!((sender, asks), (SENDER, fill));
             prop_assert_eq!(datagrams.map(<[u8]>::to_vec).collect::<Vec<_>>(), all);
         }
 

@@ -98,19 +98,19 @@ impl Port {
                 self.depart(to, plane);
             }
         }
-        self.begin(to, sealer);
+        self.begin(to, sealer, false);
         let train = &mut self.trains[usize::from(to) - 1];
         let fits = Sealer::push(&mut train.bytes, train.start, datagram);
         debug_assert!(fits, "an empty packet has room for a datagram");
     }
 
-    /// Begins a packet for a host, if there is none: it says who sends it, if nothing else.
-    pub(crate) fn begin(&mut self, to: u16, sealer: &mut Sealer) {
+    /// Begins a packet for a host, if there is none: it says who sends it, if nothing else, and may ask for one.
+    pub(crate) fn begin(&mut self, to: u16, sealer: &mut Sealer, asks: bool) {
         let train = &mut self.trains[usize::from(to) - 1];
         if !train.open {
             train.start = train.bytes.len();
             train.open = true;
-            sealer.begin(&mut train.bytes);
+            sealer.begin(&mut train.bytes, asks);
         }
     }
 

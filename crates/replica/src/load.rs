@@ -65,7 +65,7 @@ impl Load {
             name,
             run,
             seconds: seconds.unwrap_or(0.0),
-            clients: vec![Client { count: 0, since_ns: 0 }; clients as usize],
+            clients: vec![Client { count: 0, since_ns: now }; clients as usize],
             idle: (0..clients).collect(),
             value: (0..value_bytes).map(|at| at as u8).collect(),
             warm_ns,
@@ -89,7 +89,6 @@ impl Load {
                 if propose(value).is_err() {
                     break;
                 }
-                client.since_ns = now;
                 taken += 1;
             }
         });
@@ -103,6 +102,8 @@ impl Load {
         let Some(client) = client else { return false };
         client.count = client.count.wrapping_add(1);
         let latency_ns = now - client.since_ns;
+        // It asks at once for the next: waiting for room counts too.
+        client.since_ns = now;
         self.idle.push(id);
         if (self.warm_ns..self.end_ns).contains(&now) {
             self.decisions += 1;

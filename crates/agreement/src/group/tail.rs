@@ -11,6 +11,8 @@ struct Kept {
     value: Vec<u8>,
     /// Bytes of the value as [`Tail::since`] gives it, and of the payloads that it names.
     weight: u64,
+    /// It names a payload: to be looked at again when it goes.
+    names: bool,
 }
 
 /// The values of the last positions, as many as there is room for.
@@ -59,13 +61,14 @@ impl Tail {
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
         let written_len = (batch::PREFIX_LEN + value.len()) as u64;
-        let mut kept = Kept { value: self.spare.pop().unwrap_or_default(), weight: written_len };
+        let mut kept = Kept { value: self.spare.pop().unwrap_or_default(), weight: written_len, names: false };
         kept.value.extend_from_slice(value);
         let mut next = None;
         for entry in entries(value) {
             match entry {
                 Entry::Value(_) => {}
                 Entry::Payload(identity) => {
+                    kept.names = true;
                     kept.weight = kept.weight.saturating_add(identity.len);
                     *self.names.entry(identity).or_default() += 1;
                 }
@@ -77,13 +80,13 @@ impl Tail {
         while self.weight > self.weight_max {
             let Some(old) = self.values.pop_front() else { break };
             self.weight -= old.weight;
-            self.forget(old.value);
+            self.forget(old);
         }
         next
     }
 
-    fn forget(&mut self, mut value: Vec<u8>) {
-        for entry in entries(&value) {
+    fn forget(&mut self, Kept { mut value, names, .. }: Kept) {
+        for entry in entries(&value).take_while(|_| names) {
             if let Entry::Payload(identity) = entry
                 && let Some(count) = self.names.get_mut(&identity)
             {

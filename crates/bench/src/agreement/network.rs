@@ -30,7 +30,7 @@ const CLIENTS: [u32; 6] = [1, 16, 64, 256, 1024, 4096];
 const PLAIN: &str = "af-packet";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What one of both did with so many clients: medians of the rounds.
+/// What one of both did with so many clients, in each round.
 #[derive(Debug, Clone, Default)]
 struct Point {
     per_second: Vec<f64>,
@@ -44,6 +44,18 @@ impl Point {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// Only the round that decided most.
+    fn best(&self) -> Self {
+        let most = (0..self.per_second.len()).max_by(|a, b| self.per_second[*a].total_cmp(&self.per_second[*b]));
+        let only = |values: &[f64]| most.map(|at| values[at]).into_iter().collect();
+        Self {
+            per_second: only(&self.per_second),
+            p50_us: only(&self.p50_us),
+            p99_us: only(&self.p99_us),
+            max_us: only(&self.max_us),
+        }
     }
 
     fn note(&mut self, told: &Told) {
@@ -198,7 +210,9 @@ pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
     let (detection, gap) = leader_killed(&bed, kills, &bar)?;
     bar.finish_and_clear();
 
-    println!("\n3 hosts, {VALUE_BYTES}-byte values, {rounds} rounds of {seconds} s each: medians");
+    // Some rounds of raft's are ten times slower than others, once a follower has fallen behind: the best is compared with.
+    let raft: Vec<Point> = raft.iter().map(Point::best).collect();
+    println!("\n3 hosts, {VALUE_BYTES}-byte values, {rounds} rounds of {seconds} s each: HSUC's medians, raft's best");
     println!("{:>8} | {:>36} | {:>36} | {:>11}", "", "HSUC", "etcd's raft", "HSUC / raft");
     let columns = format!("{:>12} {:>11} {:>11}", "per second", "p50, us", "p99, us");
     println!("{:>8} | {columns} | {columns} |", "clients");
@@ -220,6 +234,7 @@ pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
         at_raft.push((*clients, best, best / their_rate));
     }
     report.add(compared(&raft, &at_raft));
+    report.add(Figure::unmeasured("huc_vs_etcd_raft", "per second", "HUC runs over no network yet"));
     let detected = detection.quantile(0.5);
     let late = Figure::time("leader_killed", Statistic::P50, &gap).goal(Goal::AtMost(detected as f64 / 1e3 + 3000.0));
     report.add(late.remark(format!(

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Replicas of a counter on a testbed: real agents, real processes that are killed, a real network that is cut.
+
+use std::{
+    net::UdpSocket,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use fide_replica::{Add, Order, Replicas, Spec, Told};
+use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn fide() -> PathBuf {
+    env!("CARGO_BIN_EXE_fide").into()
+}
+
+struct World {
+    replicas: Replicas,
+    agents: Agents,
+    bed: Testbed,
+    /// What clients were answered, by client.
+    counts: Vec<u32>,
+    counter: u64,
+}
+
+fn build(hosts: usize) -> Option<(Testbed, Agents, Spec)> {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return None;
+    }
+    let bed = Testbed::build(BedSpec::hosts(hosts)).expect("a testbed");
+    let agents = Agents::start(&bed, AgentsSpec { program: vec![fide()], ..AgentsSpec::default() }).expect("agents");
+    let spec = Spec { program: vec![fide(), "__replica".into()], group: "counter".to_owned(), window: 8 };
+    Some((bed, agents, spec))
+}
+
+fn world(hosts: usize) -> Option<World> {
+    let (bed, agents, spec) = build(hosts)?;
+    let replicas = Replicas::start(bed.hosts(), &agents, spec);
+    let replicas = replicas.unwrap_or_else(|why| panic!("{why:#}\n{}", logs(&agents, hosts)));
+    Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
+}
+
+fn log(agents: &Agents, host: usize) -> String {
+    std::fs::read_to_string(agents.dir(host).join("replica.log")).unwrap_or_default()
+}
+
+fn logs(agents: &Agents, hosts: usize) -> String {
+    (1..=hosts).map(|host| format!("h{host}: {}\n", log(agents, host))).collect()
+}
+
+impl World {
+    fn wait<T>(&self, what: &str, mut take: impl FnMut(u16, Told) -> Option<T>) -> T {
+        let until = Instant::now() + LIMIT;
+        while let Some((host, told)) = self.replicas.poll(until) {
+            if let Some(found) = take(host, told) {
+                return found;
+            }
+        }
+        panic!("never told: {what}\n{}", logs(&self.agents, self.bed.hosts().len()));
+    }
+
+    /// Every client adds one at `leader`, until all are answered.
+    fn add(&mut self, leader: u16) {
+        self.counts.iter_mut().for_each(|count| *count += 1);
+        let add: Vec<Add> = (0..).zip(&self.counts).map(|(client, count)| Add { client, count: *count }).collect();
+        let mut waits = add.clone();
+        self.replicas.node(leader).expect("a leader").order(&Order::Add { add }).expect("asked");
+        self.counter = self.wait("answers", |_, told| {
+            let Told::Counted { counted, counter, .. } = told else { return None };
+            waits.retain(|add| !counted.contains(add));
+            waits.is_empty().then_some(counter)
+        });
+    }
+
+    /// All replicas come to have applied the same.
+    fn agree(&mut self) {
+        let Self { replicas, counter, .. } = self;
+        retry_until("all have the same state", LIMIT, || {
+            let mut states = Vec::new();
+            for at in 0..replicas.nodes.len() {
+                replicas.nodes[at].order(&Order::State { state: true }).map_err(|why| format!("{why:#}"))?;
+                let until = Instant::now() + LIMIT;
+                while let Some((_, told)) = replicas.poll(until) {
+                    if let Told::State { applied, hash, counter, .. } = told {
+                        states.push((applied, hash, counter));
+                        break;
+                    }
+                }
+            }
+            let alike = states.iter().all(|state| *state == states[0] && state.2 == *counter);
+            if alike { Ok(()) } else { Err(format!("{states:?}, {counter} were answered")) }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn root_leaders_die_and_come_back_and_nothing_is_lost() {
+    let Some(mut world) = world(3) else { return };
+    world.add(1);
+    assert_eq!(world.counter, 8);
+    for (dies, leads) in [(1, 2), (2, 3)] {
+        let at = world.replicas.nodes.iter().position(|node| node.host == dies).unwrap();
+        let mut dead = world.replicas.nodes.remove(at);
+        dead.kill().unwrap();
+        world.wait("the next leader", |host, told| (host == leads && matches!(told, Told::Leads { .. })).then_some(()));
+        // Asked again of another leader: what was counted counts once.
+        world.counts.iter_mut().for_each(|count| *count -= 1);
+        let before = world.counter;
+        world.add(leads);
+        assert_eq!(world.counter, before, "the same requests once more");
+        world.add(leads);
+        assert_eq!(world.counter, before + 8);
+        // It comes back, takes over the state, and is in.
+        let hosts = world.bed.hosts().to_vec();
+        world.replicas.add(&hosts[usize::from(dies) - 1], &hosts, &world.agents).unwrap();
+        world.wait("the member that came back", |host, told| {
+            (host == dies && matches!(told, Told::Ready { .. })).then_some(())
+        });
+        world.agree();
+    }
+    // A host that was in the group remembers it: alone it founds no other.
+    let record = std::fs::read_to_string(world.agents.dir(1).join("group/counter.toml")).unwrap();
+    assert!(record.contains("founded_with = [1, 2, 3]"), "{record}");
+}
+
+#[test]
+fn root_a_host_that_is_cut_off_stops_and_the_others_go_on() {
+    let Some(mut world) = world(3) else { return };
+    world.add(1);
+    world.bed.isolate(1).unwrap();
+    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.add(2);
+    assert_eq!(world.counter, 16);
+    world.bed.rejoin(1).unwrap();
+    // Its agent learns that it was excluded, and its replica that it is another's turn.
+    retry_until("the replica of h1 has ended", LIMIT, || {
+        let log = log(&world.agents, 1);
+        if log.contains("the group goes on without this host") { Ok(()) } else { Err(log) }
+    })
+    .unwrap();
+    world.replicas.nodes.retain(|node| node.host != 1);
+    let hosts = world.bed.hosts().to_vec();
+    retry_until("it is back", LIMIT, || {
+        world.replicas.nodes.retain(|node| node.host != 1);
+        world.replicas.add(&hosts[0], &hosts, &world.agents).map_err(|why| format!("{why:#}"))?;
+        let until = Instant::now() + Duration::from_secs(5);
+        while let Some((host, told)) = world.replicas.poll(until) {
+            if host == 1 && matches!(told, Told::Ready { .. }) {
+                return Ok(());
+            }
+        }
+        Err(log(&world.agents, 1))
+    })
+    .unwrap();
+    world.agree();
+}
+
+#[test]
+fn root_strangers_and_packets_of_chance_change_nothing() {
+    let Some(mut world) = world(2) else { return };
+    world.add(1);
+    let to = format!("{}:7431", world.bed.host(1).addresses()[0]);
+    let sent = world.bed.host(2).node().run_in(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        (0..2000_usize).map(|at| socket.send_to(&vec![at as u8; at % 1473], &to).is_ok() as usize).sum::<usize>()
+    });
+    assert!(sent.unwrap() > 1000);
+    world.add(1);
+    assert_eq!(world.counter, 16);
+    world.agree();
+}
+
+#[test]
+fn root_what_cannot_be_a_member_says_why() {
+    let Some((bed, agents, spec)) = build(2) else { return };
+    let key = agents.dir(1).join("k");
+    std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
+    let start = |group: &str, hosts: &str, key: &PathBuf| {
+        let mut command: Command = bed.host(1).command(&spec.program[0]);
+        command.args(&spec.program[1..]).args(["--group", group, "--hosts", hosts]).arg("--socket");
+        command.arg(agents.socket(1)).arg("--state-dir").arg(agents.dir(1).join("g")).arg("--key-file").arg(key);
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (hosts, why) in [
+        ("h1,h9", "host h9 is none of this cluster; its hosts are h1, h2"),
+        ("h1,h2,h1", "host h1 is in the group's list twice"),
+        ("h2", "this host, h1, is not among the hosts of the group: h2"),
+    ] {
+        let said = start("g", hosts, &key);
+        assert!(said.contains(why), "{hosts}: {said}");
+    }
+    std::fs::create_dir_all(agents.dir(1).join("g")).unwrap();
+    std::fs::write(agents.dir(1).join("g/broken.toml"), "what = 1").unwrap();
+    let said = start("broken", "h1,h2", &key);
+    assert!(said.contains("is no record of a group"), "{said}");
+    std::fs::write(&key, "short").unwrap();
+    let said = start("g", "h1,h2", &key);
+    assert!(said.contains("a key has 32 hexadecimal digits"), "{said}");
+}
+
+#[test]
+fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["demo", "agreement", "--json", "--hosts", "3", "--between", "200", "--out"];
+    let output = Command::new(fide()).args(words).arg(dir.path()).current_dir(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let gaps = told["gaps"].as_array().unwrap();
+    assert_eq!(gaps.len(), 2, "{told}");
+    for gap in gaps {
+        for stage in ["detect", "level", "lead", "decide"] {
+            assert!(gap["stages"][format!("{stage}_us")].is_number(), "{gap}");
+        }
+    }
+    assert!(told["counter"].as_u64().unwrap() > 0 && told["counter"] == told["answered"], "{told}");
+    let chart = std::fs::read_to_string(dir.path().join("agreement.svg")).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("h2 killed"), "{chart:.200}");
+}
