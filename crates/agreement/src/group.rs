@@ -263,6 +263,12 @@ impl<P: Start> Group<P> {
         self.current.as_ref().filter(|_| self.standing == Standing::Member)?.leader()
     }
 
+    /// Whether all others have crashed or left: what is proposed is decided with nobody's word, and can be polled at once.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.standing == Standing::Member && self.current.as_ref().is_some_and(|epoch| epoch.others().is_empty())
+    }
+
     /// The protocol of the present view, to look at.
     #[must_use]
     pub fn protocol(&self) -> Option<&P> {

@@ -72,6 +72,8 @@ pub struct Member<P: Start> {
     due: HostSet,
     /// A descriptor of the caller's was readable.
     watched: bool,
+    /// Something was proposed since the last wait.
+    proposed: bool,
     datagram: Vec<u8>,
     counters: Counters,
 }
@@ -146,6 +148,7 @@ impl<P: Start> Member<P> {
             resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
             due: HostSet::EMPTY,
             watched: false,
+            proposed: false,
             datagram: Vec::new(),
             counters: Counters::default(),
         })
@@ -176,7 +179,9 @@ impl<P: Start> Member<P> {
         let now = now_ns();
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
-        let sleep_ns = self.resend_ns.min(due).saturating_sub(now);
+        // Where nobody is left to answer, nothing would come.
+        let decided = std::mem::take(&mut self.proposed) && self.group.is_alone();
+        let sleep_ns = if decided { 0 } else { self.resend_ns.min(due).saturating_sub(now) };
         let (told, came) = self.look(sleep_ns)?;
         if told {
             self.hear()?;
@@ -298,12 +303,14 @@ impl<P: Start> Member<P> {
     /// [`Refused`]; nothing has changed.
     pub fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
         let lease = self.lease();
+        self.proposed = true;
         self.group.propose(lease, value)
     }
 
     /// Many values, each as [`Member::propose`] takes one, with one look at the lease.
     pub fn propose_with(&mut self, each: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Refused>)) {
         let lease = self.lease();
+        self.proposed = true;
         each(&mut |value| self.group.propose(lease, value));
     }
 

@@ -130,7 +130,10 @@ fn hsuc_round(bed: &Testbed, round: u32, seconds: f64, points: &mut [Point], bar
     alike(&mut nodes, || replicas.wait("a state"))
 }
 
-fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Receiver<(u16, Told)>)> {
+/// What programs tell, each with its host.
+type Events = Receiver<(u16, Told)>;
+
+fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Events)> {
     let program = find_binary("etcd-raft-node")?;
     let peers: Vec<String> =
         bed.hosts().iter().map(|host| format!("{}={}:{PORT}", host.index(), host.addresses()[0])).collect();
