@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_replica::{Add, Order, Replicas, Spec, Told};
+use fide_replica::{Add, Node, Order, Replicas, Spec, Told};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -173,6 +173,46 @@ fn root_strangers_and_packets_of_chance_change_nothing() {
     world.add(1);
     assert_eq!(world.counter, 16);
     world.agree();
+}
+
+#[test]
+fn root_who_waits_says_for_what() {
+    let Some((bed, agents, spec)) = build(2) else { return };
+    let key = agents.dir(1).join("k");
+    std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
+    let other_key = agents.dir(1).join("o");
+    std::fs::write(&other_key, "ff112233445566778899aabbccddeeff").unwrap();
+    let (to, _told) = std::sync::mpsc::channel();
+    let start = |host: usize, group: &str, window: &str, key: &PathBuf| {
+        let mut command: Command = bed.host(host).command(&spec.program[0]);
+        command.args(&spec.program[1..]).args(["--group", group, "--hosts", "h1,h2", "--window", window]);
+        command.arg("--socket").arg(agents.socket(host)).arg("--state-dir").arg(agents.dir(host).join("g"));
+        let log = std::fs::File::create(agents.dir(host).join("replica.log")).unwrap();
+        Node::start(
+            host as u16,
+            {
+                command.arg("--key-file").arg(key).stderr(log);
+                command
+            },
+            to.clone(),
+        )
+        .unwrap()
+    };
+    let says = |what: &str| {
+        let look = || {
+            let log = log(&agents, 1);
+            if log.contains(what) { Ok(()) } else { Err(log) }
+        };
+        retry_until(what, LIMIT, look).unwrap();
+    };
+    let alone = start(1, "alone", "8", &key);
+    says("no process alone@h2 is known to run");
+    drop(alone);
+    let pair = [start(1, "keys", "8", &key), start(2, "keys", "8", &other_key)];
+    says("do h2 and this host have the same key and port?");
+    drop(pair);
+    let _pair = [start(1, "windows", "8", &key), start(2, "windows", "9", &key)];
+    says("Do all members have the same list and settings?");
 }
 
 #[test]

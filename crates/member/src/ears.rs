@@ -30,11 +30,13 @@ pub(crate) struct Ears {
     peers: [Peer; MAX_HOSTS],
     /// CLOCK_MONOTONIC of the last death that was told.
     pub(crate) death_ns: u64,
+    /// The agent had more to tell than there was room for.
+    pub(crate) lost_events: bool,
 }
 
 impl Default for Ears {
     fn default() -> Self {
-        Self { peers: [Peer::default(); MAX_HOSTS], death_ns: 0 }
+        Self { peers: [Peer::default(); MAX_HOSTS], death_ns: 0, lost_events: false }
     }
 }
 
@@ -55,6 +57,8 @@ impl Ears {
                 self.down(evidence.host_id, evidence.incarnation, group);
                 self.death_ns = evidence.rx_ns;
             }
+            // Up to the caller: it asks anew.
+            Event::Lost { .. } => self.lost_events = true,
             Event::PathLost { host_id, plane } => self.path(*host_id, *plane, true),
             Event::PathRestored { host_id, plane } => self.path(*host_id, *plane, false),
             // This process is another one to the others now.
@@ -76,6 +80,16 @@ impl Ears {
         if let Some((_, member)) = said {
             peer.member = member;
             group.up(host, member);
+        }
+    }
+
+    /// What the agent knows of a process now: none, or which is up.
+    pub(crate) fn now_up<P: Start>(&mut self, host: u16, process: Option<u32>, group: &mut Group<P>) {
+        let before = self.peer(host).map_or(0, |peer| peer.process);
+        match process {
+            Some(process) => self.up(host, process, group),
+            None if before != 0 => self.down(host, before, group),
+            None => {}
         }
     }
 

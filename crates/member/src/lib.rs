@@ -85,6 +85,11 @@ pub enum Error {
     OldAgent,
     #[error("binding UDP {address}: {source}; use another port for this group, the same at all hosts")]
     Bind { address: SocketAddr, source: std::io::Error },
+    #[error(
+        "packets of {} bytes do not fit the way to {to}; its MTU has to be 1500 at least",
+        packet::PACKET_MAX + 28
+    )]
+    TooLong { to: SocketAddr },
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
 }

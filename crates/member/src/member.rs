@@ -12,10 +12,11 @@
 use std::time::Duration;
 
 use fide_agreement::{
-    Decision, Group, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
+    Decision, Group, HostSet, Identity, Lease, Refused, Standing, Start, View,
+    group::{self, DatagramError},
     transfer::{Reason, RoomError},
 };
-use fide_client::{Client, ConnectOptions, now_ns, protocol::PeerState};
+use fide_client::{Client, ConnectOptions, Monitor, MonitorId, Wanted, now_ns, protocol::PeerState};
 use rustix::{
     event::{Timespec, epoll},
     fd::OwnedFd,
@@ -65,6 +66,8 @@ pub struct Member<P: Start> {
     /// All that may be in the group, but for this one.
     others: HostSet,
     names: Vec<String>,
+    /// Of each other host its process, and the watch on it.
+    monitors: Vec<(u16, String, MonitorId)>,
     epoll: OwnedFd,
     resend_ns: u64,
     resend_every_ns: u64,
@@ -76,6 +79,8 @@ pub struct Member<P: Start> {
     proposed: bool,
     datagram: Vec<u8>,
     counters: Counters,
+    /// The last datagram that the group did not take, and why.
+    refused: Option<(u16, DatagramError)>,
 }
 
 impl<P: Start> Member<P> {
@@ -115,12 +120,12 @@ impl<P: Start> Member<P> {
         let sealer = Sealer::new(&config.key, sender, u64::from_ne_bytes(session));
         let others = hosts.minus(HostSet::from_iter([me]));
         let mut ears = Ears::default();
+        let mut monitors = Vec::new();
         for host in others.iter() {
             let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
-            let monitor = client.monitor(&target, fide_client::Wanted::default())?;
-            if monitor.state == PeerState::Alive {
-                ears.up(host, monitor.incarnation, &mut group);
-            }
+            let monitor = client.monitor(&target, Wanted::default())?;
+            ears.now_up(host, up(&monitor), &mut group);
+            monitors.push((host, target, monitor.id));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
         let watch = |fd: rustix::fd::BorrowedFd<'_>, token| {
@@ -143,6 +148,7 @@ impl<P: Start> Member<P> {
             me,
             others,
             names,
+            monitors,
             epoll,
             resend_ns: 0,
             resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
@@ -151,6 +157,7 @@ impl<P: Start> Member<P> {
             proposed: false,
             datagram: Vec::new(),
             counters: Counters::default(),
+            refused: None,
         })
     }
 
@@ -200,6 +207,9 @@ impl<P: Start> Member<P> {
             }
         }
         self.store()?;
+        if let Some(to) = self.port.too_long {
+            return Err(Error::TooLong { to });
+        }
         if !self.leads() {
             // Others wait for it. A leader's words go with what its user proposes next.
             self.send();
@@ -232,11 +242,19 @@ impl<P: Start> Member<P> {
                 self.group.excluded();
             }
         }
+        if std::mem::take(&mut self.ears.lost_events) {
+            for (host, target, id) in &mut self.monitors {
+                self.client.unmonitor(*id)?;
+                let monitor = self.client.monitor(target, Wanted::default())?;
+                *id = monitor.id;
+                self.ears.now_up(*host, up(&monitor), &mut self.group);
+            }
+        }
         Ok(())
     }
 
     fn receive(&mut self) {
-        let Self { group, client, ears, port, sealer, opener, counters, others, due, .. } = self;
+        let Self { group, client, ears, port, sealer, opener, counters, others, due, refused, .. } = self;
         let table = client.table();
         let hears = |host: &u16| table.host(*host).is_some_and(|record| record.hears_us == 1);
         group.heard_by(others.iter().filter(hears).collect());
@@ -255,7 +273,10 @@ impl<P: Start> Member<P> {
                 asking.insert(sender.host);
             }
             for datagram in datagrams {
-                counters.datagrams_refused += u64::from(group.receive(sender.host, datagram).is_err());
+                if let Err(why) = group.receive(sender.host, datagram) {
+                    counters.datagrams_refused += 1;
+                    *refused = Some((sender.host, why));
+                }
             }
         });
         for host in asking.iter() {
@@ -425,6 +446,44 @@ impl<P: Start> Member<P> {
         self.ears.death_ns
     }
 
+    /// What a host that is no member yet waits for, for people; none if it is one.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<String> {
+        if self.standing() != Standing::Joining {
+            return None;
+        }
+        let unknown = self.ears.unknown();
+        let silent = self.monitors.iter().filter_map(|(host, target, _)| {
+            let name = &self.names[usize::from(*host) - 1];
+            match (self.ears.is_up(*host), unknown.contains(*host)) {
+                (false, _) => Some(format!("no process {target} is known to run")),
+                (true, true) => Some(format!(
+                    "{target} runs, and no packet of its has come that bears this group's key ({} others have); do {name} and this \
+                     host have the same key and port?",
+                    self.counters.packets_refused
+                )),
+                (true, false) => None,
+            }
+        });
+        let refused = self.refused.as_ref().map(|(host, why)| {
+            format!("the last refused of {}: {why}", self.names.get(usize::from(*host) - 1).map_or("?", String::as_str))
+        });
+        let fenced = self.client.fenced().then(|| "this host has no lease".to_owned());
+        let mut all: Vec<String> = fenced.into_iter().chain(silent).chain(refused).collect();
+        if all.is_empty() {
+            all.push(if self.record.is_founded() {
+                "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \
+                 their records (state_dir), and start them"
+                    .to_owned()
+            } else {
+                "all are there, and not all of them found the group yet: one that remembers a group (its record in state_dir) \
+                 only joins one"
+                    .to_owned()
+            });
+        }
+        Some(all.join("; "))
+    }
+
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters { trains_sent: self.port.sent, trains_lost: self.port.lost, ..self.counters }
@@ -435,6 +494,11 @@ impl<P: Start> Member<P> {
     pub fn client(&self) -> &Client {
         &self.client
     }
+}
+
+/// The process that a monitor has found up.
+fn up(monitor: &Monitor) -> Option<u32> {
+    (monitor.state == PeerState::Alive).then_some(monitor.incarnation)
 }
 
 /// Names of hosts as their ids.

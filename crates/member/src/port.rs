@@ -51,6 +51,8 @@ pub(crate) struct Port {
     /// Trains that the kernel did not take: lost.
     pub(crate) lost: u64,
     pub(crate) sent: u64,
+    /// Where packets do not fit.
+    pub(crate) too_long: Option<SocketAddr>,
 }
 
 impl Port {
@@ -78,6 +80,7 @@ impl Port {
             buffers: (0..BUFFERS).map(|_| vec![0; BUFFER_LEN]).collect(),
             lost: 0,
             sent: 0,
+            too_long: None,
         })
     }
 
@@ -135,8 +138,13 @@ impl Port {
                 let segment_size = (contents.len() > PACKET_MAX).then_some(PACKET_MAX);
                 let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
                 self.sent += 1;
-                // A full queue, a host that is gone: as lost on the way.
-                self.lost += u64::from(plane.state.try_send((&plane.socket).into(), &transmit).is_err());
+                if let Err(why) = plane.state.try_send((&plane.socket).into(), &transmit) {
+                    // A full queue, a host that is gone: as lost on the way.
+                    self.lost += 1;
+                    if quinn_udp::is_msg_size_err(&why) {
+                        self.too_long = Some(destination);
+                    }
+                }
             }
         }
         train.bytes.clear();

@@ -22,6 +22,8 @@ use crate::{
 
 /// A line of orders, at most.
 const LINE_MAX: usize = 1 << 20;
+/// Between two words of a replica that waits to be a member.
+const SAY_NS: u64 = 2_000_000_000;
 /// It ends by itself after this long.
 const LIFE_NS: u64 = 3_600_000_000_000;
 
@@ -247,7 +249,14 @@ impl Replica {
 
     fn run(&mut self) -> anyhow::Result<()> {
         let end_ns = now_ns() + LIFE_NS;
+        let mut said_ns = now_ns();
         while now_ns() < end_ns {
+            if now_ns() > said_ns + SAY_NS
+                && let Some(what) = self.member.waits_for()
+            {
+                said_ns = now_ns();
+                eprintln!("no member yet: {what}");
+            }
             self.member.wait(Some(Duration::from_millis(100)))?;
             self.apply();
             self.lead()?;
