@@ -204,9 +204,16 @@ impl Detector {
         if promise_us != 0 {
             peer.promise_us = promise_us;
         }
+        let mut forgotten = false;
         if seq >= peer.last_seq {
             // A peer that stopped hearing this host says so before it falls silent itself.
-            peer.knows_me = ack.incarnation == self.config.incarnation;
+            let knows_me = ack.incarnation == self.config.incarnation;
+            forgotten = peer.knows_me && !knows_me;
+            peer.knows_me = knows_me;
+        }
+        if forgotten && self.must_know(host) && self.counts_as_judge(host) {
+            // It holds this incarnation dead: only so does it stop to acknowledge it. Its word of that may have been lost.
+            self.outcome(now_ns, Outcome::Excluded, host);
         }
         if ack.incarnation != self.config.incarnation {
             return;
