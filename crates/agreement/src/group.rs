@@ -162,6 +162,8 @@ pub struct Group<P: Start> {
     forming: Option<Forming>,
     /// That the first view was begun with; 0 for one that was given.
     ballot: u32,
+    /// Hosts that are in no group, as they have said since the last resend, and the highest ballot that they have promised.
+    present: (HostSet, u32),
     joining: Joining,
     admission: Admission,
     /// By id-1: decisions kept for one who joins.
@@ -225,6 +227,7 @@ impl<P: Start> Group<P> {
             tail: Tail::new(0, config.tail_max),
             forming: None,
             ballot: 0,
+            present: (HostSet::EMPTY, 0),
             joining: Joining::default(),
             admission: Admission::new(),
             kept: vec![None; MAX_HOSTS].into_boxed_slice(),
@@ -442,6 +445,7 @@ impl<P: Start> Group<P> {
             }
             _ => {}
         }
+        self.tell_of_the_first(lease);
         self.manage(lease);
         self.pump();
     }

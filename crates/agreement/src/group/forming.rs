@@ -2,14 +2,14 @@
 //! How hosts found a group: by themselves, once, of those who are there.
 //!
 //! Everybody who is in no group promises to follow one host, the founder of the highest ballot it has heard of, and tells all
-//! (`present`). A founder that every host of the list has promised, but for those that were present and have died since, begins: it
-//! stores that there is a group, and then leads its first view. Whoever is present still is told of it by those who have begun
-//! (`begin`). So all hosts of the list have to be there once.
+//! (`present`). Whoever has begun answers with the view (`begin`). A founder that all hosts of the list have answered, dead ones while they
+//! lived, begins: with the view that it was told of, if any; with a new one of all that live and are present otherwise. It stores that
+//! there is a group first. So all hosts of the list have to be there once.
 //!
-//! **Why one group at most.** Who has promised a ballot takes no view of a lower one. A view of a lower ballot lives on in a host
-//! that has begun, which promises nothing any more: so no later founder has all promises while that host lives. When it is dead,
-//! nobody was told a decision of that view, as nothing is decided without all that live: the later founder is in it, as whoever has
-//! been present to it founds nothing without it. What a dead founder has sent and nobody has taken yet comes too late.
+//! **Why one group at most** (it is Paxos, with all that live for a quorum). Who has promised a ballot takes no view of a lower one. A
+//! view of a lower ballot lives on in a host that has begun, and tells the founder. When all of those are dead before they could tell it,
+//! nobody was told a decision of that view, as nothing is decided without all that live: the later founder is in it, as whoever has been
+//! present to it begins nothing without it. What a dead founder has sent and nobody has taken yet comes too late.
 //!
 //! A founder dies: the next ballot is that of the next host in the list. A host that comes back has lost its promises, and is another
 //! incarnation, which no view of before has in it.
@@ -24,27 +24,43 @@ use fide_detector::{
 };
 use fide_wire::MAX_HOSTS;
 
-use super::{Config, Group, Standing, control::Control};
+use super::{Config, Group, control::Control};
 use crate::{
     Start,
     lease::Lease,
     view::{Member, View},
 };
 
+/// What a host has said to this founder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Nothing,
+    /// It has promised this ballot.
+    Present(u32),
+    Begun,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Forming {
     /// Promised: no view of a lower one is taken.
     ballot: u32,
-    /// By id-1: the incarnation that has promised, and which ballot.
-    present: Box<[(u32, u32)]>,
+    /// By id-1: which incarnation has answered, and what.
+    answers: Box<[(u32, Answer)]>,
+    /// Of those that others have begun with, the one of the highest ballot.
+    best: Option<(u32, View)>,
     /// Begun as soon as it is stored.
     begins: Option<View>,
 }
 
 impl Forming {
     pub(super) fn new() -> Self {
-        Self { ballot: 0, present: vec![(0, 0); MAX_HOSTS].into_boxed_slice(), begins: None }
+        Self { ballot: 0, answers: vec![(0, Answer::Nothing); MAX_HOSTS].into_boxed_slice(), best: None, begins: None }
     }
+}
+
+/// Who founds in this ballot.
+fn founder(hosts: HostSet, ballot: u32) -> Option<u16> {
+    hosts.iter().nth(ballot as usize % hosts.len().max(1))
 }
 
 impl<P: Start> Group<P> {
@@ -81,7 +97,6 @@ impl<P: Start> Group<P> {
     /// To be called at each resend while in no group.
     pub(super) fn form_on(&mut self, lease: Lease) {
         let Config { me, incarnation, hosts, .. } = self.config;
-        let list: Vec<u16> = hosts.iter().collect();
         let (up, dead) = (&self.up, &self.dead);
         let dead = |host: u16| if up[usize::from(host) - 1] == 0 { dead[usize::from(host) - 1] } else { 0 };
         let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && lease.holds()) else {
@@ -89,7 +104,7 @@ impl<P: Start> Group<P> {
         };
         // Not for ever: this host is not gone.
         let founder = loop {
-            let Some(&founder) = list.get(forming.ballot as usize % list.len().max(1)) else { return };
+            let Some(founder) = founder(hosts, forming.ballot) else { return };
             if founder == me || dead(founder) == 0 {
                 break founder;
             }
@@ -97,24 +112,30 @@ impl<P: Start> Group<P> {
         };
         let ballot = forming.ballot;
         let others = hosts.minus(HostSet::from_iter([me]));
-        if founder == me {
-            let gone = |host: u16| {
-                let (incarnation, _) = forming.present[usize::from(host) - 1];
-                incarnation != 0 && dead(host) == incarnation || planted::is(Planted::TakesTheGone) && dead(host) != 0
-            };
-            let present = |host: u16| {
-                let at = usize::from(host) - 1;
-                let (incarnation, promised) = forming.present[at];
-                (incarnation != 0 && up[at] == incarnation && promised == ballot)
-                    .then_some(Member { host, incarnation })
-            };
-            let unheard = |host: u16| planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
-            if others.iter().all(|host| gone(host) || unheard(host) || present(host).is_some()) {
-                let members: Vec<Member> =
-                    [Member { host: me, incarnation }].into_iter().chain(others.iter().filter_map(present)).collect();
-                forming.begins = View::new(1, &members).ok();
-                return;
+        let answer = |host: u16| forming.answers[usize::from(host) - 1];
+        let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
+        let present = |host: &u16| lives(*host) && answer(*host).1 == Answer::Present(ballot);
+        let answered = |host: u16| {
+            let gone = dead(host) != 0 && (dead(host) == answer(host).0 || planted::is(Planted::TakesTheGone));
+            let unheard = planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
+            gone || unheard || present(&host) || lives(host) && answer(host).1 == Answer::Begun
+        };
+        if founder == me && others.iter().all(answered) {
+            match &forming.best {
+                Some((_, view)) if view.holds(me, incarnation) => forming.begins = Some(view.clone()),
+                // Not for this host, which joins it later; but who is in it follows this host.
+                Some((_, view)) => {
+                    let (to, view) = (others.iter().filter(present).collect(), view.clone());
+                    self.say(to, Control::Begin { ballot, view });
+                }
+                None => {
+                    let member = |host| Member { host, incarnation: answer(host).0 };
+                    let members = others.iter().filter(present).map(member);
+                    let members: Vec<Member> = [Member { host: me, incarnation }].into_iter().chain(members).collect();
+                    forming.begins = View::new(1, &members).ok();
+                }
             }
+            return;
         }
         self.say(others, Control::Present { ballot });
     }
@@ -122,22 +143,40 @@ impl<P: Start> Group<P> {
     pub(super) fn presented(&mut self, from: u16, incarnation: u32, ballot: u32) {
         if let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none()) {
             forming.ballot = forming.ballot.max(ballot);
-            forming.present[usize::from(from) - 1] = (incarnation, ballot);
-            return;
-        }
-        let first = self.view().filter(|view| view.number() == 1 && view.holds(from, incarnation));
-        if let Some(view) = first.cloned().filter(|_| self.standing == Standing::Member) {
-            self.say(HostSet::from_iter([from]), Control::Begin { ballot: self.ballot, view });
+            forming.answers[usize::from(from) - 1] = (incarnation, Answer::Present(ballot));
+        } else {
+            self.present.0.insert(from);
+            self.present.1 = self.present.1.max(ballot);
         }
     }
 
-    pub(super) fn begun(&mut self, ballot: u32, view: View) {
+    /// To be called at each resend by those who have begun: others have not.
+    pub(super) fn tell_of_the_first(&mut self, lease: Lease) {
+        let (to, asked) = std::mem::take(&mut self.present);
+        let Some(view) = self.view().filter(|view| view.number() == 1 && lease.holds()).cloned() else { return };
+        if founder(self.config.hosts, asked) == Some(self.config.me) {
+            // They follow this host, which has a view for them.
+            self.ballot = self.ballot.max(asked);
+        }
+        if !to.is_empty() {
+            self.say(to, Control::Begin { ballot: self.ballot, view });
+        }
+    }
+
+    pub(super) fn begun(&mut self, from: u16, sender: u32, ballot: u32, view: View) {
         let Config { me, incarnation, .. } = self.config;
-        let fits = view.number() == 1 && view.holds(me, incarnation);
-        let forming = self.forming.as_mut().filter(|forming| forming.begins.is_none() && ballot >= forming.ballot);
-        if let Some(forming) = forming.filter(|_| fits) {
+        let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && view.number() == 1)
+        else {
+            return;
+        };
+        if ballot >= forming.ballot && view.holds(me, incarnation) {
             forming.ballot = ballot;
             forming.begins = Some(view);
+            return;
+        }
+        forming.answers[usize::from(from) - 1] = (sender, Answer::Begun);
+        if forming.best.as_ref().is_none_or(|(best, _)| ballot > *best) {
+            forming.best = Some((ballot, view));
         }
     }
 }

@@ -145,7 +145,9 @@ impl<P: Start> Group<P> {
                 }
             }
             Control::Present { ballot } => self.presented(from, prefix.sender, ballot),
-            Control::Begin { ballot, view } if self.standing == Standing::Joining => self.begun(ballot, view),
+            Control::Begin { ballot, view } if self.standing == Standing::Joining => {
+                self.begun(from, prefix.sender, ballot, view);
+            }
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;
             }
