@@ -153,14 +153,15 @@ impl<P: Start> Group<P> {
     /// To be called at each resend by those who have begun: others have not.
     pub(super) fn tell_of_the_first(&mut self, lease: Lease) {
         let (to, asked) = std::mem::take(&mut self.present);
+        if to.is_empty() {
+            return;
+        }
         let Some(view) = self.view().filter(|view| view.number() == 1 && lease.holds()).cloned() else { return };
         if founder(self.config.hosts, asked) == Some(self.config.me) {
             // They follow this host, which has a view for them.
             self.ballot = self.ballot.max(asked);
         }
-        if !to.is_empty() {
-            self.say(to, Control::Begin { ballot: self.ballot, view });
-        }
+        self.say(to, Control::Begin { ballot: self.ballot, view });
     }
 
     pub(super) fn begun(&mut self, from: u16, sender: u32, ballot: u32, view: View) {
