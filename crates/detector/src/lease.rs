@@ -20,7 +20,8 @@
 //!   A peer heard for the first time is told so (an acknowledgement of nothing, `seq_low` 0) in heartbeat g, and judges
 //!   nobody who has not told it so: it cannot act on a silence before s(g) + T, so that is its first limit, and a host that
 //!   starts fences nobody. A peer that was never told cannot judge, and one whose
-//!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host.
+//!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host. If it had
+//!   heard this incarnation before, it holds it dead by now, and this host takes itself for excluded: its word may be lost.
 //!
 //!   Standing still is no cut, and must not split. If i stood still until its limit for j was past, j may hold i dead and act
 //!   alone; if i heard only what j had sent before, j may never have held i to be up, and acts without regard to it. If j

@@ -15,7 +15,7 @@ mod say;
 mod silence;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -78,10 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     if let Some(Other::Agreement(arguments)) = &arguments.other {
         return agreement::run(arguments);
     }
-    std::fs::create_dir_all(&arguments.out).map_err(|error| {
-        let why = format!("{} cannot be made: {error}; name another directory with --out", arguments.out.display());
-        Failure::new(USAGE, anyhow::anyhow!(why))
-    })?;
+    make_out(&arguments.out)?;
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
     let start = Instant::now();
     let machine = Machine::here();
@@ -114,6 +111,14 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     }
     results.setup.push(("took_s".to_owned(), json!(start.elapsed().as_secs())));
     finish(arguments, &results)
+}
+
+/// The directory for what a demo draws.
+fn make_out(out: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(out).map_err(|error| {
+        let why = format!("{} cannot be made: {error}; name another directory with --out", out.display());
+        Failure::new(USAGE, anyhow::anyhow!(why))
+    })
 }
 
 /// Runs on a thread of its own. What was started goes with this process: agents and namespaces by the testbed's reaper.

@@ -96,7 +96,7 @@ impl<P: Start> Member<P> {
         }
         let hosts = ids(&config.hosts, &hello)?;
         let me = hello.host_id;
-        let mut record = Record::begin(&config.state_dir, &config.group)?;
+        let record = Record::begin(&config.state_dir, &config.group)?;
         let incarnation = record.incarnation();
         let group_config = group::Config {
             group: group::group_of(&config.group, hosts, &config.setting),
@@ -134,9 +134,6 @@ impl<P: Start> Member<P> {
         };
         watch(client.as_fd(), TOKEN_CLIENT)?;
         port.descriptors().try_for_each(|fd| watch(fd, TOKEN_PORT))?;
-        if group.poll_record().is_some() {
-            record.founded(group.poll_record().expect("it is there"))?;
-        }
         Ok(Self {
             group,
             client,

@@ -20,8 +20,8 @@ use fide_testbed::{
 use serde::Serialize;
 use serde_json::json;
 
-use super::{interrupted, say};
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
+use super::{interrupted, make_out, say};
+use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 use clients::Clients;
 
 /// Hidden first argument of this program that makes it a replica.
@@ -99,10 +99,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    std::fs::create_dir_all(&arguments.out).map_err(|error| {
-        let why = format!("{} cannot be made: {error}; name another directory with --out", arguments.out.display());
-        Failure::new(USAGE, anyhow::anyhow!(why))
-    })?;
+    make_out(&arguments.out)?;
     fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, anyhow::Error::from(error)))?;
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
     say::line(&format!(

@@ -17,8 +17,8 @@ use fide_testbed::{
     sys::usable_cores,
 };
 
-use super::{interrupted, say};
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
+use super::{interrupted, make_out, say};
+use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 use cuts::{Cuts, Outcome};
 use site::{RATE_MBIT, Site};
 
@@ -61,10 +61,7 @@ fn spec(arguments: &Arguments) -> FabricSpec {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    std::fs::create_dir_all(&arguments.out).map_err(|error| {
-        let why = format!("{} cannot be made: {error}; name another directory with --out", arguments.out.display());
-        Failure::new(USAGE, anyhow::anyhow!(why))
-    })?;
+    make_out(&arguments.out)?;
     fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, anyhow::Error::from(error)))?;
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
     let begun = Instant::now();
