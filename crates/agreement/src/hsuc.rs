@@ -387,6 +387,7 @@ impl Agreement for Hsuc {
             Message::Decide { .. } => self.learn(from, instance, round, Some(value)),
             Message::Chosen { .. } => self.learn(from, instance, round, None),
             Message::Told { .. } => self.note_told(from, instance),
+            Message::Held { .. } | Message::Lacking { .. } => return Err(MessageError::NotOfProtocol),
         }
         Ok(())
     }

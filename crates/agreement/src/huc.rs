@@ -2,31 +2,35 @@
 //! Heartbeat uniform consensus (FiDe §4.1 Alg. 1, App. A.4 Alg. 4), as a log: one instance after the other.
 //!
 //! Every member sends its proposal to the leader, the live member with the lowest id. When the leader has those of all that live it
-//! decides, and broadcasts by FCURB: in its next heartbeat. Two message delays, and no acknowledgement.
-//!
-//! **What it stands on** is more than HSUC does: links that lose nothing between members that live, and FCURB, which is the caller's
-//! part over the detector's piggyback. What [`Agreement::poll_broadcast`] gives reaches all members that live or none, and each before
-//! it is told of the sender's crash; the sender's own copy is delivered when the heartbeat has left on all trees
-//! ([`Agreement::broadcast_left`]).
+//! decides, and broadcasts by FCURB ([`crate::fcurb`]): in its next heartbeat. As published that is all, two message delays and no
+//! acknowledgement ([`Trust::Network`]); under leases ([`Trust::Lease`]) one more delay, and links may lose, repeat and reorder.
 //!
 //! **What is other than published**, and why (numbers are those of `docs/errata.md`):
 //!
 //! - Nothing of an instance is left for the next one (4).
-//! - DET joins all proposals that are there, in the order of ids, so that each instance decides what all members have to say; the
-//!   published one chooses one of them. A batch of nothing is nothing's proposal, and no member waits for its turn (7).
+//! - DET joins all proposals that are there and fit, so that each instance decides what the members have to say; the
+//!   published one chooses one of them. It begins with another member in each instance, so that all have their turn. A batch of nothing is
+//!   nothing's proposal, and no member waits for its turn (7).
 //! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
 //!   proposal and one heartbeat are all that a value needs, also in a group that was idle. A decision names those whose
-//!   proposals it has: who came too late proposes again in the next instance.
-//! - A broadcast of a member that is known to have crashed is refused: FCURB promises that there is none.
+//!   proposals it has: who came too late, or did not fit, proposes again in the next instance.
+//! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
 //! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
 //!   its leader has not yet delivered to itself.
+//!
+//! **Lossy links** (with leases): a leader that has something to decide asks those whose proposals it lacks; a member that has something to say
+//! says it again until it is decided. Where nobody has anything to say, nothing is sent.
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 use fide_wire::MAX_HOSTS;
 
 use crate::{
     Agreement, Decision, Refused, Start, batch,
-    message::{Message, MessageError},
+    fcurb::{Delivery, Fcurb, Trust},
+    message::{HEADER_LEN, Message, MessageError},
 };
 
 /// Bytes of a decision before its batch: the members whose proposals it has.
@@ -35,8 +39,9 @@ pub const SET_LEN: usize = 8;
 /// What members have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Longest decision, bytes: what a heartbeat takes along. Each member may fill its part of it.
+    /// Longest decision, bytes: what a heartbeat takes along.
     pub value_max: usize,
+    pub trust: Trust,
 }
 
 /// Why there is no such group.
@@ -44,8 +49,8 @@ pub struct Setting {
 pub enum ConfigError {
     #[error("member {me} is not in its own list of members")]
     NotAMember { me: u16 },
-    #[error("decisions of {max} bytes have no room for a proposal of each of {members} members; {least} are the least")]
-    ValueMax { max: usize, members: usize, least: usize },
+    #[error("decisions of {max} bytes have no room for a proposal; {} are the least", SET_LEN + batch::PREFIX_LEN + 1)]
+    ValueMax { max: usize },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -68,19 +73,18 @@ impl Proposals {
         place.extend_from_slice(value);
     }
 
+    fn value(&self, id: u16) -> &[u8] {
+        &self.values[usize::from(id) - 1]
+    }
+
+    fn say_anything(&self) -> bool {
+        self.values.iter().any(|value| !value.is_empty())
+    }
+
     fn clear(&mut self) {
         self.of = HostSet::EMPTY;
         self.values.iter_mut().for_each(Vec::clear);
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Broadcast {
-    None,
-    /// Waits for a heartbeat.
-    Queued,
-    /// A heartbeat has taken it.
-    Taken,
 }
 
 /// One member of a group.
@@ -102,10 +106,15 @@ pub struct Huc {
     mine: Vec<u8>,
     /// What waits for the next one.
     waiting: Vec<u8>,
-    broadcast: Broadcast,
-    sending: Vec<u8>,
+    /// Proposed, or asked for, since the last [`Agreement::resend`].
+    fresh: bool,
+    /// Who is to be asked for what it has to say.
+    lacking: HostSet,
+    fcurb: Fcurb,
     decided: bool,
     decision: Vec<u8>,
+    /// The one before it, while the user looks at it.
+    telling: Vec<u8>,
     closed: bool,
 }
 
@@ -115,13 +124,12 @@ impl Huc {
     /// # Errors
     /// [`ConfigError`].
     pub fn new(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
-        let Setting { value_max } = *setting;
+        let Setting { value_max, trust } = *setting;
         if !members.contains(me) {
             return Err(ConfigError::NotAMember { me });
         }
-        let least = SET_LEN + members.len() * (batch::PREFIX_LEN + 1);
-        if value_max < least {
-            return Err(ConfigError::ValueMax { max: value_max, members: members.len(), least });
+        if value_max < SET_LEN + batch::PREFIX_LEN + 1 {
+            return Err(ConfigError::ValueMax { max: value_max });
         }
         let proposals = || Proposals { of: HostSet::EMPTY, values: vec![Vec::new(); MAX_HOSTS].into_boxed_slice() };
         let mut member = Self {
@@ -135,10 +143,12 @@ impl Huc {
             owes: false,
             mine: Vec::new(),
             waiting: Vec::new(),
-            broadcast: Broadcast::None,
-            sending: Vec::new(),
+            fresh: false,
+            lacking: HostSet::EMPTY,
+            fcurb: Fcurb::new(trust, me, members),
             decided: false,
             decision: Vec::new(),
+            telling: Vec::new(),
             closed: false,
         };
         member.offer();
@@ -157,10 +167,10 @@ impl Huc {
         self.delivered
     }
 
-    /// Bytes that each member may propose in one instance.
+    /// Bytes that a member may propose in one instance.
     #[must_use]
     pub fn share_max(&self) -> usize {
-        (self.value_max - SET_LEN) / self.members.len()
+        self.value_max - SET_LEN
     }
 
     fn leads(&self) -> bool {
@@ -183,6 +193,7 @@ impl Huc {
     }
 
     fn submit(&mut self) {
+        self.fresh = true;
         if self.leads() {
             self.proposals[0].put(self.me, &self.mine);
             self.decide();
@@ -195,26 +206,108 @@ impl Huc {
     fn decide(&mut self) {
         let [now, _] = &self.proposals;
         let complete = self.correct.minus(now.of).is_empty();
-        let says = |id: &u16| !now.values[usize::from(*id) - 1].is_empty();
-        if !self.leads() || self.decided || self.broadcast != Broadcast::None || !complete {
+        if !self.leads() || self.decided || self.closed || self.fcurb.is_sending() || !complete {
             return;
         }
-        let from: HostSet = now.of.and(self.correct).iter().filter(says).collect();
-        if from.is_empty() {
+        let instance = self.delivered + 1;
+        let speaking: HostSet = now.of.and(self.correct).iter().filter(|id| !now.value(*id).is_empty()).collect();
+        if speaking.is_empty() {
             return;
         }
-        self.sending.clear();
-        self.sending.extend_from_slice(&from.0.to_le_bytes());
-        from.iter().for_each(|id| self.sending.extend_from_slice(&now.values[usize::from(id) - 1]));
-        self.broadcast = Broadcast::Queued;
+        let first = (instance % speaking.len() as u64) as usize;
+        let in_turn = || speaking.iter().skip(first).chain(speaking.iter().take(first));
+        let mut room = self.value_max - SET_LEN;
+        let fits = |id: &u16| {
+            let len = now.value(*id).len();
+            let fits = len <= room;
+            room -= if fits { len } else { 0 };
+            fits
+        };
+        let from: HostSet = in_turn().filter(fits).collect();
+        self.fcurb.broadcast(instance, |value| {
+            value.extend_from_slice(&from.0.to_le_bytes());
+            in_turn().filter(|id| from.contains(*id)).for_each(|id| value.extend_from_slice(now.value(id)));
+        });
+        self.advance();
     }
 
-    /// Lines 22 and 23.
-    fn deliver(&mut self, value: &[u8]) {
-        self.decision.clear();
-        self.decision.extend_from_slice(value);
-        self.decided = true;
-        self.owes = false;
+    /// What the broadcast has to say (lines 15 to 23), up to a decision.
+    fn advance(&mut self) {
+        while !self.decided
+            && let Some(delivery) = self.fcurb.poll()
+        {
+            match delivery {
+                Delivery::Message { number, value } if number == self.delivered + 1 && !self.closed => {
+                    self.decision.clear();
+                    self.decision.extend_from_slice(value);
+                    self.decided = true;
+                    self.owes = false;
+                }
+                // Of a log that has ended.
+                Delivery::Message { .. } => {}
+                Delivery::Crashed(member) => self.lost(member),
+            }
+        }
+    }
+
+    /// Lines 16 to 21.
+    fn lost(&mut self, member: u16) {
+        let led = self.leader();
+        self.correct.remove(member);
+        for proposals in &mut self.proposals {
+            proposals.of.remove(member);
+            proposals.values[usize::from(member) - 1].clear();
+        }
+        if self.closed {
+            return;
+        }
+        if member == led && self.has_proposed {
+            self.submit();
+        }
+        self.decide();
+    }
+
+    /// Of [`Message::Propose`].
+    fn proposed(&mut self, from: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
+        let Some(ahead) = instance.checked_sub(self.delivered + 1).filter(|_| !self.closed) else { return Ok(()) };
+        if value.len() > self.share_max() {
+            return Err(MessageError::TooLong { len: value.len(), max: self.share_max() });
+        }
+        let Some(proposals) = usize::try_from(ahead).ok().and_then(|ahead| self.proposals.get_mut(ahead)) else {
+            return Err(MessageError::Future { instance, delivered: self.delivered });
+        };
+        // What comes late of the dead is not waited for, and may have been decided (line 17).
+        if self.correct.contains(from) {
+            proposals.put(from, value);
+            self.decide();
+        }
+        Ok(())
+    }
+
+    /// Of [`Message::Decide`]: the broadcast of `origin`, from itself or passed on.
+    fn broadcast(&mut self, from: u16, origin: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
+        let lease = self.fcurb.trust() == Trust::Lease;
+        if instance <= self.delivered && !lease || instance > self.delivered && self.closed {
+            return Ok(());
+        }
+        if !(SET_LEN..=self.value_max).contains(&value.len()) {
+            return Err(MessageError::TooLong { len: value.len(), max: self.value_max });
+        }
+        // With leases the one before may be held, and its sender be ahead.
+        if instance > self.delivered + if lease { 2 } else { 1 } {
+            return Err(MessageError::Future { instance, delivered: self.delivered });
+        }
+        if !lease && !self.correct.contains(from) {
+            return Err(MessageError::AfterCrash { from });
+        }
+        if !lease && self.decided {
+            return Ok(());
+        }
+        self.fcurb.succeeded(origin, instance);
+        self.advance();
+        self.fcurb.receive(from, origin, instance, value);
+        self.advance();
+        Ok(())
     }
 }
 
@@ -238,95 +331,68 @@ impl Agreement for Huc {
         if let Some(member) = [from, round].into_iter().find(|member| !self.members.contains(*member)) {
             return Err(MessageError::Stranger { member });
         }
-        if round != from {
-            return Err(MessageError::Impostor { from, round });
-        }
-        let Some(ahead) = instance.checked_sub(self.delivered + 1).filter(|_| !self.closed) else { return Ok(()) };
-        match message {
-            Message::Propose { .. } => {
-                if value.len() > self.share_max() {
-                    return Err(MessageError::TooLong { len: value.len(), max: self.share_max() });
-                }
-                let Some(proposals) = usize::try_from(ahead).ok().and_then(|ahead| self.proposals.get_mut(ahead))
-                else {
-                    return Err(MessageError::Future { instance, delivered: self.delivered });
-                };
-                // What comes late of the dead is not waited for, and may have been decided (line 17).
-                if self.correct.contains(from) {
-                    proposals.put(from, value);
-                    self.decide();
-                }
-                Ok(())
+        let lease = self.fcurb.trust() == Trust::Lease;
+        let is_own = match message {
+            Message::Propose { .. } | Message::Chosen { .. } | Message::Lacking { .. } => round == from,
+            Message::Decide { .. } => lease || round == from,
+            Message::Ack { .. } => round == self.me,
+            Message::Held { .. } | Message::Told { .. } => true,
+        };
+        match *message {
+            Message::Told { .. } => return Err(MessageError::NotOfProtocol),
+            Message::Ack { .. } | Message::Chosen { .. } | Message::Held { .. } | Message::Lacking { .. } if !lease => {
+                return Err(MessageError::NotOfProtocol);
             }
-            Message::Decide { .. } => {
-                if !(SET_LEN..=self.value_max).contains(&value.len()) {
-                    return Err(MessageError::TooLong { len: value.len(), max: self.value_max });
-                }
-                if ahead > 0 {
-                    return Err(MessageError::Future { instance, delivered: self.delivered });
-                }
-                if !self.correct.contains(from) {
-                    return Err(MessageError::AfterCrash { from });
-                }
-                if !self.decided {
-                    self.deliver(value);
-                }
-                Ok(())
+            _ if !is_own => return Err(MessageError::Impostor { from, round }),
+            Message::Propose { .. } => return self.proposed(from, instance, value),
+            Message::Decide { .. } => return self.broadcast(from, round, instance, value),
+            Message::Ack { .. } => self.fcurb.acknowledged(from, instance),
+            Message::Chosen { .. } => self.fcurb.chosen(from, instance),
+            Message::Held { dead, asks, .. } => self.fcurb.reported(from, round, instance, dead, asks),
+            Message::Lacking { .. } => {
+                let here = instance == self.delivered + 1 && from == self.leader();
+                self.owes |= here && self.has_proposed && !self.decided && !self.closed;
             }
-            Message::Ack { .. } | Message::Told { .. } | Message::Chosen { .. } => Err(MessageError::NotOfProtocol),
         }
+        self.advance();
+        Ok(())
     }
 
     fn crashed(&mut self, member: u16) {
-        if !self.correct.contains(member) || member == self.me {
-            return;
-        }
-        let led = self.leader();
-        self.correct.remove(member);
-        for proposals in &mut self.proposals {
-            proposals.of.remove(member);
-            proposals.values[usize::from(member) - 1].clear();
-        }
-        if self.decided || self.closed {
-            return;
-        }
-        if member == led && self.has_proposed {
-            self.submit();
-        }
-        self.decide();
+        self.fcurb.crashed(member);
+        self.advance();
     }
 
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
-        if !std::mem::take(&mut self.owes) {
-            return None;
+        let (instance, round) = (self.delivered + 1, self.me);
+        if std::mem::take(&mut self.owes) {
+            let to = HostSet::from_iter([self.leader()]);
+            return Some((to, Message::Propose { instance, round, value: &self.mine }));
         }
-        let to = HostSet::from_iter([self.leader()]);
-        Some((to, Message::Propose { instance: self.delivered + 1, round: self.me, value: &self.mine }))
+        let lacking = std::mem::take(&mut self.lacking);
+        if !lacking.is_empty() {
+            return Some((lacking, Message::Lacking { instance, round }));
+        }
+        self.fcurb.poll_transmit()
     }
 
     fn poll_broadcast(&mut self) -> Option<Message<'_>> {
-        if self.broadcast != Broadcast::Queued {
-            return None;
-        }
-        self.broadcast = Broadcast::Taken;
-        Some(Message::Decide { instance: self.delivered + 1, round: self.me, value: &self.sending })
+        self.fcurb.poll_broadcast()
     }
 
     fn broadcast_left(&mut self) {
-        if self.broadcast == Broadcast::Taken {
-            self.broadcast = Broadcast::None;
-            let sending = std::mem::take(&mut self.sending);
-            self.deliver(&sending);
-            self.sending = sending;
-        }
+        self.fcurb.broadcast_left();
+        self.advance();
     }
 
     fn poll_decision(&mut self) -> Option<Decision<'_>> {
+        self.advance();
         if !std::mem::take(&mut self.decided) {
             return None;
         }
         self.delivered += 1;
-        let (set, _) = self.decision.split_first_chunk::<SET_LEN>().expect("checked when it came");
+        std::mem::swap(&mut self.decision, &mut self.telling);
+        let (set, _) = self.telling.split_first_chunk::<SET_LEN>().expect("checked when it came");
         if HostSet(u64::from_le_bytes(*set)).contains(self.me) {
             self.mine.clear();
         }
@@ -334,14 +400,14 @@ impl Agreement for Huc {
         self.proposals[0].clear();
         self.proposals.swap(0, 1);
         self.offer();
-        Some(Decision { instance: self.delivered, value: &self.decision[SET_LEN..] })
+        Some(Decision { instance: self.delivered, value: &self.telling[SET_LEN..] })
     }
 
     fn leader(&self) -> u16 {
         self.correct.iter().next().unwrap_or(self.me)
     }
 
-    /// Of FCURB a leader delivers what its predecessor has sent before it leads.
+    /// A leader has delivered what its predecessors have sent before it leads, and delivers first what it sends itself.
     fn speaks_for_all(&self) -> bool {
         self.leads() && !self.decided
     }
@@ -353,17 +419,34 @@ impl Agreement for Huc {
                 values.clear();
             }
         }
-        (self.owes, self.decided, self.broadcast) = (false, false, Broadcast::None);
+        (self.owes, self.decided, self.lacking) = (false, false, HostSet::EMPTY);
         self.proposals.iter_mut().for_each(Proposals::clear);
         self.closed = true;
     }
 
-    fn resend(&mut self) {}
+    fn resend(&mut self) {
+        if self.fcurb.trust() == Trust::Network || planted::is(Planted::NeverResends) {
+            return;
+        }
+        self.fcurb.resend();
+        if std::mem::take(&mut self.fresh) || self.decided || self.closed {
+            return;
+        }
+        if !self.leads() {
+            self.owes |= !self.mine.is_empty();
+        } else if !self.fcurb.is_sending() && self.proposals[0].say_anything() {
+            self.lacking = self.correct.minus(self.proposals[0].of);
+        }
+    }
 }
 
 impl Start for Huc {
     type Setting = Setting;
     type Error = ConfigError;
+
+    fn broadcast_max(setting: &Setting) -> usize {
+        HEADER_LEN + setting.value_max
+    }
 
     fn start(setting: &Setting, me: u16, members: HostSet) -> Result<Self, ConfigError> {
         Self::new(setting, me, members)

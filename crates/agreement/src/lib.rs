@@ -3,7 +3,8 @@
 //!
 //! - [`message`]: what members send each other, as values and as bytes.
 //! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
-//! - [`huc`]: heartbeat uniform consensus, for what the detector's heartbeats can carry.
+//! - [`fcurb`]: fail-consistent uniform reliable broadcast, on the detector's heartbeats.
+//! - [`huc`]: heartbeat uniform consensus over it.
 //! - [`batch`]: many proposals in one instance.
 //! - [`view`]: who is in a group.
 //! - [`group`]: a group that changes, under leases: on hosts that may pause, and networks that may be cut.
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod fcurb;
 pub mod group;
 pub mod hsuc;
 pub mod huc;
@@ -28,7 +30,10 @@ pub mod lease;
 pub mod message;
 pub mod transfer;
 pub mod view;
+#[cfg(test)]
+mod world;
 
+pub use fcurb::{Fcurb, Trust};
 pub use fide_detector::HostSet;
 pub use group::{Entry, Group, GroupError, Standing};
 pub use hsuc::{ConfigError, Hsuc, Links};
@@ -120,6 +125,11 @@ pub trait Start: Agreement + Sized {
     /// What all members have in common, whoever they are.
     type Setting: Copy + std::fmt::Debug;
     type Error: std::error::Error + 'static;
+
+    /// Bytes of the longest message of [`Agreement::poll_broadcast`]; 0 for protocols that do without.
+    fn broadcast_max(_setting: &Self::Setting) -> usize {
+        0
+    }
 
     /// A member that has decided nothing yet.
     ///

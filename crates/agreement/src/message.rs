@@ -2,12 +2,14 @@
 //! Messages between members. Little-endian:
 //!
 //! ```text
-//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told, 5 chosen
+//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told, 5 chosen, 6 held, 7 held that asks, 8 lacking
 //!  1 u8  version, 1
 //!  2 u16 round: the member whose proposal it is; 0 in a told
 //!  4 u64 instance
-//! 12 u32 len, then len bytes of the value; 0 in an ack, a told and a chosen
+//! 12 u32 len, then len bytes: the value of a propose and a decide; a u64 in a held, the set of the dead; else none
 //! ```
+
+use fide_detector::HostSet;
 
 /// Bytes before the value.
 pub const HEADER_LEN: usize = 16;
@@ -26,6 +28,11 @@ pub enum Message<'a> {
     Chosen { instance: u64, round: u16 },
     /// "I have told my user all up to this one": need not be sent again. Only where links lose messages.
     Told { instance: u64 },
+    /// "Of that member, which is dead, I have all up to this one, and take nothing more of these": before the word of a crash
+    /// counts ([`crate::fcurb`]). `asks`: "what have you?"
+    Held { instance: u64, round: u16, dead: HostSet, asks: bool },
+    /// "I lead, and lack what you have to say." Only where links lose messages.
+    Lacking { instance: u64, round: u16 },
 }
 
 /// Why a message is refused.
@@ -35,7 +42,7 @@ pub enum MessageError {
     Length { len: usize },
     #[error("version {version}; this program speaks {VERSION}")]
     Version { version: u8 },
-    #[error("kind {kind}; 1 (propose), 2 (ack), 3 (decide), 4 (told) and 5 (chosen) are known")]
+    #[error("kind {kind}; 1 (propose) to 8 (lacking) are known")]
     Kind { kind: u8 },
     #[error("member {member} is none of this group; do all members have the same list?")]
     Stranger { member: u16 },
@@ -61,6 +68,8 @@ impl<'a> Message<'a> {
             | Self::Ack { instance, .. }
             | Self::Decide { instance, .. }
             | Self::Chosen { instance, .. }
+            | Self::Held { instance, .. }
+            | Self::Lacking { instance, .. }
             | Self::Told { instance } => instance,
         }
     }
@@ -72,17 +81,19 @@ impl<'a> Message<'a> {
             Self::Propose { round, .. }
             | Self::Ack { round, .. }
             | Self::Decide { round, .. }
-            | Self::Chosen { round, .. } => Some(round),
+            | Self::Chosen { round, .. }
+            | Self::Held { round, .. }
+            | Self::Lacking { round, .. } => Some(round),
             Self::Told { .. } => None,
         }
     }
 
-    /// Empty in an ack, a told and a chosen.
+    /// Empty where there is none.
     #[must_use]
     pub fn value(&self) -> &'a [u8] {
         match *self {
             Self::Propose { value, .. } | Self::Decide { value, .. } => value,
-            Self::Ack { .. } | Self::Told { .. } | Self::Chosen { .. } => &[],
+            _ => &[],
         }
     }
 
@@ -97,12 +108,23 @@ impl<'a> Message<'a> {
             Self::Decide { .. } => 3,
             Self::Told { .. } => 4,
             Self::Chosen { .. } => 5,
+            Self::Held { asks: false, .. } => 6,
+            Self::Held { .. } => 7,
+            Self::Lacking { .. } => 8,
+        };
+        let set;
+        let rest = match self {
+            Self::Held { dead, .. } => {
+                set = dead.0.to_le_bytes();
+                &set[..]
+            }
+            _ => self.value(),
         };
         out.extend_from_slice(&[kind, VERSION]);
         out.extend_from_slice(&self.round().unwrap_or(0).to_le_bytes());
         out.extend_from_slice(&self.instance().to_le_bytes());
-        out.extend_from_slice(&u32::try_from(self.value().len()).expect("a value below 4 GiB").to_le_bytes());
-        out.extend_from_slice(self.value());
+        out.extend_from_slice(&u32::try_from(rest.len()).expect("a value below 4 GiB").to_le_bytes());
+        out.extend_from_slice(rest);
     }
 
     /// Reads what [`Message::write`] wrote.
@@ -123,12 +145,17 @@ impl<'a> Message<'a> {
         }
         match header[0] {
             1 => Ok(Self::Propose { instance, round, value }),
-            2 | 4 | 5 if !value.is_empty() => Err(wrong),
+            2 | 4 | 5 | 8 if !value.is_empty() => Err(wrong),
             2 => Ok(Self::Ack { instance, round }),
             4 if round != 0 => Err(MessageError::Stranger { member: round }),
             4 => Ok(Self::Told { instance }),
             3 => Ok(Self::Decide { instance, round, value }),
             5 => Ok(Self::Chosen { instance, round }),
+            6 | 7 => {
+                let dead = HostSet(u64::from_le_bytes(value.try_into().map_err(|_| wrong)?));
+                Ok(Self::Held { instance, round, dead, asks: header[0] == 7 })
+            }
+            8 => Ok(Self::Lacking { instance, round }),
             kind => Err(MessageError::Kind { kind }),
         }
     }
@@ -141,12 +168,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(kind in 0..5, instance: u64, round: u16, value in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn what_is_written_is_read(kind in 0..7, instance: u64, round: u16, dead: u64, asks: bool, value in prop::collection::vec(any::<u8>(), 0..100)) {
             let message = match kind {
                 0 => Message::Propose { instance, round, value: &value },
                 1 => Message::Ack { instance, round },
                 2 => Message::Told { instance },
                 3 => Message::Chosen { instance, round },
+                4 => Message::Held { instance, round, dead: HostSet(dead), asks },
+                5 => Message::Lacking { instance, round },
                 _ => Message::Decide { instance, round, value: &value },
             };
             let mut bytes = Vec::new();

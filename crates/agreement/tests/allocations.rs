@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_agreement::{
-    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Member, Message, View, group, hsuc, huc, transfer,
+    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Member, Message, Trust, View, group, hsuc, huc, transfer,
 };
 
 thread_local! {
@@ -83,8 +83,10 @@ fn a_decision_of_hsuc_allocates_nothing_once_warm() {
 
 #[test]
 fn a_decision_of_huc_allocates_nothing_once_warm() {
-    let setting = huc::Setting { value_max: 3 * 1024 };
-    allocates_nothing((1..=3).map(|me| Huc::new(&setting, me, HostSet::first(3)).expect("a member")).collect());
+    for trust in [Trust::Network, Trust::Lease] {
+        let setting = huc::Setting { value_max: 3 * 1024, trust };
+        allocates_nothing((1..=3).map(|me| Huc::new(&setting, me, HostSet::first(3)).expect("a member")).collect());
+    }
 }
 
 #[test]

@@ -80,6 +80,14 @@ planted! {
     FoundsWithout,
     /// a founder begins without those who have died and were never known to be in no group
     TakesTheGone,
+    /// a broadcast is delivered when it is held, not when all hold it
+    DeliversHeld,
+    /// the word of a crash is told before the survivors hold the same of the dead
+    SkipsLevelling,
+    /// what comes late of the dead is taken while the survivors level
+    TakesOfTheDead,
+    /// survivors level with those who do not know of all the deaths
+    LevelsWithOld,
 }
 
 /// 0: none; else one more than its place.

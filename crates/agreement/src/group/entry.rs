@@ -19,7 +19,7 @@ pub enum Entry<'a> {
     Value(&'a [u8]),
     /// As it was sent ahead: [`super::Group::payload`] has it.
     Payload(Identity),
-    /// From the next position on these are the members. Nothing follows it in its batch.
+    /// From the next position on these are the members.
     View(View),
 }
 

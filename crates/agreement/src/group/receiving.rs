@@ -39,7 +39,9 @@ impl<P: Start> Group<P> {
         if from == self.config.me || !self.config.hosts.contains(from) {
             return Err(DatagramError::Stranger { host: from });
         }
-        if prefix.receiver != mine {
+        // A broadcast is for all of its view, and so for no other incarnation of theirs.
+        let for_all = prefix.kind == Kind::Protocol && prefix.receiver == 0;
+        if prefix.receiver != mine && !for_all {
             return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
         }
         if prefix.kind == Kind::Protocol {
@@ -191,6 +193,26 @@ impl<P: Start> Group<P> {
         Prefix { kind: Kind::Transfer, ..prefix }.write(datagram);
         datagram.extend_from_slice(&self.scratch);
         Some(to)
+    }
+
+    /// The next datagram for all members at once, for the next heartbeat, written over `datagram`. To be asked as
+    /// [`Group::poll_transmit`] is. What becomes of it is no promise: with leases it is sent again where it did not arrive.
+    pub fn poll_broadcast(&mut self, datagram: &mut Vec<u8>) -> bool {
+        self.settle();
+        let Some(epoch) = self.current.as_mut().filter(|_| !self.standing.is_over()) else { return false };
+        let Some(message) = epoch.protocol.poll_broadcast() else { return false };
+        let Config { group, incarnation: sender, .. } = self.config;
+        datagram.clear();
+        Prefix { group, sender, receiver: 0, view: epoch.view.number(), kind: Kind::Protocol }.write(datagram);
+        message.write(datagram);
+        true
+    }
+
+    /// The heartbeat with the last [`Group::poll_broadcast`] has left on all trees. Only protocols that trust the network ask for it.
+    pub fn broadcast_left(&mut self) {
+        if let Some(epoch) = &mut self.current {
+            epoch.protocol.broadcast_left();
+        }
     }
 
     /// Writes for whom a datagram is.

@@ -57,7 +57,7 @@ impl Tail {
         self.unnamed.drain(..)
     }
 
-    /// The next decision. The oldest make room for it. The view that it ends with, if it does.
+    /// The next decision. The oldest make room for it. The view that it has, if it does.
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
         let written_len = (batch::PREFIX_LEN + value.len()) as u64;

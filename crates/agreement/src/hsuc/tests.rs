@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-mod world;
-
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
-use world::World;
+use crate::world::World;
 
 fn setting(window: u64) -> Setting {
     Setting { window, value_max: 64, links: Links::Reliable }
@@ -22,7 +20,7 @@ proptest! {
     fn members_agree_whatever_happens(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
-        World::new(members, window, Links::Reliable).follow(&steps)?;
+        World::<Hsuc>::new(members, &setting(window)).follow(&steps)?;
     }
 
     /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
@@ -30,13 +28,13 @@ proptest! {
     fn members_agree_over_links_that_lose_and_repeat(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
-        World::new(members, window, Links::Lossy).follow(&steps)?;
+        World::<Hsuc>::new(members, &Setting { links: Links::Lossy, ..setting(window) }).follow(&steps)?;
     }
 }
 
 /// Runs until nothing is under way, in rounds: a message that is sent in one round arrives in the next. How many rounds it took
 /// until all had decided, and how many messages were sent.
-fn rounds(world: &mut World) -> (usize, usize) {
+fn rounds(world: &mut World<Hsuc>) -> (usize, usize) {
     let (mut rounds, mut sent) = (0, 0);
     while !world.network.is_empty() {
         let now = std::mem::take(&mut world.network);
@@ -53,7 +51,7 @@ fn rounds(world: &mut World) -> (usize, usize) {
 #[test]
 fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
     for members in 2..=9 {
-        let mut world = World::new(members, 1, Links::Reliable);
+        let mut world = World::<Hsuc>::new(members, &setting(1));
         world.propose(1);
         assert_eq!(rounds(&mut world), (3, 3 * (members - 1)), "{members} members");
         assert!((1..=members as u16).all(|member| world.log(member).len() == 1));
@@ -64,7 +62,7 @@ fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
 #[test]
 fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
     for members in 3..=9usize {
-        let mut world = World::new(members, 1, Links::Reliable);
+        let mut world = World::<Hsuc>::new(members, &setting(1));
         // One decided, the next proposed to all, and acknowledged by nobody yet.
         world.propose(1);
         rounds(&mut world);
@@ -86,7 +84,7 @@ fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
 
 #[test]
 fn all_but_one_may_crash() {
-    let mut world = World::new(5, 2, Links::Reliable);
+    let mut world = World::<Hsuc>::new(5, &setting(2));
     for dead in 1..5 {
         world.propose(dead);
         world.propose(dead);
@@ -103,7 +101,7 @@ fn all_but_one_may_crash() {
 /// Alg. 2 relays at the crash only. Here the decision comes after it.
 #[test]
 fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
-    let mut world = World::new(3, 1, Links::Reliable);
+    let mut world = World::<Hsuc>::new(3, &setting(1));
     world.propose(1);
     let now = std::mem::take(&mut world.network);
     now.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));

@@ -8,7 +8,7 @@ use super::*;
 
 const VALUE_MAX: usize = 256;
 
-const SETTING: Setting = Setting { value_max: VALUE_MAX };
+const SETTING: Setting = Setting { value_max: VALUE_MAX, trust: Trust::Network };
 
 /// Members, links that reorder, and an FCURB that keeps its promises and no more.
 struct World {
@@ -187,8 +187,18 @@ impl World {
     }
 }
 
+const LEASED: Setting = Setting { trust: Trust::Lease, ..SETTING };
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Under leases: where heartbeats reach some and not others, and anything may be lost or come twice or late.
+    #[test]
+    fn members_with_leases_agree_over_links_that_lose_and_repeat(
+        members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
+    ) {
+        crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED }).follow(&steps)?;
+    }
 
     /// Whatever the order, whoever crashes, as long as FCURB keeps its promises.
     #[test]
@@ -301,7 +311,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
         ("4 is none of this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
         ("a proposal of round 1 from member 3", 3, Message::Propose { instance: 1, round: 1, value: b"" }),
         ("instance 3, while 0", 3, Message::Propose { instance: 3, round: 3, value: b"" }),
-        ("a value of 83 bytes", 3, Message::Propose { instance: 1, round: 3, value: &[0; 83] }),
+        ("a value of 249 bytes", 3, Message::Propose { instance: 1, round: 3, value: &[0; 249] }),
         ("instance 2, while 0", 1, Message::Decide { instance: 2, round: 1, value: &decided }),
         ("a value of 7 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 7] }),
         ("a value of 257 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 257] }),
@@ -317,8 +327,50 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
     member.crashed(1);
     let late = Message::Decide { instance: 1, round: 1, value: &decided };
     assert_eq!(member.receive(1, &late), Err(MessageError::AfterCrash { from: 1 }));
-    assert_eq!(member.propose(&[0; 80]), Err(Refused::TooLong { len: 80, max: 78 }));
+    assert_eq!(member.propose(&[0; 245]), Err(Refused::TooLong { len: 245, max: 244 }));
     assert_eq!(Huc::new(&SETTING, 4, HostSet::first(3)).unwrap_err(), ConfigError::NotAMember { me: 4 });
-    let small = Huc::new(&Setting { value_max: 22 }, 1, HostSet::first(3)).unwrap_err();
-    assert_eq!(small, ConfigError::ValueMax { max: 22, members: 3, least: 23 });
+    let small = Huc::new(&Setting { value_max: 12, ..SETTING }, 1, HostSet::first(3)).unwrap_err();
+    assert_eq!(small, ConfigError::ValueMax { max: 12 });
+}
+
+#[test]
+fn who_does_not_fit_has_the_next_turn() {
+    // Room for one proposal of two.
+    let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
+    let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&setting, me, HostSet::first(2)).unwrap()).collect();
+    members.iter_mut().for_each(|member| member.propose(&[member.me as u8; 12]).unwrap());
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let [leader, other] = members.as_mut_slice() else { unreachable!() };
+        let proposed: Vec<u8> = other.poll_transmit().map(|(_, message)| message.value().to_vec()).unwrap_or_default();
+        let instance = leader.delivered() + 1;
+        leader.receive(2, &Message::Propose { instance, round: 2, value: &proposed }).unwrap();
+        let decided = leader.poll_broadcast().expect("somebody's turn").value().to_vec();
+        leader.broadcast_left();
+        other.receive(1, &Message::Decide { instance, round: 1, value: &decided }).unwrap();
+        let value = leader.poll_decision().unwrap().value.to_vec();
+        assert_eq!(other.poll_decision().unwrap().value, value);
+        told.extend(batch::values(&value).map(|value| value[0]));
+    }
+    assert_eq!(told, [2, 1], "each its turn, nothing twice");
+}
+
+#[test]
+fn with_leases_a_leader_asks_for_what_it_lacks() {
+    let mut leader = Huc::new(&LEASED, 1, HostSet::first(3)).unwrap();
+    leader.resend();
+    assert_eq!(leader.poll_transmit(), None, "nobody has anything to say");
+    leader.receive(2, &Message::Propose { instance: 1, round: 2, value: b"" }).unwrap();
+    leader.propose(b"x").unwrap();
+    leader.resend();
+    leader.resend();
+    let asked = leader.poll_transmit();
+    assert_eq!(asked, Some((HostSet::from_iter([3]), Message::Lacking { instance: 1, round: 1 })));
+    let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
+    let nothing = Message::Propose { instance: 1, round: 3, value: b"" };
+    assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)));
+    member.receive(1, &Message::Lacking { instance: 1, round: 1 }).unwrap();
+    assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)), "once more");
+    member.receive(2, &Message::Lacking { instance: 1, round: 2 }).unwrap();
+    assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use fide_agreement::{
-    Agreement, Decision, HostSet, Huc, Message,
+    Agreement, Decision, HostSet, Huc, Message, Trust,
     huc::{SET_LEN, Setting},
 };
 use stateright::{Model, Property};
@@ -127,8 +127,9 @@ impl Told for State {
         (1..=self.members.len() as u16).filter(|member| !self.dead.contains(member)).collect()
     }
 
-    fn is_quiet(&self) -> bool {
-        self.network.is_empty() && self.notices.is_empty() && self.broadcasts.is_empty()
+    fn at_rest(&self) -> Option<Self> {
+        let quiet = self.network.is_empty() && self.notices.is_empty() && self.broadcasts.is_empty();
+        quiet.then(|| self.clone())
     }
 }
 
@@ -139,7 +140,7 @@ impl Model for World {
     fn init_states(&self) -> Vec<State> {
         let members = HostSet::first(usize::from(self.members));
         let value_max = SET_LEN + 5 * usize::from(self.members) * usize::from(self.proposals);
-        let of = |me| Huc::new(&Setting { value_max }, me, members).expect("a member");
+        let of = |me| Huc::new(&Setting { value_max, trust: Trust::Network }, me, members).expect("a member");
         let mut state = State {
             members: (1..=self.members).map(of).collect(),
             dead: BTreeSet::new(),

@@ -3,9 +3,12 @@
 //!
 //! - `hsuc`: a crash also comes between any two copies of a message; links may lose. `FIDE_EXPLORE=large` adds a third instance.
 //! - `huc`: over an FCURB that keeps its promises and no more.
+//! - `huc_leased`: over its own FCURB, where heartbeats reach some and not others, and links may lose.
 
 mod hsuc;
 mod huc;
+mod huc_leased;
+mod links;
 
 use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
@@ -17,14 +20,14 @@ const THREADS: usize = 2;
 const STATES_MAX: usize = 60_000_000;
 
 /// What the properties look at. Values are numbers from 1, of one byte.
-trait Told {
+trait Told: Sized {
     /// By member: what it has told, instance by instance.
     fn logs(&self) -> &[Vec<Vec<u8>>];
     /// Who made each proposal.
     fn proposed(&self) -> &[u16];
     fn alive(&self) -> BTreeSet<u16>;
-    /// All that can happen has happened.
-    fn is_quiet(&self) -> bool;
+    /// Once nothing is under way: what becomes of it when all that is sent again arrives.
+    fn at_rest(&self) -> Option<Self>;
 
     fn log(&self, member: u16) -> &[Vec<u8>] {
         &self.logs()[usize::from(member) - 1]
@@ -56,9 +59,7 @@ where
         }),
         // Whoever lives has decided all that those who live have proposed.
         Property::always("termination", |_, state: &M::State| {
-            if !state.is_quiet() {
-                return true;
-            }
+            let Some(state) = state.at_rest() else { return true };
             let alive = state.alive();
             let first = *alive.first().expect("one lives");
             let mut values = (1u8..).zip(state.proposed()).filter(|(_, by)| alive.contains(by));
@@ -77,7 +78,7 @@ trait Explored:
 {
 }
 
-impl Explored for hsuc::World {}
+impl<P: links::Protocol> Explored for links::Of<P> {}
 impl Explored for huc::World {}
 
 fn checked<M: Explored>(world: M) -> impl Checker<M> {
@@ -96,4 +97,21 @@ fn explore(name: &str, world: impl Explored) {
     println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
     assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
+}
+
+/// Each of these faults makes one of the worlds break a promise.
+#[cfg(feature = "planted")]
+fn finds(faults: &[fide_detector::planted::Planted], worlds: &[impl Explored + Clone]) {
+    use fide_detector::planted::arm;
+    for fault in faults {
+        arm(Some(*fault));
+        let seen = worlds.iter().find_map(|world| {
+            let checker = checked(world.clone());
+            let mut found: Vec<_> = checker.discoveries().into_keys().collect();
+            found.retain(|property| *property != "all but one die and the last goes on");
+            (!found.is_empty()).then(|| format!("{found:?} after {} states", checker.unique_state_count()))
+        });
+        arm(None);
+        println!("{fault:?}: {}", seen.expect("a fault that nothing shows"));
+    }
 }

@@ -137,6 +137,22 @@ pub(super) const SMALL: &[Run] = runs![
     hsuc_lease, "mutant: acknowledges once", [Without = r#"{"ack-again"}"#], Rejected;
     hsuc_lease, "mutant: tells others its decision once", [Without = r#"{"resend-decided"}"#], Rejected;
     hsuc_lease, "mutant: who has decided does not answer", [N = "3", Instances = "1", Without = r#"{"answer-repeated"}"#], Rejected;
+
+    fcurb_lease, "as implemented", [], Holds(Temporal::No);
+    fcurb_lease, "as implemented", [N = "2", Senders = "{1, 2}", Count = "2", MaxExcluded = "1"], Holds(Temporal::No);
+    fcurb_lease, "as implemented", [Senders = "{1, 2}", MaxExcluded = "1"], Holds(Temporal::No);
+    fcurb_lease, "claim: nothing is ever passed on", [], Fails("NeverLevelled");
+    fcurb_lease, "mutant: delivers what is held", [Without = r#"{"held-by-all"}"#], Rejected;
+    fcurb_lease, "mutant: delivers one acknowledgement early", [Without = r#"{"all-acks"}"#], Rejected;
+    fcurb_lease, "mutant: survivors do not level", [Without = r#"{"level"}"#], Rejected;
+    fcurb_lease, "mutant: delivers others while it levels", [Senders = "{1, 2}", MaxExcluded = "1", Without = r#"{"level-first"}"#], Rejected;
+    fcurb_lease, "mutant: takes what comes late of the dead", [Without = r#"{"ignore-dead"}"#], Rejected;
+    fcurb_lease, "mutant: levels with who knows not of all deaths", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
+    fcurb_lease, "mutant: tells of the last death only", [N = "4", Without = r#"{"report-again"}"#], Rejected;
+    fcurb_lease, "mutant: passes nothing on", [Without = r#"{"pass-on"}"#], Rejected;
+    fcurb_lease, "mutant: a sender says once that all hold it", [N = "2", MaxExcluded = "1", Without = r#"{"ask-again"}"#], Rejected;
+    fcurb_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
+    fcurb_lease, "mutant: excluded before its lease ends", [Without = r#"{"wait-for-lease"}"#], Rejected;
 ];
 
 /// What `--large` asks: mostly the repaired algorithms, at sizes that take minutes.

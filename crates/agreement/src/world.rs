@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members, the messages between them, and what a schedule does to both.
+//! For tests: members, the messages between them, and what a schedule does to both. A heartbeat reaches whom it reaches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::test_runner::TestCaseError;
 
-use super::super::*;
+use crate::{Decision, HostSet, Message, Start, batch};
 
 type Checked = Result<(), TestCaseError>;
 
-pub(super) struct World {
-    members: BTreeMap<u16, Hsuc>,
+pub(crate) struct World<P> {
+    members: BTreeMap<u16, P>,
     dead: BTreeSet<u16>,
     /// Sender, receiver, bytes. Of a sender that lives nothing is ever lost.
-    pub(super) network: Vec<(u16, u16, Vec<u8>)>,
+    pub(crate) network: Vec<(u16, u16, Vec<u8>)>,
     /// Who is to be told of whose crash.
     notices: Vec<(u16, u16)>,
     logs: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
@@ -21,23 +21,24 @@ pub(super) struct World {
     proposed: BTreeMap<Vec<u8>, u16>,
 }
 
-impl World {
-    pub(super) fn new(members: usize, window: u64, links: Links) -> Self {
-        let of = |me| {
-            Hsuc::new(&Setting { links, ..super::setting(window) }, me, HostSet::first(members)).expect("a member")
-        };
+impl<P: Start> World<P> {
+    pub(crate) fn new(members: usize, setting: &P::Setting) -> Self {
+        let of = |me| P::start(setting, me, HostSet::first(members)).expect("a member");
         let ids = 1..=u16::try_from(members).expect("few");
-        Self {
+        let mut world = Self {
             members: ids.clone().map(|me| (me, of(me))).collect(),
             dead: BTreeSet::new(),
             network: Vec::new(),
             notices: Vec::new(),
-            logs: ids.map(|me| (me, Vec::new())).collect(),
+            logs: ids.clone().map(|me| (me, Vec::new())).collect(),
             proposed: BTreeMap::new(),
-        }
+        };
+        // Some have something to say at once: that they have nothing to say.
+        ids.for_each(|me| world.drain(me, usize::MAX));
+        world
     }
 
-    pub(super) fn log(&self, member: u16) -> &Vec<(u64, Vec<u8>)> {
+    pub(crate) fn log(&self, member: u16) -> &Vec<(u64, Vec<u8>)> {
         &self.logs[&member]
     }
 
@@ -47,6 +48,7 @@ impl World {
 
     /// What follows from the last call at a member: decisions, then messages; only the first `until` copies leave.
     fn drain(&mut self, member: u16, until: usize) {
+        let others: HostSet = self.members.keys().copied().filter(|other| *other != member).collect();
         let node = self.members.get_mut(&member).expect("a member");
         let mut copies = 0;
         loop {
@@ -55,7 +57,7 @@ impl World {
                 self.logs.get_mut(&member).expect("a log").push((instance, value.to_vec()));
                 anything = true;
             }
-            while let Some((to, message)) = node.poll_transmit() {
+            let mut send = |to: HostSet, message: Message<'_>| {
                 anything = true;
                 for receiver in to.iter() {
                     copies += 1;
@@ -65,6 +67,12 @@ impl World {
                         self.network.push((member, receiver, bytes));
                     }
                 }
+            };
+            while let Some((to, message)) = node.poll_transmit() {
+                send(to, message);
+            }
+            if let Some(message) = node.poll_broadcast() {
+                send(others, message);
             }
             if !anything {
                 return;
@@ -72,7 +80,7 @@ impl World {
         }
     }
 
-    pub(super) fn propose(&mut self, member: u16) {
+    pub(crate) fn propose(&mut self, member: u16) {
         let value = (self.proposed.len() as u32 + 1).to_le_bytes().to_vec();
         let node = self.members.get_mut(&member).expect("a member");
         if !self.dead.contains(&member) && node.propose(&value).is_ok() {
@@ -81,7 +89,7 @@ impl World {
         }
     }
 
-    pub(super) fn deliver(&mut self, from: u16, to: u16, bytes: &[u8]) {
+    pub(crate) fn deliver(&mut self, from: u16, to: u16, bytes: &[u8]) {
         if !self.dead.contains(&to) {
             let message = Message::read(bytes).expect("a message");
             let node = self.members.get_mut(&to).expect("a member");
@@ -91,7 +99,7 @@ impl World {
     }
 
     /// A member crashes after it has done one thing more, and sent only the first copies of what follows.
-    pub(super) fn crash(&mut self, member: u16, copies: usize) {
+    pub(crate) fn crash(&mut self, member: u16, copies: usize) {
         if self.dead.contains(&member) || self.alive().len() == 1 {
             return;
         }
@@ -109,7 +117,7 @@ impl World {
     }
 
     /// Tells one survivor of one crash.
-    pub(super) fn notice(&mut self, which: usize) -> bool {
+    pub(crate) fn notice(&mut self, which: usize) -> bool {
         if self.notices.is_empty() {
             return false;
         }
@@ -128,7 +136,7 @@ impl World {
         }
     }
 
-    pub(super) fn step(&mut self, what: u8, which: u16) {
+    pub(crate) fn step(&mut self, what: u8, which: u16) {
         let (alive, index) = (self.alive(), usize::from(which));
         match what {
             0..20 => self.propose(alive[index % alive.len()]),
@@ -160,7 +168,7 @@ impl World {
     }
 
     /// A schedule, and then calm; checked after each step.
-    pub(super) fn follow(mut self, steps: &[(u8, u16)]) -> Checked {
+    pub(crate) fn follow(mut self, steps: &[(u8, u16)]) -> Checked {
         for (what, which) in steps {
             self.step(*what, *which);
             self.check()?;
@@ -171,7 +179,7 @@ impl World {
     }
 
     /// Everything that is under way arrives, and nothing is missing any more.
-    pub(super) fn calm(&mut self) {
+    pub(crate) fn calm(&mut self) {
         let mut quiet = 0;
         while quiet < 3 {
             while self.notice(0) || !self.network.is_empty() {
@@ -182,7 +190,7 @@ impl World {
         }
     }
 
-    pub(super) fn check(&self) -> Checked {
+    pub(crate) fn check(&self) -> Checked {
         let longest = self.logs.values().max_by_key(|log| log.len()).expect("members");
         for (member, log) in &self.logs {
             // Uniform agreement: also of those who have crashed.
@@ -205,7 +213,7 @@ impl World {
     }
 
     /// Termination: whoever lives has decided all that anybody who lives has proposed.
-    pub(super) fn check_quiet(&self) -> Checked {
+    pub(crate) fn check_quiet(&self) -> Checked {
         let alive = self.alive();
         let log = self.log(alive[0]);
         let decided: BTreeSet<&[u8]> = log.iter().flat_map(|(_, value)| batch::values(value)).collect();

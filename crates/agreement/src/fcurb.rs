@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fail-consistent uniform reliable broadcast (FiDe §4.1, App. A.4): what a member broadcasts rides on its next heartbeat, and all
+//! members deliver it or none, each before it is told of the sender's crash.
+//!
+//! **`trust = "network"`** is the paper: the heartbeat is delivered when it comes, the sender's own copy when it has left on all trees
+//! ([`Fcurb::broadcast_left`]). The caller and its network keep the promises above; nothing else is sent.
+//!
+//! **`trust = "lease"`** keeps them where heartbeats are lost, late, repeated, or reach some members only:
+//!
+//! - A message is *held* when it comes, and acknowledged to its sender. The sender delivers it when all that live have acknowledged, and
+//!   says so. The others deliver it then, or when the sender's next message comes. So whoever delivers knows that all that live hold it.
+//! - After a crash the survivors *level* (the flush of view synchrony): each takes nothing more of the dead, from whomever else it
+//!   comes, and tells all others the number of the last message that it holds of it, and whom it holds dead. Who holds more passes it on. Once
+//!   all that live have told the same number, each of them knowing of all the deaths that this member knows of, it delivers up to
+//!   there, and only then tells its user of the crash. While a crash waits for this, nothing of others is delivered.
+//! - [`Fcurb::resend`] makes up for what was lost.
+//!
+//! *Why all survivors deliver the same of the dead:* let i conclude with the number c, holding D dead. All that live have told c
+//! and know of D. To hold more later, one of them would have to be the first to take it from outside: of somebody in D, of whom they take
+//! nothing. *Why it contains what the dead has delivered:* each survivor had acknowledged that. Who is excluded and goes on may conclude
+//! otherwise; it has no lease, and tells its user nothing. By the model checker: `spec/fcurb_lease.tla`.
+//!
+//! A sender broadcasts one message after the other, so that two numbers of one sender differ by one message at most, and one is
+//! kept of each. The numbers only have to grow.
+
+use std::collections::VecDeque;
+
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
+
+use crate::message::Message;
+
+/// What the broadcast may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// A heartbeat reaches all or none, and before the word of its sender's crash, as published.
+    Network,
+    /// Leases alone. [`Fcurb::resend`] has to be called from time to time.
+    Lease,
+}
+
+/// What is delivered, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<'a> {
+    Message {
+        number: u64,
+        value: &'a [u8],
+    },
+    /// No message of this member follows.
+    Crashed(u16),
+}
+
+/// What is known of one sender.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Origin {
+    /// Number of the last message that is here; 0: none yet.
+    held: u64,
+    delivered: u64,
+    /// All that live hold the messages up to this one.
+    stable: u64,
+    value: Vec<u8>,
+}
+
+/// What a member has told of one that it holds dead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Report {
+    number: u64,
+    dead: HostSet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// The last message of an origin.
+    Message,
+    Ack,
+    Chosen,
+    Held {
+        asks: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Out {
+    to: HostSet,
+    kind: Kind,
+    origin: u16,
+}
+
+/// One member's part.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fcurb {
+    me: u16,
+    trust: Trust,
+    members: HostSet,
+    /// Of whose crash this member was told.
+    dead: HostSet,
+    /// By id-1.
+    origins: Box<[Origin]>,
+    /// Origins with something held that is not delivered.
+    undelivered: HostSet,
+    /// Of those, whose last message came, or was asked about, since the last resend.
+    fresh: HostSet,
+    /// Who has acknowledged what I broadcast last.
+    acks: HostSet,
+    /// What I broadcast last waits for a heartbeat.
+    queued: bool,
+    /// A heartbeat with it has left on all trees.
+    left: bool,
+    /// Crashes that are not told yet, in the order of their words.
+    levelling: VecDeque<u16>,
+    /// By (reporter-1) times the highest id, plus (origin-1).
+    reports: Box<[Report]>,
+    /// At most one of each kind and origin.
+    out: VecDeque<Out>,
+}
+
+impl Fcurb {
+    /// `me` is one of `members`.
+    #[must_use]
+    pub fn new(trust: Trust, me: u16, members: HostSet) -> Self {
+        let ids = usize::from(members.iter().last().unwrap_or(me));
+        let reports = if trust == Trust::Lease { ids * ids } else { 0 };
+        Self {
+            me,
+            trust,
+            members,
+            dead: HostSet::EMPTY,
+            origins: vec![Origin::default(); ids].into_boxed_slice(),
+            undelivered: HostSet::EMPTY,
+            fresh: HostSet::EMPTY,
+            acks: HostSet::EMPTY,
+            queued: false,
+            left: false,
+            levelling: VecDeque::new(),
+            reports: vec![Report::default(); reports].into_boxed_slice(),
+            out: VecDeque::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    fn at(&mut self, origin: u16) -> &mut Origin {
+        &mut self.origins[usize::from(origin) - 1]
+    }
+
+    fn report(&mut self, of: u16, origin: u16) -> &mut Report {
+        let ids = self.origins.len();
+        &mut self.reports[(usize::from(of) - 1) * ids + usize::from(origin) - 1]
+    }
+
+    fn others(&self) -> HostSet {
+        self.members.minus(self.dead).minus(only(self.me))
+    }
+
+    /// What this member has broadcast is not delivered here yet: nothing else can be.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.undelivered.contains(self.me)
+    }
+
+    /// Broadcasts what `write` appends. `number` is higher than any before, and [`Fcurb::is_sending`] is false.
+    pub fn broadcast(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(!self.is_sending(), "one after the other");
+        let me = self.me;
+        let mine = self.at(me);
+        mine.held = number;
+        mine.value.clear();
+        write(&mut mine.value);
+        self.undelivered.insert(me);
+        self.fresh.insert(me);
+        self.acks = HostSet::EMPTY;
+        (self.queued, self.left) = (true, false);
+    }
+
+    /// What the next heartbeat takes along.
+    pub fn poll_broadcast(&mut self) -> Option<Message<'_>> {
+        if !std::mem::take(&mut self.queued) || self.trust == Trust::Lease && self.others().is_empty() {
+            return None;
+        }
+        let me = self.me;
+        let Origin { held, value, .. } = self.at(me);
+        Some(Message::Decide { instance: *held, round: me, value })
+    }
+
+    /// The heartbeat with the last [`Fcurb::poll_broadcast`] has left on all trees.
+    pub fn broadcast_left(&mut self) {
+        self.left = true;
+    }
+
+    /// `origin`'s next message is there: all that live hold the one before.
+    pub fn succeeded(&mut self, origin: u16, number: u64) {
+        let Origin { held, stable, .. } = self.at(origin);
+        if number > *held {
+            *stable = *held;
+        }
+    }
+
+    /// A message of `origin` has come, from itself or passed on. `origin` is a member.
+    pub fn receive(&mut self, from: u16, origin: u16, number: u64, value: &[u8]) {
+        let is_dead = self.dead.contains(from) && !planted::is(Planted::TakesOfTheDead);
+        let is_told = self.dead.contains(origin) && !self.levelling.contains(&origin);
+        if is_dead || is_told || origin == self.me {
+            return;
+        }
+        let lease = self.trust == Trust::Lease;
+        let here = self.at(origin);
+        if number > here.held {
+            // It comes again when the one before it is delivered.
+            if here.held > here.delivered {
+                return;
+            }
+            here.held = number;
+            here.value.clear();
+            here.value.extend_from_slice(value);
+            if !lease {
+                here.stable = number;
+            }
+            self.undelivered.insert(origin);
+            self.fresh.insert(origin);
+            if self.levelling.contains(&origin) {
+                self.tell_all(origin, false);
+            }
+        }
+        if lease && !self.dead.contains(origin) {
+            self.put(only(origin), Kind::Ack, origin);
+        }
+    }
+
+    /// Somebody holds my messages up to this one.
+    pub fn acknowledged(&mut self, from: u16, number: u64) {
+        let me = self.me;
+        let is_sending = self.is_sending();
+        if self.dead.contains(from) || self.at(me).held != number {
+            return;
+        }
+        if is_sending {
+            self.acks.insert(from);
+        } else {
+            self.put(only(from), Kind::Chosen, me);
+        }
+    }
+
+    /// A sender says that all hold its messages up to this one.
+    pub fn chosen(&mut self, from: u16, number: u64) {
+        if !self.dead.contains(from) && self.at(from).held == number {
+            self.at(from).stable = number;
+        }
+    }
+
+    /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
+    pub fn reported(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
+        if self.dead.contains(from) {
+            return;
+        }
+        let report = self.report(from, origin);
+        // Links reorder; what is told only grows.
+        if number >= report.number && report.dead.minus(dead).is_empty() {
+            *report = Report { number, dead };
+        }
+        if self.dead.contains(origin) {
+            if number < self.at(origin).held {
+                self.put(only(from), Kind::Message, origin);
+            }
+            if asks {
+                self.put(only(from), Kind::Held { asks: false }, origin);
+            }
+        }
+    }
+
+    /// The detector says that a member has crashed.
+    pub fn crashed(&mut self, member: u16) {
+        if !self.members.contains(member) || self.dead.contains(member) || member == self.me {
+            return;
+        }
+        self.dead.insert(member);
+        self.levelling.push_back(member);
+        if self.trust == Trust::Lease {
+            // Also of those whom this member is done with: others may not be, and have to know that it knows.
+            self.dead.iter().for_each(|origin| self.tell_all(origin, false));
+            let held = self.at(member).held;
+            let (others, lacks) =
+                (self.others(), |report: &Report| report.dead.contains(member) && report.number < held);
+            let lacking = others.iter().filter(|other| lacks(self.report(*other, member))).collect();
+            self.put(lacking, Kind::Message, member);
+        }
+    }
+
+    /// What is next, for the user. To be asked until there is none, after each call of the others.
+    pub fn poll(&mut self) -> Option<Delivery<'_>> {
+        let origin = if let Some(dead) = self.levelling.front().copied() {
+            if !self.is_level(dead) {
+                return None;
+            }
+            if !self.undelivered.contains(dead) {
+                self.levelling.pop_front();
+                return Some(Delivery::Crashed(dead));
+            }
+            dead
+        } else {
+            self.undelivered.iter().find(|origin| self.is_stable(*origin))?
+        };
+        if origin == self.me && self.trust == Trust::Lease && !self.others().is_empty() {
+            self.put(self.others(), Kind::Chosen, origin);
+        }
+        self.undelivered.remove(origin);
+        let here = self.at(origin);
+        (here.delivered, here.stable) = (here.held, here.held);
+        Some(Delivery::Message { number: here.held, value: &here.value })
+    }
+
+    fn is_stable(&self, origin: u16) -> bool {
+        let here = &self.origins[usize::from(origin) - 1];
+        if planted::is(Planted::DeliversHeld) && self.trust == Trust::Lease {
+            return true;
+        }
+        match self.trust {
+            Trust::Network if origin == self.me => self.left,
+            Trust::Lease if origin == self.me => self.others().minus(self.acks).is_empty(),
+            _ => here.stable >= here.held,
+        }
+    }
+
+    /// All that live hold the same of the dead, and take nothing more of it.
+    fn is_level(&self, origin: u16) -> bool {
+        if self.trust == Trust::Network || planted::is(Planted::SkipsLevelling) {
+            return true;
+        }
+        self.others().iter().all(|other| self.agrees(other, origin))
+    }
+
+    fn agrees(&self, other: u16, origin: u16) -> bool {
+        let ids = self.origins.len();
+        let Report { number, dead } = self.reports[(usize::from(other) - 1) * ids + usize::from(origin) - 1];
+        let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);
+        knows && number == self.origins[usize::from(origin) - 1].held
+    }
+
+    /// What was sent before the last call and has had no answer is sent again. At most three messages to each member for each
+    /// crash that is not told yet, and three more.
+    pub fn resend(&mut self) {
+        if self.trust == Trust::Network || planted::is(Planted::NeverResends) {
+            return;
+        }
+        for origin in self.undelivered.minus(self.fresh).minus(self.dead).iter() {
+            if origin == self.me {
+                self.put(self.others().minus(self.acks), Kind::Message, origin);
+            } else {
+                // The sender may have said that all hold it.
+                self.put(only(origin), Kind::Ack, origin);
+            }
+        }
+        self.fresh = HostSet::EMPTY;
+        for at in 0..self.levelling.len() {
+            self.tell_all(self.levelling[at], true);
+        }
+    }
+
+    /// What this member holds of one that is dead, to those whose word of it is not the same.
+    fn tell_all(&mut self, origin: u16, asks: bool) {
+        let to = if asks {
+            self.others().iter().filter(|other| !self.agrees(*other, origin)).collect()
+        } else {
+            self.others()
+        };
+        self.put(to, Kind::Held { asks }, origin);
+    }
+
+    fn put(&mut self, to: HostSet, kind: Kind, origin: u16) {
+        match self.out.iter_mut().find(|out| (out.kind, out.origin) == (kind, origin)) {
+            Some(out) => out.to = HostSet(out.to.0 | to.0),
+            None => self.out.push_back(Out { to, kind, origin }),
+        }
+    }
+
+    /// The next message to be sent, and to whom. To be asked until there is none, after each call of the others.
+    pub fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
+        let (to, Out { kind, origin, .. }) = loop {
+            let out = self.out.pop_front()?;
+            let to = out.to.minus(self.dead);
+            if !to.is_empty() {
+                break (to, out);
+            }
+        };
+        let (dead, round) = (self.dead, origin);
+        let Origin { held: instance, delivered, value, .. } = &self.origins[usize::from(origin) - 1];
+        let instance = *instance;
+        let message = match kind {
+            Kind::Message => Message::Decide { instance, round, value },
+            Kind::Ack => Message::Ack { instance, round },
+            Kind::Chosen => Message::Chosen { instance: *delivered, round },
+            Kind::Held { asks } => Message::Held { instance, round, dead, asks },
+        };
+        Some((to, message))
+    }
+}
+
+fn only(member: u16) -> HostSet {
+    HostSet::from_iter([member])
+}
+
+#[cfg(test)]
+mod tests;

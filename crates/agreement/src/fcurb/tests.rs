@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+/// What a member delivers, in its order: messages by their number, crashes as `Err`.
+fn delivered(member: &mut Fcurb) -> Vec<Result<u64, u16>> {
+    let mut all = Vec::new();
+    while let Some(delivery) = member.poll() {
+        all.push(match delivery {
+            Delivery::Message { number, .. } => Ok(number),
+            Delivery::Crashed(of) => Err(of),
+        });
+    }
+    all
+}
+
+/// Hands over all messages but those to and from the dead, until there are none; how many there were.
+fn exchange(members: &mut [Fcurb], dead: &[u16]) -> usize {
+    let mut count = 0;
+    loop {
+        let mut sent = Vec::new();
+        for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
+            while let Some((to, message)) = member.poll_transmit() {
+                let mut bytes = Vec::new();
+                message.write(&mut bytes);
+                sent.extend(to.iter().filter(|to| !dead.contains(to)).map(|to| (member.me, to, bytes.clone())));
+            }
+        }
+        if sent.is_empty() {
+            return count;
+        }
+        count += sent.len();
+        for (from, to, bytes) in sent {
+            hand(&mut members[usize::from(to) - 1], from, &Message::read(&bytes).unwrap());
+        }
+    }
+}
+
+fn hand(member: &mut Fcurb, from: u16, message: &Message<'_>) {
+    match *message {
+        Message::Decide { instance, round, value } => member.receive(from, round, instance, value),
+        Message::Ack { instance, .. } => member.acknowledged(from, instance),
+        Message::Chosen { instance, .. } => member.chosen(from, instance),
+        Message::Held { instance, round, dead, asks } => member.reported(from, round, instance, dead, asks),
+        _ => panic!("{message:?} is none of the broadcast's"),
+    }
+}
+
+fn group(count: u16) -> Vec<Fcurb> {
+    (1..=count).map(|me| Fcurb::new(Trust::Lease, me, HostSet::first(count.into()))).collect()
+}
+
+/// A heartbeat of 1 with message `number`, to those members.
+fn beat(members: &mut [Fcurb], number: u64, to: &[u16]) {
+    members[0].broadcast(number, |value| value.push(number as u8));
+    let Some(Message::Decide { instance, round, value }) = members[0].poll_broadcast() else { panic!("no heartbeat") };
+    let (instance, round, value) = (instance, round, value.to_vec());
+    for to in to {
+        members[usize::from(*to) - 1].receive(1, round, instance, &value);
+    }
+}
+
+#[test]
+fn a_message_takes_a_heartbeat_and_two_messages_of_each_other_member() {
+    for count in 2..=9 {
+        let mut members = group(count);
+        let others: Vec<u16> = (2..=count).collect();
+        beat(&mut members, 1, &others);
+        let acks = exchange(&mut members, &[]);
+        assert_eq!(acks, usize::from(count) - 1);
+        assert!(members[1..].iter_mut().all(|member| delivered(member).is_empty()), "its sender delivers it first");
+        assert_eq!(delivered(&mut members[0]), [Ok(1)]);
+        assert_eq!(exchange(&mut members, &[]), usize::from(count) - 1);
+        assert!(members[1..].iter_mut().all(|member| delivered(member) == [Ok(1)]));
+    }
+}
+
+#[test]
+fn what_one_survivor_holds_all_deliver_before_the_word_of_the_crash() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[3]);
+    // In any order, and one after the other.
+    members[3].crashed(1);
+    exchange(&mut members, &[1]);
+    members[1].crashed(1);
+    exchange(&mut members, &[1]);
+    assert!(members[1..].iter_mut().all(|member| delivered(member).is_empty()), "3 does not know of it yet");
+    members[2].crashed(1);
+    exchange(&mut members, &[1]);
+    for member in &mut members[1..] {
+        assert_eq!(delivered(member), [Ok(1), Err(1)]);
+    }
+}
+
+#[test]
+fn what_nobody_holds_nobody_delivers_and_what_comes_late_of_the_dead_is_too_late() {
+    let mut members = group(3);
+    beat(&mut members, 1, &[]);
+    members[1].crashed(1);
+    members[2].crashed(1);
+    members[2].receive(1, 1, 1, &[1]);
+    exchange(&mut members, &[1]);
+    for member in &mut members[1..] {
+        assert_eq!(delivered(member), [Err(1)]);
+        member.receive(1, 1, 1, &[1]);
+        member.receive(if member.me == 2 { 3 } else { 2 }, 1, 1, &[1]);
+        assert_eq!(delivered(member), []);
+    }
+}
+
+#[test]
+fn another_death_while_they_level_begins_it_anew() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[2]);
+    for survivor in 2..=4 {
+        members[survivor - 1].crashed(1);
+    }
+    // 2, which alone holds it, dies with what it has told on the way to 3 only.
+    let told: Vec<_> = {
+        let mut told = Vec::new();
+        while let Some((_, message)) = members[1].poll_transmit() {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            told.push(bytes);
+        }
+        told
+    };
+    told.iter().for_each(|bytes| hand(&mut members[2], 2, &Message::read(bytes).unwrap()));
+    exchange(&mut members, &[1, 2]);
+    assert!(members[2..].iter_mut().all(|member| delivered(member).is_empty()), "2 has to agree, as far as they know");
+    members[2].crashed(2);
+    exchange(&mut members, &[1, 2]);
+    assert_eq!(delivered(&mut members[2]), [], "4 does not know of it yet");
+    members[3].crashed(2);
+    exchange(&mut members, &[1, 2]);
+    for member in &mut members[2..] {
+        assert_eq!(delivered(member), [Err(1), Err(2)], "what neither holds");
+    }
+}
+
+#[test]
+fn what_is_lost_is_sent_again_after_a_whole_period() {
+    let mut members = group(3);
+    beat(&mut members, 1, &[2]);
+    exchange(&mut members, &[]);
+    members[0].resend();
+    assert!(members[0].poll_transmit().is_none(), "an answer may be under way");
+    members[0].resend();
+    let (to, message) = members[0].poll_transmit().unwrap();
+    assert_eq!((to, message), (only(3), Message::Decide { instance: 1, round: 1, value: &[1] }), "to who lacks it");
+    members[2].receive(1, 1, 1, &[1]);
+    exchange(&mut members, &[]);
+    assert_eq!(delivered(&mut members[0]), [Ok(1)]);
+    // Its word that all hold it is lost.
+    while members[0].poll_transmit().is_some() {}
+    members[1].resend();
+    members[1].resend();
+    exchange(&mut members, &[]);
+    assert_eq!(delivered(&mut members[1]), [Ok(1)]);
+    // So is it for 3; the next message says it too.
+    members[0].broadcast(2, |_| {});
+    members[2].succeeded(1, 2);
+    assert_eq!(delivered(&mut members[2]), [Ok(1)]);
+    members[2].receive(1, 1, 2, &[]);
+    assert_eq!(delivered(&mut members[2]), []);
+}
+
+#[test]
+fn one_alone_delivers_at_once_and_asks_for_no_heartbeat() {
+    let mut members = group(2);
+    members[0].crashed(2);
+    assert_eq!(delivered(&mut members[0]), [Err(2)]);
+    members[0].broadcast(1, |_| {});
+    assert_eq!(members[0].poll_broadcast(), None);
+    assert_eq!(delivered(&mut members[0]), [Ok(1)]);
+    assert!(members[0].poll_transmit().is_none());
+}
+
+#[test]
+fn where_the_network_is_trusted_nothing_is_sent_but_the_heartbeat() {
+    let of = |me| Fcurb::new(Trust::Network, me, HostSet::first(3));
+    let (mut sender, mut other) = (of(1), of(2));
+    sender.broadcast(1, |value| value.push(7));
+    assert!(sender.poll_broadcast().is_some());
+    assert_eq!(delivered(&mut sender), [], "its own copy leaves with the heartbeat");
+    sender.broadcast_left();
+    assert_eq!(delivered(&mut sender), [Ok(1)]);
+    other.receive(1, 1, 1, &[7]);
+    other.crashed(1);
+    assert_eq!(delivered(&mut other), [Ok(1), Err(1)]);
+    for member in [&mut sender, &mut other] {
+        member.resend();
+        assert!(member.poll_transmit().is_none());
+    }
+}

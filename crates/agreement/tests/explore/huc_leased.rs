@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! HUC with leases: a crash comes between any two copies of a heartbeat, and links may lose.
+
+use fide_agreement::{
+    Huc, Trust,
+    huc::{SET_LEN, Setting},
+};
+
+use super::links::{Of, Protocol, World};
+
+impl Protocol for Huc {
+    const LEADER_PROPOSES: bool = false;
+}
+
+fn world(members: u16, proposals: u8, crashes: u32, losses: u32) -> World<Setting> {
+    let setting = Setting { value_max: SET_LEN + 5 * usize::from(proposals), trust: Trust::Lease };
+    World { members, setting, proposals, crashes, losses, resends: losses > 0 }
+}
+
+fn explore(world: World<Setting>) {
+    let World { members, proposals, crashes, losses, .. } = world;
+    let name = format!("HUC with leases, {members} members, {proposals} proposals, {crashes} crashes, {losses} losses");
+    super::explore(&name, Of::<Huc>(world));
+}
+
+#[test]
+fn two_members() {
+    explore(world(2, 3, 1, 0));
+}
+
+#[test]
+fn two_members_and_losses() {
+    explore(world(2, 2, 1, 2));
+}
+
+#[test]
+fn three_members_one_proposal() {
+    explore(world(3, 1, 2, 0));
+}
+
+#[test]
+fn three_members_two_proposals() {
+    explore(world(3, 2, 2, 0));
+}
+
+#[test]
+fn three_members_and_a_loss() {
+    explore(world(3, 1, 2, 1));
+}
+
+/// See `hsuc::planted_faults_are_seen`.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_are_seen() {
+    use fide_detector::planted::Planted;
+    let faults = [
+        Planted::DeliversHeld,
+        Planted::SkipsLevelling,
+        Planted::TakesOfTheDead,
+        Planted::LevelsWithOld,
+        Planted::NeverResends,
+    ];
+    super::finds(&faults, &[world(3, 1, 2, 1), world(3, 2, 2, 0)].map(Of::<Huc>));
+}
