@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_replica::{Add, Node, Order, Replicas, Spec, Told};
+use fide_replica::{Add, Node, Order, Protocol, Replicas, Spec, Told};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -26,19 +26,19 @@ struct World {
     counter: u64,
 }
 
-fn build(hosts: usize) -> Option<(Testbed, Agents, Spec)> {
+fn build(hosts: usize, protocol: Protocol) -> Option<(Testbed, Agents, Spec)> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return None;
     }
     let bed = Testbed::build(BedSpec::hosts(hosts)).expect("a testbed");
     let agents = Agents::start(&bed, AgentsSpec { program: vec![fide()], ..AgentsSpec::default() }).expect("agents");
-    let spec = Spec { program: vec![fide(), "__replica".into()], group: "counter".to_owned(), window: 8 };
+    let spec = Spec { program: vec![fide(), "__replica".into()], group: "counter".to_owned(), protocol, window: 8 };
     Some((bed, agents, spec))
 }
 
-fn world(hosts: usize) -> Option<World> {
-    let (bed, agents, spec) = build(hosts)?;
+fn world(hosts: usize, protocol: Protocol) -> Option<World> {
+    let (bed, agents, spec) = build(hosts, protocol)?;
     let replicas = Replicas::start(bed.hosts(), &agents, spec);
     let replicas = replicas.unwrap_or_else(|why| panic!("{why:#}\n{}", logs(&agents, hosts)));
     Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
@@ -100,7 +100,16 @@ impl World {
 
 #[test]
 fn root_leaders_die_and_come_back_and_nothing_is_lost() {
-    let Some(mut world) = world(3) else { return };
+    leaders_die(Protocol::Hsuc);
+}
+
+#[test]
+fn root_leaders_die_and_nothing_is_lost_where_decisions_ride_on_heartbeats() {
+    leaders_die(Protocol::Huc);
+}
+
+fn leaders_die(protocol: Protocol) {
+    let Some(mut world) = world(3, protocol) else { return };
     world.add(1);
     assert_eq!(world.counter, 8);
     for (dies, leads) in [(1, 2), (2, 3)] {
@@ -130,7 +139,16 @@ fn root_leaders_die_and_come_back_and_nothing_is_lost() {
 
 #[test]
 fn root_a_host_that_is_cut_off_stops_and_the_others_go_on() {
-    let Some(mut world) = world(3) else { return };
+    cut_off(Protocol::Hsuc);
+}
+
+#[test]
+fn root_a_host_that_is_cut_off_stops_where_decisions_ride_on_heartbeats() {
+    cut_off(Protocol::Huc);
+}
+
+fn cut_off(protocol: Protocol) {
+    let Some(mut world) = world(3, protocol) else { return };
     world.add(1);
     world.bed.isolate(1).unwrap();
     world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
@@ -162,7 +180,7 @@ fn root_a_host_that_is_cut_off_stops_and_the_others_go_on() {
 
 #[test]
 fn root_strangers_and_packets_of_chance_change_nothing() {
-    let Some(mut world) = world(2) else { return };
+    let Some(mut world) = world(2, Protocol::Hsuc) else { return };
     world.add(1);
     let to = format!("{}:7431", world.bed.host(1).addresses()[0]);
     let sent = world.bed.host(2).node().run_in(|| {
@@ -177,7 +195,7 @@ fn root_strangers_and_packets_of_chance_change_nothing() {
 
 #[test]
 fn root_who_waits_says_for_what() {
-    let Some((bed, agents, spec)) = build(2) else { return };
+    let Some((bed, agents, spec)) = build(2, Protocol::Hsuc) else { return };
     let key = agents.dir(1).join("k");
     std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
     let other_key = agents.dir(1).join("o");
@@ -217,7 +235,7 @@ fn root_who_waits_says_for_what() {
 
 #[test]
 fn root_what_cannot_be_a_member_says_why() {
-    let Some((bed, agents, spec)) = build(2) else { return };
+    let Some((bed, agents, spec)) = build(2, Protocol::Hsuc) else { return };
     let key = agents.dir(1).join("k");
     std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
     let start = |group: &str, hosts: &str, key: &PathBuf| {

@@ -3,13 +3,23 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use fide_agreement::{Links, group, hsuc::Setting, transfer};
-use fide_wire::Key;
+use fide_agreement::{Links, Trust, group, hsuc, huc, message, transfer};
+use fide_wire::{
+    ACK_LEN, HEADER_LEN, Key, MAX_HOSTS, PAYLOAD_MAX as HEARTBEAT_MAX, SECTION_HEADER_LEN, VIEW_STEADY_LEN,
+};
 
 use crate::packet;
 
 /// Longest value of an instance that fits a packet, bytes.
-pub const VALUE_MAX: usize = packet::DATAGRAM_MAX - group::PREFIX_LEN - fide_agreement::message::HEADER_LEN;
+pub const VALUE_MAX: usize = packet::DATAGRAM_MAX - group::PREFIX_LEN - message::HEADER_LEN;
+/// Longest decision that fits a heartbeat of any cluster, bytes: one with acknowledgements for 64 hosts, a view and a promise.
+pub const HUC_VALUE_MAX: usize = HEARTBEAT_MAX
+    - HEADER_LEN
+    - ACK_LEN * (MAX_HOSTS - 1)
+    - (SECTION_HEADER_LEN + VIEW_STEADY_LEN)
+    - 2 * (SECTION_HEADER_LEN + 4)
+    - group::PREFIX_LEN
+    - message::HEADER_LEN;
 /// Where groups listen unless told otherwise.
 const PORT: u16 = 7431;
 /// A little more than a round trip between hosts that share a rack, and than a busy member's turn.
@@ -19,8 +29,15 @@ const PAYLOAD_MAX: u64 = 64 << 20;
 
 /// HSUC over a real network, with so many instances under way: each as many proposals as fit a packet.
 #[must_use]
-pub fn hsuc(window: u64) -> Setting {
-    Setting { window, value_max: VALUE_MAX, links: Links::Lossy }
+pub fn hsuc(window: u64) -> hsuc::Setting {
+    hsuc::Setting { window, value_max: VALUE_MAX, links: Links::Lossy }
+}
+
+/// HUC over the agents' heartbeats, under their leases: one instance for each heartbeat, with as many proposals as fit it. What is longer, or more,
+/// goes ahead as a payload ([`crate::Member::propose_payload`]), of which the heartbeat has the identity.
+#[must_use]
+pub fn huc() -> huc::Setting {
+    huc::Setting { value_max: HUC_VALUE_MAX, trust: Trust::Lease }
 }
 
 /// What a member is told at its start. The same at all hosts, but for the directory.

@@ -135,6 +135,12 @@ impl Ears {
         self.peers.get(usize::from(host).wrapping_sub(1)).is_some_and(|peer| peer.process != 0)
     }
 
+    /// Whether this process is known to be a member, or to want to be one.
+    pub(crate) fn is_member(&self, host: u16, process: u32) -> bool {
+        let peer = self.peers.get(usize::from(host).wrapping_sub(1));
+        peer.is_some_and(|peer| peer.process == process && peer.member != 0)
+    }
+
     /// Hosts whose process is up, and not known as a member.
     pub(crate) fn unknown(&self) -> HostSet {
         let unknown = |peer: &Peer| peer.process != 0 && peer.member == 0;

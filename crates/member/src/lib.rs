@@ -56,7 +56,7 @@ pub mod packet;
 mod port;
 mod record;
 
-pub use config::{Config, VALUE_MAX, hsuc};
+pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
 pub use fide_agreement::{Decision, Entry, Identity, Refused, Standing, View, group::entries};
 pub use fide_wire::Key;
 pub use member::{Counters, Member};
@@ -90,6 +90,11 @@ pub enum Error {
         packet::PACKET_MAX + 28
     )]
     TooLong { to: SocketAddr },
+    #[error(
+        "heartbeats here take {granted} bytes of a message along, and this protocol needs {need}; give it a shorter value_max, the same at \
+         all hosts, or planes with a larger MTU"
+    )]
+    Heartbeat { need: usize, granted: u16 },
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
 }

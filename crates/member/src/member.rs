@@ -16,7 +16,7 @@ use fide_agreement::{
     group::{self, DatagramError},
     transfer::{Reason, RoomError},
 };
-use fide_client::{Client, ConnectOptions, Monitor, MonitorId, Wanted, now_ns, protocol::PeerState};
+use fide_client::{Client, ConnectOptions, Event, Monitor, MonitorId, Wanted, now_ns, protocol::PeerState};
 use rustix::{
     event::{Timespec, epoll},
     fd::OwnedFd,
@@ -50,6 +50,10 @@ pub struct Counters {
     pub trains_sent: u64,
     /// Of these, those that it did not take.
     pub trains_lost: u64,
+    /// Messages given to the agent, for a heartbeat.
+    pub broadcasts_sent: u64,
+    /// Of these, those that found no room: they go as packets, when they are due again.
+    pub broadcasts_declined: u64,
 }
 
 /// A member of a group, or a host that wants to be one.
@@ -113,6 +117,13 @@ impl<P: Start> Member<P> {
         let names: Vec<String> = hello.members.iter().map(|member| member.name.clone()).collect();
 
         let joined = client.join(&config.group)?;
+        let need = match P::broadcast_max(&config.setting) {
+            0 => 0,
+            message => group::PREFIX_LEN + message,
+        };
+        if need > joined.pbsize.into() {
+            return Err(Error::Heartbeat { need, granted: joined.pbsize });
+        }
         let mut session = [0; 8];
         rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::system("getrandom"))?;
@@ -235,6 +246,10 @@ impl<P: Start> Member<P> {
     fn hear(&mut self) -> Result<(), Error> {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.client.poll_event()? else { break };
+            if let Event::Piggyback { evidence, bytes, .. } = &event {
+                self.broadcast(evidence.host_id, evidence.incarnation, bytes);
+                continue;
+            }
             if !self.ears.told(&event, &mut self.group) {
                 self.group.excluded();
             }
@@ -250,12 +265,28 @@ impl<P: Start> Member<P> {
         Ok(())
     }
 
-    fn receive(&mut self) {
-        let Self { group, client, ears, port, sealer, opener, counters, others, due, refused, .. } = self;
-        let table = client.table();
+    /// Before anything of others is received.
+    fn meet(&mut self) {
+        let table = self.client.table();
         let hears = |host: &u16| table.host(*host).is_some_and(|record| record.hears_us == 1);
-        group.heard_by(others.iter().filter(hears).collect());
-        group.unsure_of(ears.unknown());
+        self.group.heard_by(self.others.iter().filter(hears).collect());
+        self.group.unsure_of(self.ears.unknown());
+    }
+
+    /// A heartbeat has brought this, of a process of that host.
+    fn broadcast(&mut self, host: u16, process: u32, datagram: &[u8]) {
+        self.meet();
+        if !self.ears.is_member(host, process) {
+            self.counters.packets_of_strangers += 1;
+        } else if let Err(why) = self.group.receive(host, datagram) {
+            self.counters.datagrams_refused += 1;
+            self.refused = Some((host, why));
+        }
+    }
+
+    fn receive(&mut self) {
+        self.meet();
+        let Self { group, ears, port, sealer, opener, counters, due, refused, .. } = self;
         let mut asking = HostSet::EMPTY;
         port.receive(|packet| {
             let Ok(Opened { sender, asks, datagrams }) = opener.open(packet) else {
@@ -284,7 +315,11 @@ impl<P: Start> Member<P> {
 
     /// What the group has for others, in packets, on their way.
     fn send(&mut self) {
-        let Self { group, ears, port, sealer, datagram, due, .. } = self;
+        let Self { group, client, ears, port, sealer, datagram, due, counters, .. } = self;
+        if group.poll_broadcast(datagram) {
+            counters.broadcasts_sent += 1;
+            counters.broadcasts_declined += u64::from(client.piggyback(datagram).is_err());
+        }
         while let Some(to) = group.poll_transmit(datagram) {
             for host in to.iter().filter(|host| ears.is_up(*host)) {
                 group.address(datagram, host);

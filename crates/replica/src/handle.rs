@@ -14,7 +14,10 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use fide_testbed::{Agents, Host, sys::now_ns};
 
-use crate::lines::{Order, Told};
+use crate::{
+    lines::{Order, Told},
+    program::Protocol,
+};
 
 /// Events that are waited for come within this, or something is wrong.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -90,6 +93,8 @@ pub struct Spec {
     /// The program, and its leading arguments, that calls [`crate::main`].
     pub program: Vec<PathBuf>,
     pub group: String,
+    pub protocol: Protocol,
+    /// Instances of HSUC under way.
     pub window: u64,
 }
 
@@ -146,7 +151,7 @@ impl Replicas {
         command
             .args(arguments)
             .args(["--group", &self.spec.group, "--hosts", &names.join(",")])
-            .args(["--window", &self.spec.window.to_string()])
+            .args(["--protocol", self.spec.protocol.name(), "--window", &self.spec.window.to_string()])
             .arg("--socket")
             .arg(agents.socket(host.index()))
             .arg("--state-dir")

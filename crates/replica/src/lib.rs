@@ -21,4 +21,4 @@ mod state;
 
 pub use handle::{Node, Replicas, Spec};
 pub use lines::{Add, Order, Told};
-pub use program::main;
+pub use program::{Protocol, main};

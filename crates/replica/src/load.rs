@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients in the replica itself: closed loops, each with one value outstanding. As `bench/etcd-raft` has them, word for word.
 
-use fide_agreement::Hsuc;
+use fide_agreement::{Start, batch};
 use fide_member::Member;
 use fide_testbed::figures::Samples;
 
@@ -15,6 +15,8 @@ pub(crate) const VALUE_MAX: u32 = 1 << 10;
 pub(crate) const SECONDS_MAX: f64 = 600.0;
 /// This part of the measured time comes before it and is not counted.
 const WARM_UP_FRACTION: u64 = 5;
+/// Values that go as one payload, at most, bytes: an instance names many of these.
+const BUNDLE_MAX: usize = 64 << 10;
 /// What is still outstanding at the end is waited for this long, ns.
 const DRAIN_NS: u64 = 1_000_000_000;
 
@@ -75,8 +77,29 @@ impl Load {
         })
     }
 
+    /// Proposes what idle clients have: from `bundles` on as payloads of many values each, which go ahead and are no longer than the
+    /// agreement's names for them.
+    pub(crate) fn propose_bundles<P: Start>(&mut self, member: &mut Member<P>, now: u64, bundles: usize) {
+        while now < self.end_ns && self.idle.len() >= bundles {
+            let (mut bundle, mut taken) = (Vec::new(), 0);
+            for id in &self.idle {
+                let add = Add { client: *id, count: self.clients[*id as usize].count };
+                Value { run: self.run, add }.write(&mut self.value);
+                if !batch::push(&mut bundle, &self.value, BUNDLE_MAX) {
+                    break;
+                }
+                taken += 1;
+            }
+            if member.propose_payload(bundle).is_err() {
+                return;
+            }
+            self.idle.drain(..taken);
+        }
+        self.propose(member, now);
+    }
+
     /// Proposes what idle clients have, as far as there is room.
-    pub(crate) fn propose(&mut self, member: &mut Member<Hsuc>, now: u64) {
+    pub(crate) fn propose<P: Start>(&mut self, member: &mut Member<P>, now: u64) {
         if now >= self.end_ns {
             return;
         }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::Parser;
-use fide_agreement::{Entry, Hsuc, Standing, group::entries};
+use clap::{Parser, ValueEnum};
+use fide_agreement::{Entry, Hsuc, Huc, Identity, Standing, Start, batch, group::entries};
 use fide_client::{ConnectOptions, now_ns};
-use fide_member::{Config, Key, Member, hsuc};
+use fide_member::{Config, Key, Member, hsuc, huc};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
@@ -24,8 +24,29 @@ use crate::{
 const LINE_MAX: usize = 1 << 20;
 /// Between two words of a replica that waits to be a member.
 const SAY_NS: u64 = 2_000_000_000;
+/// Clients from which on HUC has their values go ahead, many as one: fewer fit a heartbeat.
+const BUNDLES: usize = 10;
 /// It ends by itself after this long.
 const LIFE_NS: u64 = 3_600_000_000_000;
+
+/// By which its members agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Protocol {
+    #[default]
+    Hsuc,
+    Huc,
+}
+
+impl Protocol {
+    /// As an argument.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hsuc => "hsuc",
+            Self::Huc => "huc",
+        }
+    }
+}
 
 /// One replica of a counter. Orders come as lines of JSON; it ends when its standard input does.
 #[derive(Debug, Parser)]
@@ -42,12 +63,19 @@ struct Args {
     state_dir: PathBuf,
     #[arg(long)]
     key_file: PathBuf,
+    #[arg(long, value_enum, default_value_t)]
+    protocol: Protocol,
+    /// Instances of HSUC under way.
     #[arg(long, default_value_t = 32)]
     window: u64,
 }
 
-struct Replica {
-    member: Member<Hsuc>,
+struct Replica<P: Start> {
+    member: Member<P>,
+    /// Clients from which on values go as payloads.
+    bundles: Option<usize>,
+    /// Payloads that the present decision names.
+    named: Vec<Identity>,
     state: State,
     load: Option<Load>,
     /// Its load waits until it leads.
@@ -72,13 +100,26 @@ fn say(told: &Told) {
     let _ = io::stdout().write_all(&line);
 }
 
-impl Replica {
-    fn open(args: &Args) -> anyhow::Result<Self> {
+/// One value of the log. Whether it is of this replica's own load.
+fn apply(state: &mut State, load: &mut Option<Load>, counted: &mut Vec<Add>, bytes: &[u8], now: u64) -> bool {
+    state.apply(bytes);
+    match (Value::read(bytes), load) {
+        (Some(Value { run: 0, add }), _) => {
+            counted.push(add);
+            false
+        }
+        (Some(value), Some(load)) => load.told(&value, now),
+        _ => false,
+    }
+}
+
+impl<P: Start> Replica<P> {
+    fn open(args: &Args, setting: P::Setting, bundles: Option<usize>) -> anyhow::Result<Self> {
         let key = std::fs::read_to_string(&args.key_file)
             .with_context(|| format!("reading {}", args.key_file.display()))?
             .parse::<Key>()?;
         let hosts: Vec<&str> = args.hosts.iter().map(String::as_str).collect();
-        let config = Config::new(&args.group, &hosts, key, &args.state_dir, hsuc(args.window));
+        let config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
         let options = ConnectOptions { path: Some(args.socket.clone()), ..ConnectOptions::default() };
         let member = Member::open(config, options)?;
         let stdin = io::stdin();
@@ -86,6 +127,8 @@ impl Replica {
         member.watch(&stdin)?;
         Ok(Self {
             member,
+            bundles,
+            named: Vec::new(),
             state: State::default(),
             load: None,
             standby: None,
@@ -110,13 +153,16 @@ impl Replica {
         let mut own = false;
         while let Some(decision) = self.member.poll_decision() {
             for entry in entries(decision.value) {
-                let Entry::Value(bytes) = entry else { continue };
-                self.state.apply(bytes);
-                let Some(value) = Value::read(bytes) else { continue };
-                if value.run == 0 {
-                    self.counted.push(value.add);
-                } else if let Some(load) = &mut self.load {
-                    own |= load.told(&value, now);
+                match entry {
+                    Entry::Value(bytes) => own |= apply(&mut self.state, &mut self.load, &mut self.counted, bytes, now),
+                    Entry::Payload(identity) => self.named.push(identity),
+                    Entry::View(_) => {}
+                }
+            }
+            // After the values, at all alike.
+            for identity in self.named.drain(..) {
+                for bytes in batch::values(self.member.payload(&identity).unwrap_or_default()) {
+                    own |= apply(&mut self.state, &mut self.load, &mut self.counted, bytes, now);
                 }
             }
         }
@@ -179,7 +225,10 @@ impl Replica {
             if let Some(load) = &mut self.load
                 && self.member.leads()
             {
-                load.propose(&mut self.member, now);
+                match self.bundles {
+                    Some(bundles) => load.propose_bundles(&mut self.member, now, bundles),
+                    None => load.propose(&mut self.member, now),
+                }
             }
             if let Some(load) = self.load.take_if(|load| load.is_over(now)) {
                 say(&load.result());
@@ -276,5 +325,9 @@ impl Replica {
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     // A kernel that has no such thing runs it a little later.
     let _ = fide_client::wake_eagerly();
-    Replica::open(&Args::try_parse_from(args)?)?.run()
+    let args = Args::try_parse_from(args)?;
+    match args.protocol {
+        Protocol::Hsuc => Replica::<Hsuc>::open(&args, hsuc(args.window), None)?.run(),
+        Protocol::Huc => Replica::<Huc>::open(&args, huc(), Some(BUNDLES))?.run(),
+    }
 }

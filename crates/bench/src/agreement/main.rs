@@ -8,6 +8,7 @@
 //! | `decisions_in_process_huc` | the same by HUC, each heartbeat at once |
 //! | `decisions_in_process_group` | as the first, in a group: with views, leases and a tail of decisions for those who join |
 //! | `hsuc_vs_etcd_raft` | 3 replicas in network namespaces, closed-loop clients at the leader; etcd's raft over the same network in the same run |
+//! | `huc_vs_etcd_raft` | the same by HUC, whose decisions ride on the agents' heartbeats, and whose values go ahead, many as one |
 //! | `leader_killed` | from `kill -9` of the leader to the next one's first decision |
 //! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]
@@ -15,7 +16,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, Member, View, group, hsuc, huc, transfer};
+use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, Member, Trust, View, group, hsuc, huc, transfer};
 use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
@@ -52,8 +53,8 @@ fn hsuc(me: u16) -> anyhow::Result<Bare<Hsuc>> {
 
 fn huc(me: u16) -> anyhow::Result<Bare<Huc>> {
     // Each member may fill as much as an instance of HSUC has.
-    let value_max = VALUE_MAX * usize::from(MEMBERS);
-    Ok(Bare(Huc::new(&huc::Setting { value_max }, me, HostSet::first(MEMBERS.into()))?))
+    let setting = huc::Setting { value_max: VALUE_MAX * usize::from(MEMBERS), trust: Trust::Network };
+    Ok(Bare(Huc::new(&setting, me, HostSet::first(MEMBERS.into()))?))
 }
 
 /// As a service has it: views, leases, and the last decisions kept for those who join.
@@ -102,7 +103,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     match fide_testbed::supported() {
         Ok(()) => network::run(&mut report, args.quick)?,
         Err(why) => {
-            for name in ["hsuc_vs_etcd_raft", "leader_killed"] {
+            for name in ["hsuc_vs_etcd_raft", "huc_vs_etcd_raft", "leader_killed"] {
                 report.add(Figure::unmeasured(name, "", why.to_string()));
             }
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fide_replica::{Order, Replicas, Spec, Told};
+use fide_replica::{Order, Protocol, Replicas, Spec, Told};
 use fide_testbed::{
     Agents, AgentsSpec, Spec as BedSpec, Testbed,
     figures::{Figure, Goal, Report, Samples, Statistic},
@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Clients, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
+    /// How they agree: huc takes one heartbeat for each decision
+    #[arg(long, value_enum, default_value_t)]
+    protocol: Protocol,
     /// Milliseconds of load before each kill, and after the last
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     between: u64,
@@ -103,10 +106,12 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, anyhow::Error::from(error)))?;
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
     say::line(&format!(
-        "{} hosts in network namespaces, an agent and a replica of a counter on each, {} clients.\n\
+        "{} hosts in network namespaces, an agent and a replica of a counter on each, {} clients; they agree by {}.\n\
          The leader is killed with kill -9, then the next one, until one replica is left.\n\
          Nothing outside these namespaces is touched, and all of it is removed at the end.",
-        arguments.hosts, arguments.clients
+        arguments.hosts,
+        arguments.clients,
+        arguments.protocol.name()
     ));
     let outcome = kill_all(arguments)?;
     finish(arguments, &outcome)
@@ -116,7 +121,12 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
     let agents = Agents::start(&bed, AgentsSpec { program: vec![this.clone()], ..AgentsSpec::default() })?;
-    let spec = Spec { program: vec![this, PathBuf::from(REPLICA)], group: "counter".to_owned(), window: WINDOW };
+    let spec = Spec {
+        program: vec![this, PathBuf::from(REPLICA)],
+        group: "counter".to_owned(),
+        protocol: arguments.protocol,
+        window: WINDOW,
+    };
     let mut replicas = Replicas::start(bed.hosts(), &agents, spec).with_context(|| replica_logs(&agents, arguments))?;
     say::line("the hosts have founded their group; the clients begin");
 
