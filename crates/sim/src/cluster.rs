@@ -5,6 +5,7 @@
 //! - [`plan`]: what a seed means.
 //! - [`world`]: runs a plan.
 //! - [`host`]: one host: clock, detector, member of the group.
+//! - [`protocol`]: by which the members agree.
 //! - [`state`]: what its user makes of the log.
 //! - [`check`]: what must hold, at every step and at the end.
 //! - [`shrink`]: a plan that fails with less.
@@ -14,6 +15,7 @@
 pub mod check;
 mod host;
 pub mod plan;
+pub mod protocol;
 pub mod shrink;
 mod state;
 pub mod world;
@@ -21,7 +23,9 @@ pub mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use check::Violation;
+use fide_agreement::{Hsuc, Huc};
 use plan::Plan;
+use protocol::Protocol;
 use world::{Stats, World};
 
 /// A run that went wrong.
@@ -37,7 +41,14 @@ pub struct Failure {
 /// # Errors
 /// [`Failure`]: what was violated first, or a panic.
 pub fn run(plan: &Plan, trace: Option<&mut Vec<String>>) -> Result<Stats, Failure> {
-    let mut world = World::new(plan, trace.is_some());
+    match plan.protocol {
+        protocol::Name::Hsuc => run_by::<Hsuc>(plan, trace),
+        protocol::Name::Huc => run_by::<Huc>(plan, trace),
+    }
+}
+
+fn run_by<P: Protocol>(plan: &Plan, trace: Option<&mut Vec<String>>) -> Result<Stats, Failure> {
+    let mut world = World::<P>::new(plan, trace.is_some());
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     if let Some(trace) = trace {
         *trace = world.take_trace();

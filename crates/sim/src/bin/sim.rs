@@ -44,7 +44,7 @@ struct Arguments {
 const SEEDS: u64 = 1000;
 /// Shown by every order of everything (`planted_faults_are_seen` of the agreement's exploration): three things would have to happen
 /// within a millisecond here.
-const ORDERS_ONLY: [Planted; 1] = [Planted::AdoptsLower];
+const ORDERS_ONLY: [Planted; 3] = [Planted::AdoptsLower, Planted::TakesOfTheDead, Planted::LevelsWithOld];
 /// Lines of a trace that are shown where it is not asked for.
 const TRACE_LINES: usize = 60;
 
@@ -194,9 +194,10 @@ fn tell_smallest(plan: &Plan) {
 
 fn tell_plan(plan: &Plan) {
     eprintln!(
-        "  {} hosts, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
+        "  {} hosts, {:?}, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
          late turns {} per mille, drift bound {} ppm",
         plan.hosts,
+        plan.protocol,
         plan.policy,
         plan.timeout_ns / 1_000_000,
         plan.window,

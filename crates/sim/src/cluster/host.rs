@@ -3,19 +3,18 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{Group, HostSet, Hsuc, Lease, Links, Standing, group, hsuc::Setting, transfer};
+use fide_agreement::{Group, HostSet, Lease, Standing, group, transfer};
 use fide_detector::{Config, Detector, Member, PeerState, Role, Trust};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::{
     plan::{HEARTBEAT_NS, Plan},
+    protocol::Protocol,
     state::State,
 };
 
 /// Datagrams and heartbeats that wait for a host that stands still, as in a socket's queue; more are lost.
 pub(super) const INBOX_MAX: usize = 256;
-/// Bytes of an instance's value.
-const VALUE_MAX: usize = 256;
 /// Which group; there is no other.
 const GROUP: u64 = 0xf1de;
 /// Bytes of a payload, and of a user's state.
@@ -69,13 +68,15 @@ fn signed(ns: u64) -> i64 {
     ns.cast_signed()
 }
 
-pub(super) struct Host {
+pub(super) struct Host<P: Protocol> {
     pub(super) id: u16,
     pub(super) clock: Clock,
     /// None: crashed.
     pub(super) detector: Option<Detector>,
     pub(super) incarnation: u32,
-    pub(super) group: Option<Group<Hsuc>>,
+    pub(super) group: Option<Group<P>>,
+    /// Of the process whose messages ride on heartbeats.
+    slot: u8,
     /// Stored, and not lost in a crash: there is a group.
     pub(super) record: bool,
     /// Of its user: instances told or taken over, and what they come to.
@@ -93,7 +94,7 @@ pub(super) struct Host {
     pub(super) dies_after: Option<u32>,
 }
 
-impl Host {
+impl<P: Protocol> Host<P> {
     pub(super) fn new(id: u16, clock: Clock) -> Self {
         Self {
             id,
@@ -101,6 +102,7 @@ impl Host {
             detector: None,
             incarnation: 0,
             group: None,
+            slot: 0,
             record: false,
             state: State::default(),
             inbox: VecDeque::new(),
@@ -135,7 +137,12 @@ impl Host {
             payload_max: PAYLOAD_MAX,
         };
         self.incarnation = incarnation;
-        self.detector = Some(Detector::new(config, self.clock.local_ns(now_ns)).expect("a good configuration"));
+        let local_ns = self.clock.local_ns(now_ns);
+        let mut detector = Detector::new(config, local_ns).expect("a good configuration");
+        if P::RIDES {
+            self.slot = detector.join(local_ns, "member".parse().expect("a name")).expect("room for one").slot;
+        }
+        self.detector = Some(detector);
         self.inbox.clear();
         self.paused_until_ns = 0;
         self.restart_ns = None;
@@ -144,13 +151,13 @@ impl Host {
         self.enter(plan);
     }
 
-    fn group(&self, plan: &Plan) -> group::Config<Setting> {
+    fn group(&self, plan: &Plan) -> group::Config<P::Setting> {
         group::Config {
             group: GROUP,
             me: self.id,
             incarnation: self.incarnation,
             hosts: HostSet::first(usize::from(plan.hosts)),
-            setting: Setting { window: plan.window, value_max: VALUE_MAX, links: Links::Lossy },
+            setting: P::setting(plan),
             tail_max: plan.tail_max,
             transfer: transfer::Config {
                 chunk_max: CHUNK_MAX,
@@ -242,6 +249,25 @@ impl Host {
             }
             _ => false,
         }
+    }
+
+    /// Heartbeats have brought this, of that host.
+    pub(super) fn broadcast(&mut self, from: u16, bytes: &[u8]) {
+        if let (Some(group), Some(detector)) = (&mut self.group, &self.detector) {
+            group.heard_by(detector.heard_by());
+            // Or is refused, which is all the same here.
+            let _ = group.receive(from, bytes);
+        }
+    }
+
+    /// What its group has for the next heartbeat goes there. What does not fit is sent again otherwise.
+    pub(super) fn ride(&mut self, datagram: &mut Vec<u8>) -> bool {
+        let (Some(group), Some(detector)) = (&mut self.group, &mut self.detector) else { return false };
+        let rides = P::RIDES && group.poll_broadcast(datagram);
+        if rides {
+            let _ = detector.piggyback(self.slot, datagram);
+        }
+        rides
     }
 
     /// When it has to have a turn, true time.

@@ -7,6 +7,8 @@ use fide_detector::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::protocol;
+
 pub const MS: u64 = 1_000_000;
 /// Of every host.
 pub const HEARTBEAT_NS: u64 = MS;
@@ -30,7 +32,8 @@ pub struct Plan {
     pub hosts: u16,
     pub policy: Policy,
     pub timeout_ns: u64,
-    /// Instances under way.
+    pub protocol: protocol::Name,
+    /// Instances under way, of HSUC.
     pub window: u64,
     /// Bytes of decisions that members keep for those who join.
     pub tail_max: u64,
@@ -156,6 +159,7 @@ impl Plan {
             seed,
             hosts,
             policy,
+            protocol: protocol::Name::Hsuc,
             timeout_ns: random.random_range(6..=12) * MS,
             window: [1, 2, 4, 16][random.random_range(0..4)],
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
@@ -192,6 +196,9 @@ impl Plan {
         if plan.early {
             // Most while the group is being founded.
             plan.faults.iter_mut().for_each(|fault| fault.at_ns /= EARLIER);
+        }
+        if random.random_range(0..3) == 0 {
+            plan.protocol = protocol::Name::Huc;
         }
         plan
     }

@@ -20,6 +20,7 @@ use super::{
     check::{Checked, Log, Register, Verdicts, Views, Violation, leased, number, one_leader, violated},
     host::{Clock, Host, INBOX_MAX, PAYLOAD_MAX_BYTES, Packet},
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
+    protocol::Protocol,
     state::State,
 };
 
@@ -55,10 +56,10 @@ enum Next {
 
 type Events = BinaryHeap<Reverse<(u64, u64, Next)>>;
 
-pub(super) struct World<'p> {
+pub(super) struct World<'p, P: Protocol> {
     plan: &'p Plan,
     now_ns: u64,
-    hosts: Vec<Host>,
+    hosts: Vec<Host<P>>,
     network: Network,
     incarnations: u32,
     values: u64,
@@ -73,9 +74,10 @@ pub(super) struct World<'p> {
     datagram: Vec<u8>,
 }
 
-impl<'p> World<'p> {
+impl<'p, P: Protocol> World<'p, P> {
     pub(super) fn new(plan: &'p Plan, traces: bool) -> Self {
-        let hosts: Vec<Host> = (1..).zip(&plan.clocks).map(|(id, clock)| Host::new(id, Clock::new(*clock))).collect();
+        let hosts: Vec<Host<P>> =
+            (1..).zip(&plan.clocks).map(|(id, clock)| Host::new(id, Clock::new(*clock))).collect();
         Self {
             plan,
             now_ns: 0,
@@ -255,6 +257,14 @@ impl<'p> World<'p> {
                 group.detected(&event);
             }
             let id = host.id;
+            if let Told::Piggyback { host: from, .. } = event {
+                let bytes = host.detector.as_ref().map_or(&[][..], |detector| detector.piggyback_bytes(&event));
+                self.datagram.clear();
+                self.datagram.extend_from_slice(bytes);
+                host.broadcast(from, &self.datagram);
+                self.stats.broadcasts += 1;
+                continue;
+            }
             match event {
                 Told::Excluded { .. } => {
                     self.stats.exclusions += 1;
@@ -372,6 +382,7 @@ impl<'p> World<'p> {
                 }
             }
         }
+        any |= host.ride(&mut self.datagram);
         let Some(group) = &mut host.group else { return any };
         let datagram = &mut self.datagram;
         while let Some(to) = group.poll_transmit(datagram) {
@@ -463,8 +474,8 @@ impl<'p> World<'p> {
         let next_ns = self.network.random.random_range(0..2 * self.plan.work_every_ns);
         self.network.push(self.now_ns + next_ns, Next::Work);
         let first = self.network.random.random_range(0..self.hosts.len());
-        let anywhere = self.network.chance(100);
-        let believes = |host: &Host| host.group.as_ref().is_some_and(|group| group.leader() == Some(host.id));
+        let anywhere = self.network.chance(if P::RIDES { 500 } else { 100 });
+        let believes = |host: &Host<P>| host.group.as_ref().is_some_and(|group| group.leader() == Some(host.id));
         let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
         let runs = |at: &usize| {
             let host = &self.hosts[*at];
@@ -530,10 +541,10 @@ impl<'p> World<'p> {
     }
 
     fn end(&mut self) -> Result<Stats, Violation> {
-        let runs = |host: &&Host| host.detector.is_some() && host.standing() != Some(Standing::Left);
-        let acts = |host: &Host| host.standing() == Some(Standing::Member) && host.lease(self.now_ns).holds();
-        let running: Vec<&Host> = self.hosts.iter().filter(runs).collect();
-        let acting: Vec<&Host> = running.iter().copied().filter(|host| acts(host)).collect();
+        let runs = |host: &&Host<P>| host.detector.is_some() && host.standing() != Some(Standing::Left);
+        let acts = |host: &Host<P>| host.standing() == Some(Standing::Member) && host.lease(self.now_ns).holds();
+        let running: Vec<&Host<P>> = self.hosts.iter().filter(runs).collect();
+        let acting: Vec<&Host<P>> = running.iter().copied().filter(|host| acts(host)).collect();
         let settled: Vec<_> = acting.iter().map(|host| (host.id, host.incarnation, host.state.position)).collect();
         self.log.settled(&settled)?;
         if !acting.is_empty() && acting.len() < running.len() {

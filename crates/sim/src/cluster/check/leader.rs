@@ -2,9 +2,12 @@
 //! At most one leader that is not fenced, at every instant. Leases only run out between two steps: it is enough to look after
 //! each.
 
-use super::{super::host::Host, Checked, violated};
+use super::{
+    super::{host::Host, protocol::Protocol},
+    Checked, violated,
+};
 
-pub(in super::super) fn one_leader(hosts: &[Host], changed: usize, now_ns: u64) -> Checked {
+pub(in super::super) fn one_leader<P: Protocol>(hosts: &[Host<P>], changed: usize, now_ns: u64) -> Checked {
     if !hosts[changed].leads(now_ns) {
         return Ok(());
     }

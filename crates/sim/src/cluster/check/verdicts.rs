@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use fide_detector::{Event, Verdict};
 use fide_wire::HOST_SLOT;
 
-use super::{super::host::Host, Checked, violated};
+use super::{
+    super::{host::Host, protocol::Protocol},
+    Checked, violated,
+};
 
 /// What each host was told of each incarnation of others: whether it has ended.
 #[derive(Debug, Default)]
@@ -20,7 +23,13 @@ impl Verdicts {
         self.told.retain(|(of, ..), _| *of != observer);
     }
 
-    pub(in super::super) fn told(&mut self, observer: u16, event: &Event, hosts: &[Host], now_ns: u64) -> Checked {
+    pub(in super::super) fn told<P: Protocol>(
+        &mut self,
+        observer: u16,
+        event: &Event,
+        hosts: &[Host<P>],
+        now_ns: u64,
+    ) -> Checked {
         let (host, incarnation, ended) = match *event {
             Event::Up { host, slot: HOST_SLOT, incarnation, .. } => (host, incarnation, false),
             Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {

@@ -26,6 +26,8 @@ macro_rules! stats {
 stats! {
     /// Packets given to detectors and groups.
     deliveries,
+    /// What heartbeats took along, each at each receiver.
+    broadcasts,
     decisions,
     writes,
     /// Of the writes, those longer than a value.
