@@ -15,6 +15,9 @@ pub enum Role {
     Voter,
     /// Watches and is watched, never counts.
     Observer,
+    /// A voter that nobody's work depends on, and that two others trust to say which of them goes on: where they hear the
+    /// witness and not each other, it sides with one ([`crate::view`]).
+    Witness,
 }
 
 /// One host of the cluster.
@@ -188,7 +191,7 @@ impl Config {
 
     /// The members that count in views.
     pub fn voters(&self) -> HostSet {
-        self.members.iter().filter(|m| m.role == Role::Voter).map(|m| m.id).collect()
+        self.members.iter().filter(|m| m.role != Role::Observer).map(|m| m.id).collect()
     }
 
     /// A promise less the margin for drift: how long after sending one may act on it.

@@ -7,7 +7,7 @@ use crate::peer::Peer;
 use crate::piggyback::{Pool, Queues};
 use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
 use crate::types::*;
-use crate::view::Agreement;
+use crate::view::{Agreement, Outcome, Vote};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -18,6 +18,8 @@ pub const EVENTS_MAX: usize = 2048 + EVENTS_RESERVE;
 pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 /// Heartbeats in which a zombie is told that it is one, after each sign of it.
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
+/// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
+const LIFE_BITS: u32 = 40;
 
 /// What [`Detector::poll_transmit`] wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Detector {
         let voters = config.voters();
         let me = &config.members[usize::from(config.me) - 1];
         let mut peers: Vec<Peer> =
-            config.members.iter().map(|m| Peer::new(m.id, m.role == Role::Voter, config.timeout_ns)).collect();
+            config.members.iter().map(|m| Peer::new(m.id, m.role != Role::Observer, config.timeout_ns)).collect();
         for (peer, member) in peers.iter_mut().zip(&config.members) {
             peer.monitored = me.monitors.contains(peer.id);
             peer.monitors_me = member.monitors.contains(config.me);
@@ -116,6 +118,32 @@ impl Detector {
         };
         detector.renew_lease(now_ns);
         Ok(detector)
+    }
+
+    /// A voter that starts again as the incarnation that it was, with what it has stored of its vote. `life`: higher than any before of
+    /// this incarnation, from 1; its heartbeats' numbers begin with it.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; of the vote's incarnation if the configuration has another.
+    pub fn resume(config: Config, vote: &Vote, life: u32, now_ns: u64) -> Result<Detector, ConfigError> {
+        if vote.incarnation != config.incarnation || life == 0 {
+            return Err(ConfigError::Incarnation);
+        }
+        let mut detector = Detector::new(config, now_ns)?;
+        detector.seq = u64::from(life) << LIFE_BITS;
+        detector.sent.skip(detector.seq);
+        detector.sent.forget();
+        let before = detector.agreement.members;
+        detector.agreement.recall(vote);
+        if !vote.id.is_none() {
+            detector.outcome(now_ns, Outcome::Installed { before }, detector.config.me);
+        }
+        Ok(detector)
+    }
+
+    /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it before it asks for that.
+    pub fn vote(&self) -> Vote {
+        self.agreement.vote()
     }
 
     pub fn config(&self) -> &Config {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who is up, who is dead, and what is told of it.
 
-use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
+use crate::{Role, Trust};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {
@@ -99,6 +99,7 @@ impl Detector {
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
+            witness: self.config.members[usize::from(me) - 1].role == Role::Witness,
         };
         let lease = self.config.trust == Trust::Lease;
         let promise_ns = if lease { u64::from(self.promise_us()) * 1000 } else { 0 };

@@ -43,6 +43,7 @@ pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
 pub use detector::{Detector, Transmit, TransmitKind};
 pub use snapshot::SnapshotError;
 pub use types::*;
+pub use view::Vote;
 
 #[cfg(test)]
 mod tests;

@@ -88,6 +88,10 @@ planted! {
     TakesOfTheDead,
     /// survivors level with those who do not know of all the deaths
     LevelsWithOld,
+    /// a witness speaks before its vote is on disk
+    VotesUnsynced,
+    /// a witness that starts again has forgotten its vote, and is the incarnation that it was
+    ForgetsVote,
 }
 
 /// 0: none; else one more than its place.

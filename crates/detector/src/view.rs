@@ -13,6 +13,9 @@
 //! not acknowledged that member since. Where it still hears such a member, it stops acknowledging it (`condemned`), so
 //! that the promise does run out: a value that a crashed proposer left half accepted can always be finished.
 //!
+//! A **witness** also reports whom a member that hears it reports. Two members that hear it and not each other would both act else, and
+//! wait for each other for ever; with its word one of them is dropped. Of more than two none is: the witness and one are no majority.
+//!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
 //! Let x be unfenced in view V by the majority Q of V (x included), and let V+1 be decided by the majority A. Some q is in
@@ -38,6 +41,9 @@
 //! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
 //! leaving. A member that has no majority left, but hears enough voters without a view to found a new one, gives its view
 //! up ([`Outcome::Lost`]): a restart is always safe.
+//!
+//! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
+//! both are there again.
 
 use crate::planted::{self, Planted};
 use crate::types::HostSet;
@@ -73,6 +79,8 @@ pub struct Env<'a> {
     pub idle: bool,
     /// Hearing anyone that holds a view keeps a voter without one from founding.
     pub others_hold_a_view: bool,
+    /// This host is a witness.
+    pub witness: bool,
 }
 
 /// What came of something.
@@ -105,6 +113,17 @@ struct Proposer {
     /// Who promised when phase 1 ended.
     promisers: HostSet,
     since_ns: u64,
+}
+
+/// What a voter has said of views. A voter that stores it before it says it, and recalls it when it starts again, need not become
+/// another incarnation: nothing that it forgets besides can be used against it, as it takes every member for acknowledged just then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    pub incarnation: u32,
+    pub id: ViewId,
+    pub members: Membership,
+    pub promised: u32,
+    pub accepted: Option<(u32, Membership)>,
 }
 
 /// One voter's (or, without a vote, one observer's) part.
@@ -154,6 +173,18 @@ impl Agreement {
             busy: HostSet::EMPTY,
             reports: vec![None; MAX_HOSTS].into_boxed_slice(),
         }
+    }
+
+    /// What this voter says from now on.
+    pub fn vote(&self) -> Vote {
+        let Agreement { incarnation, id, members, promised, accepted, .. } = *self;
+        Vote { incarnation, id, members, promised, accepted }
+    }
+
+    /// Goes on with what this incarnation has said before.
+    pub fn recall(&mut self, vote: &Vote) {
+        (self.id, self.members) = (vote.id, vote.members);
+        (self.promised, self.accepted) = (vote.promised, vote.accepted);
     }
 
     /// Starts again without a view, as a new incarnation.
@@ -287,12 +318,31 @@ impl Agreement {
         if env.leaving {
             suspects.insert(self.me);
         }
+        if env.witness && !founding {
+            suspects = HostSet(suspects.0 | self.sides_with(env).0);
+        }
         self.suspects = suspects;
         self.forget_the_gone(env);
         self.accept(env);
         self.propose(env);
         let outcome = self.count(env);
         if outcome == Outcome::Nothing { self.check_lost(env) } else { outcome }
+    }
+
+    /// Whom a witness reports because others do: whom a member that it hears, and that hears it, reports; of two that report each other
+    /// the one with the higher id.
+    fn sides_with(&self, env: &Env<'_>) -> HostSet {
+        let me = HostSet(1 << (self.me - 1));
+        let reports = |id: u16| {
+            let report = self.electors().find(|(other, _)| *other == id && env.heard.contains(id));
+            let suspects = report.and_then(|(_, repr)| repr.acceptor).map_or(HostSet::EMPTY, |(_, s)| HostSet(s));
+            if suspects.and(me).is_empty() { suspects } else { HostSet::EMPTY }
+        };
+        let members = HostSet(self.members.hosts).minus(me);
+        members
+            .iter()
+            .filter(|id| members.iter().any(|by| reports(by).contains(*id) && (by < *id || !reports(*id).contains(by))))
+            .collect()
     }
 
     /// A voter without a view that restarted has no part in what its earlier incarnation said.

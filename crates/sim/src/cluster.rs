@@ -5,6 +5,7 @@
 //! - [`plan`]: what a seed means.
 //! - [`world`]: runs a plan.
 //! - [`host`]: one host: clock, detector, member of the group.
+//! - [`disk`]: what a crash leaves of it.
 //! - [`protocol`]: by which the members agree.
 //! - [`state`]: what its user makes of the log.
 //! - [`check`]: what must hold, at every step and at the end.
@@ -13,6 +14,7 @@
 //! The same seed and the same program give the same run, event by event.
 
 pub mod check;
+mod disk;
 mod host;
 pub mod plan;
 pub mod protocol;

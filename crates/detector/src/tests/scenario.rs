@@ -3,8 +3,9 @@
 //! traces anew. Commands:
 //!
 //! ```text
-//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms] [planes=2] [observers=K] [watch=h1>h2,...]
+//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms] [planes=2] [observers=K] [witness=h3] [watch=h1>h2,...]
 //! net [latency=50us] [jitter=0us] [loss=0] [dup=0]      (loss and dup per mille)
+//! recall h3                                             (a witness that has crashed)
 //! advance 10ms | start h1 | crash h1 | restart h1 | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
 //! cut h1 [h2] [plane 0] | heal
 //! join h1 NAME | exit h1 NAME CODE | kill h1 NAME SIGNAL | quit h1 NAME | stall h1 NAME | recover h1 NAME
@@ -51,6 +52,9 @@ fn make(words: &[&str]) -> World {
             for member in c.members.iter_mut().rev().take(usize::from(observers)) {
                 member.role = Role::Observer;
             }
+            if let Some(witness) = option(words, "witness") {
+                c.members[host(witness)].role = Role::Witness;
+            }
             if let Some(watch) = option(words, "watch") {
                 for (who, whom) in watch.split(',').map(|w| w.split_once('>').unwrap()) {
                     let monitors = &mut c.members[host(who)].monitors;
@@ -87,6 +91,7 @@ fn command(world: &mut World, line: &str) {
         "advance" => world.run(span(words[1])),
         "start" | "restart" => world.start(node),
         "crash" => world.crash(node),
+        "recall" => world.recall(node),
         "pause" => world.nodes[node].paused_until_ns = world.now_ns + span(words[2]),
         "stay" => world.auto_restart = false,
         "heal" => world.cuts.clear(),

@@ -50,6 +50,8 @@ pub(super) struct Node {
     pub offset_ns: u64,
     pub paused_until_ns: u64,
     pub restart_at_ns: Option<u64>,
+    /// A witness': its vote, as it was said last, and its lives.
+    vote: Option<(Vote, u32)>,
     inbox: VecDeque<(u64, u8, Vec<u8>)>,
     kernel: Vec<Slot>,
     /// By (host, slot, incarnation): ended, last piggyback.
@@ -132,6 +134,7 @@ impl World {
                 offset_ns: 0,
                 paused_until_ns: 0,
                 restart_at_ns: None,
+                vote: None,
                 inbox: VecDeque::new(),
                 kernel: vec![Slot::default(); 64],
                 told: BTreeMap::new(),
@@ -181,7 +184,20 @@ impl World {
         n.restart_at_ns = None;
     }
 
+    /// Starts a witness again, as the incarnation that it was.
+    pub(super) fn recall(&mut self, node: usize) {
+        let now = self.local_ns(node);
+        let n = &mut self.nodes[node];
+        let (vote, lives) = n.vote.as_mut().expect("it has crashed before");
+        *lives += 1;
+        n.detector = Some(Detector::resume(n.config.clone(), vote, *lives, now).unwrap());
+        n.told.clear();
+        n.kernel.fill(Slot::default());
+    }
+
     pub(super) fn crash(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        n.vote = n.detector.as_ref().map(|detector| (detector.vote(), n.vote.map_or(0, |(_, lives)| lives)));
         self.nodes[node].detector = None;
         self.nodes[node].restart_at_ns = None;
         self.nodes[node].inbox.clear();

@@ -194,9 +194,10 @@ fn tell_smallest(plan: &Plan) {
 
 fn tell_plan(plan: &Plan) {
     eprintln!(
-        "  {} hosts, {:?}, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
+        "  {} hosts{}, {:?}, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
          late turns {} per mille, drift bound {} ppm",
         plan.hosts,
+        if plan.witness { ", the last a witness" } else { "" },
         plan.protocol,
         plan.policy,
         plan.timeout_ns / 1_000_000,

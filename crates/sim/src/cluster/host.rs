@@ -4,10 +4,14 @@
 use std::collections::VecDeque;
 
 use fide_agreement::{Group, HostSet, Lease, Standing, group, transfer};
-use fide_detector::{Config, Detector, Member, PeerState, Role, Trust};
-use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
+use fide_detector::{
+    Config, Detector, Member, PeerState, Role, Trust, Vote,
+    planted::{self, Planted},
+};
+use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
 
 use super::{
+    disk::Disk,
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
     state::State,
@@ -77,8 +81,11 @@ pub(super) struct Host<P: Protocol> {
     pub(super) group: Option<Group<P>>,
     /// Of the process whose messages ride on heartbeats.
     slot: u8,
-    /// Stored, and not lost in a crash: there is a group.
-    pub(super) record: bool,
+    /// There is a group.
+    pub(super) record: Disk<()>,
+    /// Of a witness: its vote, and how often it has started.
+    votes: Disk<(Vote, u32)>,
+    lives: u32,
     /// Of its user: instances told or taken over, and what they come to.
     pub(super) state: State,
     pub(super) inbox: VecDeque<Packet>,
@@ -103,7 +110,9 @@ impl<P: Protocol> Host<P> {
             incarnation: 0,
             group: None,
             slot: 0,
-            record: false,
+            record: Disk::default(),
+            votes: Disk::default(),
+            lives: 0,
             state: State::default(),
             inbox: VecDeque::new(),
             paused_until_ns: 0,
@@ -114,12 +123,15 @@ impl<P: Protocol> Host<P> {
         }
     }
 
+    /// A witness that has a vote on its disk goes on as the incarnation that it was, and not as this one.
     pub(super) fn start(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
+        let recalled = self.votes.read().filter(|_| self.is_witness(plan));
+        let incarnation = recalled.map_or(incarnation, |(vote, _)| vote.incarnation);
         let all = HostSet::first(usize::from(plan.hosts));
         let members = (1..=plan.hosts).map(|id| Member {
             id,
             name: format!("h{id}").parse().expect("a name"),
-            role: Role::Voter,
+            role: if plan.group().contains(id) { Role::Voter } else { Role::Witness },
             monitors: all.minus(HostSet::from_iter([id])),
         });
         let config = Config {
@@ -138,7 +150,21 @@ impl<P: Protocol> Host<P> {
         };
         self.incarnation = incarnation;
         let local_ns = self.clock.local_ns(now_ns);
-        let mut detector = Detector::new(config, local_ns).expect("a good configuration");
+        let detector = match recalled {
+            Some((mut vote, lives)) => {
+                self.lives = lives + 1;
+                if planted::is(Planted::ForgetsVote) {
+                    vote = Vote { id: ViewId::NONE, members: Membership::EMPTY, promised: 0, accepted: None, ..vote };
+                }
+                Detector::resume(config, &vote, self.lives, local_ns)
+            }
+            None => Detector::new(config, local_ns),
+        };
+        let mut detector = detector.expect("a good configuration");
+        if self.is_witness(plan) {
+            self.votes.write((detector.vote(), self.lives));
+            self.votes.sync();
+        }
         if P::RIDES {
             self.slot = detector.join(local_ns, "member".parse().expect("a name")).expect("room for one").slot;
         }
@@ -156,7 +182,7 @@ impl<P: Protocol> Host<P> {
             group: GROUP,
             me: self.id,
             incarnation: self.incarnation,
-            hosts: HostSet::first(usize::from(plan.hosts)),
+            hosts: plan.group(),
             setting: P::setting(plan),
             tail_max: plan.tail_max,
             transfer: transfer::Config {
@@ -172,7 +198,10 @@ impl<P: Protocol> Host<P> {
     /// It founds its group with the others, or asks to be let in, and knows nothing.
     fn enter(&mut self, plan: &Plan) {
         self.state = State::default();
-        let enter = if self.record { Group::join } else { Group::form };
+        if self.is_witness(plan) {
+            return;
+        }
+        let enter = if self.record.read().is_some() { Group::join } else { Group::form };
         self.group = Some(enter(self.group(plan)).expect("a good group"));
         self.tell_who_is_up();
     }
@@ -186,7 +215,33 @@ impl<P: Protocol> Host<P> {
         }
     }
 
+    pub(super) fn is_witness(&self, plan: &Plan) -> bool {
+        !plan.group().contains(self.id)
+    }
+
+    /// Its vote is on disk before it is said. It may crash before that, after it, or in the middle of it.
+    pub(super) fn store_vote(&mut self, mut crashes: impl FnMut() -> bool) -> bool {
+        let Some(detector) = &self.detector else { return true };
+        let vote = (detector.vote(), self.lives);
+        if self.votes.read() == Some(vote) {
+            return true;
+        }
+        if crashes() {
+            return false;
+        }
+        self.votes.write(vote);
+        if crashes() {
+            return false;
+        }
+        if !planted::is(Planted::VotesUnsynced) {
+            self.votes.sync();
+        }
+        !crashes()
+    }
+
     pub(super) fn crash(&mut self) {
+        self.record.crash();
+        self.votes.crash();
         self.detector = None;
         self.group = None;
         self.inbox.clear();

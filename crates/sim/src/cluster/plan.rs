@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fide_detector::Policy;
+use fide_detector::{HostSet, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -35,6 +35,8 @@ pub struct Plan {
     pub protocol: protocol::Name,
     /// Instances under way, of HSUC.
     pub window: u64,
+    /// The last host is a witness: it votes, remembers its vote, and is no member of the group.
+    pub witness: bool,
     /// Bytes of decisions that members keep for those who join.
     pub tail_max: u64,
     /// What the hosts take for the bound of their clocks' drift.
@@ -107,6 +109,8 @@ pub enum What {
     Split {
         side: u64,
     },
+    /// All links between members of the group: they hear the witness only.
+    Divide,
     Heal,
 }
 
@@ -131,6 +135,7 @@ impl fmt::Display for Fault {
             What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
             What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
             What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
+            What::Divide => write!(f, "the members are cut from each other"),
             What::Heal => write!(f, "all links are mended"),
         }
     }
@@ -162,6 +167,7 @@ impl Plan {
             protocol: protocol::Name::Hsuc,
             timeout_ns: random.random_range(6..=12) * MS,
             window: [1, 2, 4, 16][random.random_range(0..4)],
+            witness: false,
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
             drift_ppm,
             clocks: (0..hosts).map(|_| (random.random_range(-most..=most), random.random_range(0..1 << 40))).collect(),
@@ -200,7 +206,48 @@ impl Plan {
         if random.random_range(0..3) == 0 {
             plan.protocol = protocol::Name::Huc;
         }
+        // For two members it decides, for more it is one vote.
+        plan.witness =
+            policy == Policy::Majority && hosts > 2 && random.random_range(0..if hosts == 3 { 2 } else { 6 }) == 0;
+        if plan.witness {
+            plan.divide(&mut random);
+        }
         plan
+    }
+
+    /// Hosts that may be in the group.
+    #[must_use]
+    pub fn group(&self) -> HostSet {
+        HostSet::first(usize::from(self.hosts - u16::from(self.witness)))
+    }
+
+    /// Members hear nobody but the witness, so that it decides who goes on; whoever does is cut off, and the witness ends and starts
+    /// again: it must not help another now.
+    fn divide(&mut self, random: &mut ChaCha8Rng) {
+        let witness = self.hosts;
+        for _ in 0..random.random_range(0..4) {
+            let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+            let mut then = |after_ns: u64, what: What| {
+                at_ns += after_ns;
+                self.faults.push(Fault { at_ns, what });
+            };
+            then(0, What::Divide);
+            // The one that goes on, mostly.
+            let host = random.random_range(1..witness).min(random.random_range(1..witness));
+            let (ends, cut_off) = (random.random_range(0..4) > 0, random.random_range(0..4) > 0);
+            let granted_ns = self.timeout_ns + random.random_range(0..3 * self.timeout_ns);
+            if cut_off {
+                then(granted_ns, What::Isolate { host, plane: 0 });
+                then(0, What::Isolate { host, plane: 1 });
+            }
+            if ends {
+                let after_ns = if cut_off { random.random_range(0..2 * MS) } else { granted_ns };
+                then(after_ns, What::Crash { host: witness });
+                then(random.random_range(0..2 * MS), What::Start { host: witness });
+            }
+            then(random.random_range(0..8 * self.timeout_ns), What::Heal);
+        }
+        self.faults.sort_by_key(|fault| fault.at_ns);
     }
 
     fn fault(&self, style: Style, random: &mut ChaCha8Rng) -> What {

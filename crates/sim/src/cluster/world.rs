@@ -135,6 +135,11 @@ impl<'p, P: Protocol> World<'p, P> {
         }
     }
 
+    /// Hosts that may be in the group.
+    fn members(&self) -> impl Iterator<Item = &Host<P>> {
+        self.hosts.iter().filter(|host| !host.is_witness(self.plan))
+    }
+
     fn start(&mut self, at: usize) {
         self.incarnations += 1;
         self.hosts[at].start(self.plan, self.now_ns, self.incarnations);
@@ -143,7 +148,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     fn begin(&mut self) -> Checked {
-        if !self.plan.early && !self.hosts.iter().all(|host| host.standing() == Some(Standing::Member)) {
+        if !self.plan.early && !self.members().all(|host| host.standing() == Some(Standing::Member)) {
             if self.now_ns > FOUNDED_NS {
                 return violated("founding", format!("not all are members of a group after {FOUNDED_NS} ns"));
             }
@@ -333,11 +338,17 @@ impl<'p, P: Protocol> World<'p, P> {
         let Some(view) = group.poll_record().cloned() else { return false };
         let id = host.id;
         let crashes = self.plan.early && !self.network.calm && self.network.chance(50);
-        if crashes && self.network.chance(500) {
+        let when = self.network.random.random_range(0..3);
+        if crashes && when == 0 {
             self.crash(at);
             return false;
         }
-        host.record = true;
+        host.record.write(());
+        if crashes && when == 1 {
+            self.crash(at);
+            return false;
+        }
+        host.record.sync();
         if crashes {
             self.crash(at);
             return false;
@@ -366,6 +377,12 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     fn transmit(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let network = &mut self.network;
+        if host.is_witness(self.plan) && !host.store_vote(|| !network.calm && network.chance(20)) {
+            self.crash(at);
+            return false;
+        }
         let host = &mut self.hosts[at];
         let (id, now_ns, local_ns) = (host.id, self.now_ns, host.clock.local_ns(self.now_ns));
         let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([id]));
@@ -462,6 +479,15 @@ impl<'p, P: Protocol> World<'p, P> {
                     }
                 }
             }
+            What::Divide => {
+                let members = self.plan.group();
+                for from in members.iter() {
+                    for to in members.iter().filter(|to| *to != from) {
+                        self.network.cut(from, to, 0);
+                        self.network.cut(from, to, 1);
+                    }
+                }
+            }
             What::Heal => self.network.mend(),
         }
     }
@@ -543,7 +569,7 @@ impl<'p, P: Protocol> World<'p, P> {
     fn end(&mut self) -> Result<Stats, Violation> {
         let runs = |host: &&Host<P>| host.detector.is_some() && host.standing() != Some(Standing::Left);
         let acts = |host: &Host<P>| host.standing() == Some(Standing::Member) && host.lease(self.now_ns).holds();
-        let running: Vec<&Host<P>> = self.hosts.iter().filter(runs).collect();
+        let running: Vec<&Host<P>> = self.members().filter(runs).collect();
         let acting: Vec<&Host<P>> = running.iter().copied().filter(|host| acts(host)).collect();
         let settled: Vec<_> = acting.iter().map(|host| (host.id, host.incarnation, host.state.position)).collect();
         self.log.settled(&settled)?;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A disk: what is written is there after a crash if it was synced, and else it is not.
+
+#[derive(Debug)]
+pub(super) struct Disk<T> {
+    written: Option<T>,
+    synced: Option<T>,
+}
+
+impl<T> Default for Disk<T> {
+    fn default() -> Self {
+        Self { written: None, synced: None }
+    }
+}
+
+impl<T: Copy> Disk<T> {
+    /// As a program reads it.
+    pub(super) fn read(&self) -> Option<T> {
+        self.written
+    }
+
+    pub(super) fn write(&mut self, content: T) {
+        self.written = Some(content);
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.synced = self.written;
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.written = self.synced;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_synced_is_lost_in_a_crash() {
+        let mut disk = Disk::default();
+        disk.write(1);
+        disk.crash();
+        assert_eq!(disk.read(), None);
+        disk.write(2);
+        disk.sync();
+        disk.write(3);
+        assert_eq!(disk.read(), Some(3));
+        disk.crash();
+        assert_eq!(disk.read(), Some(2));
+    }
+}
