@@ -51,6 +51,8 @@ pub enum Role {
     Voter,
     /// Monitors others and is monitored by nobody.
     Observer,
+    /// A voter that runs `fide witness`: it says which of two goes on, and remembers that.
+    Witness,
 }
 
 /// How the loop waits.
@@ -387,6 +389,16 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
             }
         }
     }
+    let witnesses: Vec<&str> =
+        tables.iter().filter(|table| table.role == Role::Witness).map(|table| table.name.as_str()).collect();
+    match witnesses.as_slice() {
+        [] => {}
+        [name] if policy != Policy::Majority => {
+            return Err(format!("member {name} is a witness, and only policy = \"majority\" takes votes"));
+        }
+        [_] => {}
+        _ => return Err(format!("{} are witnesses; one is all there can be", witnesses.join(" and "))),
+    }
     let observer = |name: &String| tables[usize::from(ids[name]) - 1].role == Role::Observer;
     tables
         .iter()
@@ -411,7 +423,7 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
                 }
             };
             let left_out = others().find(|other| !observer(other) && !monitored.contains(other));
-            if let Some(left_out) = left_out.filter(|_| policy == Policy::Majority && table.role == Role::Voter) {
+            if let Some(left_out) = left_out.filter(|_| policy == Policy::Majority && table.role != Role::Observer) {
                 return Err(format!(
                     "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
                      (make one of them an observer, or choose policy = \"network\")"

@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{
     command::{Change, Command, EngineGone, Exchange, Reply},
-    config::Config,
+    config::{Config, Role},
     handover::{ProcessState, SessionState},
     incarnation,
     journal::Journal,
@@ -416,7 +416,10 @@ impl Control {
         self.notify.stopping();
         self.give_back_lanes();
         let period = Duration::from_nanos(self.parts.config.heartbeat_ns);
-        if self.parts.exchange.call(Command::Leave).is_ok() {
+        if self.parts.config.member(self.parts.me).role == Role::Witness {
+            // It comes back as the incarnation that it is, and nobody goes on because it is gone.
+            let _ = self.parts.exchange.call(Command::Stop);
+        } else if self.parts.exchange.call(Command::Leave).is_ok() {
             std::thread::sleep(GOODBYE.max(period * 5));
             // The loop stops without an answer if it is gone already.
             let _ = self.parts.exchange.call(Command::Stop);

@@ -40,6 +40,7 @@ use crate::{
     command::Exchange,
     snapshot::EngineCounters,
     timeout::{Network, Timeouts},
+    vote::{VoteError, Votes},
 };
 use freeze::Repeat;
 pub use freeze::{Frozen, ResumeError};
@@ -94,6 +95,8 @@ pub struct Parts {
     pub exchange: Arc<Exchange>,
     pub mode: Mode,
     pub own_lateness_max_ns: u64,
+    /// Of a witness. Its loop waits for the disk.
+    pub votes: Option<Votes>,
 }
 
 /// The loop's side of the BPF programs.
@@ -145,6 +148,8 @@ pub struct Engine {
     timeout_min_ns: u64,
     busy_turn: bool,
     stopping: bool,
+    /// Why it stops by itself.
+    failed: Option<VoteError>,
     /// The last heartbeat, and whether it is all that is still sent.
     repeat: Repeat,
 }
@@ -181,6 +186,7 @@ impl Engine {
             timeout_min_ns: parts.detector.config().timeout_ns,
             busy_turn: false,
             stopping: false,
+            failed: None,
             repeat: Repeat::new(),
             parts,
         })
@@ -210,7 +216,22 @@ impl Engine {
                 self.parts.exchange.quiet_engine();
             }
         }
-        Ok(self.parts)
+        match self.failed.take() {
+            Some(error) => Err(io::Error::other(error)),
+            None => Ok(self.parts),
+        }
+    }
+
+    /// A witness says nothing that is not on its disk; without its disk it ends.
+    fn has_stored_its_vote(&mut self) -> bool {
+        let Some(votes) = &mut self.parts.votes else { return true };
+        match votes.store(&self.parts.detector.vote()) {
+            Ok(()) => true,
+            Err(error) => {
+                (self.failed, self.stopping) = (Some(error), true);
+                false
+            }
+        }
     }
 
     /// One turn.
@@ -235,6 +256,9 @@ impl Engine {
         self.drain_outboxes();
         self.commands();
         self.watch_beats(now_ns());
+        if !self.has_stored_its_vote() {
+            return;
+        }
         self.transmit();
         self.serve_lanes();
         self.tell_events();

@@ -27,5 +27,6 @@ mod start;
 pub mod status;
 pub mod timeout;
 pub mod trees;
+pub mod vote;
 
 pub use start::{Options, StartError, run};

@@ -46,6 +46,7 @@ use crate::{
     socket::{ListenError, Listener},
     timeout::{Network, TimeoutTooShort, Timeouts},
     trees::{Trees, TreesError},
+    vote::{VoteError, Votes},
 };
 
 /// What the command line adds to the configuration.
@@ -62,6 +63,8 @@ pub struct Options {
     pub force_timeout: bool,
     /// Replace the running agent without a missed beat.
     pub takeover: bool,
+    /// As the cluster's witness, which this member has to be.
+    pub witness: bool,
 }
 
 /// Why an agent did not start, or did not go on.
@@ -73,6 +76,10 @@ pub enum StartError {
     Key(#[from] KeyFileError),
     #[error(transparent)]
     Incarnation(#[from] IncarnationError),
+    #[error(transparent)]
+    Vote(#[from] VoteError),
+    #[error("{}", role_says(name, *is_witness))]
+    Role { name: String, is_witness: bool },
     #[error("plane {plane}: {source}")]
     Interface { plane: usize, source: InterfaceError },
     #[error("plane {plane}: {what}: {source}")]
@@ -103,6 +110,16 @@ pub enum StartError {
     Loop(String),
 }
 
+fn role_says(name: &str, is_witness: bool) -> String {
+    if is_witness {
+        format!("member {name} is the cluster's witness: run `fide witness` here, not `fide agent`")
+    } else {
+        format!(
+            "member {name} is no witness: run `fide agent` here, or give it role = \"witness\" in the configuration"
+        )
+    }
+}
+
 /// Runs an agent in the calling thread until it is told to leave.
 ///
 /// # Errors
@@ -118,6 +135,11 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
     let local = interface::addresses().map_err(|source| StartError::Interface { plane: 0, source })?;
     let me = config.identify(options.host.as_deref(), &local)?;
+    let is_witness = config.member(me).role == config::Role::Witness;
+    if is_witness != options.witness {
+        return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
+    }
+    let mut votes = if is_witness { Some(Votes::open(&config.state_dir)?) } else { None };
     let keys = Keys::from(key::load(&config.key_file)?);
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
@@ -171,7 +193,11 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let urgent = successor.is_some().then(Urgent::begin);
     let begin = match &successor {
         None => {
-            let incarnation = incarnation::next(&config.state_dir)?;
+            let recalled = votes.as_mut().and_then(Votes::recall);
+            let incarnation = match &recalled {
+                Some((vote, _)) => vote.incarnation,
+                None => incarnation::next(&config.state_dir)?,
+            };
             let slack_ns = timeouts.stall_slack_ns(lateness_ns);
             let mut detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
             detector.payload_max = config.payload_max(payload_max(&names)?);
@@ -182,8 +208,23 @@ pub fn run(options: &Options) -> Result<(), StartError> {
                     need_bytes: detector.payload_min() + PACKET_HEADERS,
                 });
             }
+            let detector = match &recalled {
+                Some((vote, life)) => Detector::resume(detector, vote, *life, now_ns())?,
+                None => Detector::new(detector, now_ns())?,
+            };
+            if let Some(votes) = &mut votes {
+                votes.store(&detector.vote())?;
+                match recalled {
+                    Some((_, life)) => {
+                        tracing::info!("this witness goes on as incarnation {incarnation}, its life {life}")
+                    }
+                    None => tracing::warn!(
+                        "this witness remembers no vote: its first start, or its state_dir was lost; the others have to let it in"
+                    ),
+                }
+            }
             Begin {
-                detector: Detector::new(detector, now_ns())?,
+                detector,
                 table: AliveTable::create(me, members, incarnation, &name, now_ns())?,
                 incarnation,
                 timeout_ns,
@@ -215,6 +256,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             config::Mode::Busy => Mode::Busy,
         },
         own_lateness_max_ns: lateness_ns,
+        votes,
     };
     let readable = parts.table.read_only_fd()?;
     host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);
@@ -403,6 +445,7 @@ fn detector_config(
                 role: match member.role {
                     config::Role::Voter => detector::Role::Voter,
                     config::Role::Observer => detector::Role::Observer,
+                    config::Role::Witness => detector::Role::Witness,
                 },
                 monitors: member.monitors.iter().copied().collect::<HostSet>(),
             })

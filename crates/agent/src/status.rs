@@ -119,7 +119,7 @@ impl Told<'_> {
                 json!({
                     "host": name,
                     "id": id,
-                    "role": match member.role { Role::Voter => "voter", Role::Observer => "observer" },
+                    "role": match member.role { Role::Voter => "voter", Role::Observer => "observer", Role::Witness => "witness" },
                     "monitored": config.member(*me).monitors.contains(&id),
                     "state": Snapshot::state_name(peer.state),
                     "incarnation": peer.incarnation,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide agent`.
+//! `fide agent` and `fide witness`.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     takeover: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Done {
+pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
     if arguments.check {
         return check(arguments);
     }
@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         state_dir: arguments.state_dir.clone(),
         force_timeout: arguments.force_timeout,
         takeover: arguments.takeover,
+        witness,
     };
     fide_agent::run(&options).map(|()| ExitCode::SUCCESS).map_err(failure)
 }
@@ -69,7 +70,11 @@ fn check(arguments: &Arguments) -> Done {
 fn failure(error: StartError) -> Failure {
     let permission = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
-        StartError::Config(_) | StartError::Key(_) | StartError::Detector(_) | StartError::Timeout(_) => USAGE,
+        StartError::Config(_)
+        | StartError::Role { .. }
+        | StartError::Key(_)
+        | StartError::Detector(_)
+        | StartError::Timeout(_) => USAGE,
         StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
         StartError::Link { source, .. } | StartError::Io(source) if permission(source) => NOT_PERMITTED,
         StartError::Listen(fide_agent::socket::ListenError::Io { source, .. }) if permission(source) => NOT_PERMITTED,

@@ -35,6 +35,8 @@ struct Arguments {
 enum Command {
     /// Run this host's agent
     Agent(agent::Arguments),
+    /// Run this host's witness: a vote for two others, of which one goes on
+    Witness(agent::Arguments),
     /// Wait for what happens to a process or host, and print it
     Watch(watch::Arguments),
     /// Start a program under watch
@@ -90,7 +92,8 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     let done = match arguments.command {
-        Command::Agent(arguments) => agent::run(&arguments),
+        Command::Agent(arguments) => agent::run(&arguments, false),
+        Command::Witness(arguments) => agent::run(&arguments, true),
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Guard(arguments) => run::guard(&arguments),

@@ -178,6 +178,61 @@ fn cut_off(protocol: Protocol) {
     world.agree();
 }
 
+/// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
+#[test]
+fn root_a_witness_says_who_goes_on_and_remembers_it() {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let bed = Testbed::build(BedSpec::hosts(3)).expect("a testbed");
+    let member_extra = [(3, "role = \"witness\"".to_owned())].into();
+    let agents = AgentsSpec { program: vec![fide()], member_extra, ..AgentsSpec::default() };
+    let agents = Agents::start(&bed, agents).expect("agents");
+    let said = Command::new(fide())
+        .args(["agent", "--host", "h3", "--config"])
+        .arg(agents.dir(3).join("fide.toml"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("run `fide witness` here"), "{said}");
+    let spec = Spec {
+        program: vec![fide(), "__replica".into()],
+        group: "counter".to_owned(),
+        protocol: Protocol::Hsuc,
+        window: 8,
+    };
+    let replicas = Replicas::start(&bed.hosts()[..2], &agents, spec).expect("replicas");
+    let mut world = World { replicas, agents, bed, counts: vec![0; 8], counter: 0 };
+    world.add(1);
+    world.bed.isolate(1).unwrap();
+    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.add(2);
+    assert_eq!(world.counter, 16);
+    let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
+    let before = status(&world.agents, 3)["incarnation"].clone();
+    assert_eq!(status(&world.agents, 2)["fenced"], false);
+    world.agents.kill(3).unwrap();
+    retry_until("without the witness h2 may not act", LIMIT, || {
+        if status(&world.agents, 2)["fenced"] == true { Ok(()) } else { Err(status(&world.agents, 2).to_string()) }
+    })
+    .unwrap();
+    world.agents.restart(3).unwrap();
+    assert_eq!(status(&world.agents, 3)["incarnation"], before, "it is the one that it was");
+    world.add(2);
+    assert_eq!(world.counter, 24, "h2 goes on");
+    // A goodbye would be for good; it is none.
+    world.agents.stop(3).unwrap();
+    world.agents.restart(3).unwrap();
+    assert_eq!(status(&world.agents, 3)["incarnation"], before);
+    world.add(2);
+    // What is on its disk is no vote.
+    world.agents.stop(3).unwrap();
+    std::fs::write(world.agents.dir(3).join("state/vote.json"), "{}").unwrap();
+    let why = world.agents.restart(3).unwrap_err().to_string();
+    assert!(why.contains("holds no vote") && why.contains("restore it"), "{why}");
+}
+
 #[test]
 fn root_strangers_and_packets_of_chance_change_nothing() {
     let Some(mut world) = world(2, Protocol::Hsuc) else { return };

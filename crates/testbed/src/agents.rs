@@ -230,7 +230,7 @@ impl Agents {
         let child = self.hosts[slot]
             .command(&program)
             .args(self.spec.program.iter().skip(1))
-            .arg("agent")
+            .arg(if self.is_witness(host) { "witness" } else { "agent" })
             .arg("--config")
             .arg(dir.join("fide.toml"))
             .args(["--host", self.hosts[slot].name()])
@@ -246,6 +246,10 @@ impl Agents {
             .map_err(|e| Error::io(format!("starting {}", program.display()), e))?;
         self.children[slot] = Some(child);
         Ok(())
+    }
+
+    fn is_witness(&self, host: usize) -> bool {
+        self.spec.member_extra.get(&host).is_some_and(|extra| extra.contains("role = \"witness\""))
     }
 
     fn await_answer(&mut self, host: usize) -> Result<()> {

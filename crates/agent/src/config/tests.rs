@@ -129,3 +129,15 @@ fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/nonexistent/fide.toml")).expect_err("missing").to_string();
     assert!(error.contains("/nonexistent/fide.toml"), "{error}");
 }
+
+#[test]
+fn a_witness_votes_and_there_is_one_at_most() {
+    let witness = GOOD.replace("observer", "witness");
+    let config = load(&witness).expect("good");
+    assert_eq!((config.member(3).role, config.member(1).monitors.as_slice()), (Role::Witness, &[2, 3][..]));
+    let says = |text: &str| load(text).expect_err("refused").to_string();
+    let network = witness.replace("[cluster]", "[cluster]\npolicy = \"network\"");
+    assert!(says(&network).contains("eye is a witness"), "{}", says(&network));
+    let two = witness.replace("name = \"h2\"", "name = \"h2\"\nrole = \"witness\"");
+    assert!(says(&two).contains("h2 and eye are witnesses"), "{}", says(&two));
+}
