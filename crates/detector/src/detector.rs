@@ -19,7 +19,7 @@ pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 /// Heartbeats in which a zombie is told that it is one, after each sign of it.
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
 /// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
-const LIFE_BITS: u32 = 40;
+pub(crate) const LIFE_BITS: u32 = 40;
 
 /// What [`Detector::poll_transmit`] wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

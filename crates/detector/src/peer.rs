@@ -13,6 +13,7 @@
 //! full queue is made good by the next heartbeat, which arrives within HB + latency_min + 2 jitter_max = TO of the stall's
 //! end. So the grace after a stall is the whole timeout.
 
+use crate::detector::LIFE_BITS;
 use crate::planted::{self, Planted};
 use crate::types::{PeerState, PeerView};
 use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
@@ -187,8 +188,12 @@ impl Peer {
             heard.newest = true;
         }
         if seq > self.plane_seq[p] {
+            let jump = seq - self.plane_seq[p];
             if self.plane_seq[p] == 0 {
                 self.plane_first[p] = seq;
+            } else if jump >= 1 << (LIFE_BITS - 1) {
+                // Another life of a witness: what is between was never sent.
+                self.plane_first[p] += jump - 1;
             }
             self.plane_seq[p] = seq;
             self.plane_rx_ns[p] = self.plane_rx_ns[p].max(rx_ns);
@@ -269,6 +274,20 @@ mod tests {
         assert_eq!(p.beat(2, 0, 6, 1500).lost, None, "silent on both");
         assert_eq!(p.beat(2, 1, 6, 1501).lost, None);
         assert_eq!(p.beat(1, 0, 5, 9999).lost, None);
+    }
+
+    #[test]
+    fn what_a_former_life_did_not_send_is_not_lost() {
+        let mut p = Peer::new(2, true, 100);
+        for seq in [1, 2, 4, (1 << LIFE_BITS) + 1, (1 << LIFE_BITS) + 3] {
+            p.beat(1, 0, seq, 1000 + seq % 100);
+            p.received[0] += 1;
+        }
+        assert_eq!(p.look().lost[0], 2, "3, and one of the second life");
+        let mut p = Peer::new(2, true, 100);
+        p.beat(1, 0, 7 << LIFE_BITS, 1000);
+        p.received[0] += 1;
+        assert_eq!(p.look().lost[0], 0);
     }
 
     #[test]
