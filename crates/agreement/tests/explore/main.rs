@@ -103,6 +103,9 @@ fn explore(name: &str, world: impl Explored) {
 #[cfg(feature = "planted")]
 fn finds(faults: &[fide_detector::planted::Planted], worlds: &[impl Explored + Clone]) {
     use fide_detector::planted::arm;
+    /// A fault is planted for the whole process.
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ONE.lock();
     for fault in faults {
         arm(Some(*fault));
         let seen = worlds.iter().find_map(|world| {

@@ -147,7 +147,6 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_lease, "mutant: survivors do not level", [Without = r#"{"level"}"#], Rejected;
     fcurb_lease, "mutant: delivers others while it levels", [Senders = "{1, 2}", MaxExcluded = "1", Without = r#"{"level-first"}"#], Rejected;
     fcurb_lease, "mutant: takes what comes late of the dead", [Without = r#"{"ignore-dead"}"#], Rejected;
-    fcurb_lease, "mutant: levels with who knows not of all deaths", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
     fcurb_lease, "mutant: tells of the last death only", [N = "4", Without = r#"{"report-again"}"#], Rejected;
     fcurb_lease, "mutant: passes nothing on", [Without = r#"{"pass-on"}"#], Rejected;
     fcurb_lease, "mutant: a sender says once that all hold it", [N = "2", MaxExcluded = "1", Without = r#"{"ask-again"}"#], Rejected;
@@ -175,4 +174,6 @@ pub(super) const LARGE: &[Run] = runs![
     hsuc_lease, "as implemented", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
+    fcurb_lease, "as implemented", [Senders = "{1, 2}", MaxExcluded = "2"], Holds(Temporal::No);
+    fcurb_lease, "mutant: levels with who knows not of all deaths", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
 ];
