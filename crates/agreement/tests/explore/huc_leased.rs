@@ -53,12 +53,29 @@ fn three_members_and_a_loss() {
 #[test]
 fn planted_faults_are_seen() {
     use fide_detector::planted::Planted;
-    let faults = [
-        Planted::DeliversHeld,
-        Planted::SkipsLevelling,
-        Planted::TakesOfTheDead,
-        Planted::LevelsWithOld,
-        Planted::NeverResends,
-    ];
+    let faults = [Planted::DeliversHeld, Planted::SkipsLevelling, Planted::TakesOfTheDead, Planted::NeverResends];
     super::finds(&faults, &[world(3, 1, 2, 1), world(3, 2, 2, 0)].map(Of::<Huc>));
+    // Two survivors of two deaths: of so many not every order can be seen.
+    let _alone = super::alone();
+    assert!(!levels_too_early());
+    fide_detector::planted::arm(Some(Planted::LevelsWithOld));
+    assert!(levels_too_early(), "a fault that nothing shows");
+    fide_detector::planted::arm(None);
+}
+
+/// 1 has died, and 2, which alone holds its message. 3 knows of both, and 4 of 1: does 3 tell that 1 has crashed? 4 may still be
+/// passed the message.
+#[cfg(feature = "planted")]
+fn levels_too_early() -> bool {
+    use fide_agreement::{Fcurb, HostSet, Message, fcurb::Delivery};
+    let [mut three, mut four] = [3, 4].map(|me| Fcurb::new(Trust::Lease, me, HostSet::first(4)));
+    three.crashed(1);
+    four.crashed(1);
+    while let Some((_, message)) = four.poll_transmit() {
+        if let Message::Held { instance, round, dead, asks } = message {
+            three.reported(4, round, instance, dead, asks);
+        }
+    }
+    three.crashed(2);
+    three.poll() == Some(Delivery::Crashed(1))
 }

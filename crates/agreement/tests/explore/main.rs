@@ -99,13 +99,18 @@ fn explore(name: &str, world: impl Explored) {
     assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
 }
 
+/// A fault is planted for the whole process.
+#[cfg(feature = "planted")]
+fn alone() -> impl Drop {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Each of these faults makes one of the worlds break a promise.
 #[cfg(feature = "planted")]
 fn finds(faults: &[fide_detector::planted::Planted], worlds: &[impl Explored + Clone]) {
     use fide_detector::planted::arm;
-    /// A fault is planted for the whole process.
-    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ONE.lock();
+    let _alone = alone();
     for fault in faults {
         arm(Some(*fault));
         let seen = worlds.iter().find_map(|world| {

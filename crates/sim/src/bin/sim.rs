@@ -42,8 +42,7 @@ struct Arguments {
 }
 
 const SEEDS: u64 = 1000;
-/// Shown by every order of everything (`planted_faults_are_seen` of the agreement's exploration): three things would have to happen
-/// within a millisecond here.
+/// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
 const ORDERS_ONLY: [Planted; 3] = [Planted::AdoptsLower, Planted::TakesOfTheDead, Planted::LevelsWithOld];
 /// Lines of a trace that are shown where it is not asked for.
 const TRACE_LINES: usize = 60;
