@@ -91,7 +91,7 @@ impl Load {
                 taken += 1;
             }
             if member.propose_payload(bundle).is_err() {
-                return;
+                break;
             }
             self.idle.drain(..taken);
         }

@@ -4,7 +4,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::entry::{Entry, entries};
-use crate::{batch, transfer::Identity, view::View};
+use crate::{
+    batch,
+    transfer::{self, Identity},
+    view::View,
+};
+
+/// Payloads that decisions which are kept may name: half of what a host may hold, or small ones would use up the room for new ones.
+const NAMES_MAX: usize = transfer::PAYLOADS_MAX / 2;
 
 #[derive(Debug, Clone, Default)]
 struct Kept {
@@ -77,7 +84,7 @@ impl Tail {
         }
         self.weight = self.weight.saturating_add(kept.weight);
         self.values.push_back(kept);
-        while self.weight > self.weight_max {
+        while self.weight > self.weight_max || self.names.len() > NAMES_MAX {
             let Some(old) = self.values.pop_front() else { break };
             self.weight -= old.weight;
             self.forget(old);
@@ -141,6 +148,21 @@ mod tests {
                 prop_assert_eq!(batch::values(&batch).collect::<Vec<_>>(), want);
             }
         }
+    }
+
+    #[test]
+    fn many_small_payloads_leave_room_for_new_ones() {
+        let mut tail = Tail::new(0, 1 << 20);
+        let identity = |number: usize| Identity::of(&number.to_le_bytes());
+        for number in 0..2 * NAMES_MAX {
+            let mut entry = vec![entry::PAYLOAD];
+            identity(number).write(&mut entry);
+            let mut batch = Vec::new();
+            batch::push(&mut batch, &entry, usize::MAX);
+            tail.push(&batch);
+        }
+        assert_eq!(tail.unnamed().collect::<Vec<_>>(), (0..NAMES_MAX).map(identity).collect::<Vec<_>>());
+        assert!(tail.names(&identity(NAMES_MAX)) && tail.names(&identity(2 * NAMES_MAX - 1)));
     }
 
     #[test]
