@@ -33,16 +33,19 @@ type state struct {
 	applied, hash uint64
 }
 
+// The words of a value do not wait for each other. As crates/replica has it.
 func (s *state) apply(value []byte) {
 	const odd = 0x9e3779b97f4a7c15
-	h := s.hash ^ uint64(len(value))
+	sum, place := uint64(len(value)), uint64(odd)
 	for ; len(value) >= 8; value = value[8:] {
-		h = bits.RotateLeft64((h^binary.LittleEndian.Uint64(value))*odd, 29)
+		sum += bits.RotateLeft64((binary.LittleEndian.Uint64(value)^place)*odd, 29)
+		place += odd
 	}
 	for _, b := range value {
-		h = bits.RotateLeft64((h^uint64(b))*odd, 29)
+		sum += bits.RotateLeft64((uint64(b)^place)*odd, 29)
+		place += odd
 	}
-	s.hash = h
+	s.hash = bits.RotateLeft64((s.hash^sum)*odd, 29)
 	s.applied++
 }
 

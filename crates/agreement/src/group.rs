@@ -370,15 +370,12 @@ impl<P: Start> Group<P> {
         if self.admission.closing || !self.again.is_empty() {
             return Err(Refused::Changing);
         }
-        self.scratch.clear();
-        self.scratch.push(entry::VALUE);
-        self.scratch.extend_from_slice(value);
-        self.propose_scratch()
+        self.propose_entry(&[entry::VALUE], value)
     }
 
-    fn propose_scratch(&mut self) -> Result<(), Refused> {
+    fn propose_entry(&mut self, kind: &[u8], content: &[u8]) -> Result<(), Refused> {
         let epoch = self.current.as_mut().ok_or(Refused::Fenced)?;
-        epoch.protocol.propose(&self.scratch).map_err(|refused| match refused {
+        epoch.protocol.propose_tagged(kind, content).map_err(|refused| match refused {
             Refused::NotLeader { leader } => {
                 Refused::NotLeader { leader: epoch.view.member(leader).map_or(0, |member| member.host) }
             }

@@ -120,7 +120,7 @@ pub struct Hsuc {
     delivered: u64,
     /// The highest instance in which anything was proposed.
     seen: u64,
-    /// The same when this member began to lead: what predecessors may have decided.
+    /// The highest instance of which others have told: what predecessors may have decided, of who leads. Beyond it all are its own.
     inherited: u64,
     closed: bool,
     links: resend::Known,
@@ -220,7 +220,7 @@ impl Hsuc {
         if !self.leads() || self.closed {
             return;
         }
-        for instance in self.delivered + 1..=self.seen.min(self.delivered + self.window) {
+        for instance in self.delivered + 1..=self.inherited.min(self.delivered + self.window) {
             // Where nothing was adopted nobody can have decided anything: an empty value closes the gap.
             if self.slot(instance).is_none_or(|slot| !slot.decided && slot.round != self.me) {
                 if planted::is(Planted::DropsAdopted) {
@@ -285,6 +285,12 @@ impl Hsuc {
         self.send(to, Kind::Ack, instance, round);
     }
 
+    /// Somebody else has told of an instance.
+    fn inherit(&mut self, instance: u64) {
+        self.seen = self.seen.max(instance);
+        self.inherited = self.inherited.max(instance);
+    }
+
     fn adopt(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) -> Result<(), MessageError> {
         if round != from {
             return Err(MessageError::Impostor { from, round });
@@ -297,7 +303,7 @@ impl Hsuc {
             self.answer_repeated(from, instance);
             return Ok(());
         }
-        self.seen = self.seen.max(instance);
+        self.inherit(instance);
         let slot = self.claim(instance);
         // Line 14.
         if round >= slot.round || planted::is(Planted::AdoptsLower) {
@@ -320,7 +326,7 @@ impl Hsuc {
         if value.is_none() && self.slot(instance).is_none_or(|slot| slot.round != round) {
             return;
         }
-        self.seen = self.seen.max(instance);
+        self.inherit(instance);
         let slot = self.claim(instance);
         if let Some(value) = value {
             slot.value.clear();
@@ -336,17 +342,17 @@ impl Hsuc {
 }
 
 impl Agreement for Hsuc {
-    fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
+    fn propose_tagged(&mut self, tag: &[u8], value: &[u8]) -> Result<(), Refused> {
         if !self.leads() {
             return Err(Refused::NotLeader { leader: self.leader() });
         }
-        let (len, max) = (value.len(), self.value_max - batch::PREFIX_LEN);
+        let (len, max) = (tag.len() + value.len(), self.value_max - batch::PREFIX_LEN);
         if len > max {
             return Err(Refused::TooLong { len, max });
         }
-        if !batch::push(&mut self.waiting, value, self.value_max) {
+        if !batch::push_tagged(&mut self.waiting, tag, value, self.value_max) {
             self.lead();
-            if !batch::push(&mut self.waiting, value, self.value_max) {
+            if !batch::push_tagged(&mut self.waiting, tag, value, self.value_max) {
                 return Err(Refused::Full);
             }
         }
@@ -396,11 +402,7 @@ impl Agreement for Hsuc {
         if !self.correct.contains(member) || member == self.me {
             return;
         }
-        let led = self.leads();
         self.correct.remove(member);
-        if self.leads() && !led {
-            self.inherited = self.seen;
-        }
         // Alg. 2, line 14: what may have reached only some.
         let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
         for instance in unstable {

@@ -312,13 +312,13 @@ impl Huc {
 }
 
 impl Agreement for Huc {
-    fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
-        let (len, max) = (value.len(), self.share_max() - batch::PREFIX_LEN);
+    fn propose_tagged(&mut self, tag: &[u8], value: &[u8]) -> Result<(), Refused> {
+        let (len, max) = (tag.len() + value.len(), self.share_max() - batch::PREFIX_LEN);
         if len > max {
             return Err(Refused::TooLong { len, max });
         }
         let share_max = self.share_max();
-        if !batch::push(&mut self.waiting, value, share_max) {
+        if !batch::push_tagged(&mut self.waiting, tag, value, share_max) {
             return Err(Refused::Full);
         }
         self.offer();

@@ -75,8 +75,6 @@ pub struct Member<P: Start> {
     epoll: OwnedFd,
     resend_ns: u64,
     resend_every_ns: u64,
-    /// Hosts that there is something for.
-    due: HostSet,
     /// A descriptor of the caller's was readable.
     watched: bool,
     /// Something was proposed since the last wait.
@@ -160,7 +158,6 @@ impl<P: Start> Member<P> {
             epoll,
             resend_ns: 0,
             resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
-            due: HostSet::EMPTY,
             watched: false,
             proposed: false,
             datagram: Vec::new(),
@@ -211,7 +208,6 @@ impl<P: Start> Member<P> {
             // Who is up, and has said nothing yet.
             for host in self.ears.unknown().iter() {
                 self.port.begin(host, &mut self.sealer, true);
-                self.due.insert(host);
             }
         }
         self.store()?;
@@ -286,7 +282,7 @@ impl<P: Start> Member<P> {
 
     fn receive(&mut self) {
         self.meet();
-        let Self { group, ears, port, sealer, opener, counters, due, refused, .. } = self;
+        let Self { group, ears, port, sealer, opener, counters, refused, .. } = self;
         let mut asking = HostSet::EMPTY;
         port.receive(|packet| {
             let Ok(Opened { sender, asks, datagrams }) = opener.open(packet) else {
@@ -309,27 +305,29 @@ impl<P: Start> Member<P> {
         });
         for host in asking.iter() {
             port.begin(host, sealer, false);
-            due.insert(host);
         }
     }
 
     /// What the group has for others, in packets, on their way.
     fn send(&mut self) {
-        let Self { group, client, ears, port, sealer, datagram, due, counters, .. } = self;
+        let Self { group, client, ears, port, sealer, datagram, counters, .. } = self;
+        let plane = |host| ears.plane(host);
         if group.poll_broadcast(datagram) {
             counters.broadcasts_sent += 1;
             counters.broadcasts_declined += u64::from(client.piggyback(datagram).is_err());
         }
         while let Some(to) = group.poll_transmit(datagram) {
-            for host in to.iter().filter(|host| ears.is_up(*host)) {
+            let to: HostSet = to.iter().filter(|host| ears.is_up(*host)).collect();
+            if Group::<P>::is_addressed(datagram) {
+                port.push(to, datagram, sealer, &plane);
+                continue;
+            }
+            for host in to.iter() {
                 group.address(datagram, host);
-                port.push(host, datagram, sealer, ears.plane(host));
-                due.insert(host);
+                port.push(HostSet::from_iter([host]), datagram, sealer, &plane);
             }
         }
-        for host in std::mem::take(due).iter() {
-            port.flush(host, sealer, ears.plane(host));
-        }
+        port.flush(sealer, &plane);
     }
 
     /// There is a group: that outlives this host before anything follows from it.

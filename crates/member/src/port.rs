@@ -8,6 +8,7 @@ use std::{
     os::fd::AsFd,
 };
 
+use fide_agreement::HostSet;
 use fide_wire::MAX_HOSTS;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::fd::BorrowedFd;
@@ -34,7 +35,7 @@ struct Plane {
     others: Vec<Option<SocketAddr>>,
 }
 
-/// Packets for one host that were not sent yet.
+/// Packets that were not sent yet.
 #[derive(Default)]
 struct Train {
     bytes: Vec<u8>,
@@ -44,9 +45,50 @@ struct Train {
     open: bool,
 }
 
+impl Train {
+    /// Begins a packet, if there is none: it says who sends it, if nothing else, and may ask for one.
+    fn begin(&mut self, sealer: &mut Sealer, asks: bool) {
+        if !self.open {
+            self.start = self.bytes.len();
+            self.open = true;
+            sealer.begin(&mut self.bytes, asks);
+        }
+    }
+
+    /// False, and nothing has changed, if it does not fit the packet that is being filled.
+    fn push(&mut self, datagram: &[u8]) -> bool {
+        self.open && Sealer::push(&mut self.bytes, self.start, datagram)
+    }
+
+    /// Ends the packet that is being filled, if there is one.
+    fn seal(&mut self, sealer: &Sealer, fill: bool) {
+        if std::mem::take(&mut self.open) {
+            sealer.seal(&mut self.bytes, self.start, fill);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= TRAIN_MAX * PACKET_MAX
+    }
+}
+
+/// Which train.
+#[derive(Clone, Copy)]
+enum For {
+    Host(u16),
+    /// Sealed once, and sent to each of [`Port::many`].
+    Many,
+}
+
 pub(crate) struct Port {
     planes: Vec<Plane>,
+    /// By id - 1.
     trains: Box<[Train]>,
+    /// Whose trains are not empty.
+    due: HostSet,
+    common: Train,
+    /// For whom the common train is; none while it is empty.
+    many: HostSet,
     buffers: Box<[Vec<u8>]>,
     /// Trains that the kernel did not take: lost.
     pub(crate) lost: u64,
@@ -77,6 +119,9 @@ impl Port {
         Ok(Self {
             planes,
             trains: (0..MAX_HOSTS).map(|_| Train::default()).collect(),
+            due: HostSet::EMPTY,
+            common: Train::default(),
+            many: HostSet::EMPTY,
             buffers: (0..BUFFERS).map(|_| vec![0; BUFFER_LEN]).collect(),
             lost: 0,
             sent: 0,
@@ -88,51 +133,72 @@ impl Port {
         self.planes.iter().map(|plane| plane.socket.as_fd())
     }
 
-    /// Puts a datagram into a packet for a host; `plane` is where it goes if the train is full.
-    pub(crate) fn push(&mut self, to: u16, datagram: &[u8], sealer: &mut Sealer, plane: usize) {
-        let train = &mut self.trains[usize::from(to) - 1];
-        if train.open && Sealer::push(&mut train.bytes, train.start, datagram) {
+    /// Puts a datagram into a packet for each of some hosts: the same one, where it can be. `plane`: by which a host is reached; where
+    /// a full train goes.
+    pub(crate) fn push(&mut self, to: HostSet, datagram: &[u8], sealer: &mut Sealer, plane: &dyn Fn(u16) -> usize) {
+        // As a rule it is all others; whoever lacks something besides gets it in a train of its own.
+        let common = to.len() > 1 && (self.many == to || self.many.is_empty());
+        if common {
+            self.many = to;
+            return self.push_for(For::Many, datagram, sealer, plane);
+        }
+        for host in to.iter() {
+            self.push_for(For::Host(host), datagram, sealer, plane);
+        }
+    }
+
+    fn push_for(&mut self, whose: For, datagram: &[u8], sealer: &mut Sealer, plane: &dyn Fn(u16) -> usize) {
+        let train = self.train(whose);
+        if train.push(datagram) {
             return;
         }
-        if train.open {
-            sealer.seal(&mut train.bytes, train.start, true);
-            train.open = false;
-            if train.bytes.len() >= TRAIN_MAX * PACKET_MAX {
-                self.depart(to, plane);
-            }
+        train.seal(sealer, true);
+        if train.is_full() {
+            self.depart(whose, plane);
         }
-        self.begin(to, sealer, false);
-        let train = &mut self.trains[usize::from(to) - 1];
-        let fits = Sealer::push(&mut train.bytes, train.start, datagram);
+        let train = self.train(whose);
+        train.begin(sealer, false);
+        let fits = train.push(datagram);
         debug_assert!(fits, "an empty packet has room for a datagram");
     }
 
-    /// Begins a packet for a host, if there is none: it says who sends it, if nothing else, and may ask for one.
+    fn train(&mut self, whose: For) -> &mut Train {
+        match whose {
+            For::Host(host) => {
+                self.due.insert(host);
+                &mut self.trains[usize::from(host) - 1]
+            }
+            For::Many => &mut self.common,
+        }
+    }
+
+    /// A packet for a host that says who sends it, if nothing else, and may ask for one.
     pub(crate) fn begin(&mut self, to: u16, sealer: &mut Sealer, asks: bool) {
-        let train = &mut self.trains[usize::from(to) - 1];
-        if !train.open {
-            train.start = train.bytes.len();
-            train.open = true;
-            sealer.begin(&mut train.bytes, asks);
+        self.train(For::Host(to)).begin(sealer, asks);
+    }
+
+    /// Sends what there is.
+    pub(crate) fn flush(&mut self, sealer: &Sealer, plane: &dyn Fn(u16) -> usize) {
+        if !self.many.is_empty() {
+            self.common.seal(sealer, false);
+            self.depart(For::Many, plane);
+            self.many = HostSet::EMPTY;
+        }
+        for host in std::mem::take(&mut self.due).iter() {
+            self.trains[usize::from(host) - 1].seal(sealer, false);
+            self.depart(For::Host(host), plane);
         }
     }
 
-    /// Sends what there is for a host.
-    pub(crate) fn flush(&mut self, to: u16, sealer: &Sealer, plane: usize) {
-        let train = &mut self.trains[usize::from(to) - 1];
-        if std::mem::take(&mut train.open) {
-            sealer.seal(&mut train.bytes, train.start, false);
-        }
-        if !train.bytes.is_empty() {
-            self.depart(to, plane);
-        }
-    }
-
-    fn depart(&mut self, to: u16, plane: usize) {
-        let train = &mut self.trains[usize::from(to) - 1];
-        let plane = self.planes.get(plane).or(self.planes.first());
-        let destination = plane.and_then(|plane| Some((plane, (*plane.others.get(usize::from(to) - 1)?)?)));
-        if let Some((plane, destination)) = destination {
+    fn depart(&mut self, whose: For, plane: &dyn Fn(u16) -> usize) {
+        let (to, train) = match whose {
+            For::Host(host) => (HostSet::from_iter([host]), &mut self.trains[usize::from(host) - 1]),
+            For::Many => (self.many, &mut self.common),
+        };
+        for host in to.iter() {
+            let plane = self.planes.get(plane(host)).or(self.planes.first());
+            let destination = plane.and_then(|plane| Some((plane, (*plane.others.get(usize::from(host) - 1)?)?)));
+            let Some((plane, destination)) = destination else { continue };
             let most = plane.state.max_gso_segments().max(1) * PACKET_MAX;
             for contents in train.bytes.chunks(most) {
                 let segment_size = (contents.len() > PACKET_MAX).then_some(PACKET_MAX);

@@ -131,10 +131,9 @@ impl<P: Start> Group<P> {
         if P::start(&self.config.setting, 1, HostSet::first(view.members().len())).is_err() {
             return;
         }
-        self.scratch.clear();
-        self.scratch.push(entry::VIEW);
-        view.write(&mut self.scratch);
-        self.admission.closing = self.propose_scratch().is_ok();
+        let mut content = Vec::new();
+        view.write(&mut content);
+        self.admission.closing = self.propose_entry(&[entry::VIEW], &content).is_ok();
     }
 
     /// The epoch has ended: the next one.

@@ -4,7 +4,7 @@
 //! ```text
 //!  0 u64 the group
 //!  8 u32 incarnation of the sender
-//! 12 u32 incarnation of the receiver that it is meant for; 0 in a broadcast of the protocol, for all of the view
+//! 12 u32 incarnation of the receiver that it is meant for; 0 in a message of the protocol: whichever is in the view
 //! 16 u32 number of the sender's view; for a message of a protocol, that of the protocol's members
 //! 20 u8  kind: 1 a message of the protocol, 2 of the group itself (`control`), 3 of a payload (`transfer`)
 //! 21 3 bytes, 0

@@ -91,8 +91,7 @@ impl<P: Start> Group<P> {
         while !self.admission.closing
             && let Some(entry) = self.again.pop_front()
         {
-            self.scratch.clone_from(&entry);
-            if self.propose_scratch() == Err(Refused::Full) {
+            if self.propose_entry(&[], &entry) == Err(Refused::Full) {
                 self.again.push_front(entry);
                 break;
             }

@@ -39,7 +39,7 @@ impl<P: Start> Group<P> {
         if from == self.config.me || !self.config.hosts.contains(from) {
             return Err(DatagramError::Stranger { host: from });
         }
-        // A broadcast is for all of its view, and so for no other incarnation of theirs.
+        // A message of the protocol is for those of its view, and so for no other incarnation of theirs.
         let for_all = prefix.kind == Kind::Protocol && prefix.receiver == 0;
         if prefix.receiver != mine && !for_all {
             return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
@@ -167,7 +167,7 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::address`] writes it); to whom.
+    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::is_addressed`]); to whom.
     pub fn poll_transmit(&mut self, datagram: &mut Vec<u8>) -> Option<HostSet> {
         self.settle();
         if self.standing.is_over() {
@@ -215,14 +215,18 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// Writes for whom a datagram is.
+    /// Whether a datagram of [`Group::poll_transmit`] is the same for all it goes to: those of the protocol are, as a view has one
+    /// incarnation of each host. Of others each receiver's is written first ([`Group::address`]).
+    #[must_use]
+    pub fn is_addressed(datagram: &[u8]) -> bool {
+        Prefix::read(datagram).is_ok_and(|(prefix, _)| prefix.kind == Kind::Protocol)
+    }
+
+    /// Writes for whom a datagram is; nothing where it is the same for all.
     pub fn address(&self, datagram: &mut [u8], to: u16) {
-        let Ok((prefix, _)) = Prefix::read(datagram) else { return };
-        let mut epochs = self.current.iter().chain(&self.previous);
-        let of_view =
-            epochs.find(|epoch| epoch.view.number() == prefix.view).and_then(|epoch| epoch.view.incarnation(to));
-        let up = self.up.get(usize::from(to).wrapping_sub(1)).copied().unwrap_or(0);
-        let incarnation = if prefix.kind == Kind::Protocol { of_view.unwrap_or(0) } else { up };
-        Prefix::address(datagram, incarnation);
+        if !Self::is_addressed(datagram) {
+            let up = self.up.get(usize::from(to).wrapping_sub(1)).copied().unwrap_or(0);
+            Prefix::address(datagram, up);
+        }
     }
 }

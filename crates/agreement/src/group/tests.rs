@@ -214,7 +214,7 @@ fn what_is_not_from_a_member_to_a_member_is_refused_and_changes_nothing() {
     assert_eq!(refused(1, &good[..23]), DatagramError::Length { len: 23 });
     assert_eq!(refused(1, &changed(0)), DatagramError::OtherGroup { got: 6, want: 7 });
     assert_eq!(refused(1, &changed(8)), DatagramError::OtherIncarnation { host: 1, got: 11, want: 10 });
-    assert_eq!(refused(1, &changed(12)), DatagramError::NotMine { got: 21, want: 20 });
+    assert_eq!(refused(1, &changed(12)), DatagramError::NotMine { got: 1, want: 20 });
     assert_eq!(refused(1, &changed(17)), DatagramError::OtherView { got: 257, here: 1 });
     assert_eq!(refused(1, &changed(20)), DatagramError::Kind { kind: 0 });
     assert_eq!(refused(1, &changed(21)), DatagramError::Kind { kind: 1 });
