@@ -36,6 +36,11 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// As [`entries`], without the values, as which most are.
+pub(super) fn entries_but_values(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    batch::values(value).filter(|bytes| bytes.first() != Some(&VALUE)).filter_map(Entry::read)
+}
+
 /// What was decided at one position, in its order; empty where a gap was closed.
 pub fn entries(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     batch::values(value).filter_map(Entry::read)

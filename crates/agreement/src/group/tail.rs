@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::entry::{Entry, entries};
+use super::entry::{Entry, entries_but_values};
 use crate::{
     batch,
     transfer::{self, Identity},
@@ -13,11 +13,20 @@ use crate::{
 /// Payloads that decisions which are kept may name: half of what a host may hold, or small ones would use up the room for new ones.
 const NAMES_MAX: usize = transfer::PAYLOADS_MAX / 2;
 
+/// Bytes of values that lie together; few in tests, so that they cross the bounds.
+const CHUNK_LEN: usize = if cfg!(test) { 64 } else { 64 << 10 };
+
+/// The values of some positions, one after the other: written and given up in their order, without looking elsewhere.
 #[derive(Debug, Clone, Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    /// Bytes of values that are not kept any more.
+    gone: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
 struct Kept {
-    value: Vec<u8>,
-    /// Bytes of the value as [`Tail::since`] gives it, and of the payloads that it names.
-    weight: u64,
+    len: u32,
     /// It names a payload: to be looked at again when it goes.
     names: bool,
 }
@@ -28,9 +37,11 @@ pub(super) struct Tail {
     /// Position of the last one.
     last: u64,
     values: VecDeque<Kept>,
+    chunks: VecDeque<Chunk>,
+    /// Bytes of the values as [`Tail::since`] gives them, and of the payloads that they name.
     weight: u64,
     weight_max: u64,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Chunk>,
     /// How often the values name a payload.
     names: BTreeMap<Identity, u32>,
     unnamed: Vec<Identity>,
@@ -42,6 +53,7 @@ impl Tail {
         Self {
             last,
             values: VecDeque::new(),
+            chunks: VecDeque::new(),
             weight: 0,
             weight_max,
             spare: Vec::new(),
@@ -65,38 +77,56 @@ impl Tail {
     }
 
     /// The next decision. The oldest make room for it. The view that it has, if it does.
+    ///
+    /// # Panics
+    /// If the value is longer than 4 GiB.
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
-        let written_len = (batch::PREFIX_LEN + value.len()) as u64;
-        let mut kept = Kept { value: self.spare.pop().unwrap_or_default(), weight: written_len, names: false };
-        kept.value.extend_from_slice(value);
-        let mut next = None;
-        for entry in entries(value) {
+        let (mut names, mut next) = (false, None);
+        for entry in entries_but_values(value) {
             match entry {
                 Entry::Value(_) => {}
                 Entry::Payload(identity) => {
-                    kept.names = true;
-                    kept.weight = kept.weight.saturating_add(identity.len);
+                    names = true;
                     *self.names.entry(identity).or_default() += 1;
+                    self.weight = self.weight.saturating_add(identity.len);
                 }
                 Entry::View(view) => next = Some(view),
             }
         }
-        self.weight = self.weight.saturating_add(kept.weight);
-        self.values.push_back(kept);
+        self.weight = self.weight.saturating_add(written_len(value.len()));
+        let last = self.chunks.back().is_some_and(|chunk| chunk.bytes.len() + value.len() <= CHUNK_LEN);
+        if !last {
+            let fresh = self.spare.pop();
+            self.chunks.push_back(fresh.unwrap_or_else(|| Chunk { bytes: Vec::with_capacity(CHUNK_LEN), gone: 0 }));
+        }
+        let chunk = self.chunks.back_mut().expect("one with room");
+        chunk.bytes.extend_from_slice(value);
+        self.values.push_back(Kept { len: u32::try_from(value.len()).expect("a value below 4 GiB"), names });
         while self.weight > self.weight_max || self.names.len() > NAMES_MAX {
-            let Some(old) = self.values.pop_front() else { break };
-            self.weight -= old.weight;
+            let Some(old) = self.values.pop_front() else {
+                self.weight = 0;
+                break;
+            };
             self.forget(old);
         }
         next
     }
 
-    fn forget(&mut self, Kept { mut value, names, .. }: Kept) {
-        for entry in entries(&value).take_while(|_| names) {
-            if let Entry::Payload(identity) = entry
-                && let Some(count) = self.names.get_mut(&identity)
-            {
+    /// The oldest, taken from its place.
+    fn forget(&mut self, Kept { len, names }: Kept) {
+        let len = len as usize;
+        self.weight = self.weight.saturating_sub(written_len(len));
+        if len > 0 {
+            self.leave_chunk();
+        }
+        let Some(chunk) = self.chunks.front_mut() else { return };
+        let value = &chunk.bytes[chunk.gone..][..len];
+        chunk.gone += len;
+        for entry in entries_but_values(value).take_while(|_| names) {
+            let Entry::Payload(identity) = entry else { continue };
+            self.weight = self.weight.saturating_sub(identity.len);
+            if let Some(count) = self.names.get_mut(&identity) {
                 *count -= 1;
                 if *count == 0 {
                     self.names.remove(&identity);
@@ -104,8 +134,30 @@ impl Tail {
                 }
             }
         }
-        value.clear();
-        self.spare.push(value);
+    }
+
+    /// Nothing of the first chunk is kept: it begins anew, later.
+    fn leave_chunk(&mut self) {
+        while let Some(mut chunk) = self.chunks.pop_front_if(|chunk| chunk.gone == chunk.bytes.len()) {
+            chunk.bytes.clear();
+            chunk.bytes.shrink_to(CHUNK_LEN);
+            chunk.gone = 0;
+            self.spare.push(chunk);
+        }
+    }
+
+    /// The values that are kept, in their order.
+    fn kept(&self) -> impl Iterator<Item = &[u8]> {
+        let mut chunks = self.chunks.iter().map(|chunk| &chunk.bytes[chunk.gone..]);
+        let mut rest: &[u8] = &[];
+        self.values.iter().map(move |kept| {
+            while rest.len() < kept.len as usize {
+                rest = chunks.next().expect("every value is in a chunk");
+            }
+            let (value, after) = rest.split_at(kept.len as usize);
+            rest = after;
+            value
+        })
     }
 
     /// The decisions after `position`, up to `until`, as a batch; none if they are not all there.
@@ -116,11 +168,15 @@ impl Tail {
         }
         let (skip, count) = (usize::try_from(skip).ok()?, usize::try_from(count).ok()?);
         let mut out = Vec::new();
-        for kept in self.values.iter().skip(skip).take(count) {
-            batch::push(&mut out, &kept.value, usize::MAX);
+        for value in self.kept().skip(skip).take(count) {
+            batch::push(&mut out, value, usize::MAX);
         }
         Some(out)
     }
+}
+
+fn written_len(len: usize) -> u64 {
+    (batch::PREFIX_LEN + len) as u64
 }
 
 #[cfg(test)]
