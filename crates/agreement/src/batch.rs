@@ -9,20 +9,20 @@ pub const PREFIX_LEN: usize = 4;
 /// # Panics
 /// If `value` is longer than 4 GiB.
 pub fn push(batch: &mut Vec<u8>, value: &[u8], max: usize) -> bool {
-    push_tagged(batch, &[], value, max)
+    push_tagged(batch, None, value, max)
 }
 
-/// As [`push`], for a proposal of two parts.
+/// As [`push`], for a proposal with a byte before it.
 ///
 /// # Panics
 /// If both together are longer than 4 GiB.
-pub fn push_tagged(batch: &mut Vec<u8>, tag: &[u8], value: &[u8], max: usize) -> bool {
-    let len = tag.len() + value.len();
+pub fn push_tagged(batch: &mut Vec<u8>, tag: Option<u8>, value: &[u8], max: usize) -> bool {
+    let len = usize::from(tag.is_some()) + value.len();
     if batch.len() + PREFIX_LEN + len > max {
         return false;
     }
     batch.extend_from_slice(&u32::try_from(len).expect("a value below 4 GiB").to_le_bytes());
-    batch.extend_from_slice(tag);
+    batch.extend(tag);
     batch.extend_from_slice(value);
     true
 }

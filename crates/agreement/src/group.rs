@@ -370,10 +370,10 @@ impl<P: Start> Group<P> {
         if self.admission.closing || !self.again.is_empty() {
             return Err(Refused::Changing);
         }
-        self.propose_entry(&[entry::VALUE], value)
+        self.propose_entry(Some(entry::VALUE), value)
     }
 
-    fn propose_entry(&mut self, kind: &[u8], content: &[u8]) -> Result<(), Refused> {
+    fn propose_entry(&mut self, kind: Option<u8>, content: &[u8]) -> Result<(), Refused> {
         let epoch = self.current.as_mut().ok_or(Refused::Fenced)?;
         epoch.protocol.propose_tagged(kind, content).map_err(|refused| match refused {
             Refused::NotLeader { leader } => {

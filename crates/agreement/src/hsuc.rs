@@ -105,6 +105,8 @@ struct Out {
     to: HostSet,
     kind: Kind,
     instance: u64,
+    /// Greater only of acknowledgements, and of decisions without their value.
+    last: u64,
     round: u16,
 }
 
@@ -209,8 +211,16 @@ impl Hsuc {
     }
 
     fn send(&mut self, to: HostSet, kind: Kind, instance: u64, round: u16) {
-        if !to.is_empty() {
-            self.out.push_back(Out { to, kind, instance, round });
+        if to.is_empty() {
+            return;
+        }
+        let follows = |out: &&mut Out| {
+            let same = (out.to, out.kind, out.round) == (to, kind, round);
+            same && matches!(kind, Kind::Ack | Kind::Chosen) && out.last + 1 == instance
+        };
+        match self.out.back_mut().filter(follows) {
+            Some(out) => out.last = instance,
+            None => self.out.push_back(Out { to, kind, instance, last: instance, round }),
         }
     }
 
@@ -266,6 +276,20 @@ impl Hsuc {
         slot.decided = true;
         slot.fresh = true;
         self.send(others, Kind::Chosen, instance, me);
+    }
+
+    /// A member has acknowledged (line 18).
+    fn acked(&mut self, from: u16, instance: u64, round: u16) {
+        let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
+        self.note_told(from, instance.saturating_sub(window));
+        let position = self.position(instance);
+        let slot = &mut self.slots[position];
+        let same = slot.instance == instance || planted::is(Planted::MixesInstances);
+        let instance = slot.instance;
+        if same && round == self.me && slot.round == self.me {
+            slot.acks.insert(from);
+            self.decide(instance);
+        }
     }
 
     /// Acknowledges what is adopted and was not acknowledged yet, as far as the window reaches.
@@ -342,11 +366,11 @@ impl Hsuc {
 }
 
 impl Agreement for Hsuc {
-    fn propose_tagged(&mut self, tag: &[u8], value: &[u8]) -> Result<(), Refused> {
+    fn propose_tagged(&mut self, tag: Option<u8>, value: &[u8]) -> Result<(), Refused> {
         if !self.leads() {
             return Err(Refused::NotLeader { leader: self.leader() });
         }
-        let (len, max) = (tag.len() + value.len(), self.value_max - batch::PREFIX_LEN);
+        let (len, max) = (usize::from(tag.is_some()) + value.len(), self.value_max - batch::PREFIX_LEN);
         if len > max {
             return Err(Refused::TooLong { len, max });
         }
@@ -370,28 +394,25 @@ impl Agreement for Hsuc {
         if value.len() > self.value_max {
             return Err(MessageError::TooLong { len: value.len(), max: self.value_max });
         }
-        if instance == 0 || instance > self.delivered + 2 * self.window {
-            return Err(MessageError::Future { instance, delivered: self.delivered });
+        let last = message.last();
+        if instance == 0 || last > self.delivered + 2 * self.window {
+            return Err(MessageError::Future { instance: last, delivered: self.delivered });
         }
-        if self.closed && instance > self.delivered {
+        if last - instance >= self.slots.len() as u64 {
+            return Err(MessageError::Run { instance, last });
+        }
+        // What was told serves others still; and none of a run of which nothing is left.
+        let last = if self.closed { last.min(self.delivered) } else { last };
+        if instance > last {
             return Ok(());
         }
         match message {
             Message::Propose { .. } => self.adopt(from, instance, round, value)?,
-            Message::Ack { .. } => {
-                let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
-                self.note_told(from, instance.saturating_sub(window));
-                let position = self.position(instance);
-                let slot = &mut self.slots[position];
-                let same = slot.instance == instance || planted::is(Planted::MixesInstances);
-                let instance = slot.instance;
-                if same && round == self.me && slot.round == self.me {
-                    slot.acks.insert(from);
-                    self.decide(instance);
-                }
-            }
+            Message::Ack { .. } | Message::Acks { .. } => (instance..=last).for_each(|instance| self.acked(from, instance, round)),
             Message::Decide { .. } => self.learn(from, instance, round, Some(value)),
-            Message::Chosen { .. } => self.learn(from, instance, round, None),
+            Message::Chosen { .. } | Message::AllChosen { .. } => {
+                (instance..=last).for_each(|instance| self.learn(from, instance, round, None));
+            }
             Message::Told { .. } => self.note_told(from, instance),
             Message::Held { .. } | Message::Lacking { .. } => return Err(MessageError::NotOfProtocol),
         }
@@ -426,19 +447,21 @@ impl Agreement for Hsuc {
             self.lead();
         }
         loop {
-            let Out { to, kind, instance, round } = self.out.pop_front()?;
-            let position = self.position(instance);
-            let slot = &self.slots[position];
+            let Out { to, kind, instance, last, round } = self.out.pop_front()?;
             // Whoever has crashed since needs nothing; an instance that is stable by now is known to all.
             let to = to.and(self.correct);
-            if to.is_empty() || slot.instance != instance && kind != Kind::Told {
+            let first = (instance..=last).find(|instance| self.slot(*instance).is_some());
+            let Some(instance) = first.or(Some(instance).filter(|_| kind == Kind::Told)).filter(|_| !to.is_empty()) else {
                 continue;
-            }
+            };
+            let position = self.position(instance);
             let value: &[u8] = &self.slots[position].value;
             return Some((
                 to,
                 match kind {
                     Kind::Propose => Message::Propose { instance, round, value },
+                    Kind::Ack if last > instance => Message::Acks { instance, last, round },
+                    Kind::Chosen if last > instance => Message::AllChosen { instance, last, round },
                     Kind::Ack => Message::Ack { instance, round },
                     Kind::Decide => Message::Decide { instance, round, value },
                     Kind::Chosen => Message::Chosen { instance, round },

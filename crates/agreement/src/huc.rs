@@ -312,8 +312,8 @@ impl Huc {
 }
 
 impl Agreement for Huc {
-    fn propose_tagged(&mut self, tag: &[u8], value: &[u8]) -> Result<(), Refused> {
-        let (len, max) = (tag.len() + value.len(), self.share_max() - batch::PREFIX_LEN);
+    fn propose_tagged(&mut self, tag: Option<u8>, value: &[u8]) -> Result<(), Refused> {
+        let (len, max) = (usize::from(tag.is_some()) + value.len(), self.share_max() - batch::PREFIX_LEN);
         if len > max {
             return Err(Refused::TooLong { len, max });
         }
@@ -336,10 +336,12 @@ impl Agreement for Huc {
             Message::Propose { .. } | Message::Chosen { .. } | Message::Lacking { .. } => round == from,
             Message::Decide { .. } => lease || round == from,
             Message::Ack { .. } => round == self.me,
-            Message::Held { .. } | Message::Told { .. } => true,
+            Message::Held { .. } | Message::Told { .. } | Message::Acks { .. } | Message::AllChosen { .. } => true,
         };
         match *message {
-            Message::Told { .. } => return Err(MessageError::NotOfProtocol),
+            Message::Told { .. } | Message::Acks { .. } | Message::AllChosen { .. } => {
+                return Err(MessageError::NotOfProtocol);
+            }
             Message::Ack { .. } | Message::Chosen { .. } | Message::Held { .. } | Message::Lacking { .. } if !lease => {
                 return Err(MessageError::NotOfProtocol);
             }

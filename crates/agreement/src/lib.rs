@@ -78,14 +78,14 @@ pub trait Agreement {
     /// # Errors
     /// [`Refused`].
     fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
-        self.propose_tagged(&[], value)
+        self.propose_tagged(None, value)
     }
 
-    /// As [`Agreement::propose`], for a value with something before it, which need not be put together first.
+    /// As [`Agreement::propose`], for a value with a byte before it, which need not be put together first.
     ///
     /// # Errors
     /// [`Refused`], with the length of both.
-    fn propose_tagged(&mut self, tag: &[u8], value: &[u8]) -> Result<(), Refused>;
+    fn propose_tagged(&mut self, tag: Option<u8>, value: &[u8]) -> Result<(), Refused>;
 
     /// A message of another member has come.
     ///

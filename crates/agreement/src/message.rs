@@ -2,11 +2,12 @@
 //! Messages between members. Little-endian:
 //!
 //! ```text
-//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told, 5 chosen, 6 held, 7 held that asks, 8 lacking
+//!  0 u8  kind: 1 propose, 2 ack, 3 decide, 4 told, 5 chosen, 6 held, 7 held that asks, 8 lacking, 9 acks, 10 all chosen
 //!  1 u8  version, 1
 //!  2 u16 round: the member whose proposal it is; 0 in a told
 //!  4 u64 instance
-//! 12 u32 len, then len bytes: the value of a propose and a decide; a u64 in a held, the set of the dead; else none
+//! 12 u32 len, then len bytes: the value of a propose and a decide; a u64 in a held, the set of the dead, and in
+//!         an acks and an all chosen, the last instance; else none
 //! ```
 
 use fide_detector::HostSet;
@@ -22,10 +23,14 @@ pub enum Message<'a> {
     Propose { instance: u64, round: u16, value: &'a [u8] },
     /// "I have adopted yours" (line 17).
     Ack { instance: u64, round: u16 },
+    /// As many acks as there are instances from `instance` to `last`, which is greater.
+    Acks { instance: u64, last: u64, round: u16 },
     /// "All have" (line 21; Alg. 2, lines 6 and 16).
     Decide { instance: u64, round: u16, value: &'a [u8] },
     /// "All have": a decide for those who have acknowledged that round's proposal, and so have its value.
     Chosen { instance: u64, round: u16 },
+    /// As many chosens as there are instances from `instance` to `last`, which is greater.
+    AllChosen { instance: u64, last: u64, round: u16 },
     /// "I have told my user all up to this one": need not be sent again. Only where links lose messages.
     Told { instance: u64 },
     /// "Of that member, which is dead, I have all up to this one, and take nothing more of these": before the word of a crash
@@ -42,7 +47,7 @@ pub enum MessageError {
     Length { len: usize },
     #[error("version {version}; this program speaks {VERSION}")]
     Version { version: u8 },
-    #[error("kind {kind}; 1 (propose) to 8 (lacking) are known")]
+    #[error("kind {kind}; 1 (propose) to 10 (all chosen) are known")]
     Kind { kind: u8 },
     #[error("member {member} is none of this group; do all members have the same list?")]
     Stranger { member: u16 },
@@ -56,6 +61,8 @@ pub enum MessageError {
     AfterCrash { from: u16 },
     #[error("a message that this protocol does not have; do all members run the same?")]
     NotOfProtocol,
+    #[error("instances {instance} to {last}; the last has to be greater, and by less than there are places for")]
+    Run { instance: u64, last: u64 },
     #[error("a value of {len} bytes; the members' limit is {max}")]
     TooLong { len: usize, max: usize },
 }
@@ -66,11 +73,22 @@ impl<'a> Message<'a> {
         match *self {
             Self::Propose { instance, .. }
             | Self::Ack { instance, .. }
+            | Self::Acks { instance, .. }
+            | Self::AllChosen { instance, .. }
             | Self::Decide { instance, .. }
             | Self::Chosen { instance, .. }
             | Self::Held { instance, .. }
             | Self::Lacking { instance, .. }
             | Self::Told { instance } => instance,
+        }
+    }
+
+    /// The last of the instances that it is about.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        match *self {
+            Self::Acks { last, .. } | Self::AllChosen { last, .. } => last,
+            _ => self.instance(),
         }
     }
 
@@ -80,6 +98,8 @@ impl<'a> Message<'a> {
         match *self {
             Self::Propose { round, .. }
             | Self::Ack { round, .. }
+            | Self::Acks { round, .. }
+            | Self::AllChosen { round, .. }
             | Self::Decide { round, .. }
             | Self::Chosen { round, .. }
             | Self::Held { round, .. }
@@ -111,12 +131,14 @@ impl<'a> Message<'a> {
             Self::Held { asks: false, .. } => 6,
             Self::Held { .. } => 7,
             Self::Lacking { .. } => 8,
+            Self::Acks { .. } => 9,
+            Self::AllChosen { .. } => 10,
         };
-        let set;
+        let number;
         let rest = match self {
-            Self::Held { dead, .. } => {
-                set = dead.0.to_le_bytes();
-                &set[..]
+            Self::Held { dead: HostSet(rest), .. } | Self::Acks { last: rest, .. } | Self::AllChosen { last: rest, .. } => {
+                number = rest.to_le_bytes();
+                &number[..]
             }
             _ => self.value(),
         };
@@ -143,6 +165,8 @@ impl<'a> Message<'a> {
         if usize::try_from(len) != Ok(value.len()) {
             return Err(wrong);
         }
+        let number = || value.try_into().map(u64::from_le_bytes).map_err(|_| wrong);
+        let last = || number().and_then(|last| if last > instance { Ok(last) } else { Err(MessageError::Run { instance, last }) });
         match header[0] {
             1 => Ok(Self::Propose { instance, round, value }),
             2 | 4 | 5 | 8 if !value.is_empty() => Err(wrong),
@@ -152,10 +176,12 @@ impl<'a> Message<'a> {
             3 => Ok(Self::Decide { instance, round, value }),
             5 => Ok(Self::Chosen { instance, round }),
             6 | 7 => {
-                let dead = HostSet(u64::from_le_bytes(value.try_into().map_err(|_| wrong)?));
+                let dead = HostSet(number()?);
                 Ok(Self::Held { instance, round, dead, asks: header[0] == 7 })
             }
             8 => Ok(Self::Lacking { instance, round }),
+            9 => Ok(Self::Acks { instance, last: last()?, round }),
+            10 => Ok(Self::AllChosen { instance, last: last()?, round }),
             kind => Err(MessageError::Kind { kind }),
         }
     }
@@ -168,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(kind in 0..7, instance: u64, round: u16, dead: u64, asks: bool, value in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn what_is_written_is_read(kind in 0..9, instance in 0..u64::MAX, round: u16, dead: u64, asks: bool, value in prop::collection::vec(any::<u8>(), 0..100)) {
             let message = match kind {
                 0 => Message::Propose { instance, round, value: &value },
                 1 => Message::Ack { instance, round },
@@ -176,6 +202,8 @@ mod tests {
                 3 => Message::Chosen { instance, round },
                 4 => Message::Held { instance, round, dead: HostSet(dead), asks },
                 5 => Message::Lacking { instance, round },
+                6 => Message::Acks { instance, last: instance + 1, round },
+                7 => Message::AllChosen { instance, last: u64::MAX, round },
                 _ => Message::Decide { instance, round, value: &value },
             };
             let mut bytes = Vec::new();

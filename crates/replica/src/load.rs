@@ -17,6 +17,8 @@ pub(crate) const SECONDS_MAX: f64 = 600.0;
 const WARM_UP_FRACTION: u64 = 5;
 /// Values that go as one payload, at most, bytes: an instance names many of these.
 const BUNDLE_MAX: usize = 64 << 10;
+/// Values that are written at once.
+const VALUES: usize = 16;
 /// What is still outstanding at the end is waited for this long, ns.
 const DRAIN_NS: u64 = 1_000_000_000;
 
@@ -35,6 +37,8 @@ pub(crate) struct Load {
     clients: Vec<Client>,
     idle: Vec<u32>,
     value: Vec<u8>,
+    /// [`VALUES`] of these.
+    values: Vec<u8>,
     warm_ns: u64,
     end_ns: u64,
     decisions: u64,
@@ -63,13 +67,15 @@ impl Load {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most ten minutes")]
         let measured_ns = seconds.map_or(u64::MAX / 4, |seconds| (seconds * 1e9) as u64);
         let warm_ns = seconds.map_or(now, |_| now + measured_ns / WARM_UP_FRACTION);
+        let value: Vec<u8> = (0..value_bytes).map(|at| at as u8).collect();
         Ok(Self {
             name,
             run,
             seconds: seconds.unwrap_or(0.0),
             clients: vec![Client { count: 0, since_ns: now }; clients as usize],
             idle: (0..clients).collect(),
-            value: (0..value_bytes).map(|at| at as u8).collect(),
+            values: value.repeat(VALUES),
+            value,
             warm_ns,
             end_ns: warm_ns.saturating_add(measured_ns),
             decisions: 0,
@@ -103,16 +109,20 @@ impl Load {
         if now >= self.end_ns {
             return;
         }
-        let (run, clients, value) = (self.run, &mut self.clients, &mut self.value);
+        let Self { run, clients, idle, values, value, .. } = self;
         let mut taken = 0;
         member.propose_with(|propose| {
-            for id in &self.idle {
-                let client = &mut clients[*id as usize];
-                Value { run, add: Add { client: *id, count: client.count } }.write(value);
-                if propose(value).is_err() {
-                    break;
+            // Some are written before the first of them is read: a core waits for what it has only just written in pieces.
+            'all: for ids in idle.chunks(VALUES) {
+                for (id, bytes) in ids.iter().zip(values.chunks_mut(value.len())) {
+                    Value { run: *run, add: Add { client: *id, count: clients[*id as usize].count } }.write(bytes);
                 }
-                taken += 1;
+                for bytes in values.chunks(value.len()).take(ids.len()) {
+                    if propose(bytes).is_err() {
+                        break 'all;
+                    }
+                    taken += 1;
+                }
             }
         });
         self.idle.drain(..taken);

@@ -41,16 +41,17 @@ impl Value {
     }
 }
 
-/// Of what came before and the next value, as `bench/etcd-raft` has it. The words of a value do not wait for each other.
+/// Of what came before and the next value, as `bench/etcd-raft` has it: words of a value by twos, both halves of their product.
 fn hash(before: u64, value: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (mut sum, mut place) = (value.len() as u64, ODD);
-    let mut add = |word: u64| {
-        sum = sum.wrapping_add((word ^ place).wrapping_mul(ODD).rotate_left(29));
+    let mut add = |two: u128| {
+        let product = u128::from(two as u64 ^ place).wrapping_mul(u128::from((two >> 64) as u64 ^ place.rotate_left(32)));
+        sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
         place = place.wrapping_add(ODD);
     };
-    let (words, rest) = value.as_chunks::<8>();
-    words.iter().for_each(|word| add(u64::from_le_bytes(*word)));
+    let (twos, rest) = value.as_chunks();
+    twos.iter().for_each(|two| add(u128::from_le_bytes(*two)));
     rest.iter().for_each(|byte| add((*byte).into()));
     (before ^ sum).wrapping_mul(ODD).rotate_left(29)
 }

@@ -133,7 +133,7 @@ impl<P: Start> Group<P> {
         }
         let mut content = Vec::new();
         view.write(&mut content);
-        self.admission.closing = self.propose_entry(&[entry::VIEW], &content).is_ok();
+        self.admission.closing = self.propose_entry(Some(entry::VIEW), &content).is_ok();
     }
 
     /// The epoch has ended: the next one.

@@ -91,7 +91,7 @@ impl<P: Start> Group<P> {
         while !self.admission.closing
             && let Some(entry) = self.again.pop_front()
         {
-            if self.propose_entry(&[], &entry) == Err(Refused::Full) {
+            if self.propose_entry(None, &entry) == Err(Refused::Full) {
                 self.again.push_front(entry);
                 break;
             }

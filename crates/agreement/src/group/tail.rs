@@ -82,8 +82,17 @@ impl Tail {
     /// If the value is longer than 4 GiB.
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
+        let fits = self.chunks.back().is_some_and(|chunk| chunk.bytes.len() + value.len() <= CHUNK_LEN);
+        if !fits {
+            let fresh = self.spare.pop();
+            self.chunks.push_back(fresh.unwrap_or_else(|| Chunk { bytes: Vec::with_capacity(CHUNK_LEN), gone: 0 }));
+        }
+        let bytes = &mut self.chunks.back_mut().expect("one with room").bytes;
+        let at = bytes.len();
+        bytes.extend_from_slice(value);
         let (mut names, mut next) = (false, None);
-        for entry in entries_but_values(value) {
+        // Of the copy: to look for the next length in what is not in the cache costs more than to copy it first.
+        for entry in entries_but_values(&bytes[at..]) {
             match entry {
                 Entry::Value(_) => {}
                 Entry::Payload(identity) => {
@@ -95,13 +104,6 @@ impl Tail {
             }
         }
         self.weight = self.weight.saturating_add(written_len(value.len()));
-        let last = self.chunks.back().is_some_and(|chunk| chunk.bytes.len() + value.len() <= CHUNK_LEN);
-        if !last {
-            let fresh = self.spare.pop();
-            self.chunks.push_back(fresh.unwrap_or_else(|| Chunk { bytes: Vec::with_capacity(CHUNK_LEN), gone: 0 }));
-        }
-        let chunk = self.chunks.back_mut().expect("one with room");
-        chunk.bytes.extend_from_slice(value);
         self.values.push_back(Kept { len: u32::try_from(value.len()).expect("a value below 4 GiB"), names });
         while self.weight > self.weight_max || self.names.len() > NAMES_MAX {
             let Some(old) = self.values.pop_front() else {
