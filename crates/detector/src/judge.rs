@@ -6,7 +6,7 @@ use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
-use crate::{Role, Trust};
+use crate::Trust;
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {
@@ -89,8 +89,9 @@ impl Detector {
         let mut env = Env {
             now_ns,
             heartbeat_ns: self.config.heartbeat_ns,
-            timeout_ns: self.config.timeout_ns,
+            timeout_ns: self.longest_timeout_ns(),
             heard: HostSet::EMPTY,
+            fresh: HostSet::EMPTY,
             silent: HostSet::EMPTY,
             superseded: HostSet::EMPTY,
             free: HostSet::EMPTY,
@@ -99,7 +100,6 @@ impl Detector {
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
-            witness: self.config.members[usize::from(me) - 1].role == Role::Witness,
         };
         let lease = self.config.trust == Trust::Lease;
         let promise_ns = if lease { u64::from(self.promise_us()) * 1000 } else { 0 };
@@ -109,6 +109,9 @@ impl Detector {
             if peer.heard() && !silent && peer.state != PeerState::Dead {
                 if !peer.goodbye {
                     env.heard.insert(peer.id);
+                    if now_ns < peer.last_rx_ns.saturating_add(peer.timeout_ns) {
+                        env.fresh.insert(peer.id);
+                    }
                 }
                 env.others_hold_a_view |= !peer.view.is_none();
             }
@@ -137,6 +140,13 @@ impl Detector {
         env.incarnations = &incarnations;
         let outcome = self.agreement.step(&env);
         self.outcome(now_ns, outcome, me);
+    }
+
+    /// Within which whoever has died is silent to all, and whatever anybody has promised has run out.
+    fn longest_timeout_ns(&self) -> u64 {
+        let others = self.peers.iter().filter(|peer| peer.voter && peer.id != self.config.me);
+        let longest = others.map(|peer| peer.timeout_ns.max(u64::from(peer.promise_us) * 1000)).max();
+        longest.unwrap_or(0).max(self.config.timeout_ns)
     }
 
     pub(crate) fn outcome(&mut self, now_ns: u64, outcome: Outcome, by: u16) {

@@ -25,6 +25,7 @@
 //! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after [`Detector::new`].
 #![forbid(unsafe_code)]
 
+pub mod clique;
 pub mod config;
 pub mod detector;
 mod inbox;

@@ -13,8 +13,11 @@
 //! not acknowledged that member since. Where it still hears such a member, it stops acknowledging it (`condemned`), so
 //! that the promise does run out: a value that a crashed proposer left half accepted can always be finished.
 //!
-//! A **witness** also reports whom a member that hears it reports. Two members that hear it and not each other would both act else, and
-//! wait for each other for ever; with its word one of them is dropped. Of more than two none is: the witness and one are no majority.
+//! **Partial partitions.** Two members that do not hear each other, while others hear both, are not silent to a majority. Yet both would
+//! act, and wait for each other for ever. When that has lasted for [`PARTIAL_TIMEOUTS`], a majority of those who hear each other goes on
+//! without the rest ([`crate::clique`]): one of them proposes it, and the acceptors' rules are the same as ever. Whoever hears of a view
+//! tells which of its members it does not hear, and is let in once there is none. Who was put out so waits for [`BARRED_TIMEOUTS`]
+//! besides, as it may be the one that is not heard.
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
@@ -46,7 +49,7 @@
 //! both are there again.
 
 use crate::planted::{self, Planted};
-use crate::types::HostSet;
+use crate::{clique, types::HostSet};
 use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
 use serde::{Deserialize, Serialize};
 
@@ -54,15 +57,22 @@ use serde::{Deserialize, Serialize};
 pub const BACKOFF_HEARTBEATS: u64 = 6;
 /// Heartbeats after which a proposer tries again with a higher ballot (plus its id, so that two do not keep step).
 pub const RETRY_HEARTBEATS: u64 = 24;
+/// Timeouts for which a partial partition has to last: within the first of them whoever has died is silent to all.
+pub const PARTIAL_TIMEOUTS: u64 = 2;
+/// Timeouts for which nobody is let in who was put out for one.
+pub const BARRED_TIMEOUTS: u64 = 16;
 
 /// What the detector knows and the agreement needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Env<'a> {
     pub now_ns: u64,
     pub heartbeat_ns: u64,
+    /// The longest that is known of any voter.
     pub timeout_ns: u64,
     /// Voters whose present incarnation is heard and not silent.
     pub heard: HostSet,
+    /// Of these, those of whom something has come within a timeout: not who is only given the time that this host did not run.
+    pub fresh: HostSet,
     /// Members of the view (as that incarnation) that are silent, superseded or leaving.
     pub silent: HostSet,
     /// Members of the view superseded by a newer incarnation: they will not come back.
@@ -79,8 +89,6 @@ pub struct Env<'a> {
     pub idle: bool,
     /// Hearing anyone that holds a view keeps a voter without one from founding.
     pub others_hold_a_view: bool,
-    /// This host is a witness.
-    pub witness: bool,
 }
 
 /// What came of something.
@@ -144,6 +152,14 @@ pub struct Agreement {
     suspects: HostSet,
     condemned: HostSet,
     lost_since_ns: Option<u64>,
+    /// Members that do not hear all others and have to go, and since when this is so.
+    outside: (HostSet, u64),
+    /// The same once it has lasted.
+    put_out: HostSet,
+    /// Who was put out in the last view before this one, and when.
+    barred: (HostSet, u64),
+    /// Without a view: the newest that others have told of.
+    foreign: (ViewId, Membership),
     /// Without a view, and listened long enough to take part in founding one.
     ready: bool,
     /// Whose last report says more than a steady view: with none of them there is nothing to agree on.
@@ -169,6 +185,10 @@ impl Agreement {
             suspects: HostSet::EMPTY,
             condemned: HostSet::EMPTY,
             lost_since_ns: None,
+            outside: (HostSet::EMPTY, now_ns),
+            put_out: HostSet::EMPTY,
+            barred: (HostSet::EMPTY, now_ns),
+            foreign: (ViewId::NONE, Membership::EMPTY),
             ready: false,
             busy: HostSet::EMPTY,
             reports: vec![None; MAX_HOSTS].into_boxed_slice(),
@@ -193,6 +213,8 @@ impl Agreement {
         self.started_ns = now_ns;
         self.id = ViewId::NONE;
         self.members = Membership::EMPTY;
+        self.barred.0 = HostSet::EMPTY;
+        self.foreign = (ViewId::NONE, Membership::EMPTY);
         self.reports.fill(None);
         self.busy = HostSet::EMPTY;
         self.settle();
@@ -234,6 +256,7 @@ impl Agreement {
         self.suspects = HostSet::EMPTY;
         self.condemned = HostSet::EMPTY;
         self.lost_since_ns = None;
+        (self.outside.0, self.put_out) = (HostSet::EMPTY, HostSet::EMPTY);
         self.ready = false;
     }
 
@@ -260,6 +283,9 @@ impl Agreement {
             return self.install(repr.id, *members);
         }
         if !members.contains(self.me, self.incarnation) {
+            if repr.id >= self.foreign.0 {
+                self.foreign = (repr.id, *members);
+            }
             return if self.id.is_none() { Outcome::Nothing } else { Outcome::Excluded };
         }
         if self.id.is_none()
@@ -275,6 +301,10 @@ impl Agreement {
 
     fn install(&mut self, id: ViewId, members: Membership) -> Outcome {
         let before = self.members;
+        let put_out = self.put_out.minus(HostSet(members.hosts));
+        if !put_out.is_empty() {
+            self.barred = (put_out, self.outside.1);
+        }
         self.id = id;
         self.members = members;
         self.settle();
@@ -303,6 +333,7 @@ impl Agreement {
         if founding {
             let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns);
             self.ready = listened && !env.others_hold_a_view && !env.leaving;
+            self.suspects = if env.others_hold_a_view { self.unheard_of_the_view(env) } else { HostSet::EMPTY };
             if !self.ready {
                 return Outcome::Nothing;
             }
@@ -312,37 +343,65 @@ impl Agreement {
             self.suspects = HostSet::EMPTY;
             self.lost_since_ns = None;
             self.wanted_since_ns = None;
+            (self.outside.0, self.put_out) = (HostSet::EMPTY, HostSet::EMPTY);
             return Outcome::Nothing;
         }
         let mut suspects = env.silent;
         if env.leaving {
             suspects.insert(self.me);
         }
-        if env.witness && !founding {
-            suspects = HostSet(suspects.0 | self.sides_with(env).0);
-        }
         self.suspects = suspects;
         self.forget_the_gone(env);
+        let outside = if founding { HostSet::EMPTY } else { self.outside(env) };
+        if outside != self.outside.0 {
+            self.outside = (outside, env.now_ns);
+        }
+        let lasts = env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns);
+        self.put_out = if lasts { outside } else { HostSet::EMPTY };
         self.accept(env);
         self.propose(env);
         let outcome = self.count(env);
         if outcome == Outcome::Nothing { self.check_lost(env) } else { outcome }
     }
 
-    /// Whom a witness reports because others do: whom a member that it hears, and that hears it, reports; of two that report each other
-    /// the one with the higher id.
-    fn sides_with(&self, env: &Env<'_>) -> HostSet {
-        let me = HostSet(1 << (self.me - 1));
-        let reports = |id: u16| {
-            let report = self.electors().find(|(other, _)| *other == id && env.heard.contains(id));
-            let suspects = report.and_then(|(_, repr)| repr.acceptor).map_or(HostSet::EMPTY, |(_, s)| HostSet(s));
-            if suspects.and(me).is_empty() { suspects } else { HostSet::EMPTY }
+    /// A voter without a view, to those who have one: itself, and which of them it does not hear.
+    fn unheard_of_the_view(&self, env: &Env<'_>) -> HostSet {
+        let mut suspects = HostSet(self.foreign.1.hosts).minus(env.fresh);
+        if !self.foreign.0.is_none() {
+            suspects.insert(self.me);
+        }
+        suspects
+    }
+
+    /// Does this voter without a view hear all of these?
+    fn hears(&self, id: u16, incarnation: u32, members: HostSet) -> bool {
+        let report = self.reports[usize::from(id) - 1].filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
+        let lacks = report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(|s| s.contains(id));
+        lacks.is_some_and(|lacks| lacks.minus(HostSet::from_iter([id])).and(members).is_empty())
+    }
+
+    /// Members that a majority of the view reports.
+    fn reported(&self, env: &Env<'_>) -> HostSet {
+        let majority = self.members.len() / 2 + 1;
+        let by = |id: u16| {
+            let others = self.electors().filter(|(other, r)| {
+                (!env.silent.contains(*other) || env.left.contains(*other))
+                    && r.acceptor.is_some_and(|(_, s)| HostSet(s).contains(id))
+            });
+            others.count() + usize::from(self.suspects.contains(id))
         };
-        let members = HostSet(self.members.hosts).minus(me);
-        members
-            .iter()
-            .filter(|id| members.iter().any(|by| reports(by).contains(*id) && (by < *id || !reports(*id).contains(by))))
-            .collect()
+        HostSet(self.members.hosts).iter().filter(|id| by(*id) >= majority).collect()
+    }
+
+    /// Members that have to go so that all others, of which this host is one and which are a majority, hear each other.
+    fn outside(&self, env: &Env<'_>) -> HostSet {
+        let members = HostSet(self.members.hosts).minus(self.reported(env));
+        let reports = self.electors().filter(|(id, _)| env.heard.contains(*id));
+        let reports = reports.filter_map(|(id, repr)| Some((id, HostSet(repr.acceptor?.1))));
+        let gone = clique::outside(members, reports.chain([(self.me, env.silent)]));
+        let stay = members.minus(gone);
+        let enough = stay.len() > self.members.len() / 2 && stay.len() >= self.smallest();
+        if enough && stay.contains(self.me) { gone } else { HostSet::EMPTY }
     }
 
     /// A voter without a view that restarted has no part in what its earlier incarnation said.
@@ -384,31 +443,19 @@ impl Agreement {
         let mut next = self.members;
         if self.id.is_none() {
             next.insert(self.me, self.incarnation);
-            for (id, _) in self.electors().filter(|(id, r)| env.heard.contains(*id) && r.acceptor.is_some()) {
+            // Who reports somebody has heard of a view.
+            let founds = |r: &ViewRepr| r.acceptor.is_some_and(|(_, suspects)| suspects == 0);
+            for (id, _) in self.electors().filter(|(id, r)| env.heard.contains(*id) && founds(r)) {
                 next.insert(id, env.incarnations[usize::from(id) - 1]);
             }
             return next;
         }
-        let majority = self.members.len() / 2 + 1;
-        for (id, _) in self.members.iter() {
-            let support = self
-                .electors()
-                .filter(|(other, r)| {
-                    (!env.silent.contains(*other) || env.left.contains(*other))
-                        && r.acceptor.is_some_and(|(_, s)| HostSet(s).contains(id))
-                })
-                .count()
-                + usize::from(self.suspects.contains(id));
-            if support >= majority {
-                next.remove(id);
-            }
-        }
-        for id in self.voters.iter().filter(|id| env.heard.contains(*id)) {
+        self.reported(env).iter().chain(self.put_out.iter()).for_each(|id| next.remove(id));
+        let bars = env.now_ns < self.barred.1.saturating_add(BARRED_TIMEOUTS * env.timeout_ns);
+        let barred = if bars { self.barred.0 } else { HostSet::EMPTY };
+        for id in self.voters.minus(barred).iter().filter(|id| *id != self.me && env.heard.contains(*id)) {
             let incarnation = env.incarnations[usize::from(id) - 1];
-            let viewless =
-                self.reports[usize::from(id) - 1].is_some_and(|r| r.incarnation == incarnation && r.repr.id.is_none());
-            let present = next.incarnation(id);
-            if viewless && id != self.me && present.is_none() {
+            if next.incarnation(id).is_none() && self.hears(id, incarnation, HostSet(next.hosts)) {
                 next.insert(id, incarnation);
             }
         }
@@ -423,23 +470,28 @@ impl Agreement {
             .unwrap_or(0)
             .max(self.promised);
         let retry_ns = (RETRY_HEARTBEATS + 3 * u64::from(self.me)) * env.heartbeat_ns;
+        // Acceptors wait for their promises to run out, and begin anew with each ballot.
+        let patience_ns = |proposer: Proposer| retry_ns + if proposer.value.is_some() { env.timeout_ns } else { 0 };
         if let Some(proposer) = self.proposer
-            && (highest > proposer.ballot || env.now_ns >= proposer.since_ns.saturating_add(retry_ns))
+            && (highest > proposer.ballot || env.now_ns >= proposer.since_ns.saturating_add(patience_ns(proposer)))
         {
             self.proposer = None;
             self.wait_until_ns = env.now_ns.saturating_add(if highest > proposer.ballot { retry_ns } else { 0 });
         }
         let desired = self.desired(env);
-        let wanted =
-            highest > 0 || if self.id.is_none() { desired.len() >= self.quorum() } else { desired != self.members };
-        if !wanted {
+        let wants = if self.id.is_none() { desired.len() >= self.quorum() } else { desired != self.members };
+        if highest == 0 && !wants {
             self.wanted_since_ns = None;
             self.proposer = None;
             return;
         }
         let since = *self.wanted_since_ns.get_or_insert(env.now_ns);
         let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
-        let due = since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns).max(self.wait_until_ns);
+        // What another has begun takes as long as promises do to run out, and none but who wants the same may hurry.
+        let owner = (highest & 0xff) as u16;
+        let begun = highest > 0 && owner != self.me && (!wants || env.heard.contains(owner));
+        let patience_ns = if begun { 2 * env.timeout_ns + retry_ns } else { 0 };
+        let due = since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns + patience_ns).max(self.wait_until_ns);
         if self.proposer.is_none() && env.now_ns >= due && !env.leaving {
             let Some(round) = (highest >> 8).checked_add(1).filter(|r| *r < 1 << 24) else { return };
             let ballot = round << 8 | u32::from(self.me);

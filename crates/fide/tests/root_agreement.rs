@@ -178,6 +178,35 @@ fn cut_off(protocol: Protocol) {
     world.agree();
 }
 
+/// Two of three hosts do not hear each other, and the third hears both: one of them stops, and is back when it hears all.
+#[test]
+fn root_hosts_that_do_not_hear_each_other_do_not_hold_up_a_group() {
+    let Some(mut world) = world(3, Protocol::Hsuc) else { return };
+    world.add(1);
+    world.bed.separate(&[1, 3]).unwrap();
+    // Both act until it is agreed that one stops; what the leader is asked meanwhile waits for that.
+    world.add(1);
+    assert_eq!(world.counter, 16);
+    let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
+    assert_eq!(status(&world.agents, 1)["fenced"], false);
+    assert_eq!(status(&world.agents, 3)["fenced"], true);
+    retry_until("the replica of h3 has ended", LIMIT, || {
+        let log = log(&world.agents, 3);
+        if log.contains("the group goes on without this host") { Ok(()) } else { Err(log) }
+    })
+    .unwrap();
+    world.replicas.nodes.retain(|node| node.host != 3);
+    world.bed.reunite(&[1, 3]).unwrap();
+    let hosts = world.bed.hosts().to_vec();
+    retry_until("it may act", LIMIT, || {
+        if status(&world.agents, 3)["fenced"] == false { Ok(()) } else { Err(status(&world.agents, 3).to_string()) }
+    })
+    .unwrap();
+    world.replicas.add(&hosts[2], &hosts, &world.agents).unwrap();
+    world.wait("it is back", |host, told| (host == 3 && matches!(told, Told::Ready { .. })).then_some(()));
+    world.agree();
+}
+
 /// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
 #[test]
 fn root_a_witness_says_who_goes_on_and_remembers_it() {

@@ -228,6 +228,31 @@ impl Testbed {
         self.set_link(host, plane, "up")
     }
 
+    /// These hosts do not hear each other any more, on no plane; the others hear them, and they the others.
+    ///
+    /// # Errors
+    /// [`Error::Tool`] with what iproute2 said.
+    pub fn separate(&self, hosts: &[usize]) -> Result<()> {
+        self.set_isolated(hosts, "on")
+    }
+
+    /// Undoes [`Testbed::separate`].
+    ///
+    /// # Errors
+    /// [`Error::Tool`] with what iproute2 said.
+    pub fn reunite(&self, hosts: &[usize]) -> Result<()> {
+        self.set_isolated(hosts, "off")
+    }
+
+    fn set_isolated(&self, hosts: &[usize], isolated: &str) -> Result<()> {
+        for switch in &self.switches {
+            let lines: String =
+                hosts.iter().map(|host| format!("link set dev {} isolated {isolated}\n", self.host(*host).name())).collect();
+            batch("bridge", &["-n", &switch.namespace, "-batch", "-"], &lines)?;
+        }
+        Ok(())
+    }
+
     fn set_link(&self, host: usize, plane: usize, state: &str) -> Result<()> {
         let (port, switch) = (self.host(host).name(), self.switch(plane)?);
         let args = ["-n", &switch.namespace, "link", "set", port, state];

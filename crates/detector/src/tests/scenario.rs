@@ -7,7 +7,7 @@
 //! net [latency=50us] [jitter=0us] [loss=0] [dup=0]      (loss and dup per mille)
 //! recall h3                                             (a witness that has crashed)
 //! advance 10ms | start h1 | crash h1 | restart h1 | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
-//! cut h1 [h2] [plane 0] | heal
+//! cut h1 [h2] [plane 0] | deafen h1 h3 | heal           (deafen: h1 does not hear h3)
 //! join h1 NAME | exit h1 NAME CODE | kill h1 NAME SIGNAL | quit h1 NAME | stall h1 NAME | recover h1 NAME
 //! piggyback h1 NAME SIZE [xCOUNT] | monitor h1 NAME@h2 [pbsize=N] [timeout=5ms] | timeout h1 h2 8ms
 //! show h1                                               (what it knows)
@@ -95,6 +95,7 @@ fn command(world: &mut World, line: &str) {
         "pause" => world.nodes[node].paused_until_ns = world.now_ns + span(words[2]),
         "stay" => world.auto_restart = false,
         "heal" => world.cuts.clear(),
+        "deafen" => world.cuts.extend((0..2).map(|plane| (host(words[2]), node, plane))),
         "cut" => {
             let only = line.split_once("plane ").map(|(_, p)| p.trim().parse::<u8>().unwrap());
             let other = words.get(2).filter(|w| w.starts_with('h')).map(|w| host(w));
