@@ -139,7 +139,8 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     if is_witness != options.witness {
         return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
     }
-    let mut votes = if is_witness { Some(Votes::open(&config.state_dir)?) } else { None };
+    let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
+    let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
     let keys = Keys::from(key::load(&config.key_file)?);
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
