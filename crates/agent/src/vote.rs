@@ -137,7 +137,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         open(dir.path(), &["a", "b", "w"]).expect("none yet").store(&vote(7, 256)).expect("stored");
         let why = open(dir.path(), &["b", "a", "w"]).expect_err("their places have changed").to_string();
-        assert!(why.contains("among a, b, w") && why.contains("has b, a, w") && why.contains("remove the file"), "{why}");
+        assert!(
+            why.contains("among a, b, w") && why.contains("has b, a, w") && why.contains("remove the file"),
+            "{why}"
+        );
         assert!(open(dir.path(), &["a", "b", "c", "w"]).is_err());
         assert!(open(dir.path(), &["a", "b", "w"]).is_ok());
     }

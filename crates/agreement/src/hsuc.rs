@@ -408,7 +408,9 @@ impl Agreement for Hsuc {
         }
         match message {
             Message::Propose { .. } => self.adopt(from, instance, round, value)?,
-            Message::Ack { .. } | Message::Acks { .. } => (instance..=last).for_each(|instance| self.acked(from, instance, round)),
+            Message::Ack { .. } | Message::Acks { .. } => {
+                (instance..=last).for_each(|instance| self.acked(from, instance, round))
+            }
             Message::Decide { .. } => self.learn(from, instance, round, Some(value)),
             Message::Chosen { .. } | Message::AllChosen { .. } => {
                 (instance..=last).for_each(|instance| self.learn(from, instance, round, None));
@@ -451,7 +453,8 @@ impl Agreement for Hsuc {
             // Whoever has crashed since needs nothing; an instance that is stable by now is known to all.
             let to = to.and(self.correct);
             let first = (instance..=last).find(|instance| self.slot(*instance).is_some());
-            let Some(instance) = first.or(Some(instance).filter(|_| kind == Kind::Told)).filter(|_| !to.is_empty()) else {
+            let Some(instance) = first.or(Some(instance).filter(|_| kind == Kind::Told)).filter(|_| !to.is_empty())
+            else {
                 continue;
             };
             let position = self.position(instance);

@@ -136,7 +136,9 @@ impl<'a> Message<'a> {
         };
         let number;
         let rest = match self {
-            Self::Held { dead: HostSet(rest), .. } | Self::Acks { last: rest, .. } | Self::AllChosen { last: rest, .. } => {
+            Self::Held { dead: HostSet(rest), .. }
+            | Self::Acks { last: rest, .. }
+            | Self::AllChosen { last: rest, .. } => {
                 number = rest.to_le_bytes();
                 &number[..]
             }
@@ -166,7 +168,9 @@ impl<'a> Message<'a> {
             return Err(wrong);
         }
         let number = || value.try_into().map(u64::from_le_bytes).map_err(|_| wrong);
-        let last = || number().and_then(|last| if last > instance { Ok(last) } else { Err(MessageError::Run { instance, last }) });
+        let last = || {
+            number().and_then(|last| if last > instance { Ok(last) } else { Err(MessageError::Run { instance, last }) })
+        };
         match header[0] {
             1 => Ok(Self::Propose { instance, round, value }),
             2 | 4 | 5 | 8 if !value.is_empty() => Err(wrong),

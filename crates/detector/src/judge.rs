@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who is up, who is dead, and what is told of it.
 
+use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
-use crate::Trust;
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {

@@ -376,7 +376,8 @@ impl Agreement {
     /// Does this voter without a view hear all of these?
     fn hears(&self, id: u16, incarnation: u32, members: HostSet) -> bool {
         let report = self.reports[usize::from(id) - 1].filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
-        let lacks = report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(|s| s.contains(id));
+        let lacks =
+            report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(|s| s.contains(id));
         lacks.is_some_and(|lacks| lacks.minus(HostSet::from_iter([id])).and(members).is_empty())
     }
 
@@ -491,7 +492,8 @@ impl Agreement {
         let owner = (highest & 0xff) as u16;
         let begun = highest > 0 && owner != self.me && (!wants || env.heard.contains(owner));
         let patience_ns = if begun { 2 * env.timeout_ns + retry_ns } else { 0 };
-        let due = since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns + patience_ns).max(self.wait_until_ns);
+        let due =
+            since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns + patience_ns).max(self.wait_until_ns);
         if self.proposer.is_none() && env.now_ns >= due && !env.leaving {
             let Some(round) = (highest >> 8).checked_add(1).filter(|r| *r < 1 << 24) else { return };
             let ballot = round << 8 | u32::from(self.me);

@@ -46,7 +46,8 @@ fn hash(before: u64, value: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (mut sum, mut place) = (value.len() as u64, ODD);
     let mut add = |two: u128| {
-        let product = u128::from(two as u64 ^ place).wrapping_mul(u128::from((two >> 64) as u64 ^ place.rotate_left(32)));
+        let product =
+            u128::from(two as u64 ^ place).wrapping_mul(u128::from((two >> 64) as u64 ^ place.rotate_left(32)));
         sum = sum.wrapping_add(product as u64 ^ (product >> 64) as u64);
         place = place.wrapping_add(ODD);
     };

@@ -246,8 +246,10 @@ impl Testbed {
 
     fn set_isolated(&self, hosts: &[usize], isolated: &str) -> Result<()> {
         for switch in &self.switches {
-            let lines: String =
-                hosts.iter().map(|host| format!("link set dev {} isolated {isolated}\n", self.host(*host).name())).collect();
+            let lines: String = hosts
+                .iter()
+                .map(|host| format!("link set dev {} isolated {isolated}\n", self.host(*host).name()))
+                .collect();
             batch("bridge", &["-n", &switch.namespace, "-batch", "-"], &lines)?;
         }
         Ok(())

@@ -109,8 +109,10 @@ pub enum What {
     Split {
         side: u64,
     },
-    /// All links between members of the group: they hear the witness only.
-    Divide,
+    /// All links between some hosts, as a set; the others hear them.
+    Divide {
+        among: u64,
+    },
     Heal,
 }
 
@@ -135,7 +137,7 @@ impl fmt::Display for Fault {
             What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
             What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
             What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
-            What::Divide => write!(f, "the members are cut from each other"),
+            What::Divide { among } => write!(f, "the hosts of {among:#b} are cut from each other"),
             What::Heal => write!(f, "all links are mended"),
         }
     }
@@ -211,6 +213,8 @@ impl Plan {
             policy == Policy::Majority && hosts > 2 && random.random_range(0..if hosts == 3 { 2 } else { 6 }) == 0;
         if plan.witness {
             plan.divide(&mut random);
+        } else if policy == Policy::Majority && hosts > 2 && random.random_range(0..3) == 0 {
+            plan.part(&mut random);
         }
         plan
     }
@@ -224,18 +228,19 @@ impl Plan {
     /// Members hear nobody but the witness, so that it decides who goes on; whoever does is cut off, and the witness ends and starts
     /// again: it must not help another now.
     fn divide(&mut self, random: &mut ChaCha8Rng) {
-        let witness = self.hosts;
+        let (witness, among) = (self.hosts, self.group().0);
         for _ in 0..random.random_range(0..4) {
             let mut at_ns = random.random_range(0..FAULTS_NS / 2);
             let mut then = |after_ns: u64, what: What| {
                 at_ns += after_ns;
                 self.faults.push(Fault { at_ns, what });
             };
-            then(0, What::Divide);
+            then(0, What::Divide { among });
             // The one that goes on, mostly.
             let host = random.random_range(1..witness).min(random.random_range(1..witness));
             let (ends, cut_off) = (random.random_range(0..4) > 0, random.random_range(0..4) > 0);
-            let granted_ns = self.timeout_ns + random.random_range(0..3 * self.timeout_ns);
+            // They fall silent, that lasts, and what they were promised runs out.
+            let granted_ns = 3 * self.timeout_ns + random.random_range(0..3 * self.timeout_ns);
             if cut_off {
                 then(granted_ns, What::Isolate { host, plane: 0 });
                 then(0, What::Isolate { host, plane: 1 });
@@ -246,6 +251,25 @@ impl Plan {
                 then(random.random_range(0..2 * MS), What::Start { host: witness });
             }
             then(random.random_range(0..8 * self.timeout_ns), What::Heal);
+        }
+        self.faults.sort_by_key(|fault| fault.at_ns);
+    }
+
+    /// Two hosts hear all others and not each other, sometimes for so long that one of them has to go; meanwhile another may end.
+    fn part(&mut self, random: &mut ChaCha8Rng) {
+        for _ in 0..random.random_range(1..4) {
+            let at_ns = random.random_range(0..FAULTS_NS);
+            let one = random.random_range(1..=self.hosts);
+            let other = 1 + (one + random.random_range(0..self.hosts - 1)) % self.hosts;
+            let among = HostSet::from_iter([one, other]).0;
+            let until_ns = (at_ns + random.random_range(2..20) * self.timeout_ns).min(FAULTS_NS - 1);
+            self.faults.push(Fault { at_ns, what: What::Divide { among } });
+            if random.random_range(0..3) == 0 {
+                let host = random.random_range(1..=self.hosts);
+                let at_ns = random.random_range(at_ns..=until_ns);
+                self.faults.push(Fault { at_ns, what: What::Crash { host } });
+            }
+            self.faults.push(Fault { at_ns: until_ns, what: What::Heal });
         }
         self.faults.sort_by_key(|fault| fault.at_ns);
     }

@@ -11,8 +11,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, fmt};
 
-use fide_agreement::{Entry, HostSet, Standing, group::entries};
-use fide_detector::{Event as Told, Verdict};
+use fide_agreement::{Entry, HostSet, Member, Standing, View, group::entries};
+use fide_detector::{Event as Told, Policy, Verdict};
 use fide_wire::PAYLOAD_MAX;
 use rand::RngExt;
 
@@ -479,10 +479,10 @@ impl<'p, P: Protocol> World<'p, P> {
                     }
                 }
             }
-            What::Divide => {
-                let members = self.plan.group();
-                for from in members.iter() {
-                    for to in members.iter().filter(|to| *to != from) {
+            What::Divide { among } => {
+                let among = HostSet(among);
+                for from in among.iter() {
+                    for to in among.iter().filter(|to| *to != from) {
                         self.network.cut(from, to, 0);
                         self.network.cut(from, to, 1);
                     }
@@ -566,19 +566,40 @@ impl<'p, P: Protocol> World<'p, P> {
         }
     }
 
+    /// Under policy `network` each host judges by what it hears itself. Of who died before this one ever heard it only others could
+    /// tell, and they are gone too: nobody knows better than to wait.
+    fn waits_for_the_unheard(&self, host: &Host<P>) -> bool {
+        let (Some(group), Some(detector)) = (&host.group, &host.detector) else { return false };
+        let members = group.view().map_or(&[][..], View::members);
+        let runs = |member: &Member| {
+            let host = self.hosts.iter().find(|host| host.id == member.host);
+            host.is_some_and(|host| host.detector.is_some() && host.incarnation == member.incarnation)
+        };
+        let heard = |member: &Member| {
+            member.host == host.id
+                || detector.peer(member.host).is_some_and(|peer| peer.incarnation >= member.incarnation)
+        };
+        let all_gone = members.iter().all(|member| member.host == host.id || !runs(member));
+        self.plan.policy == Policy::Network && all_gone && members.iter().any(|member| !heard(member))
+    }
+
     fn end(&mut self) -> Result<Stats, Violation> {
         let runs = |host: &&Host<P>| host.detector.is_some() && host.standing() != Some(Standing::Left);
         let acts = |host: &Host<P>| host.standing() == Some(Standing::Member) && host.lease(self.now_ns).holds();
         let running: Vec<&Host<P>> = self.members().filter(runs).collect();
         let acting: Vec<&Host<P>> = running.iter().copied().filter(|host| acts(host)).collect();
         let settled: Vec<_> = acting.iter().map(|host| (host.id, host.incarnation, host.state.position)).collect();
-        self.log.settled(&settled)?;
+        let bereft = acting.iter().any(|host| self.waits_for_the_unheard(host));
+        if !bereft {
+            self.log.settled(&settled)?;
+        }
         if !acting.is_empty() && acting.len() < running.len() {
             let out: Vec<_> =
                 running.iter().filter(|host| !acts(host)).map(|host| (host.id, host.standing())).collect();
             return violated("termination", format!("while others act, these do not: {out:?}"));
         }
         self.stats.acting_at_the_end = acting.len() as u64;
+        self.stats.bereft = bereft.into();
         self.stats.views = self.views.agreed() - 1;
         self.stats.simulated_ns = self.now_ns;
         Ok(self.stats)

@@ -44,6 +44,8 @@ stats! {
     transfers,
     /// Members that acted at the end.
     acting_at_the_end,
+    /// Runs that ended with a member that waits for one of whose death nobody is left to tell.
+    bereft,
     /// True time that passed.
     simulated_ns,
 }
