@@ -15,8 +15,7 @@ pub enum Role {
     Voter,
     /// Watches and is watched, never counts.
     Observer,
-    /// A voter that nobody's work depends on, and that two others trust to say which of them goes on: where they hear the
-    /// witness and not each other, it sides with one ([`crate::view`]).
+    /// A voter that nobody's work depends on, and that remembers what it has voted ([`crate::view::Vote`]): the third of two.
     Witness,
 }
 
