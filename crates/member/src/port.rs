@@ -242,3 +242,60 @@ impl std::fmt::Debug for Port {
         f.debug_struct("Port").field("planes", &self.planes.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{DATAGRAM_MAX, Opener, Sender};
+    use fide_wire::Key;
+    use std::time::{Duration, Instant};
+
+    const KEY: Key = Key([7; 16]);
+
+    /// The datagrams that come to a port, until there are so many, sorted.
+    fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+        let (mut opener, mut all, begun) = (Opener::new(KEY), Vec::new(), Instant::now());
+        while all.len() < count && begun.elapsed() < Duration::from_secs(10) {
+            port.receive(|packet| all.extend(opener.open(packet).expect("sealed").datagrams.map(<[u8]>::to_vec)));
+        }
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn what_is_for_all_is_sealed_once_and_reaches_each_besides_its_own() {
+        let free = UdpSocket::bind("127.0.71.1:0").and_then(|socket| socket.local_addr()).expect("loopback").port();
+        let addresses: Vec<Vec<Ipv4Addr>> = (1..=4).map(|host| vec![Ipv4Addr::new(127, 0, 71, host)]).collect();
+        let mut ports: Vec<Port> = (1..=4).map(|me| Port::open(me, &addresses, free).expect("a port")).collect();
+        let mut sealer = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
+        let set = |hosts: &[u16]| hosts.iter().copied().collect::<HostSet>();
+        let plane = |_| 0;
+        let (all, own) = (vec![1; 100], vec![2; 100]);
+        // More than a packet for all, a few packets for others, and one that only asks.
+        for at in 0..20 {
+            ports[0].push(set(&[2, 3]), &all, &mut sealer, &plane);
+            if at == 7 {
+                ports[0].push(set(&[3]), &own, &mut sealer, &plane);
+                ports[0].push(set(&[3, 4]), &[3; DATAGRAM_MAX], &mut sealer, &plane);
+            }
+        }
+        ports[0].begin(2, &mut sealer, true);
+        ports[0].flush(&sealer, &plane);
+        assert_eq!(
+            (ports[0].sent, ports[0].lost),
+            (5, 0),
+            "to each of 2 and 3 what is for both, to each of all its own"
+        );
+        let twenty = || vec![all.clone(); 20];
+        assert_eq!(received(&mut ports[1], 20), twenty());
+        assert_eq!(received(&mut ports[2], 22), [twenty(), vec![own, vec![3; DATAGRAM_MAX]]].concat());
+        assert_eq!(received(&mut ports[3], 1), [vec![3; DATAGRAM_MAX]]);
+        // The next time it may be for others.
+        ports[0].push(set(&[3, 4]), &all, &mut sealer, &plane);
+        ports[0].flush(&sealer, &plane);
+        assert_eq!(ports[0].sent, 7);
+        for port in [2, 3] {
+            assert_eq!(received(&mut ports[port], 1), [all.clone()]);
+        }
+    }
+}
