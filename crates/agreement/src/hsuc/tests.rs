@@ -248,3 +248,38 @@ fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() 
     assert!(member.poll_decision().is_some());
     assert!(member.speaks_for_all());
 }
+
+#[test]
+fn what_follows_each_other_goes_as_one_message() {
+    let mut member = Hsuc::new(&setting(8), 2, HostSet::first(2)).unwrap();
+    let mut leader = Hsuc::new(&setting(8), 1, HostSet::first(2)).unwrap();
+    for value in [b"a", b"b", b"c", b"d"] {
+        leader.propose(value).unwrap();
+        leader.lead();
+    }
+    let proposed = sent(&mut leader);
+    // The third is on its way still.
+    for at in [0, 1, 3] {
+        member.receive(1, &Message::read(&proposed[at].1).unwrap()).unwrap();
+    }
+    let read = |sent: &[(HostSet, Vec<u8>)]| -> Vec<String> {
+        sent.iter().map(|(_, bytes)| format!("{:?}", Message::read(bytes).unwrap())).collect()
+    };
+    let acked = sent(&mut member);
+    assert_eq!(read(&acked), ["Acks { instance: 1, last: 2, round: 1 }", "Ack { instance: 4, round: 1 }"]);
+    acked.iter().for_each(|(_, bytes)| leader.receive(2, &Message::read(bytes).unwrap()).unwrap());
+    let chosen = sent(&mut leader);
+    assert_eq!(read(&chosen), ["AllChosen { instance: 1, last: 2, round: 1 }", "Chosen { instance: 4, round: 1 }"]);
+    chosen.iter().for_each(|(_, bytes)| member.receive(1, &Message::read(bytes).unwrap()).unwrap());
+    let told = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|told| told.instance)).count();
+    assert_eq!((told(&mut leader), told(&mut member)), (2, 2));
+    // No more at once than there are places, and none of them beyond reach.
+    let before = leader.clone();
+    let mut refused = |instance, last| leader.receive(2, &Message::Acks { instance, last, round: 1 }).unwrap_err();
+    assert_eq!(refused(1, 19), MessageError::Future { instance: 19, delivered: 2 });
+    assert_eq!(refused(0, 2), MessageError::Future { instance: 2, delivered: 2 });
+    let mut later = Hsuc { delivered: 100, ..before.clone() };
+    let wide = later.receive(2, &Message::Acks { instance: 90, last: 114, round: 1 });
+    assert_eq!(wide, Err(MessageError::Run { instance: 90, last: 114 }));
+    assert_eq!(leader, before);
+}
