@@ -441,6 +441,10 @@ impl<'p, P: Protocol> World<'p, P> {
                 let host = &mut self.hosts[usize::from(host) - 1];
                 host.paused_until_ns = host.paused_until_ns.max(self.now_ns + for_ns);
             }
+            // It says no goodbye: it comes back as the one that it was.
+            What::Leave { host } if self.hosts[usize::from(host) - 1].is_witness(self.plan) => {
+                self.crash(usize::from(host) - 1);
+            }
             What::Leave { host } => {
                 let now_ns = self.now_ns;
                 let host = &mut self.hosts[usize::from(host) - 1];
