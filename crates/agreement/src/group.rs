@@ -272,6 +272,12 @@ impl<P: Start> Group<P> {
         self.standing == Standing::Member && self.current.as_ref().is_some_and(|epoch| epoch.others().is_empty())
     }
 
+    /// Other members of the present view that are not known to have crashed: without their word nothing is decided.
+    #[must_use]
+    pub fn others(&self) -> HostSet {
+        self.current.as_ref().map_or(HostSet::EMPTY, |epoch| epoch.view.hosts_of(epoch.others()))
+    }
+
     /// The protocol of the present view, to look at.
     #[must_use]
     pub fn protocol(&self) -> Option<&P> {

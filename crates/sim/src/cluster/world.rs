@@ -11,8 +11,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, fmt};
 
-use fide_agreement::{Entry, HostSet, Member, Standing, View, group::entries};
-use fide_detector::{Event as Told, Policy, Verdict};
+use fide_agreement::{Entry, HostSet, Standing, group::entries};
+use fide_detector::{Event as Told, PeerState, Policy, Verdict};
 use fide_wire::PAYLOAD_MAX;
 use rand::RngExt;
 
@@ -570,21 +570,22 @@ impl<'p, P: Protocol> World<'p, P> {
         }
     }
 
-    /// Under policy `network` each host judges by what it hears itself. Of who died before this one ever heard it only others could
-    /// tell, and they are gone too: nobody knows better than to wait.
-    fn waits_for_the_unheard(&self, host: &Host<P>) -> bool {
+    /// Under policy `network` each host judges alone, and only who was up. A member that died before it was so here is not judged
+    /// here; where all who could tell of it are gone too, nobody knows better than to wait.
+    fn waits_for_the_unknown(&self, host: &Host<P>) -> bool {
         let (Some(group), Some(detector)) = (&host.group, &host.detector) else { return false };
-        let members = group.view().map_or(&[][..], View::members);
-        let runs = |member: &Member| {
-            let host = self.hosts.iter().find(|host| host.id == member.host);
-            host.is_some_and(|host| host.detector.is_some() && host.incarnation == member.incarnation)
+        let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
+        let runs = |id: u16| {
+            let other = self.hosts.iter().find(|other| other.id == id);
+            other.is_some_and(|other| other.detector.is_some() && Some(other.incarnation) == incarnation(id))
         };
-        let heard = |member: &Member| {
-            member.host == host.id
-                || detector.peer(member.host).is_some_and(|peer| peer.incarnation >= member.incarnation)
+        let unknown = |id: u16| {
+            detector
+                .peer(id)
+                .is_none_or(|peer| Some(peer.incarnation) != incarnation(id) || peer.state == PeerState::Unknown)
         };
-        let all_gone = members.iter().all(|member| member.host == host.id || !runs(member));
-        self.plan.policy == Policy::Network && all_gone && members.iter().any(|member| !heard(member))
+        let others = group.others();
+        self.plan.policy == Policy::Network && !others.is_empty() && others.iter().all(|id| !runs(id) && unknown(id))
     }
 
     fn end(&mut self) -> Result<Stats, Violation> {
@@ -593,11 +594,11 @@ impl<'p, P: Protocol> World<'p, P> {
         let running: Vec<&Host<P>> = self.members().filter(runs).collect();
         let acting: Vec<&Host<P>> = running.iter().copied().filter(|host| acts(host)).collect();
         let settled: Vec<_> = acting.iter().map(|host| (host.id, host.incarnation, host.state.position)).collect();
-        let bereft = acting.iter().any(|host| self.waits_for_the_unheard(host));
+        let bereft = acting.iter().any(|host| self.waits_for_the_unknown(host));
         if !bereft {
             self.log.settled(&settled)?;
         }
-        if !acting.is_empty() && acting.len() < running.len() {
+        if !bereft && !acting.is_empty() && acting.len() < running.len() {
             let out: Vec<_> =
                 running.iter().filter(|host| !acts(host)).map(|host| (host.id, host.standing())).collect();
             return violated("termination", format!("while others act, these do not: {out:?}"));
