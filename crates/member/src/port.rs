@@ -295,7 +295,7 @@ mod tests {
         ports[0].flush(&sealer, &plane);
         assert_eq!(ports[0].sent, 7);
         for port in [2, 3] {
-            assert_eq!(received(&mut ports[port], 1), [all.clone()]);
+            assert_eq!(received(&mut ports[port], 1), std::slice::from_ref(&all));
         }
     }
 }
