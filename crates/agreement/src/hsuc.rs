@@ -214,13 +214,16 @@ impl Hsuc {
         if to.is_empty() {
             return;
         }
-        let follows = |out: &&mut Out| {
+        let follows = |out: &Out| {
             let same = (out.to, out.kind, out.round) == (to, kind, round);
             same && matches!(kind, Kind::Ack | Kind::Chosen) && out.last + 1 == instance
         };
-        match self.out.back_mut().filter(follows) {
-            Some(out) => out.last = instance,
-            None => self.out.push_back(Out { to, kind, instance, last: instance, round }),
+        let new = Out { to, kind, instance, last: instance, round };
+        match self.out.back_mut() {
+            Some(out) if follows(out) => out.last = instance,
+            // A run of decisions that come again is answered once.
+            Some(out) if kind == Kind::Told && *out == new => {}
+            _ => self.out.push_back(new),
         }
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who is up, who is dead, and what is told of it.
 
-use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
+use crate::{Role, Trust};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {
@@ -100,6 +100,12 @@ impl Detector {
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
+            witness: self
+                .config
+                .members
+                .iter()
+                .find(|member| member.role == Role::Witness)
+                .map_or(0, |member| member.id),
         };
         let lease = self.config.trust == Trust::Lease;
         let promise_ns = if lease { u64::from(self.promise_us()) * 1000 } else { 0 };
@@ -142,7 +148,7 @@ impl Detector {
         self.outcome(now_ns, outcome, me);
     }
 
-    /// Within which whoever has died is silent to all, and whatever anybody has promised has run out.
+    /// Within which whoever has died is silent here, and what others have promised has run out (each promises its shortest).
     fn longest_timeout_ns(&self) -> u64 {
         let others = self.peers.iter().filter(|peer| peer.voter && peer.id != self.config.me);
         let longest = others.map(|peer| peer.timeout_ns.max(u64::from(peer.promise_us) * 1000)).max();

@@ -57,7 +57,7 @@ use serde::{Deserialize, Serialize};
 pub const BACKOFF_HEARTBEATS: u64 = 6;
 /// Heartbeats after which a proposer tries again with a higher ballot (plus its id, so that two do not keep step).
 pub const RETRY_HEARTBEATS: u64 = 24;
-/// Timeouts for which a partial partition has to last: within the first of them whoever has died is silent to all.
+/// Timeouts for which a partial partition has to last: whoever has died is silent to a majority by then, where timeouts are alike.
 pub const PARTIAL_TIMEOUTS: u64 = 2;
 /// Timeouts for which nobody is let in who was put out for one.
 pub const BARRED_TIMEOUTS: u64 = 16;
@@ -67,7 +67,7 @@ pub const BARRED_TIMEOUTS: u64 = 16;
 pub struct Env<'a> {
     pub now_ns: u64,
     pub heartbeat_ns: u64,
-    /// The longest that is known of any voter.
+    /// The longest of this host's, and of what others promise.
     pub timeout_ns: u64,
     /// Voters whose present incarnation is heard and not silent.
     pub heard: HostSet,
@@ -89,6 +89,8 @@ pub struct Env<'a> {
     pub idle: bool,
     /// Hearing anyone that holds a view keeps a voter without one from founding.
     pub others_hold_a_view: bool,
+    /// The witness' id; 0 if there is none.
+    pub witness: u16,
 }
 
 /// What came of something.
@@ -148,6 +150,8 @@ pub struct Agreement {
     accepted: Option<(u32, Membership)>,
     proposer: Option<Proposer>,
     wanted_since_ns: Option<u64>,
+    /// The highest ballot that is known, and since when.
+    highest: (u32, u64),
     wait_until_ns: u64,
     suspects: HostSet,
     condemned: HostSet,
@@ -181,6 +185,7 @@ impl Agreement {
             accepted: None,
             proposer: None,
             wanted_since_ns: None,
+            highest: (0, now_ns),
             wait_until_ns: 0,
             suspects: HostSet::EMPTY,
             condemned: HostSet::EMPTY,
@@ -253,6 +258,7 @@ impl Agreement {
         self.proposer = None;
         self.wanted_since_ns = None;
         self.wait_until_ns = 0;
+        self.highest.0 = 0;
         self.suspects = HostSet::EMPTY;
         self.condemned = HostSet::EMPTY;
         self.lost_since_ns = None;
@@ -301,7 +307,8 @@ impl Agreement {
 
     fn install(&mut self, id: ViewId, members: Membership) -> Outcome {
         let before = self.members;
-        let put_out = self.put_out.minus(HostSet(members.hosts));
+        // Not only if it has lasted here too: timeouts differ.
+        let put_out = self.outside.0.minus(HostSet(members.hosts));
         if !put_out.is_empty() {
             self.barred = (put_out, self.outside.1);
         }
@@ -399,7 +406,7 @@ impl Agreement {
         let members = HostSet(self.members.hosts).minus(self.reported(env));
         let reports = self.electors().filter(|(id, _)| env.heard.contains(*id));
         let reports = reports.filter_map(|(id, repr)| Some((id, HostSet(repr.acceptor?.1))));
-        let gone = clique::outside(members, reports.chain([(self.me, env.silent)]));
+        let gone = clique::outside(members, env.witness, reports.chain([(self.me, env.silent)]));
         let stay = members.minus(gone);
         let enough = stay.len() > self.members.len() / 2 && stay.len() >= self.smallest();
         if enough && stay.contains(self.me) { gone } else { HostSet::EMPTY }
@@ -417,10 +424,14 @@ impl Agreement {
     fn accept(&mut self, env: &Env<'_>) {
         let own = self.proposer.map(|p| Proposal { ballot: p.ballot, value: p.value });
         let best = self.electors().filter_map(|(_, r)| r.proposal).chain(own).max_by_key(|p| p.ballot);
-        self.condemned = HostSet::EMPTY;
-        let Some(best) = best.filter(|b| b.ballot >= self.promised) else { return };
+        let Some(best) = best.filter(|b| b.ballot >= self.promised) else {
+            self.condemned = HostSet::EMPTY;
+            return;
+        };
         self.promised = best.ballot;
+        // Condemned as before until it is known who is: promises run out all the while.
         let Some(value) = best.value else { return };
+        self.condemned = HostSet::EMPTY;
         if self.accepted.is_some_and(|(ballot, _)| ballot == best.ballot) {
             return;
         }
@@ -463,6 +474,14 @@ impl Agreement {
         if next.len() < self.smallest() { self.members } else { next }
     }
 
+    /// May this host finish a ballot that it has begun?
+    fn finishes(&self, id: u16, env: &Env<'_>) -> bool {
+        let incarnation = env.incarnations.get(usize::from(id).wrapping_sub(1)).copied();
+        incarnation.is_some_and(|incarnation| {
+            env.heard.contains(id) && (self.id.is_none() || self.members.contains(id, incarnation))
+        })
+    }
+
     fn propose(&mut self, env: &Env<'_>) {
         let highest = self
             .electors()
@@ -470,6 +489,9 @@ impl Agreement {
             .max()
             .unwrap_or(0)
             .max(self.promised);
+        if highest != self.highest.0 {
+            self.highest = (highest, env.now_ns);
+        }
         let retry_ns = (RETRY_HEARTBEATS + 3 * u64::from(self.me)) * env.heartbeat_ns;
         // Acceptors wait for their promises to run out, and begin anew with each ballot.
         let patience_ns = |proposer: Proposer| retry_ns + if proposer.value.is_some() { env.timeout_ns } else { 0 };
@@ -488,12 +510,13 @@ impl Agreement {
         }
         let since = *self.wanted_since_ns.get_or_insert(env.now_ns);
         let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
-        // What another has begun takes as long as promises do to run out, and none but who wants the same may hurry.
+        // What another has begun takes as long as promises do to run out. Who wants something does not wait for who is gone.
         let owner = (highest & 0xff) as u16;
-        let begun = highest > 0 && owner != self.me && (!wants || env.heard.contains(owner));
+        let begun = highest > 0 && owner != self.me && (!wants || self.finishes(owner, env));
         let patience_ns = if begun { 2 * env.timeout_ns + retry_ns } else { 0 };
+        let backoff_ns = rank * BACKOFF_HEARTBEATS * env.heartbeat_ns;
         let due =
-            since.saturating_add(rank * BACKOFF_HEARTBEATS * env.heartbeat_ns + patience_ns).max(self.wait_until_ns);
+            since.saturating_add(backoff_ns).max(self.highest.1.saturating_add(patience_ns)).max(self.wait_until_ns);
         if self.proposer.is_none() && env.now_ns >= due && !env.leaving {
             let Some(round) = (highest >> 8).checked_add(1).filter(|r| *r < 1 << 24) else { return };
             let ballot = round << 8 | u32::from(self.me);

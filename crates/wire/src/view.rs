@@ -10,7 +10,9 @@
 //! 10 u16 0
 //! 12 the parts that are there, in this order:
 //!    MEMBERS   {membership}                   of the view the sender holds, for those who lag
-//!    ACCEPTOR  {u32 promised, u64 suspects}   promised ballot (0 none); hosts the sender is ready to drop
+//!    ACCEPTOR  {u32 promised, u64 suspects}   promised ballot (0 none); members that the sender does not hear, itself if it leaves.
+//!                                             Of a sender without a view: none, it takes part in founding one; else itself, and
+//!                                             members of the newest view that it was told of that it does not hear
 //!    ACCEPTED  {u32 ballot, membership}       last accepted
 //!    PROPOSER  {u32 ballot} + phase 2: {membership}
 //! membership = {u64 hosts (bit id-1), u32 incarnation for each, ascending id}
