@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn what_is_no_vote_is_not_taken_for_none() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        fs::write(dir.path().join(FILE), b"{\"lives\": 1}").expect("written");
+        fs::write(dir.path().join(FILE), b"{\"lives\": 1, \"hosts\": []}").expect("written");
         let error = open(dir.path(), &[]).expect_err("damaged").to_string();
-        assert!(error.contains("missing field") && error.contains("restore it"), "{error}");
+        assert!(error.contains("missing field `vote`") && error.contains("restore it"), "{error}");
     }
 
     #[test]

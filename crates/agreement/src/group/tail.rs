@@ -125,7 +125,11 @@ impl Tail {
         let Some(chunk) = self.chunks.front_mut() else { return };
         let value = &chunk.bytes[chunk.gone..][..len];
         chunk.gone += len;
-        for entry in entries_but_values(value).take_while(|_| names) {
+        if !names {
+            // Not looked at: it has left the cache.
+            return;
+        }
+        for entry in entries_but_values(value) {
             let Entry::Payload(identity) = entry else { continue };
             self.weight = self.weight.saturating_sub(identity.len);
             if let Some(count) = self.names.get_mut(&identity) {
