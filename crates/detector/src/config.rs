@@ -193,6 +193,11 @@ impl Config {
         self.members.iter().filter(|m| m.role != Role::Observer).map(|m| m.id).collect()
     }
 
+    /// The witness' id; 0 if there is none.
+    pub fn witness(&self) -> u16 {
+        self.members.iter().find(|m| m.role == Role::Witness).map_or(0, |m| m.id)
+    }
+
     /// A promise less the margin for drift: how long after sending one may act on it.
     pub fn lease_of(&self, promise_ns: u64) -> u64 {
         if planted::is(Planted::NoMargin) {

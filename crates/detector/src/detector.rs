@@ -98,7 +98,7 @@ impl Detector {
             pool: Pool::new(),
             events: VecDeque::with_capacity(EVENTS_MAX),
             lent: None,
-            agreement: Agreement::new(config.me, config.incarnation, voters, now_ns),
+            agreement: Agreement::new(config.me, config.incarnation, voters, config.witness(), now_ns),
             sent: Sent::new(),
             counters: Counters::default(),
             seq: 0,

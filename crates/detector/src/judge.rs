@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who is up, who is dead, and what is told of it.
 
+use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::planted::{self, Planted};
 use crate::roster::Carry;
 use crate::types::*;
 use crate::view::{Env, Outcome};
-use crate::{Role, Trust};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {
@@ -89,7 +89,7 @@ impl Detector {
         let mut env = Env {
             now_ns,
             heartbeat_ns: self.config.heartbeat_ns,
-            timeout_ns: self.longest_timeout_ns(),
+            timeout_ns: self.config.timeout_ns,
             heard: HostSet::EMPTY,
             fresh: HostSet::EMPTY,
             silent: HostSet::EMPTY,
@@ -100,17 +100,13 @@ impl Detector {
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
-            witness: self
-                .config
-                .members
-                .iter()
-                .find(|member| member.role == Role::Witness)
-                .map_or(0, |member| member.id),
         };
         let lease = self.config.trust == Trust::Lease;
         let promise_ns = if lease { u64::from(self.promise_us()) * 1000 } else { 0 };
         for peer in self.peers.iter().filter(|p| p.voter && p.id != me) {
             incarnations[usize::from(peer.id) - 1] = peer.incarnation;
+            // Within it whoever has died is silent here, and what others have promised has run out (each promises its shortest).
+            env.timeout_ns = env.timeout_ns.max(peer.timeout_ns).max(u64::from(peer.promise_us) * 1000);
             let silent = peer.silent(now_ns);
             if peer.heard() && !silent && peer.state != PeerState::Dead {
                 if !peer.goodbye {
@@ -146,13 +142,6 @@ impl Detector {
         env.incarnations = &incarnations;
         let outcome = self.agreement.step(&env);
         self.outcome(now_ns, outcome, me);
-    }
-
-    /// Within which whoever has died is silent here, and what others have promised has run out (each promises its shortest).
-    fn longest_timeout_ns(&self) -> u64 {
-        let others = self.peers.iter().filter(|peer| peer.voter && peer.id != self.config.me);
-        let longest = others.map(|peer| peer.timeout_ns.max(u64::from(peer.promise_us) * 1000)).max();
-        longest.unwrap_or(0).max(self.config.timeout_ns)
     }
 
     pub(crate) fn outcome(&mut self, now_ns: u64, outcome: Outcome, by: u16) {

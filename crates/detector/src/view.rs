@@ -89,8 +89,6 @@ pub struct Env<'a> {
     pub idle: bool,
     /// Hearing anyone that holds a view keeps a voter without one from founding.
     pub others_hold_a_view: bool,
-    /// The witness' id; 0 if there is none.
-    pub witness: u16,
 }
 
 /// What came of something.
@@ -143,6 +141,8 @@ pub struct Agreement {
     incarnation: u32,
     voter: bool,
     voters: HostSet,
+    /// The witness' id; 0 if there is none.
+    witness: u16,
     started_ns: u64,
     pub id: ViewId,
     pub members: Membership,
@@ -158,8 +158,6 @@ pub struct Agreement {
     lost_since_ns: Option<u64>,
     /// Members that do not hear all others and have to go, and since when this is so.
     outside: (HostSet, u64),
-    /// The same once it has lasted.
-    put_out: HostSet,
     /// Who was put out in the last view before this one, and when.
     barred: (HostSet, u64),
     /// Without a view: the newest that others have told of.
@@ -172,12 +170,13 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    pub fn new(me: u16, incarnation: u32, voters: HostSet, now_ns: u64) -> Agreement {
+    pub fn new(me: u16, incarnation: u32, voters: HostSet, witness: u16, now_ns: u64) -> Agreement {
         Agreement {
             me,
             incarnation,
             voter: voters.contains(me),
             voters,
+            witness,
             started_ns: now_ns,
             id: ViewId::NONE,
             members: Membership::EMPTY,
@@ -191,7 +190,6 @@ impl Agreement {
             condemned: HostSet::EMPTY,
             lost_since_ns: None,
             outside: (HostSet::EMPTY, now_ns),
-            put_out: HostSet::EMPTY,
             barred: (HostSet::EMPTY, now_ns),
             foreign: (ViewId::NONE, Membership::EMPTY),
             ready: false,
@@ -262,7 +260,7 @@ impl Agreement {
         self.suspects = HostSet::EMPTY;
         self.condemned = HostSet::EMPTY;
         self.lost_since_ns = None;
-        (self.outside.0, self.put_out) = (HostSet::EMPTY, HostSet::EMPTY);
+        self.outside.0 = HostSet::EMPTY;
         self.ready = false;
     }
 
@@ -350,7 +348,7 @@ impl Agreement {
             self.suspects = HostSet::EMPTY;
             self.lost_since_ns = None;
             self.wanted_since_ns = None;
-            (self.outside.0, self.put_out) = (HostSet::EMPTY, HostSet::EMPTY);
+            self.outside.0 = HostSet::EMPTY;
             return Outcome::Nothing;
         }
         let mut suspects = env.silent;
@@ -363,8 +361,6 @@ impl Agreement {
         if outside != self.outside.0 {
             self.outside = (outside, env.now_ns);
         }
-        let lasts = env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns);
-        self.put_out = if lasts { outside } else { HostSet::EMPTY };
         self.accept(env);
         self.propose(env);
         let outcome = self.count(env);
@@ -406,7 +402,7 @@ impl Agreement {
         let members = HostSet(self.members.hosts).minus(self.reported(env));
         let reports = self.electors().filter(|(id, _)| env.heard.contains(*id));
         let reports = reports.filter_map(|(id, repr)| Some((id, HostSet(repr.acceptor?.1))));
-        let gone = clique::outside(members, env.witness, reports.chain([(self.me, env.silent)]));
+        let gone = clique::outside(members, self.witness, reports.chain([(self.me, env.silent)]));
         let stay = members.minus(gone);
         let enough = stay.len() > self.members.len() / 2 && stay.len() >= self.smallest();
         if enough && stay.contains(self.me) { gone } else { HostSet::EMPTY }
@@ -462,7 +458,9 @@ impl Agreement {
             }
             return next;
         }
-        self.reported(env).iter().chain(self.put_out.iter()).for_each(|id| next.remove(id));
+        let lasts = env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns);
+        let put_out = if lasts { self.outside.0 } else { HostSet::EMPTY };
+        self.reported(env).iter().chain(put_out.iter()).for_each(|id| next.remove(id));
         let bars = env.now_ns < self.barred.1.saturating_add(BARRED_TIMEOUTS * env.timeout_ns);
         let barred = if bars { self.barred.0 } else { HostSet::EMPTY };
         for id in self.voters.minus(barred).iter().filter(|id| *id != self.me && env.heard.contains(*id)) {

@@ -318,7 +318,7 @@ impl<P: Start> Member<P> {
         }
         while let Some(to) = group.poll_transmit(datagram) {
             let to: HostSet = to.iter().filter(|host| ears.is_up(*host)).collect();
-            if Group::<P>::is_addressed(datagram) {
+            if Group::<P>::is_for_all(datagram) {
                 port.push(to, datagram, sealer, &plane);
                 continue;
             }

@@ -167,7 +167,7 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::is_addressed`]); to whom.
+    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::is_for_all`]); to whom.
     pub fn poll_transmit(&mut self, datagram: &mut Vec<u8>) -> Option<HostSet> {
         self.settle();
         if self.standing.is_over() {
@@ -218,13 +218,13 @@ impl<P: Start> Group<P> {
     /// Whether a datagram of [`Group::poll_transmit`] is the same for all it goes to: those of the protocol are, as a view has one
     /// incarnation of each host. Of others each receiver's is written first ([`Group::address`]).
     #[must_use]
-    pub fn is_addressed(datagram: &[u8]) -> bool {
+    pub fn is_for_all(datagram: &[u8]) -> bool {
         Prefix::read(datagram).is_ok_and(|(prefix, _)| prefix.kind == Kind::Protocol)
     }
 
     /// Writes for whom a datagram is; nothing where it is the same for all.
     pub fn address(&self, datagram: &mut [u8], to: u16) {
-        if !Self::is_addressed(datagram) {
+        if !Self::is_for_all(datagram) {
             let up = self.up.get(usize::from(to).wrapping_sub(1)).copied().unwrap_or(0);
             Prefix::address(datagram, up);
         }
