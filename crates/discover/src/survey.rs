@@ -293,8 +293,8 @@ impl<'a> Work<'a> {
             let Some(far) = between.get(&port.at) else { continue };
             let back = between.get(far);
             if far.node == port.at.node {
-                // Told once, at the first of its ports.
-                if !done.contains(far) {
+                // One that both ends hear is told once, at the first of them.
+                if back != Some(&port.at) || !done.contains(far) {
                     self.odd.push(Oddity::Loop { at: port.at.clone(), hears: far.clone() });
                 }
                 done.insert(&port.at);

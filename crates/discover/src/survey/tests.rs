@@ -136,6 +136,12 @@ fn a_loop_is_told_once() {
     let found = look(&["s1"], &listened);
     assert_eq!(found.odd, [Oddity::Loop { at: End::new("s1", "a"), hears: End::new("s1", "b") }]);
     assert_eq!(found.cables, []);
+
+    // A port that hears itself, and one that hears what another already has a loop for, have one of their own each.
+    let hears_a = |port| at("s1", port, &[says(Role::Switch, "s1", "a")]);
+    let found = look(&["s1"], &[hears_a("a"), hears_a("b")]);
+    let told = |port| Oddity::Loop { at: End::new("s1", port), hears: End::new("s1", "a") };
+    assert_eq!(found.odd, [told("a"), told("b")]);
 }
 
 #[test]
