@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a configuration to a running agent.
 
+mod begin;
 mod held;
+mod host;
 mod receive;
 
 use std::{
@@ -12,36 +14,31 @@ use std::{
     thread,
 };
 
-use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, intf};
-use fide_detector::{self as detector, Detector, HostSet};
+use fide_detector as detector;
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
     isolation::{Urgent, default_core, isolate},
-    link::{Destination, Membership, Receiver, Sender, Sockets, hear_all_groups},
-    now_ns,
+    link::{Sender, hear_all_groups},
     pace::Mode,
 };
-use fide_shm::{
-    bpf_ring::BpfRing,
-    region::RegionError,
-    session::AgentSession,
-    table::{AliveTable, name_bytes},
-};
-use fide_wire::{Keys, MAX_PLANES, PAYLOAD_MAX, PIGGYBACK_MAX};
+use fide_shm::{region::RegionError, table::name_bytes};
+use fide_wire::Keys;
 
+use begin::Begin;
+pub(crate) use begin::payload_max;
 use held::{Held, held};
+use host::open_host;
 
 use crate::{
-    command::{Channel, Exchange, Memory},
-    config::{self, Config, ConfigError, ExitRung, ReceiveRung},
-    control::{self, Control, End, Estate, Resumed},
-    engine::{self, Engine, Frozen, Kernel},
-    handover::{HandoverError, Inherited, Successor},
-    incarnation::{self, IncarnationError},
+    command::Exchange,
+    config::{self, Config, ConfigError},
+    control::{self, Control, End},
+    engine::{self, Engine},
+    handover::{HandoverError, Successor},
+    incarnation::IncarnationError,
     key::{self, KeyFileError},
     notify::Notify,
     privileges,
-    rungs::{Rung, Rungs},
     signals::Signals,
     socket::{ListenError, Listener},
     timeout::{Network, TimeoutTooShort, Timeouts},
@@ -194,45 +191,10 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let urgent = successor.is_some().then(Urgent::begin);
     let begin = match &successor {
         None => {
-            let recalled = votes.as_mut().and_then(Votes::recall);
-            let incarnation = match &recalled {
-                Some((vote, _)) => vote.incarnation,
-                None => incarnation::next(&config.state_dir)?,
-            };
             let slack_ns = timeouts.stall_slack_ns(lateness_ns);
-            let mut detector = detector_config(&config, me, incarnation, timeout_ns, slack_ns);
-            detector.payload_max = config.payload_max(payload_max(&names)?);
-            if detector.payload_max < detector.payload_min() {
-                return Err(StartError::Mtu {
-                    names: names.join(", "),
-                    mtu_bytes: detector.payload_max + PACKET_HEADERS,
-                    need_bytes: detector.payload_min() + PACKET_HEADERS,
-                });
-            }
-            let detector = match &recalled {
-                Some((vote, life)) => Detector::resume(detector, vote, *life, now_ns())?,
-                None => Detector::new(detector, now_ns())?,
-            };
-            if let Some(votes) = &mut votes {
-                votes.store(&detector.vote())?;
-                match recalled {
-                    Some((_, life)) => {
-                        tracing::info!("this witness goes on as incarnation {incarnation}, its life {life}")
-                    }
-                    None => tracing::warn!(
-                        "this witness remembers no vote: its first start, or its state_dir was lost; the others have to let it in"
-                    ),
-                }
-            }
-            Begin {
-                detector,
-                table: AliveTable::create(me, members, incarnation, &name, now_ns())?,
-                incarnation,
-                timeout_ns,
-                resumed: None,
-            }
+            begin::fresh(&config, me, &names, timeout_ns, slack_ns, votes.as_mut())?
         }
-        Some(successor) => taken_over(successor, &name)?,
+        Some(successor) => begin::taken_over(successor, &name)?,
     };
     let Begin { detector, table, incarnation, timeout_ns, resumed } = begin;
     let payload_min = detector.config().payload_min();
@@ -347,62 +309,6 @@ fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
     interfaces.iter().enumerate().map(hear).collect()
 }
 
-/// What the loop begins with.
-struct Begin {
-    detector: Detector,
-    table: AliveTable,
-    incarnation: u32,
-    timeout_ns: u64,
-    resumed: Option<Taken>,
-}
-
-/// What came from the agent before.
-struct Taken {
-    frozen: Frozen,
-    memories: Vec<(u8, Box<Memory>)>,
-    listener: OwnedFd,
-    resumed: Resumed,
-}
-
-fn taken_over(successor: &Successor, name: &str) -> Result<Begin, StartError> {
-    let (state, fds) = successor.switch()?;
-    if state.host != name {
-        return Err(HandoverError::Nonsense(format!("it is the agent of {}, this is {name}", state.host)).into());
-    }
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or_else(|| HandoverError::Nonsense("descriptors are missing".to_owned()));
-    let listener = next()?;
-    let table = AliveTable::take_over(next()?)?;
-    let mut memories = Vec::new();
-    let mut sessions = Vec::new();
-    for session in state.sessions {
-        let (region, events) = (next()?, next()?);
-        let channel = if session.ring { Channel::Ring } else { Channel::Inbox(events.try_clone()?) };
-        let doorbell = control::doorbell()?;
-        let region_here = AgentSession::take_over(region.try_clone()?)?;
-        let memory = Memory { region: region_here, channel, doorbell: doorbell.try_clone()? };
-        memories.push((session.client, Box::new(memory)));
-        sessions.push((session, region, events, doorbell));
-    }
-    let mut processes = Vec::new();
-    for process in state.processes {
-        processes.push((process, next()?));
-    }
-    let detector = state.frozen.detector().map_err(|error| HandoverError::Nonsense(error.to_string()))?;
-    Ok(Begin {
-        detector,
-        table,
-        incarnation: state.incarnation,
-        timeout_ns: state.timeout_ns,
-        resumed: Some(Taken {
-            frozen: state.frozen,
-            memories,
-            listener,
-            resumed: Resumed { sessions, processes, journal: state.journal },
-        }),
-    })
-}
-
 fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
     let addresses = config.member(me).addresses.iter().enumerate();
     addresses
@@ -426,267 +332,4 @@ fn timeout(config: &Config, timeouts: &Timeouts, force: bool) -> Result<u64, Sta
         }
         .into()),
     }
-}
-
-fn detector_config(
-    config: &Config,
-    me: u16,
-    incarnation: u32,
-    timeout_ns: u64,
-    stall_slack_ns: u64,
-) -> detector::Config {
-    detector::Config {
-        me,
-        incarnation,
-        members: (1u16..)
-            .zip(&config.members)
-            .map(|(id, member)| detector::Member {
-                id,
-                name: member.name,
-                role: match member.role {
-                    config::Role::Voter => detector::Role::Voter,
-                    config::Role::Observer => detector::Role::Observer,
-                    config::Role::Witness => detector::Role::Witness,
-                },
-                monitors: member.monitors.iter().copied().collect::<HostSet>(),
-            })
-            .collect(),
-        planes: u8::try_from(config.planes.len()).expect("at most 2"),
-        heartbeat_ns: config.heartbeat_ns,
-        trust: match config.trust {
-            config::Trust::Network => detector::Trust::Network,
-            config::Trust::Lease => detector::Trust::Lease,
-        },
-        policy: match config.policy {
-            config::Policy::Network => detector::Policy::Network,
-            config::Policy::Majority => detector::Policy::Majority,
-        },
-        timeout_ns,
-        stall_slack_ns,
-        drift_ppm: detector::config::DRIFT_PPM,
-        piggyback_max: PIGGYBACK_MAX,
-        payload_max: PAYLOAD_MAX,
-    }
-}
-
-/// IPv4 and UDP.
-const PACKET_HEADERS: usize = 28;
-
-/// The largest packet that all of these interfaces carry, bytes of UDP payload.
-///
-/// # Errors
-/// The kernel's, if one of them is gone.
-pub(crate) fn payload_max(names: &[String]) -> io::Result<usize> {
-    names
-        .iter()
-        .try_fold(PAYLOAD_MAX, |least, name| Ok(interface::mtu_bytes(name)?.saturating_sub(PACKET_HEADERS).min(least)))
-}
-
-/// The rungs this host grants.
-struct Host {
-    senders: Vec<Sender>,
-    receivers: Vec<Option<Receiver>>,
-    joined: Vec<Membership>,
-    kernel: Option<Kernel>,
-    exit_watch: Option<ExitWatch>,
-    rungs: Rungs,
-    estate: EstateBuilder,
-}
-
-/// What the next agent would take over, as far as it is known.
-struct EstateBuilder {
-    sockets: Vec<Sockets>,
-    receive: Vec<OwnedFd>,
-    links: usize,
-    native: bool,
-    table: Option<OwnedFd>,
-}
-
-impl EstateBuilder {
-    fn complete(self) -> Estate {
-        Estate {
-            sockets: self.sockets,
-            receive: self.receive,
-            links: self.links,
-            native: self.native,
-            table: self.table.expect("set with the table"),
-        }
-    }
-}
-
-fn open_host(
-    config: &Config,
-    me: u16,
-    keys: &Keys,
-    interfaces: &[Interface],
-    inherited: Option<Inherited>,
-) -> Result<Host, StartError> {
-    let mut inherited = inherited;
-    let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
-    let mut senders = Vec::new();
-    let mut send = Vec::new();
-    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|source| StartError::Link {
-            plane,
-            what: "nothing can be sent",
-            source,
-        })?;
-        send.push(Rung::new(sender.rung(), why));
-        senders.push(sender);
-    }
-
-    let maps = inherited.as_mut().map(|inherited| inherited.receive.take());
-    let (mut receive, no_bpf) = match load(config, me, keys, interfaces, maps) {
-        Ok(receive) => (Some(receive), None),
-        // Its links would go on with a program that nobody serves.
-        Err(why) if inherited.as_ref().is_some_and(|inherited| inherited.mode.is_some()) => {
-            return Err(HandoverError::Program(why).into());
-        }
-        Err(why) => (None, Some(why)),
-    };
-    let (mode, no_xdp) = match &inherited {
-        // The links are those of the agent before, with the new program.
-        Some(inherited) => (inherited.mode, None),
-        None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
-    };
-    let planes = match &mut inherited {
-        Some(inherited) => {
-            let (theirs, mine) = (inherited.sockets.len(), interfaces.len());
-            if theirs != mine {
-                let what = format!("it has {theirs} planes, the configuration has {mine}");
-                return Err(HandoverError::Nonsense(what).into());
-            }
-            receive::take_over(mode, std::mem::take(&mut inherited.sockets))?
-        }
-        None => {
-            let links: Vec<_> = interfaces.iter().zip(&destinations).collect();
-            receive::open(config.receive, mode, no_xdp.as_ref(), &links, config.port)?
-        }
-    };
-
-    let watched = inherited.and_then(|inherited| inherited.watched);
-    let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref(), watched)?;
-    let mut estate_receive = Vec::new();
-    let mut links = 0;
-    if let Some(receive) = &receive {
-        for fd in receive.fds() {
-            estate_receive.push(fd.try_clone_to_owned()?);
-        }
-        links = receive.links();
-    }
-    let estate = EstateBuilder {
-        sockets: planes.sockets,
-        receive: estate_receive,
-        links,
-        native: mode == Some(XdpMode::Native),
-        table: None,
-    };
-    let kernel = match receive {
-        Some(receive) => {
-            let ring = BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES)
-                .map_err(|error| StartError::Loop(error.to_string()))?;
-            Some(Kernel { receive, ring, xdp: mode.is_some() })
-        }
-        None => None,
-    };
-    let without = |what: &str| Rung::new(what, no_bpf.clone());
-    let rungs = Rungs {
-        receive: planes.rungs,
-        send,
-        exit_watch: exit_rung,
-        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and eventfd") },
-        timer: match (&kernel, mode) {
-            (Some(_), Some(_)) => Rung::new("bpf timer", None),
-            _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),
-        },
-        bound: Rung::new("", None),
-        core: Rung::new("", None),
-        priority: Rung::new("", None),
-        memory: Rung::new("", None),
-        c_states: Rung::new("", None),
-        isolated: Rung::new("", None),
-    };
-    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
-}
-
-fn destination(config: &Config, me: u16, plane: usize) -> Destination {
-    match config.planes[plane].group {
-        _ if config.controller.is_some() => {
-            let (first, last) = fide_wire::TREE_GROUPS;
-            Destination::Trees { first, last }
-        }
-        Some(group) => Destination::Group(group),
-        None => Destination::Peers(
-            (1u16..)
-                .zip(&config.members)
-                .filter(|(id, _)| *id != me)
-                .map(|(_, member)| member.addresses[plane])
-                .collect(),
-        ),
-    }
-}
-
-/// `maps`: those of the agent before; `Some(None)` if it had none, which is then the rung of this one too.
-fn load(
-    config: &Config,
-    me: u16,
-    keys: &Keys,
-    interfaces: &[Interface],
-    maps: Option<Option<ReceiveFds>>,
-) -> Result<Receive, String> {
-    let mut ifindex = [0; MAX_PLANES];
-    for (slot, interface) in ifindex.iter_mut().zip(interfaces) {
-        *slot = interface.index;
-    }
-    let settings = Settings {
-        me,
-        members: u16::try_from(config.members.len()).expect("at most 64"),
-        port: config.port,
-        ifindex,
-        any_plane: config.controller.is_some(),
-        salvage: config.salvage(),
-        key: keys.current.0,
-    };
-    let maps = match maps {
-        Some(None) => return Err("the agent before had no BPF programs".to_owned()),
-        // Whatever the configuration asks for: its links stay.
-        Some(maps) => maps,
-        None => None,
-    };
-    match (config.receive, config.exit_watch) {
-        _ if maps.is_some() => {}
-        (ReceiveRung::AfPacket, ExitRung::Pidfd) => return Err("the configuration asks for af-packet and pidfd".into()),
-        (ReceiveRung::Udp, ExitRung::Pidfd) => return Err("the configuration asks for udp and pidfd".into()),
-        _ => {}
-    }
-    Receive::load(&settings, maps).map_err(|error| error.to_string())
-}
-
-fn exit_watch(
-    wanted: ExitRung,
-    receive: Option<&Receive>,
-    no_bpf: Option<&String>,
-    watched: Option<OwnedFd>,
-) -> Result<(Option<ExitWatch>, Rung), StartError> {
-    let inherited = watched.map(|watched| ExitWatchFds { watched });
-    let attached = match (wanted, receive) {
-        (ExitRung::Pidfd, _) => Err("the configuration asks for it".to_owned()),
-        (_, None) => Err(no_bpf.cloned().unwrap_or_default()),
-        (_, Some(_)) if !in_initial_pid_namespace() => {
-            Err("this agent runs in a pid namespace, where the kernel's hook sees other process ids".to_owned())
-        }
-        (_, Some(receive)) => {
-            ExitWatch::attach(receive.wake_fd(), receive.stats_fd(), inherited).map_err(|error| error.to_string())
-        }
-    };
-    match (wanted, attached) {
-        (_, Ok(watch)) => Ok((Some(watch), Rung::new("sched_process_exit", None))),
-        (ExitRung::Bpf, Err(why)) => Err(StartError::Rung { wanted: "exit_watch = \"bpf\"", why }),
-        (_, Err(why)) => Ok((None, Rung::new("pidfd", Some(why)))),
-    }
-}
-
-fn in_initial_pid_namespace() -> bool {
-    // include/linux/proc_ns.h: PROC_PID_INIT_INO.
-    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
