@@ -9,9 +9,10 @@
 //!
 //! A voter reports whom it finds silent. Once a majority of the view reports the same host, the lowest-numbered voter that
 //! is not silent (the others wait, in order, a few heartbeats each) proposes the view without it. A voter **accepts** a
-//! view only if it contains itself (or it is fenced, and stays so until this is settled) and if for each member dropped its promise has run out and it has
-//! not acknowledged that member since. Where it still hears such a member, it stops acknowledging it (`condemned`), so
-//! that the promise does run out: a value that a crashed proposer left half accepted can always be finished.
+//! view only if it contains itself (or it is fenced, and stays so until this is settled) and if for each member dropped
+//! its promise has run out and it has not acknowledged that member since. Where it still hears such a member, it stops
+//! acknowledging it (`condemned`), so that the promise does run out: a value that a crashed proposer left half accepted
+//! can always be finished.
 //!
 //! **Partial partitions.** Two members that do not hear each other, while others hear both, are not silent to a majority. Yet both would
 //! act, and wait for each other for ever. When that has lasted for [`PARTIAL_TIMEOUTS`], a majority of those who hear each other goes on
@@ -48,8 +49,11 @@
 //! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
 //! both are there again.
 
+mod round;
+mod wanted;
+
 use crate::planted::{self, Planted};
-use crate::{clique, types::HostSet};
+use crate::types::HostSet;
 use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
 use serde::{Deserialize, Serialize};
 
@@ -367,47 +371,6 @@ impl Agreement {
         if outcome == Outcome::Nothing { self.check_lost(env) } else { outcome }
     }
 
-    /// A voter without a view, to those who have one: itself, and which of them it does not hear.
-    fn unheard_of_the_view(&self, env: &Env<'_>) -> HostSet {
-        let mut suspects = HostSet(self.foreign.1.hosts).minus(env.fresh);
-        if !self.foreign.0.is_none() {
-            suspects.insert(self.me);
-        }
-        suspects
-    }
-
-    /// Does this voter without a view hear all of these?
-    fn hears(&self, id: u16, incarnation: u32, members: HostSet) -> bool {
-        let report = self.reports[usize::from(id) - 1].filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
-        let lacks =
-            report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(|s| s.contains(id));
-        lacks.is_some_and(|lacks| lacks.minus(HostSet::from_iter([id])).and(members).is_empty())
-    }
-
-    /// Members that a majority of the view reports.
-    fn reported(&self, env: &Env<'_>) -> HostSet {
-        let majority = self.members.len() / 2 + 1;
-        let by = |id: u16| {
-            let others = self.electors().filter(|(other, r)| {
-                (!env.silent.contains(*other) || env.left.contains(*other))
-                    && r.acceptor.is_some_and(|(_, s)| HostSet(s).contains(id))
-            });
-            others.count() + usize::from(self.suspects.contains(id))
-        };
-        HostSet(self.members.hosts).iter().filter(|id| by(*id) >= majority).collect()
-    }
-
-    /// Members that have to go so that all others, of which this host is one and which are a majority, hear each other.
-    fn outside(&self, env: &Env<'_>) -> HostSet {
-        let members = HostSet(self.members.hosts).minus(self.reported(env));
-        let reports = self.electors().filter(|(id, _)| env.heard.contains(*id));
-        let reports = reports.filter_map(|(id, repr)| Some((id, HostSet(repr.acceptor?.1))));
-        let gone = clique::outside(members, self.witness, reports.chain([(self.me, env.silent)]));
-        let stay = members.minus(gone);
-        let enough = stay.len() > self.members.len() / 2 && stay.len() >= self.smallest();
-        if enough && stay.contains(self.me) { gone } else { HostSet::EMPTY }
-    }
-
     /// A voter without a view that restarted has no part in what its earlier incarnation said.
     fn forget_the_gone(&mut self, env: &Env<'_>) {
         for (at, report) in self.reports.iter_mut().enumerate() {
@@ -415,168 +378,6 @@ impl Agreement {
                 *report = None;
             }
         }
-    }
-
-    fn accept(&mut self, env: &Env<'_>) {
-        let own = self.proposer.map(|p| Proposal { ballot: p.ballot, value: p.value });
-        let best = self.electors().filter_map(|(_, r)| r.proposal).chain(own).max_by_key(|p| p.ballot);
-        let Some(best) = best.filter(|b| b.ballot >= self.promised) else {
-            self.condemned = HostSet::EMPTY;
-            return;
-        };
-        self.promised = best.ballot;
-        // Condemned as before until it is known who is: promises run out all the while.
-        let Some(value) = best.value else { return };
-        self.condemned = HostSet::EMPTY;
-        if self.accepted.is_some_and(|(ballot, _)| ballot == best.ballot) {
-            return;
-        }
-        let may_give_up = !self.id.is_none() && (env.leaving || env.idle);
-        if !value.contains(self.me, self.incarnation) && !may_give_up {
-            return;
-        }
-        let dropped: HostSet =
-            self.members.iter().filter(|(id, inc)| !value.contains(*id, *inc)).map(|(id, _)| id).collect();
-        let mut dropped = dropped;
-        dropped.remove(self.me);
-        // Not acknowledged from now on; the promise made to them runs out by itself.
-        self.condemned = dropped;
-        if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.smallest() {
-            self.accepted = Some((best.ballot, value));
-        }
-    }
-
-    /// Who should be in the next view, as this host sees it.
-    fn desired(&self, env: &Env<'_>) -> Membership {
-        let mut next = self.members;
-        if self.id.is_none() {
-            next.insert(self.me, self.incarnation);
-            // Who reports somebody has heard of a view.
-            let founds = |r: &ViewRepr| r.acceptor.is_some_and(|(_, suspects)| suspects == 0);
-            for (id, _) in self.electors().filter(|(id, r)| env.heard.contains(*id) && founds(r)) {
-                next.insert(id, env.incarnations[usize::from(id) - 1]);
-            }
-            return next;
-        }
-        let lasts = env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns);
-        let put_out = if lasts { self.outside.0 } else { HostSet::EMPTY };
-        self.reported(env).iter().chain(put_out.iter()).for_each(|id| next.remove(id));
-        let bars = env.now_ns < self.barred.1.saturating_add(BARRED_TIMEOUTS * env.timeout_ns);
-        let barred = if bars { self.barred.0 } else { HostSet::EMPTY };
-        for id in self.voters.minus(barred).iter().filter(|id| *id != self.me && env.heard.contains(*id)) {
-            let incarnation = env.incarnations[usize::from(id) - 1];
-            if next.incarnation(id).is_none() && self.hears(id, incarnation, HostSet(next.hosts)) {
-                next.insert(id, incarnation);
-            }
-        }
-        if next.len() < self.smallest() { self.members } else { next }
-    }
-
-    /// May this host finish a ballot that it has begun?
-    fn finishes(&self, id: u16, env: &Env<'_>) -> bool {
-        let incarnation = env.incarnations.get(usize::from(id).wrapping_sub(1)).copied();
-        incarnation.is_some_and(|incarnation| {
-            env.heard.contains(id) && (self.id.is_none() || self.members.contains(id, incarnation))
-        })
-    }
-
-    fn propose(&mut self, env: &Env<'_>) {
-        let highest = self
-            .electors()
-            .flat_map(|(_, r)| [r.acceptor.map_or(0, |a| a.0), r.proposal.map_or(0, |p| p.ballot)])
-            .max()
-            .unwrap_or(0)
-            .max(self.promised);
-        if highest != self.highest.0 {
-            self.highest = (highest, env.now_ns);
-        }
-        let retry_ns = (RETRY_HEARTBEATS + 3 * u64::from(self.me)) * env.heartbeat_ns;
-        // Acceptors wait for their promises to run out, and begin anew with each ballot.
-        let patience_ns = |proposer: Proposer| retry_ns + if proposer.value.is_some() { env.timeout_ns } else { 0 };
-        if let Some(proposer) = self.proposer
-            && (highest > proposer.ballot || env.now_ns >= proposer.since_ns.saturating_add(patience_ns(proposer)))
-        {
-            self.proposer = None;
-            self.wait_until_ns = env.now_ns.saturating_add(if highest > proposer.ballot { retry_ns } else { 0 });
-        }
-        let desired = self.desired(env);
-        let wants = if self.id.is_none() { desired.len() >= self.quorum() } else { desired != self.members };
-        if highest == 0 && !wants {
-            self.wanted_since_ns = None;
-            self.proposer = None;
-            return;
-        }
-        let since = *self.wanted_since_ns.get_or_insert(env.now_ns);
-        let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
-        // What another has begun takes as long as promises do to run out. Who wants something does not wait for who is gone.
-        let owner = (highest & 0xff) as u16;
-        let begun = highest > 0 && owner != self.me && (!wants || self.finishes(owner, env));
-        let patience_ns = if begun { 2 * env.timeout_ns + retry_ns } else { 0 };
-        let backoff_ns = rank * BACKOFF_HEARTBEATS * env.heartbeat_ns;
-        let due =
-            since.saturating_add(backoff_ns).max(self.highest.1.saturating_add(patience_ns)).max(self.wait_until_ns);
-        if self.proposer.is_none() && env.now_ns >= due && !env.leaving {
-            let Some(round) = (highest >> 8).checked_add(1).filter(|r| *r < 1 << 24) else { return };
-            let ballot = round << 8 | u32::from(self.me);
-            self.proposer = Some(Proposer { ballot, value: None, promisers: HostSet::EMPTY, since_ns: env.now_ns });
-            self.promised = ballot;
-        }
-        let Some(mut proposer) = self.proposer else { return };
-        if proposer.value.is_none() {
-            let mut promisers: HostSet = self
-                .electors()
-                .filter(|(id, r)| {
-                    r.acceptor.is_some_and(|(p, _)| p == proposer.ballot)
-                        && (!self.id.is_none() || env.heard.contains(*id))
-                })
-                .map(|(id, _)| id)
-                .collect();
-            promisers.insert(self.me);
-            if promisers.len() >= self.quorum() {
-                let accepted = self
-                    .electors()
-                    .filter(|(id, _)| promisers.contains(*id))
-                    .filter_map(|(_, r)| r.accepted)
-                    .chain(self.accepted)
-                    .max_by_key(|(ballot, _)| *ballot);
-                let value = accepted.map_or(desired, |(_, value)| value);
-                if !value.contains(self.me, self.incarnation) {
-                    // To be finished by one of its members.
-                    self.proposer = None;
-                    self.wait_until_ns = env.now_ns.saturating_add(2 * retry_ns);
-                    return;
-                }
-                proposer.value = Some(value);
-                proposer.promisers = promisers;
-                proposer.since_ns = env.now_ns;
-                self.proposer = Some(proposer);
-                self.accept(env);
-            }
-        }
-    }
-
-    /// Is the proposed view decided?
-    fn count(&mut self, env: &Env<'_>) -> Outcome {
-        let Some(Proposer { ballot, value: Some(value), promisers, .. }) = self.proposer else {
-            return Outcome::Nothing;
-        };
-        let votes = self.electors().filter(|(_, r)| r.accepted.is_some_and(|(b, _)| b == ballot)).count()
-            + usize::from(self.accepted.is_some_and(|(b, _)| b == ballot));
-        if votes < self.quorum() {
-            return Outcome::Nothing;
-        }
-        let id = if self.id.is_none() {
-            // A promiser that restarted since has forgotten its promise.
-            let mut others = promisers;
-            others.remove(self.me);
-            if !others.minus(env.heard).is_empty() {
-                return Outcome::Nothing;
-            }
-            founding_id(&value)
-        } else {
-            ViewId { generation: self.id.generation, number: self.id.number + 1 }
-        };
-        self.install(id, value)
     }
 
     /// No majority of the view is left, and there are enough voters without one to found another.
