@@ -23,8 +23,8 @@
 //! **Founding** ([`forming`]): by those who are there, once.
 //!
 //! **Joining** ([`joining`], [`admission`]): a state first, while the group goes on; then the view; then the decisions between the
-//! two, for which alone the group waits. Members forget decisions when [`Config::tail_max`] is used up; who needs them gets a
-//! newer state.
+//! two, for which alone the group waits. Members keep decisions from when somebody asks to be let in, and forget them when
+//! [`Config::tail_max`] is used up, or nobody asks any more; who needs them gets a newer state.
 //!
 //! **Crashes that a new member cannot know of:** some members of its view have died before they could hear of it. Members tell each
 //! other whom they hold dead until all know it. It is taken for members only that have never heard this one: of the others the
@@ -79,8 +79,9 @@ pub struct Config<S> {
     /// Who may be in it.
     pub hosts: HostSet,
     pub setting: S,
-    /// Bytes of decisions, and of the payloads that they name, that are kept for those who join: at most `transfer.payload_max`,
-    /// as they are sent as one payload. `transfer.held_max` has to have room for them, and for what is under way.
+    /// Bytes of decisions that are kept while somebody joins, and of payloads that decisions have named: at most
+    /// `transfer.payload_max`, as they are sent as one payload. `transfer.held_max` has to have room for them, and for what is under
+    /// way.
     pub tail_max: u64,
     pub transfer: transfer::Config,
 }
@@ -158,6 +159,8 @@ pub struct Group<P: Start> {
     /// The user was told all up to this position.
     position: u64,
     tail: Tail,
+    /// Resends since somebody has asked to be let in, while decisions are kept for it.
+    unasked: u32,
     /// None where the group exists for sure.
     forming: Option<Forming>,
     /// That the first view was begun with; 0 for one that was given.
@@ -225,6 +228,7 @@ impl<P: Start> Group<P> {
             early: VecDeque::new(),
             position: 0,
             tail: Tail::new(0, config.tail_max),
+            unasked: 0,
             forming: None,
             ballot: 0,
             present: (HostSet::EMPTY, 0),
@@ -448,6 +452,7 @@ impl<P: Start> Group<P> {
             }
             _ => {}
         }
+        self.rest();
         self.tell_of_the_first(lease);
         self.manage(lease);
         self.pump();

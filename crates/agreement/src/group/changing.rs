@@ -20,6 +20,9 @@ use super::{
 };
 use crate::{Refused, Start, batch, lease::Lease, transfer, view::View};
 
+/// Who joins asks at each of its resends; so many of this member's without a question, and there is nobody.
+const UNASKED_RESENDS: u32 = 64;
+
 impl<P: Start> Group<P> {
     /// Takes a member out of the group, this one or another. Only a leader whose lease holds is asked.
     ///
@@ -44,11 +47,14 @@ impl<P: Start> Group<P> {
             Some(place) => epoch.gives_state(place),
             None => epoch.leads(),
         };
+        if let Some(position) = asks.have.filter(|have| mine && *have > self.position) {
+            return Err(DatagramError::Future { position, told: self.position });
+        }
+        // Also where another answers: it may die.
+        self.tail.keep();
+        self.unasked = 0;
         if !mine {
             return Ok(());
-        }
-        if let Some(position) = asks.have.filter(|have| *have > self.position) {
-            return Err(DatagramError::Future { position, told: self.position });
         }
         let to = HostSet::from_iter([from]);
         if is_in {
@@ -75,6 +81,19 @@ impl<P: Start> Group<P> {
             None => self.admission.wanted = true,
         }
         Ok(())
+    }
+
+    /// To be called at each resend: what is kept for those who join goes once nobody asks any more.
+    pub(super) fn rest(&mut self) {
+        self.unasked += u32::from(self.tail.keeps());
+        if self.unasked < UNASKED_RESENDS {
+            return;
+        }
+        self.unasked = 0;
+        self.tail.keep_nothing();
+        if let Some(base) = self.admission.base.take() {
+            self.give_up(&base.state);
+        }
     }
 
     /// Whether the user's state is wanted, for somebody who joins: as it is after all that was told.
