@@ -377,7 +377,7 @@ impl<P: Start> Group<P> {
         if !self.acts(lease) {
             return Err(Refused::Fenced);
         }
-        if self.admission.closing || !self.again.is_empty() {
+        if self.admission.closing || self.admission.next_waits || !self.again.is_empty() {
             return Err(Refused::Changing);
         }
         self.propose_entry(Some(entry::VALUE), value)

@@ -99,6 +99,44 @@ impl World {
 }
 
 #[test]
+fn root_a_member_comes_back_while_others_decide_all_they_can() {
+    comes_back_under_load(Protocol::Hsuc);
+}
+
+#[test]
+fn root_a_member_comes_back_while_heartbeats_take_all_they_can() {
+    comes_back_under_load(Protocol::Huc);
+}
+
+fn comes_back_under_load(protocol: Protocol) {
+    let Some((bed, agents, spec)) = build(3, protocol) else { return };
+    let replicas = Replicas::start(bed.hosts(), &agents, Spec { window: 128, ..spec }).expect("replicas");
+    let mut world = World { replicas, agents, bed, counts: Vec::new(), counter: 0 };
+    let seconds = 5.0;
+    let run = Order::Run { run: "all".to_owned(), clients: 4096, value_bytes: 64, seconds };
+    world.replicas.nodes[0].order(&run).expect("asked");
+    for host in [3, 2] {
+        let at = world.replicas.nodes.iter().position(|node| node.host == host).unwrap();
+        world.replicas.nodes.remove(at).kill().unwrap();
+        let hosts = world.bed.hosts().to_vec();
+        world.replicas.add(&hosts[usize::from(host) - 1], &hosts, &world.agents).unwrap();
+        let is_in = world.wait("the member that came back", |who, told| match told {
+            Told::Ready { .. } if who == host => Some(true),
+            Told::Result { .. } => Some(false),
+            _ => None,
+        });
+        let logs = logs(&world.agents, 3);
+        assert!(is_in, "h{host} was not let in as long as the others had anything to decide\n{logs}");
+    }
+    let decisions = world.wait("the result", |_, told| match told {
+        Told::Result { decisions, .. } => Some(decisions),
+        _ => None,
+    });
+    assert!(decisions > 0);
+    world.agree();
+}
+
+#[test]
 fn root_leaders_die_and_come_back_and_nothing_is_lost() {
     leaders_die(Protocol::Hsuc);
 }

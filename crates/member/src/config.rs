@@ -24,8 +24,9 @@ pub const HUC_VALUE_MAX: usize = HEARTBEAT_MAX
 const PORT: u16 = 7431;
 /// A little more than a round trip between hosts that share a rack, and than a busy member's turn.
 const RESEND: Duration = Duration::from_millis(3);
-/// Of decisions that are kept for those who join, and the longest payload.
 const PAYLOAD_MAX: u64 = 64 << 20;
+/// Kept only while somebody joins: some 50 ms of all that a group decides of 64-byte values, in which who joins has to take a state.
+const TAIL_MAX: u64 = 32 << 20;
 
 /// HSUC over a real network, with so many instances under way: each as many proposals as fit a packet.
 #[must_use]
@@ -57,7 +58,8 @@ pub struct Config<S> {
     pub setting: S,
     /// Between two looks at what was not answered.
     pub resend: Duration,
-    /// Bytes of decisions kept for those who join.
+    /// Bytes of decisions that are kept while somebody joins, and of payloads that decisions have named: what is decided until a state
+    /// has arrived has to fit.
     pub tail_max: u64,
     /// Longest payload, and longest state of a user, bytes.
     pub payload_max: u64,
@@ -74,7 +76,7 @@ impl<S> Config<S> {
             state_dir: state_dir.into(),
             setting,
             resend: RESEND,
-            tail_max: 4 << 20,
+            tail_max: TAIL_MAX,
             payload_max: PAYLOAD_MAX,
         }
     }

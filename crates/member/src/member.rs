@@ -187,8 +187,18 @@ impl<P: Start> Member<P> {
     /// # Errors
     /// [`Error`]: the record could not be stored, or the agent's memory is damaged.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.send();
         let now = now_ns();
+        // While the user has been told all: who leads lets nobody in otherwise, and under load more is decided with each packet.
+        if now >= self.resend_ns {
+            self.resend_ns = now.saturating_add(self.resend_every_ns);
+            let lease = self.lease();
+            self.group.resend(lease);
+            // Who is up, and has said nothing yet.
+            for host in self.ears.unknown().iter() {
+                self.port.begin(host, &mut self.sealer, true);
+            }
+        }
+        self.send();
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
         // Where nobody is left to answer, nothing would come.
@@ -200,15 +210,6 @@ impl<P: Start> Member<P> {
         }
         if came {
             self.receive();
-        }
-        if now_ns() >= self.resend_ns {
-            self.resend_ns = now_ns() + self.resend_every_ns;
-            let lease = self.lease();
-            self.group.resend(lease);
-            // Who is up, and has said nothing yet.
-            for host in self.ears.unknown().iter() {
-                self.port.begin(host, &mut self.sealer, true);
-            }
         }
         self.store()?;
         if let Some(to) = self.port.too_long {

@@ -33,12 +33,14 @@ pub(super) struct Admission {
     removed: HostSet,
     /// Proposed the next view: nothing more is proposed in this one.
     pub(super) closing: bool,
+    /// There was no room for the next view: nothing else is proposed before it.
+    pub(super) next_waits: bool,
 }
 
 impl Admission {
     pub(super) fn new() -> Self {
         let asks = vec![None; MAX_HOSTS].into_boxed_slice();
-        Self { asks, base: None, wanted: false, removed: HostSet::EMPTY, closing: false }
+        Self { asks, base: None, wanted: false, removed: HostSet::EMPTY, closing: false, next_waits: false }
     }
 
     pub(super) fn asked(&mut self, host: u16, asks: Asks) {
@@ -60,7 +62,7 @@ impl Admission {
 
     /// A view has begun.
     pub(super) fn begun(&mut self, view: &View) {
-        self.closing = false;
+        (self.closing, self.next_waits) = (false, false);
         self.removed = self.removed.and(view.hosts());
         // Who is in now is answered when it asks again.
         for member in view.members() {

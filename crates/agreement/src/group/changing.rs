@@ -144,6 +144,7 @@ impl<P: Start> Group<P> {
         if !self.may_answer(lease) || self.admission.closing || !self.again.is_empty() {
             return;
         }
+        self.admission.next_waits = false;
         let Some(epoch) = &self.current else { return };
         let Some(view) = self.admission.next(&epoch.view, epoch.alive(), self.tail.reaches_from()) else { return };
         // The setting has to suit so many.
@@ -152,7 +153,9 @@ impl<P: Start> Group<P> {
         }
         let mut content = Vec::new();
         view.write(&mut content);
-        self.admission.closing = self.propose_entry(Some(entry::VIEW), &content).is_ok();
+        let proposed = self.propose_entry(Some(entry::VIEW), &content);
+        self.admission.closing = proposed.is_ok();
+        self.admission.next_waits = proposed == Err(Refused::Full);
     }
 
     /// The epoch has ended: the next one.

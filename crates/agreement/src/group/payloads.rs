@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payloads: offered, agreed on, kept as long as a decision that is kept names them.
+//! Payloads: offered, agreed on, and kept for a while after decisions have named them.
 
 use super::{Group, entry};
 use crate::{

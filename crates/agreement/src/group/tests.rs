@@ -390,6 +390,48 @@ fn who_asks_again_and_again_fills_no_memory() {
 }
 
 #[test]
+fn a_leader_with_no_room_left_lets_in_who_asks() {
+    let mut world = World::of(2);
+    world.joins(3, 40);
+    let mut rounds = 0;
+    while world.group(3).standing() == Standing::Joining {
+        world.settle();
+        // As many as there is room for, before it looks who asks.
+        while world.group(1).propose(HELD, b"x").is_ok() {}
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        rounds += 1;
+        assert!(rounds < 20, "whoever proposes all the time keeps it out");
+    }
+    world.run();
+    world.writes(1, "y");
+    assert_eq!(world.state(3), world.state(1));
+}
+
+#[test]
+fn what_is_kept_for_who_joins_goes_once_nobody_asks() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    assert!([1, 2].iter().all(|host| !world.group(*host).tail.keeps()), "nobody joins");
+    world.joins(3, 40);
+    // It asks, is offered a state, and dies.
+    world.group(3).resend(HELD);
+    world.settle();
+    world.settle();
+    world.writes(1, "b");
+    assert!([1, 2].iter().all(|host| world.group(*host).tail.keeps()), "whoever leads may die");
+    assert_eq!((world.group(1).transfers.held().count(), world.group(1).tail.reaches_from()), (1, 1));
+    world.dies(3);
+    (0..8).for_each(|_| world.run());
+    for host in [1, 2] {
+        let group = world.group(host);
+        assert_eq!((group.transfers.held().count(), group.tail.reaches_from()), (0, 2));
+    }
+    world.joins(3, 41);
+    world.run();
+    assert_eq!((world.group(3).standing(), world.state(3)), (Standing::Member, "ab".to_owned()));
+}
+
+#[test]
 fn a_state_of_the_future_is_of_another_log() {
     let mut world = World::of(2);
     world.writes(1, "a");
