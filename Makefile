@@ -10,7 +10,7 @@ help:
 	@echo "make demo          three hosts in network namespaces, something dies, everybody knows"
 	@echo "make demo-network  a network of switches: trees planned, every cable cut in turn, drawn before and after"
 	@echo "make test          all that CI runs: format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests"
-	@echo "make spec          the TLA+ specifications before the model checker TLC, and mutants that it has to reject"
+	@echo "make spec          the TLA+ specifications before the model checker TLC, and mutants that it has to reject, larger ones than make test"
 	@echo "make sim SEEDS=n   whole clusters in a seeded world: drift, pauses, loss, cuts, crashes; a failure replays from its seed"
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
 	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"

@@ -19,7 +19,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
 
   setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
   test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: all that CI runs
-  spec [--large]   the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
+  spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root

