@@ -12,6 +12,8 @@ use fide_replica::{Add, Node, Order, Protocol, Replicas, Spec, Told};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
 
 const LIMIT: Duration = Duration::from_secs(20);
+/// Longer than a shared machine keeps a host from running: who is excluded meanwhile is no fault of what is tested here.
+const TIMEOUT_US: u32 = 60_000;
 
 fn fide() -> PathBuf {
     env!("CARGO_BIN_EXE_fide").into()
@@ -32,7 +34,8 @@ fn build(hosts: usize, protocol: Protocol) -> Option<(Testbed, Agents, Spec)> {
         return None;
     }
     let bed = Testbed::build(BedSpec::hosts(hosts)).expect("a testbed");
-    let agents = Agents::start(&bed, AgentsSpec { program: vec![fide()], ..AgentsSpec::default() }).expect("agents");
+    let agents = AgentsSpec { program: vec![fide()], timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() };
+    let agents = Agents::start(&bed, agents).expect("agents");
     let spec = Spec { program: vec![fide(), "__replica".into()], group: "counter".to_owned(), protocol, window: 8 };
     Some((bed, agents, spec))
 }
@@ -254,7 +257,8 @@ fn root_a_witness_says_who_goes_on_and_remembers_it() {
     }
     let bed = Testbed::build(BedSpec::hosts(3)).expect("a testbed");
     let member_extra = [(3, "role = \"witness\"".to_owned())].into();
-    let agents = AgentsSpec { program: vec![fide()], member_extra, ..AgentsSpec::default() };
+    let agents =
+        AgentsSpec { program: vec![fide()], member_extra, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() };
     let agents = Agents::start(&bed, agents).expect("agents");
     let said = Command::new(fide())
         .args(["agent", "--host", "h3", "--config"])
