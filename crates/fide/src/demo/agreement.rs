@@ -120,7 +120,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
-    let agents = Agents::start(&bed, AgentsSpec { program: vec![this.clone()], ..AgentsSpec::default() })?;
+    // Kernels see what is killed here; no host is to be excluded because this machine did not run it for a moment.
+    let spec = AgentsSpec { program: vec![this.clone()], timeout_us: Some(60_000), ..AgentsSpec::default() };
+    let agents = Agents::start(&bed, spec)?;
     let spec = Spec {
         program: vec![this, PathBuf::from(REPLICA)],
         group: "counter".to_owned(),
