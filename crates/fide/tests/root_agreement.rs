@@ -66,6 +66,16 @@ impl World {
         panic!("never told: {what}\n{}", logs(&self.agents, self.bed.hosts().len()));
     }
 
+    fn kill(&mut self, host: u16) {
+        let at = self.replicas.nodes.iter().position(|node| node.host == host).expect("a replica");
+        self.replicas.nodes.remove(at).kill().expect("killed");
+    }
+
+    fn start_again(&mut self, host: u16) {
+        let hosts = self.bed.hosts();
+        self.replicas.add(&hosts[usize::from(host) - 1], hosts, &self.agents).expect("started");
+    }
+
     /// Every client adds one at `leader`, until all are answered.
     fn add(&mut self, leader: u16) {
         self.counts.iter_mut().for_each(|count| *count += 1);
@@ -119,10 +129,8 @@ fn comes_back_under_load(protocol: Protocol) {
     let run = Order::Run { run: "all".to_owned(), clients: 4096, value_bytes: 64, seconds };
     world.replicas.nodes[0].order(&run).expect("asked");
     for host in [3, 2] {
-        let at = world.replicas.nodes.iter().position(|node| node.host == host).unwrap();
-        world.replicas.nodes.remove(at).kill().unwrap();
-        let hosts = world.bed.hosts().to_vec();
-        world.replicas.add(&hosts[usize::from(host) - 1], &hosts, &world.agents).unwrap();
+        world.kill(host);
+        world.start_again(host);
         let is_in = world.wait("the member that came back", |who, told| match told {
             Told::Ready { .. } if who == host => Some(true),
             Told::Result { .. } => Some(false),
@@ -154,9 +162,7 @@ fn leaders_die(protocol: Protocol) {
     world.add(1);
     assert_eq!(world.counter, 8);
     for (dies, leads) in [(1, 2), (2, 3)] {
-        let at = world.replicas.nodes.iter().position(|node| node.host == dies).unwrap();
-        let mut dead = world.replicas.nodes.remove(at);
-        dead.kill().unwrap();
+        world.kill(dies);
         world.wait("the next leader", |host, told| (host == leads && matches!(told, Told::Leads { .. })).then_some(()));
         // Asked again of another leader: what was counted counts once.
         world.counts.iter_mut().for_each(|count| *count -= 1);
@@ -166,8 +172,7 @@ fn leaders_die(protocol: Protocol) {
         world.add(leads);
         assert_eq!(world.counter, before + 8);
         // It comes back, takes over the state, and is in.
-        let hosts = world.bed.hosts().to_vec();
-        world.replicas.add(&hosts[usize::from(dies) - 1], &hosts, &world.agents).unwrap();
+        world.start_again(dies);
         world.wait("the member that came back", |host, told| {
             (host == dies && matches!(told, Told::Ready { .. })).then_some(())
         });

@@ -39,14 +39,15 @@ pub(crate) fn spec(args: &[String]) -> Outcome {
         }
     }
     let jar = checker()?;
-    let asked = |asked: bool, runs: &'static [Run]| if asked { runs } else { &[] };
-    check(&jar, [asked(small, SMALL), asked(large, LARGE)], word, trace, workers)
+    let asked: Vec<&[Run]> =
+        [(small, SMALL), (large, LARGE)].into_iter().filter_map(|(asked, runs)| asked.then_some(runs)).collect();
+    check(&jar, &asked, word, trace, workers)
 }
 
 /// For the test command: without the checker it says so and goes on, but not in CI.
 pub(crate) fn test() -> Outcome {
     match checker() {
-        Ok(jar) => check(&jar, [SMALL], "", false, WORKERS),
+        Ok(jar) => check(&jar, &[SMALL], "", false, WORKERS),
         Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => Err(why),
         Err(why) => {
             println!("{why}: the specifications in spec/ are NOT checked");
@@ -87,13 +88,13 @@ fn sha256(path: &std::path::Path) -> Result<String, String> {
     text.split_whitespace().next().map(str::to_owned).ok_or_else(|| format!("{}: no SHA-256", path.display()))
 }
 
-fn check<const N: usize>(jar: &std::path::Path, runs: [&[Run]; N], word: &str, trace: bool, workers: &str) -> Outcome {
+fn check(jar: &std::path::Path, runs: &[&[Run]], word: &str, trace: bool, workers: &str) -> Outcome {
     let checker = Checker { jar, spec_dir: &root_dir().join("spec"), work_dir: &target_dir().join("spec"), workers };
     println!("== specifications (TLC 2.18)");
     println!("{:<10} {:<45} {:<28} {:>9} {:>6}  outcome", "spec", "what", "sizes", "states", "s");
     let mut wrong = Vec::new();
     let mut asked = 0;
-    for run in runs.into_iter().flatten().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
+    for run in runs.iter().copied().flatten().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
         asked += 1;
         let answer = checker.ask(run)?;
         if trace {
