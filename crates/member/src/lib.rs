@@ -37,7 +37,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `member` | [`Member`]: the loop |
+//! | `member` | [`Member`]: the loop, on a host |
+//! | [`core`] | what it does, in which order, without a host |
 //! | `ears` | what the agent tells, as incarnations of members |
 //! | [`packet`] | datagrams in packets, sealed |
 //! | `port` | packets to and from the network |
@@ -50,6 +51,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod core;
 mod ears;
 mod member;
 pub mod packet;

@@ -12,8 +12,7 @@
 use std::time::Duration;
 
 use fide_agreement::{
-    Decision, Group, HostSet, Identity, Lease, Refused, Standing, Start, View,
-    group::{self, DatagramError},
+    Decision, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
     transfer::{Reason, RoomError},
 };
 use fide_client::{Client, ConnectOptions, Event, Monitor, MonitorId, Wanted, now_ns, protocol::PeerState};
@@ -25,8 +24,8 @@ use rustix::{
 
 use crate::{
     Config, Error,
-    ears::Ears,
-    packet::{Opened, Opener, Sealer, Sender},
+    core::{self, Core},
+    packet::{Opened, Opener, PacketError, Sealer, Sender},
     port::Port,
     record::Record,
 };
@@ -34,8 +33,6 @@ use crate::{
 const TOKEN_CLIENT: u64 = 0;
 const TOKEN_PORT: u64 = 1;
 const TOKEN_WATCHED: u64 = 2;
-/// Events of the agent that are taken in one turn.
-const EVENTS_PER_TURN: usize = 256;
 
 /// What a member has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,33 +53,83 @@ pub struct Counters {
     pub broadcasts_declined: u64,
 }
 
+/// The agent of this host, and the watches on the others.
+#[derive(Debug)]
+struct Link {
+    client: Client,
+    /// Of each other host its process, and the watch on it.
+    monitors: Vec<(u16, String, MonitorId)>,
+}
+
+impl core::Agent for Link {
+    type Error = Error;
+
+    fn poll_event(&mut self) -> Result<Option<Event>, Error> {
+        Ok(self.client.poll_event()?)
+    }
+
+    fn lease(&self) -> Lease {
+        let (table, now_ns) = (self.client.table(), now_ns());
+        let until_ns = if table.fenced(now_ns) { 0 } else { table.lease_until_ns() };
+        Lease { now_ns, until_ns }
+    }
+
+    fn is_heard_by(&self, host: u16) -> bool {
+        self.client.table().host(host).is_some_and(|record| record.hears_us == 1)
+    }
+
+    fn piggyback(&mut self, message: &[u8]) -> bool {
+        self.client.piggyback(message).is_ok()
+    }
+
+    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Error> {
+        let Some((_, target, id)) = self.monitors.iter_mut().find(|(of, ..)| *of == host) else { return Ok(None) };
+        self.client.unmonitor(*id)?;
+        let monitor = self.client.monitor(target, Wanted::default())?;
+        *id = monitor.id;
+        Ok(up(&monitor))
+    }
+}
+
+/// Sealed packets, by UDP.
+#[derive(Debug)]
+struct Packets {
+    port: Port,
+    sealer: Sealer,
+    opener: Opener,
+}
+
+impl core::Port for Packets {
+    fn receive(&mut self, mut each: impl FnMut(Result<Opened<'_>, PacketError>)) {
+        let Self { port, opener, .. } = self;
+        port.receive(|packet| each(opener.open(packet)));
+    }
+
+    fn push(&mut self, to: HostSet, datagram: &[u8], plane: &dyn Fn(u16) -> usize) {
+        self.port.push(to, datagram, &mut self.sealer, plane);
+    }
+
+    fn begin(&mut self, to: u16, asks: bool) {
+        self.port.begin(to, &mut self.sealer, asks);
+    }
+
+    fn flush(&mut self, plane: &dyn Fn(u16) -> usize) {
+        self.port.flush(&self.sealer, plane);
+    }
+}
+
 /// A member of a group, or a host that wants to be one.
 #[derive(Debug)]
 pub struct Member<P: Start> {
-    group: Group<P>,
-    client: Client,
-    ears: Ears,
-    port: Port,
+    core: Core<P>,
+    link: Link,
+    packets: Packets,
     record: Record,
-    sealer: Sealer,
-    opener: Opener,
     me: u16,
-    /// All that may be in the group, but for this one.
-    others: HostSet,
     names: Vec<String>,
-    /// Of each other host its process, and the watch on it.
-    monitors: Vec<(u16, String, MonitorId)>,
     epoll: OwnedFd,
-    resend_ns: u64,
-    resend_every_ns: u64,
     /// A descriptor of the caller's was readable.
     watched: bool,
-    /// Something was proposed since the last wait.
-    proposed: bool,
-    datagram: Vec<u8>,
-    counters: Counters,
-    /// The last datagram that the group did not take, and why.
-    refused: Option<(u16, DatagramError)>,
 }
 
 impl<P: Start> Member<P> {
@@ -109,7 +156,8 @@ impl<P: Start> Member<P> {
             tail_max: config.tail_max,
             transfer: config.transfer(),
         };
-        let mut group = if record.is_founded() { Group::join(group_config)? } else { Group::form(group_config)? };
+        let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let mut core = Core::new(group_config, record.is_founded(), resend_ns)?;
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
         let names: Vec<String> = hello.members.iter().map(|member| member.name.clone()).collect();
@@ -127,13 +175,11 @@ impl<P: Start> Member<P> {
             .map_err(Error::system("getrandom"))?;
         let sender = Sender { host: me, process: joined.incarnation, incarnation };
         let sealer = Sealer::new(&config.key, sender, u64::from_ne_bytes(session));
-        let others = hosts.minus(HostSet::from_iter([me]));
-        let mut ears = Ears::default();
         let mut monitors = Vec::new();
-        for host in others.iter() {
+        for host in core.others().iter() {
             let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
             let monitor = client.monitor(&target, Wanted::default())?;
-            ears.now_up(host, up(&monitor), &mut group);
+            core.now_up(host, up(&monitor));
             monitors.push((host, target, monitor.id));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
@@ -144,25 +190,14 @@ impl<P: Start> Member<P> {
         watch(client.as_fd(), TOKEN_CLIENT)?;
         port.descriptors().try_for_each(|fd| watch(fd, TOKEN_PORT))?;
         Ok(Self {
-            group,
-            client,
-            ears,
-            port,
+            core,
+            link: Link { client, monitors },
+            packets: Packets { port, sealer, opener: Opener::new(config.key) },
             record,
-            sealer,
-            opener: Opener::new(config.key),
             me,
-            others,
             names,
-            monitors,
             epoll,
-            resend_ns: 0,
-            resend_every_ns: u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1),
             watched: false,
-            proposed: false,
-            datagram: Vec::new(),
-            counters: Counters::default(),
-            refused: None,
         })
     }
 
@@ -188,37 +223,22 @@ impl<P: Start> Member<P> {
     /// [`Error`]: the record could not be stored, or the agent's memory is damaged.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = now_ns();
-        // While the user has been told all: who leads lets nobody in otherwise, and under load more is decided with each packet.
-        if now >= self.resend_ns {
-            self.resend_ns = now.saturating_add(self.resend_every_ns);
-            let lease = self.lease();
-            self.group.resend(lease);
-            // Who is up, and has said nothing yet.
-            for host in self.ears.unknown().iter() {
-                self.port.begin(host, &mut self.sealer, true);
-            }
-        }
-        self.send();
+        let Self { core, link, packets, .. } = self;
+        core.before(now, link, packets);
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
-        // Where nobody is left to answer, nothing would come.
-        let decided = std::mem::take(&mut self.proposed) && self.group.is_alone();
-        let sleep_ns = if decided { 0 } else { self.resend_ns.min(due).saturating_sub(now) };
+        let sleep_ns = core.due_ns().min(due).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
-        if told {
-            self.hear()?;
+        self.core.after(&mut self.link, &mut self.packets, told, came)?;
+        // There is a group: that outlives this host before anything follows from it.
+        if let Some(view) = self.core.poll_record(self.record.is_founded()) {
+            self.record.founded(view)?;
+            self.core.recorded();
         }
-        if came {
-            self.receive();
-        }
-        self.store()?;
-        if let Some(to) = self.port.too_long {
+        if let Some(to) = self.packets.port.too_long {
             return Err(Error::TooLong { to });
         }
-        if !self.leads() {
-            // Others wait for it. A leader's words go with what its user proposes next.
-            self.send();
-        }
+        self.core.last(&mut self.link, &mut self.packets);
         Ok(())
     }
 
@@ -240,113 +260,8 @@ impl<P: Start> Member<P> {
         Ok((is(TOKEN_CLIENT), is(TOKEN_PORT)))
     }
 
-    fn hear(&mut self) -> Result<(), Error> {
-        for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.client.poll_event()? else { break };
-            if let Event::Piggyback { evidence, bytes, .. } = &event {
-                self.broadcast(evidence.host_id, evidence.incarnation, bytes);
-                continue;
-            }
-            if !self.ears.told(&event, &mut self.group) {
-                self.group.excluded();
-            }
-        }
-        if std::mem::take(&mut self.ears.lost_events) {
-            for (host, target, id) in &mut self.monitors {
-                self.client.unmonitor(*id)?;
-                let monitor = self.client.monitor(target, Wanted::default())?;
-                *id = monitor.id;
-                self.ears.now_up(*host, up(&monitor), &mut self.group);
-            }
-        }
-        Ok(())
-    }
-
-    /// Before anything of others is received.
-    fn meet(&mut self) {
-        let table = self.client.table();
-        let hears = |host: &u16| table.host(*host).is_some_and(|record| record.hears_us == 1);
-        self.group.heard_by(self.others.iter().filter(hears).collect());
-        self.group.unsure_of(self.ears.unknown());
-    }
-
-    /// A heartbeat has brought this, of a process of that host.
-    fn broadcast(&mut self, host: u16, process: u32, datagram: &[u8]) {
-        self.meet();
-        if !self.ears.is_member(host, process) {
-            self.counters.packets_of_strangers += 1;
-        } else if let Err(why) = self.group.receive(host, datagram) {
-            self.counters.datagrams_refused += 1;
-            self.refused = Some((host, why));
-        }
-    }
-
-    fn receive(&mut self) {
-        self.meet();
-        let Self { group, ears, port, sealer, opener, counters, refused, .. } = self;
-        let mut asking = HostSet::EMPTY;
-        port.receive(|packet| {
-            let Ok(Opened { sender, asks, datagrams }) = opener.open(packet) else {
-                counters.packets_refused += 1;
-                return;
-            };
-            if !ears.heard(sender, group) {
-                counters.packets_of_strangers += 1;
-                return;
-            }
-            if asks {
-                asking.insert(sender.host);
-            }
-            for datagram in datagrams {
-                if let Err(why) = group.receive(sender.host, datagram) {
-                    counters.datagrams_refused += 1;
-                    *refused = Some((sender.host, why));
-                }
-            }
-        });
-        for host in asking.iter() {
-            port.begin(host, sealer, false);
-        }
-    }
-
-    /// What the group has for others, in packets, on their way.
-    fn send(&mut self) {
-        let Self { group, client, ears, port, sealer, datagram, counters, .. } = self;
-        let plane = |host| ears.plane(host);
-        if group.poll_broadcast(datagram) {
-            counters.broadcasts_sent += 1;
-            counters.broadcasts_declined += u64::from(client.piggyback(datagram).is_err());
-        }
-        while let Some(to) = group.poll_transmit(datagram) {
-            let to: HostSet = to.iter().filter(|host| ears.is_up(*host)).collect();
-            if Group::<P>::is_for_all(datagram) {
-                port.push(to, datagram, sealer, &plane);
-                continue;
-            }
-            for host in to.iter() {
-                group.address(datagram, host);
-                port.push(HostSet::from_iter([host]), datagram, sealer, &plane);
-            }
-        }
-        port.flush(sealer, &plane);
-    }
-
-    /// There is a group: that outlives this host before anything follows from it.
-    fn store(&mut self) -> Result<(), Error> {
-        if let Some(view) = self.group.poll_record() {
-            self.record.founded(view)?;
-            self.group.recorded();
-        } else if self.group.standing() == Standing::Member && !self.record.is_founded() {
-            let view = self.group.view().expect("a member is in a view");
-            self.record.founded(view)?;
-        }
-        Ok(())
-    }
-
     fn lease(&self) -> Lease {
-        let (table, now_ns) = (self.client.table(), now_ns());
-        let until_ns = if table.fenced(now_ns) { 0 } else { table.lease_until_ns() };
-        Lease { now_ns, until_ns }
+        core::Agent::lease(&self.link)
     }
 
     /// A value for one of the next instances. What is proposed between two calls of [`Member::wait`] goes together.
@@ -355,15 +270,15 @@ impl<P: Start> Member<P> {
     /// [`Refused`]; nothing has changed.
     pub fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
         let lease = self.lease();
-        self.proposed = true;
-        self.group.propose(lease, value)
+        self.core.proposed();
+        self.core.group.propose(lease, value)
     }
 
     /// Many values, each as [`Member::propose`] takes one, with one look at the lease.
     pub fn propose_with(&mut self, each: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Refused>)) {
         let lease = self.lease();
-        self.proposed = true;
-        each(&mut |value| self.group.propose(lease, value));
+        self.core.proposed();
+        each(&mut |value| self.core.group.propose(lease, value));
     }
 
     /// A value of any length up to the limit; it is sent ahead, and decided once all members that live have it.
@@ -372,30 +287,30 @@ impl<P: Start> Member<P> {
     /// [`Refused`]; nothing has changed.
     pub fn propose_payload(&mut self, payload: Vec<u8>) -> Result<Identity, Refused> {
         let lease = self.lease();
-        self.group.propose_payload(lease, payload)
+        self.core.group.propose_payload(lease, payload)
     }
 
     /// A payload that a decision names, until the next decision is polled.
     #[must_use]
     pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
-        self.group.payload(identity)
+        self.core.group.payload(identity)
     }
 
     /// A payload that another member does not take, and why.
     pub fn poll_refused(&mut self) -> Option<(u16, Identity, Reason)> {
-        self.group.poll_refused()
+        self.core.group.poll_refused()
     }
 
     /// The next decision: to be polled until there is none, after each [`Member::wait`].
     pub fn poll_decision(&mut self) -> Option<Decision<'_>> {
         let lease = self.lease();
-        self.group.poll_decision(lease)
+        self.core.group.poll_decision(lease)
     }
 
     /// Whether a question about the state may be answered from here: this member leads, its lease holds, and it has told all that
     /// was ever decided.
     pub fn may_answer(&self) -> bool {
-        self.group.may_answer(self.lease())
+        self.core.group.may_answer(self.lease())
     }
 
     /// Takes a member out of the group.
@@ -404,13 +319,13 @@ impl<P: Start> Member<P> {
     /// [`Refused`].
     pub fn remove(&mut self, host: u16) -> Result<(), Refused> {
         let lease = self.lease();
-        self.group.remove(lease, host)
+        self.core.group.remove(lease, host)
     }
 
     /// Whether the user's state is wanted, for somebody who joins.
     #[must_use]
     pub fn wants_state(&self) -> bool {
-        self.group.wants_state()
+        self.core.group.wants_state()
     }
 
     /// The user's state, after all that was told and nothing else.
@@ -418,45 +333,45 @@ impl<P: Start> Member<P> {
     /// # Errors
     /// It is longer than a payload may be.
     pub fn give_state(&mut self, state: Vec<u8>) -> Result<(), RoomError> {
-        self.group.give_state(state)
+        self.core.group.give_state(state)
     }
 
     /// The state that the user has to put in place of its own, and after which position it is.
     #[must_use]
     pub fn poll_install(&self) -> Option<(u64, &[u8])> {
-        self.group.poll_install()
+        self.core.group.poll_install()
     }
 
     /// The state of [`Member::poll_install`] is the user's now.
     pub fn installed(&mut self) {
-        self.group.installed();
+        self.core.group.installed();
     }
 
     #[must_use]
     pub fn standing(&self) -> Standing {
-        self.group.standing()
+        self.core.group.standing()
     }
 
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.group.view()
+        self.core.group.view()
     }
 
     /// The user was told all up to this position.
     #[must_use]
     pub fn position(&self) -> u64 {
-        self.group.position()
+        self.core.group.position()
     }
 
     /// The host that leads, as far as this member knows.
     #[must_use]
     pub fn leader(&self) -> Option<u16> {
-        self.group.leader()
+        self.core.group.leader()
     }
 
     #[must_use]
     pub fn leads(&self) -> bool {
-        self.leader() == Some(self.me)
+        self.core.leads()
     }
 
     /// This host.
@@ -474,7 +389,7 @@ impl<P: Start> Member<P> {
     /// CLOCK_MONOTONIC of when the death was known here that was told last; 0 for none.
     #[must_use]
     pub fn death_ns(&self) -> u64 {
-        self.ears.death_ns
+        self.core.ears.death_ns
     }
 
     /// What a host that is no member yet waits for, for people; none if it is one.
@@ -483,23 +398,23 @@ impl<P: Start> Member<P> {
         if self.standing() != Standing::Joining {
             return None;
         }
-        let unknown = self.ears.unknown();
-        let silent = self.monitors.iter().filter_map(|(host, target, _)| {
+        let unknown = self.core.ears.unknown();
+        let silent = self.link.monitors.iter().filter_map(|(host, target, _)| {
             let name = &self.names[usize::from(*host) - 1];
-            match (self.ears.is_up(*host), unknown.contains(*host)) {
+            match (self.core.ears.is_up(*host), unknown.contains(*host)) {
                 (false, _) => Some(format!("no process {target} is known to run")),
                 (true, true) => Some(format!(
                     "{target} runs, and no packet of its has come that bears this group's key ({} others have); do {name} and this \
                      host have the same key and port?",
-                    self.counters.packets_refused
+                    self.core.counters.packets_refused
                 )),
                 (true, false) => None,
             }
         });
-        let refused = self.refused.as_ref().map(|(host, why)| {
+        let refused = self.core.refused.as_ref().map(|(host, why)| {
             format!("the last refused of {}: {why}", self.names.get(usize::from(*host) - 1).map_or("?", String::as_str))
         });
-        let fenced = self.client.fenced().then(|| "this host has no lease".to_owned());
+        let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
         let mut all: Vec<String> = fenced.into_iter().chain(silent).chain(refused).collect();
         if all.is_empty() {
             all.push(if self.record.is_founded() {
@@ -517,13 +432,13 @@ impl<P: Start> Member<P> {
 
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters { trains_sent: self.port.sent, trains_lost: self.port.lost, ..self.counters }
+        Counters { trains_sent: self.packets.port.sent, trains_lost: self.packets.port.lost, ..self.core.counters }
     }
 
     /// The connection to the agent. Its events are this member's.
     #[must_use]
     pub fn client(&self) -> &Client {
-        &self.client
+        &self.link.client
     }
 }
 

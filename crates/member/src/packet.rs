@@ -203,6 +203,14 @@ impl std::fmt::Debug for Opener {
 #[derive(Debug, Clone)]
 pub struct Datagrams<'p>(&'p [u8]);
 
+impl<'p> Datagrams<'p> {
+    /// Of what a packet holds between its header and its tag, in clear.
+    #[must_use]
+    pub fn of(content: &'p [u8]) -> Self {
+        Self(content)
+    }
+}
+
 /// What was in a packet.
 #[derive(Debug, Clone)]
 pub struct Opened<'p> {
