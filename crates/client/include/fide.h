@@ -46,7 +46,8 @@ typedef enum fide_notice_kind {
   FIDE_NOTICE_KIND_PATH_LOST = 3,
   // That plane is back.
   FIDE_NOTICE_KIND_PATH_RESTORED = 4,
-  // This host had been excluded and is back as incarnation `value`.
+  // This host is incarnation `value` now: it had been excluded, or its agent started anew. Others hold all that ran here for
+  // dead. This program is fenced until fide_rejoined_acknowledge.
   FIDE_NOTICE_KIND_REJOINED = 5,
   // This observer did not run on time; its suspicion of `host_id` was withheld.
   FIDE_NOTICE_KIND_OBSERVER_STALLED = 6,
@@ -114,6 +115,37 @@ typedef struct fide_resources {
   // Piggyback bytes per heartbeat.
   uint32_t pbsize;
 } fide_resources;
+
+// That this program may act: as what, and until when. Set `size` to sizeof(fide_permit).
+typedef struct fide_permit {
+  // sizeof(fide_permit).
+  size_t size;
+  // CLOCK_MONOTONIC at which it was asked.
+  uint64_t now_ns;
+  // CLOCK_MONOTONIC after which it is over, unless asked again; UINT64_MAX without limit.
+  uint64_t until_ns;
+  // Id of the agreed view: of two, that with the larger `view_generation` is newer, then that with the larger `view_number`.
+  // Both 0: there is none (policy = "network").
+  uint32_t view_generation;
+  // See `view_generation`.
+  uint32_t view_number;
+  // Bit id-1: a member of the view.
+  uint64_t view_members;
+  // CLOCK_MONOTONIC here from which no host acts by an older view. Whoever takes a role over from a live host waits until
+  // then.
+  uint64_t view_settled_ns;
+  // The incarnation that this host acts as.
+  uint32_t incarnation;
+  // Id of this host.
+  uint16_t host_id;
+  // 1: this host is the lowest member, and no other one acts as that by an older view.
+  uint8_t lowest;
+  // Zero.
+  uint8_t reserved;
+  // The fencing token: 24 hexadecimal digits that sort as text, and a NUL. Whatever is written to should refuse a lower one
+  // than it has seen. Empty without a view.
+  char token[25];
+} fide_permit;
 
 // Who it is about, why, and how it is known. Valid during the upcall.
 typedef struct fide_verdict {
@@ -325,12 +357,25 @@ int fide_beat(const struct fide_t *fide);
 // then).
 int fide_wake_eagerly(void);
 
-// 1 if this host must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call.
+// 1 if this program must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call. 1 also from
+// the moment that this host is another incarnation (see fide_rejoined_acknowledge). The answer is about the moment of asking:
+// what must not see a late write needs the token of fide_may_act.
 int fide_is_fenced(const struct fide_t *fide);
 
 // For how many nanoseconds this host may still act if it is not heard again: 0 when fenced, INT64_MAX without limit.
 // No lock, no system call.
 int64_t fide_lease_remaining_ns(const struct fide_t *fide);
+
+// May this program act now, as what, and until when? 1 if it may: `*permit` says the rest. 0 if it is fenced: `*permit` is not
+// touched. Negative (so: do not act) on an error. No lock, no system call.
+int fide_may_act(const struct fide_t *fide,
+                 struct fide_permit *permit);
+
+// This program knows that its host is `incarnation` now (FIDE_NOTICE_KIND_REJOINED said so), that others hold all that ran here
+// before for dead and may have replaced it, and acts as a newcomer. Until then it is fenced. 0, or -ESTALE if that is not what
+// was last told.
+int fide_rejoined_acknowledge(struct fide_t *fide,
+                              uint32_t incarnation);
 
 // What is known of a monitor's target: a fide_state, or a negative errno.
 int fide_peer_state(struct fide_t *fide, int monitor);

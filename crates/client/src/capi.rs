@@ -81,6 +81,7 @@ impl From<Error> for Failure {
             Error::Timeout { .. } => libc::ETIMEDOUT,
             Error::Detached(_) | Error::HungUp { .. } => libc::ENOTCONN,
             Error::Unregistered(_) => libc::ENOENT,
+            Error::NotRejoined { .. } => libc::ESTALE,
             Error::TooMany { .. } => libc::ENOSPC,
         };
         Self(-code, error.to_string())
@@ -187,6 +188,17 @@ unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Failu
     unsafe {
         std::ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         Ok(Some(copy.assume_init()))
+    }
+}
+
+/// Hands `value` out to a caller who was compiled with a struct of `size` bytes.
+///
+/// # Safety
+/// `size` bytes at `out` are writable.
+unsafe fn fill<T: Copy>(out: *mut T, value: &T, size: usize) {
+    // SAFETY: at most `size_of::<T>()` bytes are read, at most `size` written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), out.cast(), size.min(size_of::<T>()));
     }
 }
 
@@ -423,7 +435,9 @@ pub extern "C" fn fide_wake_eagerly() -> c_int {
     })
 }
 
-/// 1 if this host must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call.
+/// 1 if this program must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call. 1 also from
+/// the moment that this host is another incarnation (see fide_rejoined_acknowledge). The answer is about the moment of asking:
+/// what must not see a late write needs the token of fide_may_act.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -444,6 +458,41 @@ pub unsafe extern "C" fn fide_lease_remaining_ns(fide: *const Fide) -> i64 {
         // SAFETY: by the contract.
         let remaining = unsafe { handle(fide) }?.live.lease_remaining();
         Ok(remaining.map_or(i64::MAX, |remaining| remaining.as_nanos().min(i64::MAX as u128) as i64))
+    })
+}
+
+/// May this program act now, as what, and until when? 1 if it may: `*permit` says the rest. 0 if it is fenced: `*permit` is not
+/// touched. Negative (so: do not act) on an error. No lock, no system call.
+///
+/// # Safety
+/// `fide` is a live handle; `permit` points to a fide_permit whose `size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_may_act(fide: *const Fide, permit: *mut FidePermit) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let (fide, given) = unsafe { (handle(fide)?, sized(permit, "fide_permit")?) };
+        let given = given.ok_or_else(|| invalid("permit is NULL; pass the address of a fide_permit"))?;
+        let Some(granted) = fide.live.may_act() else { return Ok(0) };
+        let filled = FidePermit::of(given.size, &granted);
+        // SAFETY: `given.size` bytes at `permit` are the caller's, by the contract.
+        unsafe { fill(permit, &filled, given.size) };
+        Ok(1)
+    })
+}
+
+/// This program knows that its host is `incarnation` now (FIDE_NOTICE_KIND_REJOINED said so), that others hold all that ran here
+/// before for dead and may have replaced it, and acts as a newcomer. Until then it is fenced. 0, or -ESTALE if that is not what
+/// was last told.
+///
+/// # Safety
+/// `fide` is a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_rejoined_acknowledge(fide: *mut Fide, incarnation: u32) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let fide = unsafe { handle(fide) }?;
+        fide.client().rejoined_acknowledge(incarnation)?;
+        Ok(0)
     })
 }
 

@@ -7,6 +7,7 @@ use crate::{
     lanes::{Fed, Lanes},
     link::{Link, Received},
     memory::{Live, Memory, now_ns},
+    permit::Permit,
     protocol::{
         DEFAULT_SOCKET, Empty, ErrorCode, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
         Reply, Request, SOCKET_ENV, check_name, parse_target,
@@ -128,6 +129,8 @@ pub struct Client {
     pub(crate) hello: HelloOk,
     pub(crate) memory: Memory,
     live: Live,
+    /// Of this host, as its user was told: at `connect`, or by [`Event::Rejoined`].
+    incarnation_told: u32,
     pub(crate) registry: Registry,
     pub(crate) lanes: Lanes,
     pub(crate) pending: VecDeque<Event>,
@@ -220,7 +223,8 @@ impl Client {
             call_timeout: options.call_timeout,
             epoll,
             timer,
-            live: Live::new(memory.live()),
+            live: Live::new(memory.live(), hello.incarnation),
+            incarnation_told: hello.incarnation,
             lost_seen: memory.session.lost(),
             state: State::Away,
             attempt: 0,
@@ -255,7 +259,7 @@ impl Client {
     pub(crate) fn install(&mut self, memory: Memory) {
         // It may not be in the set (while registering): then there is nothing to take out.
         let _ = epoll::delete(&self.epoll, self.memory.events_fd());
-        self.live.0.replace(memory.live());
+        self.live.replace(memory.live());
         self.memory = memory;
     }
 
@@ -431,6 +435,41 @@ impl Client {
         self.live.fenced()
     }
 
+    /// CLOCK_MONOTONIC until which this program may act; see [`Live::lease_until_ns`].
+    #[must_use]
+    pub fn lease_until_ns(&self) -> u64 {
+        self.live.lease_until_ns()
+    }
+
+    /// The program knows that this host is `incarnation` now, that others hold all that ran here before for dead and may have
+    /// replaced it, and acts as a newcomer: from here on the lease of that incarnation counts ([`Live::fenced`]). Until then it
+    /// is fenced. `incarnation` is what [`Event::Rejoined`] said.
+    ///
+    /// # Errors
+    /// [`Error::NotRejoined`] if that is not what this client was last told; nothing has changed.
+    pub fn rejoined_acknowledge(&mut self, incarnation: u32) -> Result<(), Error> {
+        if incarnation != self.incarnation_told {
+            return Err(Error::NotRejoined { given: incarnation, told: self.incarnation_told });
+        }
+        self.live.acknowledge(incarnation);
+        Ok(())
+    }
+
+    /// Tells once that this host is another incarnation: by what the table says, as the record of it may have been lost.
+    pub(crate) fn look_for_another_life(&mut self) {
+        let incarnation = self.memory.table.incarnation();
+        if incarnation != self.incarnation_told && !self.state.is_registering() {
+            self.incarnation_told = incarnation;
+            self.pending.push_back(Event::Rejoined { incarnation });
+        }
+    }
+
+    /// May this program act now, as what, and until when; see [`Live::may_act`].
+    #[must_use]
+    pub fn may_act(&self) -> Option<Permit> {
+        self.live.may_act()
+    }
+
     /// The lock-free part, for other threads.
     pub fn live(&self) -> Live {
         self.live.clone()
@@ -590,9 +629,10 @@ impl Client {
             });
             counters.undecodable += u64::from(fed.is_err());
         })?;
-        let lost = memory.session.lost();
+        self.look_for_another_life();
+        let lost = self.memory.session.lost();
         if lost != self.lost_seen {
-            pending.push_back(Event::Lost { count: lost.wrapping_sub(self.lost_seen) });
+            self.pending.push_back(Event::Lost { count: lost.wrapping_sub(self.lost_seen) });
             self.lost_seen = lost;
         }
         Ok(records)

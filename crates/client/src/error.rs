@@ -62,6 +62,16 @@ pub enum Error {
     /// No such monitor or process in this client.
     #[error("{0} is not registered with this client")]
     Unregistered(&'static str),
+    /// Acknowledged was what this client was not told.
+    #[error(
+        "this host was last said to be incarnation {told}, not {given}; acknowledge what the newest `rejoined` event said"
+    )]
+    NotRejoined {
+        /// What was given.
+        given: u32,
+        /// What the newest event said, or the agent at first.
+        told: u32,
+    },
     /// A bound of this library is reached.
     #[error("at most {limit} {what} per client")]
     TooMany {

@@ -119,7 +119,8 @@ pub enum Event {
         /// The plane.
         plane: u8,
     },
-    /// The own host had been excluded and is back as a new incarnation.
+    /// This host is another incarnation: it had been excluded and is back, or its agent started anew. Others hold all that ran
+    /// here before for dead, and may have replaced it. This program is fenced until [`crate::Client::rejoined_acknowledge`].
     Rejoined {
         /// The new incarnation.
         incarnation: u32,

@@ -24,6 +24,7 @@
 //! | `eager` | [`wake_eagerly`]: a thread that is run soon after it is woken |
 //! | `lanes` | messages with a latency contract: what is asked for, granted, sent |
 //! | `registry` | which watch is whose, which verdict was told already |
+//! | `permit` | may this host act, as what, until when; fencing tokens |
 //! | `memory`, `link` | mapped memory and the socket |
 //! | [`capi`] | the C ABI |
 //!
@@ -40,6 +41,7 @@ mod event;
 mod lanes;
 mod link;
 mod memory;
+mod permit;
 mod reattach;
 mod registry;
 
@@ -57,3 +59,4 @@ pub use fide_shm::{
 };
 pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
 pub use memory::{Live, now_ns};
+pub use permit::{Permit, Token, View, ViewId};

@@ -3,6 +3,7 @@
 
 use crate::{
     error::Error,
+    permit::{Permit, View, ViewId},
     protocol::{EventsVia, HELLO_FDS, HelloOk},
 };
 use fide_shm::{
@@ -13,7 +14,13 @@ use fide_shm::{
     table::{LEASE_FOREVER_NS, TableReader},
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 /// CLOCK_MONOTONIC in nanoseconds; no system call (vDSO).
 pub fn now_ns() -> u64 {
@@ -104,39 +111,96 @@ pub(crate) struct Maps {
 
 /// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
 /// progress". Follows the client from agent to agent. No call makes a system call.
+///
+/// A lease counts for the incarnation of this host under which the program runs: that of the agent at `connect`, later the one
+/// acknowledged last ([`crate::Client::rejoined_acknowledge`]). When the host was excluded, or its agent started anew, others
+/// were told that everything here is dead, and may have replaced it.
 #[derive(Clone)]
-pub struct Live(pub(crate) Arc<Swap<Maps>>);
+pub struct Live(Arc<Shared>);
+
+struct Shared {
+    maps: Swap<Maps>,
+    /// The incarnation that the program knows itself to be.
+    acknowledged: AtomicU32,
+}
 
 impl Live {
-    pub(crate) fn new(maps: Maps) -> Self {
-        Self(Arc::new(Swap::new(maps)))
+    pub(crate) fn new(maps: Maps, incarnation: u32) -> Self {
+        Self(Arc::new(Shared { maps: Swap::new(maps), acknowledged: AtomicU32::new(incarnation) }))
     }
 
-    /// Whether this host must not act now: its agent says so, or the lease has passed (also when the agent was killed).
+    pub(crate) fn replace(&self, maps: Maps) {
+        self.0.maps.replace(maps);
+    }
+
+    pub(crate) fn acknowledge(&self, incarnation: u32) {
+        self.0.acknowledged.store(incarnation, Ordering::SeqCst);
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&Maps) -> R) -> R {
+        self.0.maps.with(look)
+    }
+
+    /// The incarnation of this host that the program runs under, as it has acknowledged.
+    #[must_use]
+    pub fn incarnation(&self) -> u32 {
+        self.0.acknowledged.load(Ordering::SeqCst)
+    }
+
+    /// CLOCK_MONOTONIC until which this program may act: 0 when fenced, [`LEASE_FOREVER_NS`] without limit.
+    #[must_use]
+    pub fn lease_until_ns(&self) -> u64 {
+        self.with(|maps| maps.table.lease_until_of(self.incarnation()))
+    }
+
+    /// Whether this program must not act now: its agent says so, the lease has passed (also when the agent was killed), or this
+    /// host is another incarnation than the one that the program has acknowledged.
+    ///
+    /// The answer is about the moment of asking. A program may be stopped right after it, for any time: what must not see a
+    /// late write needs a token ([`Live::may_act`]).
+    #[must_use]
     pub fn fenced(&self) -> bool {
-        self.0.with(|maps| maps.table.fenced(now_ns()))
+        let until_ns = self.lease_until_ns();
+        now_ns() > until_ns
     }
 
     /// For how long this host may still act if it is not heard again: `None` without limit (trust = "network"), zero
     /// when fenced.
+    #[must_use]
     pub fn lease_remaining(&self) -> Option<Duration> {
-        self.0.with(|maps| {
-            let (until, now) = (maps.table.lease_until_ns(), now_ns());
-            if maps.table.fenced(now) {
-                return Some(Duration::ZERO);
-            }
-            (until != LEASE_FOREVER_NS).then(|| Duration::from_nanos(until.saturating_sub(now)))
+        let until_ns = self.lease_until_ns();
+        (until_ns != LEASE_FOREVER_NS).then(|| Duration::from_nanos(until_ns.saturating_sub(now_ns())))
+    }
+
+    /// May this program act now, as what, and until when? `None`: it is fenced. The one call for whoever acts in a role: the
+    /// lease alone says that nobody acts on this host's *silence*; the view says who the members are, and the token lets others
+    /// refuse what comes too late.
+    #[must_use]
+    pub fn may_act(&self) -> Option<Permit> {
+        self.with(|maps| {
+            // The view before the lease: a lease that is read after it covers it.
+            let view = maps.table.view();
+            let incarnation = self.incarnation();
+            let until_ns = maps.table.lease_until_of(incarnation);
+            let now_ns = now_ns();
+            let view = view.map(|view| View {
+                id: ViewId { generation: view.generation, number: view.number },
+                members: view.members,
+                settled_ns: view.settled_ns,
+            });
+            let permit = Permit { host_id: maps.table.host_id(), incarnation, now_ns, until_ns, view };
+            (now_ns <= until_ns).then_some(permit)
         })
     }
 
     /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more often.
     pub fn beat(&self) {
-        self.0.with(|maps| maps.beat.beat());
+        self.with(|maps| maps.beat.beat());
     }
 
     /// Looks at the alive table.
     pub fn with_table<R>(&self, look: impl FnOnce(&TableReader) -> R) -> R {
-        self.0.with(|maps| look(&maps.table))
+        self.with(|maps| look(&maps.table))
     }
 }
 

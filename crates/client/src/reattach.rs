@@ -240,6 +240,7 @@ impl Client {
         }
         self.attempt = 0;
         self.pending.push_back(Event::Reattached { resumed });
+        self.look_for_another_life();
         self.reopen_next();
     }
 

@@ -183,7 +183,8 @@ impl Registry {
             Told::Unfenced => tell(Event::Unfenced),
             Told::PathLost => tell(Event::PathLost { host_id: record.host, plane: record.plane }),
             Told::PathRestored => tell(Event::PathRestored { host_id: record.host, plane: record.plane }),
-            Told::Rejoined => tell(Event::Rejoined { incarnation: record.incarnation }),
+            // Only wakes: the client reads it from the table.
+            Told::Rejoined => {}
             Told::ObserverStalled => tell(Event::ObserverStalled { host_id: record.host }),
             // Taken before they come here.
             Told::LaneMessage { .. } | Told::LaneChanged(_) | Told::LaneTerminated { .. } => self.unknown += 1,

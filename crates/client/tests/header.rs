@@ -14,7 +14,7 @@ const HEAD: &str = "/* SPDX-License-Identifier: Apache-2.0 */
  * would be right. A handle may be used from several threads. Upcalls run on the thread that dispatches.
  */";
 
-const NAMES: [(&str, &str); 14] = [
+const NAMES: [(&str, &str); 15] = [
     ("Fide", "fide_t"),
     ("FideOptions", "fide_options"),
     ("FideResources", "fide_resources"),
@@ -24,6 +24,7 @@ const NAMES: [(&str, &str); 14] = [
     ("FideMessage", "fide_message"),
     ("FideNoticeKind", "fide_notice_kind"),
     ("FideNotice", "fide_notice"),
+    ("FidePermit", "fide_permit"),
     ("FideSubLane", "fide_sub_lane"),
     ("FideLaneRequest", "fide_lane_request"),
     ("FideLaneResources", "fide_lane_resources"),

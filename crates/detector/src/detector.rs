@@ -63,6 +63,8 @@ pub struct Detector {
     pub(crate) next_heartbeat_ns: u64,
     pub(crate) last_tick_ns: u64,
     pub(crate) lease_ns: u64,
+    /// No lease that was given under an older view runs at this time any more.
+    pub(crate) view_settled_ns: u64,
     pub(crate) fenced: bool,
     pub(crate) excluded: bool,
     pub(crate) leaving: bool,
@@ -105,6 +107,7 @@ impl Detector {
             next_heartbeat_ns: now_ns,
             last_tick_ns: now_ns,
             lease_ns: 0,
+            view_settled_ns: 0,
             fenced: config.trust == Trust::Lease,
             excluded: false,
             leaving: false,
@@ -549,6 +552,13 @@ impl Detector {
     /// `ViewId::NONE` under policy network.
     pub fn view(&self) -> ViewInfo {
         ViewInfo { id: self.agreement.id, members: HostSet(self.agreement.members.hosts) }
+    }
+
+    /// From when on no host acts by a lease of an older view than [`Detector::view`]: every acknowledgement that such a lease
+    /// stands on came before this view was accepted ([`crate::view`], rules 1 and 2), and binds no longer than the longest
+    /// promise.
+    pub fn view_settled_ns(&self) -> u64 {
+        self.view_settled_ns
     }
 
     /// Number of the last heartbeat sent.

@@ -165,6 +165,9 @@ impl Detector {
 
     fn installed(&mut self, now_ns: u64, before: Membership) {
         let members = self.agreement.members;
+        let longest_us = self.peers.iter().map(|peer| peer.promise_us).max().unwrap_or(0).max(self.promise_us());
+        let lease = self.config.trust == Trust::Lease;
+        self.view_settled_ns = now_ns.saturating_add(if lease { u64::from(longest_us) * 1000 } else { 0 });
         self.tell(Event::ViewChanged { id: self.agreement.id, members: HostSet(members.hosts) });
         let votes = HostSet(members.hosts);
         let promise_ns = u64::from(self.promise_us()) * 1000;

@@ -69,9 +69,8 @@ impl core::Agent for Link {
     }
 
     fn lease(&self) -> Lease {
-        let (table, now_ns) = (self.client.table(), now_ns());
-        let until_ns = if table.fenced(now_ns) { 0 } else { table.lease_until_ns() };
-        Lease { now_ns, until_ns }
+        // Of the incarnation that joined, and of no later one: the others hold this member for dead then.
+        Lease { now_ns: now_ns(), until_ns: self.client.lease_until_ns() }
     }
 
     fn is_heard_by(&self, host: u16) -> bool {

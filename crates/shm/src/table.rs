@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First word of an alive table ("FiDeTAB1").
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"FiDeTAB1");
 /// Version of its layout.
-pub const TABLE_VERSION: u32 = 1;
+pub const TABLE_VERSION: u32 = 2;
 /// A lease that never runs out (`trust = "network"`).
 pub const LEASE_FOREVER_NS: u64 = u64::MAX;
 
@@ -148,6 +148,20 @@ struct Header {
     generation: AtomicU64,
     started_ns: AtomicU64,
     name: [AtomicU64; (MAX_NAME + 1) / 8],
+    view: SeqLock<7>,
+}
+
+/// The agreed view that this host holds (policy majority).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ViewRecord {
+    /// Highest incarnation among the founders; with `number` the view's id, ordered in this order. Both 0: no view.
+    pub generation: u32,
+    /// 1 when founded, +1 with each agreed change.
+    pub number: u32,
+    /// Bit id-1: a member.
+    pub members: u64,
+    /// This host's CLOCK_MONOTONIC from which no host still acts by an older view.
+    pub settled_ns: u64,
 }
 
 /// The memory itself. Users go through [`AliveTable`] and [`TableReader`].
@@ -162,13 +176,13 @@ struct Layout {
 unsafe impl Shared for Layout {}
 
 const _: () = {
-    assert!(size_of::<Header>() == 128);
+    assert!(size_of::<Header>() == 192);
     assert!(size_of::<SeqLock<RECORD_WORDS>>() == 128);
     assert!(size_of::<HostRecord>() == RECORD_WORDS * 8);
     assert!(size_of::<ProcessRecord>() == RECORD_WORDS * 8);
-    assert!(std::mem::offset_of!(Layout, hosts) == 128);
-    assert!(std::mem::offset_of!(Layout, processes) == 128 + MAX_HOSTS * 128);
-    assert!(size_of::<Layout>() == 128 + MAX_HOSTS * 128 + MAX_HOSTS * MAX_PROCESSES * 128);
+    assert!(std::mem::offset_of!(Layout, hosts) == 192);
+    assert!(std::mem::offset_of!(Layout, processes) == 192 + MAX_HOSTS * 128);
+    assert!(size_of::<Layout>() == 192 + MAX_HOSTS * 128 + MAX_HOSTS * MAX_PROCESSES * 128);
 };
 
 impl Layout {
@@ -261,6 +275,13 @@ impl AliveTable {
     /// The agent knows itself fenced (or not), whatever the lease says.
     pub fn set_fenced(&self, fenced: bool) {
         self.region.get().header.fenced.store(fenced.into(), Ordering::Release);
+        self.changed();
+    }
+
+    /// The view that this host holds now. To be written before anybody is told of a verdict that follows from it.
+    pub fn set_view(&self, view: &ViewRecord) {
+        let id = u64::from(view.generation) << 32 | u64::from(view.number);
+        self.region.get().header.view.write(&[id, view.members, view.settled_ns, 0, 0, 0, 0]);
         self.changed();
     }
 
@@ -361,6 +382,23 @@ impl TableReader {
         now_ns > self.lease_until_ns() || self.header().fenced.load(Ordering::Acquire) != 0
     }
 
+    /// As [`TableReader::lease_until_ns`], for a program that acts as `incarnation` of this host: 0 (fenced) if this host is
+    /// another incarnation by now, or its agent says that it must not act. The lease of one incarnation is never another's: the
+    /// lease is read first, and the agent writes a new incarnation before its first lease.
+    pub fn lease_until_of(&self, incarnation: u32) -> u64 {
+        let until_ns = self.lease_until_ns();
+        let fenced = self.header().fenced.load(Ordering::Acquire) != 0;
+        if fenced || self.incarnation() != incarnation { 0 } else { until_ns }
+    }
+
+    /// The view that this host holds; none under policy network, or if the agent died in the middle of writing it. A lease that
+    /// is read after it is of this view, or of a newer one.
+    pub fn view(&self) -> Option<ViewRecord> {
+        let [id, members, settled_ns, ..] = self.header().view.read()?;
+        let view = ViewRecord { generation: (id >> 32) as u32, number: id as u32, members, settled_ns };
+        (id != 0).then_some(view)
+    }
+
     /// When the agent's loop last ran.
     pub fn agent_tick_ns(&self) -> u64 {
         self.header().agent_tick_ns.load(Ordering::Acquire)
@@ -449,9 +487,32 @@ mod tests {
         assert_eq!(reader.lease_until_ns(), 6);
         table.region.get().header.version.store(9, Ordering::Relaxed);
         let error = TableReader::map(table.as_fd()).unwrap_err().to_string();
-        assert!(error.contains("layout version 9") && error.contains("knows 1"), "{error}");
+        assert!(error.contains("layout version 9") && error.contains("knows 2"), "{error}");
         table.region.get().header.magic.store(9, Ordering::Relaxed);
         assert!(matches!(TableReader::map(table.as_fd()), Err(RegionError::Magic { actual: 9, .. })));
+    }
+
+    #[test]
+    fn a_lease_is_that_of_one_incarnation() {
+        let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
+        let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
+        assert_eq!(reader.lease_until_of(7), 0);
+        table.set_lease_until(500);
+        assert_eq!((reader.lease_until_of(7), reader.lease_until_of(6)), (500, 0));
+        table.set_incarnation(8);
+        assert_eq!((reader.lease_until_of(7), reader.lease_until_of(8)), (0, 500));
+        table.set_fenced(true);
+        assert_eq!(reader.lease_until_of(8), 0);
+    }
+
+    #[test]
+    fn the_view_is_read_as_it_was_written() {
+        let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
+        let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
+        assert_eq!(reader.view(), None);
+        let view = ViewRecord { generation: u32::MAX, number: 3, members: 0b101, settled_ns: 9 };
+        table.set_view(&view);
+        assert_eq!(reader.view(), Some(view));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use fide_detector::{PeerState, ProcessState, TransmitKind};
 use fide_lane::now_ns;
-use fide_shm::table::{HostRecord, ProcessRecord, name_bytes, state};
+use fide_shm::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
 use fide_wire::{MAX_PLANES, seal};
 
 use super::{Engine, TRANSMITS_PER_TURN};
@@ -50,6 +50,17 @@ impl Engine {
         }
         self.parts.table.set_lease_until(self.lease_until_ns(now));
         self.parts.table.tick(now);
+    }
+
+    /// The view that this host holds.
+    pub(super) fn publish_view(&self) {
+        let view = self.parts.detector.view();
+        self.parts.table.set_view(&ViewRecord {
+            generation: view.id.generation,
+            number: view.id.number,
+            members: view.members.0,
+            settled_ns: self.parts.detector.view_settled_ns(),
+        });
     }
 
     /// This host in its own table: alive as long as anybody reads a lease in it that has not passed.

@@ -112,6 +112,7 @@ impl Engine {
                 // Refused only for an incarnation that is not higher, which the store rules out.
                 let _ = self.parts.detector.restart(now_ns(), incarnation);
                 self.parts.table.set_incarnation(incarnation);
+                self.publish_view();
                 self.publish_me();
                 let mut record = EventRecord::of_host(kind::REJOINED, self.parts.me);
                 record.incarnation = incarnation;

@@ -80,8 +80,10 @@ impl Engine {
                     self.tell_one(client, record, &text[..len]);
                 }
             }
-            // The control thread acts on these.
-            Event::Excluded { .. } | Event::ViewChanged { .. } => {}
+            // Before the verdicts that follow from it: whoever acts on one has a newer token than the dead.
+            Event::ViewChanged { .. } => self.publish_view(),
+            // The control thread acts on it.
+            Event::Excluded { .. } => {}
         }
     }
 

@@ -125,7 +125,8 @@ pub enum FideNoticeKind {
     PathLost = 3,
     /// That plane is back.
     PathRestored = 4,
-    /// This host had been excluded and is back as incarnation `value`.
+    /// This host is incarnation `value` now: it had been excluded, or its agent started anew. Others hold all that ran here for
+    /// dead. This program is fenced until fide_rejoined_acknowledge.
     Rejoined = 5,
     /// This observer did not run on time; its suspicion of `host_id` was withheld.
     ObserverStalled = 6,
@@ -137,6 +138,65 @@ pub enum FideNoticeKind {
     Dropped = 9,
     /// `value` events were lost in a full ring: ask fide_peer_state.
     Lost = 10,
+}
+
+/// That this program may act: as what, and until when. Set `size` to sizeof(fide_permit).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FidePermit {
+    /// sizeof(fide_permit).
+    pub size: usize,
+    /// CLOCK_MONOTONIC at which it was asked.
+    pub now_ns: u64,
+    /// CLOCK_MONOTONIC after which it is over, unless asked again; UINT64_MAX without limit.
+    pub until_ns: u64,
+    /// Id of the agreed view: of two, that with the larger `view_generation` is newer, then that with the larger `view_number`.
+    /// Both 0: there is none (policy = "network").
+    pub view_generation: u32,
+    /// See `view_generation`.
+    pub view_number: u32,
+    /// Bit id-1: a member of the view.
+    pub view_members: u64,
+    /// CLOCK_MONOTONIC here from which no host acts by an older view. Whoever takes a role over from a live host waits until
+    /// then.
+    pub view_settled_ns: u64,
+    /// The incarnation that this host acts as.
+    pub incarnation: u32,
+    /// Id of this host.
+    pub host_id: u16,
+    /// 1: this host is the lowest member, and no other one acts as that by an older view.
+    pub lowest: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// The fencing token: 24 hexadecimal digits that sort as text, and a NUL. Whatever is written to should refuse a lower one
+    /// than it has seen. Empty without a view.
+    pub token: [c_char; 25],
+}
+
+impl FidePermit {
+    pub(super) fn of(size: usize, permit: &crate::Permit) -> Self {
+        let view = permit.view;
+        let mut token = [0; 25];
+        if let Some(granted) = permit.token() {
+            for (place, byte) in token.iter_mut().zip(granted.to_string().bytes()) {
+                *place = byte.cast_signed() as c_char;
+            }
+        }
+        Self {
+            size,
+            now_ns: permit.now_ns,
+            until_ns: permit.until_ns,
+            view_generation: view.map_or(0, |view| view.id.generation),
+            view_number: view.map_or(0, |view| view.id.number),
+            view_members: view.map_or(0, |view| view.members),
+            view_settled_ns: view.map_or(0, |view| view.settled_ns),
+            incarnation: permit.incarnation,
+            host_id: permit.host_id,
+            lowest: permit.is_lowest().into(),
+            reserved: 0,
+            token,
+        }
+    }
 }
 
 /// Something else that happened. Valid during the upcall.

@@ -175,7 +175,6 @@ fn a_new_agent_is_told_everything_again() {
     let mut second = FakeAgent::new();
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::os::unix::fs::symlink(second.path(), &path).unwrap();
-    second.table.set_lease_until(LEASE_FOREVER_NS);
     let serve = || {
         let (peer, asked) = second.greet("two");
         assert_eq!(asked.as_deref(), Some("one"));
@@ -190,6 +189,8 @@ fn a_new_agent_is_told_everything_again() {
         matches!(event, Event::Dropped { what, refusal } if &*what == "@beta" && refusal.code == ErrorCode::UnknownHost)
     );
     assert_eq!(next(&mut client), Event::Reattached { resumed: false });
+    assert!(live.fenced());
+    second.table.set_lease_until(LEASE_FOREVER_NS);
     assert!(!live.fenced(), "handles of other threads follow to the new table");
     second.tell(up(1, 1), b"");
     assert!(matches!(next(&mut client), Event::Up { monitor, .. } if monitor == db), "ids stay");

@@ -182,7 +182,7 @@ impl Peer {
     pub(crate) fn joins(&self, slot: u8) {
         let request = self.request();
         assert!(matches!(request.op, Op::Join { .. }), "{request:?}");
-        self.ok(request.id, &JoinOk { slot, incarnation: 3, pbsize: 100 });
+        self.ok(request.id, &joined(slot));
     }
 
     pub(crate) fn monitors(&self, watch: u32) {
@@ -194,6 +194,10 @@ impl Peer {
             &MonitorOk { watch, host_id: 2, timeout_us: 900, pbsize: 0, state, slot: 0, incarnation: 0 },
         );
     }
+}
+
+pub(crate) fn joined(slot: u8) -> JoinOk {
+    JoinOk { slot, incarnation: 3, pbsize: 100 }
 }
 
 pub(crate) fn lane_ok(handle: u8) -> LaneOk {

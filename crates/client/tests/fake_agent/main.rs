@@ -6,4 +6,5 @@ mod c_program;
 mod capi;
 mod edges;
 mod fake;
+mod fences;
 mod lanes;

@@ -23,7 +23,7 @@ fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
     until_true("a second has passed", || now_ns() - stopped_ns > 1_000_000_000);
     assert!(own.client.fenced());
     world.agents.resume(3).expect("continued");
-    own.next("rejoined", |event| matches!(event, Event::Rejoined { .. }).then_some(()));
+    own.acknowledge();
     world.settled(&[1, 2, 3]);
     until_true("its programs may act again", || !own.client.fenced());
     own.quiet();
@@ -69,6 +69,7 @@ fn root_a_client_finds_the_next_agent_and_what_it_watched() {
     assert_eq!(eyes.reason(&survivor), Reason::HostSilent);
     world.agents.restart(3).expect("started");
     own.next("reattached", |event| matches!(event, Event::Reattached { resumed: false }).then_some(()));
+    own.acknowledge();
     world.settled(&[1, 2, 3]);
     until_true("its programs may act again", || !own.client.fenced());
     eyes.up(&survivor);
@@ -76,6 +77,29 @@ fn root_a_client_finds_the_next_agent_and_what_it_watched() {
     assert_eq!(own.reason(&watched), Reason::Killed(9));
     drop(running);
     assert_eq!(eyes.reason(&survivor), Reason::Killed(9));
+}
+
+/// Others were told that everything on the host is dead: the lease of the next agent is none of its former programs'.
+#[test]
+fn root_lease_of_a_restarted_agent_is_not_that_of_its_former_programs() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let mut own = world.client(3);
+    let live = own.client.live();
+    let permit = own.client.may_act().expect("it may act");
+    let mut eyes = world.client(1);
+    let host = eyes.watch("@h3");
+    world.agents.kill(3).expect("killed");
+    world.agents.restart(3).expect("started");
+    assert_eq!(eyes.reason(&host), Reason::HostSilent);
+    let successor = eyes.client.may_act().expect("it may act");
+    assert!(successor.token() > permit.token(), "{successor:?} after {permit:?}");
+    own.next("reattached", |event| matches!(event, Event::Reattached { resumed: false }).then_some(()));
+    until_true("the next agent has a lease", || live.with_table(|table| !table.fenced(now_ns())));
+    assert!(live.fenced() && live.may_act().is_none());
+    own.acknowledge();
+    until_true("its programs may act again", || !live.fenced());
+    let again = live.may_act().expect("it may act");
+    assert!(again.token() > permit.token() && again.incarnation > permit.incarnation, "{again:?} after {permit:?}");
 }
 
 /// An agent without some of root's rights takes what it can and says why not more.

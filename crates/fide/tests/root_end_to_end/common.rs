@@ -185,6 +185,17 @@ impl Eyes {
         self.verdict(of).reason
     }
 
+    /// Waits until this host is another incarnation, which others take for a newcomer, and says that it is known here.
+    pub(crate) fn acknowledge(&mut self) -> u32 {
+        let incarnation = self.next("rejoined", |event| match event {
+            Event::Rejoined { incarnation } => Some(*incarnation),
+            _ => None,
+        });
+        assert!(self.client.fenced(), "as the incarnation that others hold dead");
+        self.client.rejoined_acknowledge(incarnation).expect("the newest");
+        incarnation
+    }
+
     /// Everything that is told while nothing happens.
     pub(crate) fn quiet(&mut self) {
         let until = Instant::now() + QUIET;

@@ -202,10 +202,7 @@ fn root_an_isolated_host_is_silent_fences_itself_and_comes_back_as_another() {
     assert!(world.status(3)["fenced"] == true);
 
     world.bed.rejoin(3).expect("restored");
-    let now = own.next("rejoined", |event| match event {
-        Event::Rejoined { incarnation } => Some(*incarnation),
-        _ => None,
-    });
+    let now = own.acknowledge();
     assert!(now > before, "{now} after {before}");
     world.settled(&[1, 2, 3]);
     until_true("it may act again", || !own.client.fenced());
