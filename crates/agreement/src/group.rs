@@ -86,16 +86,29 @@ pub struct Config<S> {
     pub transfer: transfer::Config,
 }
 
+/// What members say, and what a log's entries mean: members of different programs refuse each other.
+const FORMAT: &[u8] = b"fide group 2";
+
 /// The number of a group: of its name, of who may be in it, and of what members have in common. So members whose lists or settings
 /// differ refuse each other ([`DatagramError::OtherGroup`]), and do not agree on something else each.
 #[must_use]
 pub fn group_of<S: fmt::Debug>(name: &str, hosts: HostSet, setting: &S) -> u64 {
     let mut hash = blake3::Hasher::new();
+    hash.update(FORMAT);
     hash.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes()).update(&hosts.0.to_le_bytes());
     hash.update(format!("{setting:?}").as_bytes());
     let mut first = [0; 8];
     hash.finalize_xof().fill(&mut first);
     u64::from_le_bytes(first)
+}
+
+impl<S> Config<S> {
+    /// With room for the mark of each payload.
+    fn marked(&self) -> transfer::Config {
+        let payload_max = self.transfer.payload_max.saturating_add(payloads::MARK_LEN as u64);
+        let held_max = self.transfer.held_max.saturating_add(payloads::MARK_LEN as u64);
+        transfer::Config { payload_max, held_max, ..self.transfer }
+    }
 }
 
 /// Why there is no such group.
@@ -127,13 +140,16 @@ pub enum Standing {
     Excluded,
     /// It has left.
     Left,
+    /// A decision names a payload that is not here: what follows is not known here, and nothing more is told. It is never met; if it
+    /// is, another incarnation joins and takes over the state of the others.
+    Lacking,
 }
 
 impl Standing {
     /// Nothing follows from it any more.
     #[must_use]
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Excluded | Self::Left)
+        matches!(self, Self::Excluded | Self::Left | Self::Lacking)
     }
 }
 
@@ -179,6 +195,8 @@ pub struct Group<P: Start> {
     again: VecDeque<Vec<u8>>,
     /// Payloads of this member that are offered, and proposed once all members that live have them.
     offered: Vec<Identity>,
+    /// How many this member has proposed.
+    marks: u64,
     /// Payloads that nobody seemed to need when this view began.
     doomed: Vec<Identity>,
     /// To whom, and in which view it was said.
@@ -235,11 +253,12 @@ impl<P: Start> Group<P> {
             joining: Joining::default(),
             admission: Admission::new(),
             kept: vec![None; MAX_HOSTS].into_boxed_slice(),
-            transfers: Transfers::new(config.me, config.transfer)?,
+            transfers: Transfers::new(config.me, config.marked())?,
             catching: VecDeque::new(),
             caught: Vec::new(),
             again: VecDeque::new(),
             offered: Vec::new(),
+            marks: 0,
             doomed: Vec::new(),
             out: VecDeque::new(),
             scratch: Vec::new(),
@@ -304,6 +323,9 @@ impl<P: Start> Group<P> {
         if let Some(up) = up.filter(|_| host != self.config.me) {
             *up = incarnation;
             self.met.remove(host);
+            if self.is_awaited(host, |member| member == incarnation) {
+                self.transfers.away(host);
+            }
             self.transfers.joined(host);
         }
     }
@@ -364,8 +386,19 @@ impl<P: Start> Group<P> {
             self.up[at] = 0;
             self.admission.forget(host);
             self.joining.crashed(host);
-            self.transfers.crashed(host);
+            if self.is_awaited(host, |member| member > incarnation) {
+                self.transfers.away(host);
+            } else {
+                self.transfers.crashed(host);
+            }
         }
+    }
+
+    /// Whether a host is in the present view as such an incarnation, which is not known to have crashed.
+    fn is_awaited(&self, host: u16, as_which: impl Fn(u32) -> bool) -> bool {
+        let Some(epoch) = self.current.as_ref().filter(|_| !planted::is(Planted::WaitsForHosts)) else { return false };
+        let lives = epoch.view.place(host).is_some_and(|place| epoch.alive().contains(place));
+        lives && epoch.view.incarnation(host).is_some_and(as_which)
     }
 
     /// A value for one of the next instances. Only a member whose lease holds is asked.
@@ -407,6 +440,10 @@ impl<P: Start> Group<P> {
             self.caught = value;
             self.position += 1;
             self.tail.push(&self.caught);
+            if self.tail.named().any(|identity| self.transfers.get(identity).is_none()) {
+                self.standing = Standing::Lacking;
+                return None;
+            }
             return Some(Decision { instance: self.position, value: &self.caught });
         }
         let epoch = self.current.as_mut()?;
@@ -415,6 +452,10 @@ impl<P: Start> Group<P> {
         debug_assert_eq!(self.position, epoch.start + decision.instance, "positions go on from epoch to epoch");
         let follows = |view: &View| view.number() == epoch.view.number() + 1;
         self.next = self.tail.push(decision.value).filter(follows);
+        if self.tail.named().any(|identity| self.transfers.get(identity).is_none()) {
+            self.standing = Standing::Lacking;
+            return None;
+        }
         Some(Decision { instance: self.position, value: decision.value })
     }
 

@@ -28,7 +28,7 @@
 //! was forgotten.
 //!
 //! **Equal payloads are one.** Who forgets a payload when its decision is carried out, and may propose the same bytes
-//! twice, has to put a number into them: else the second decision finds nothing.
+//! twice, has to put a number into them, as [`crate::Group`] does: else the second decision finds nothing.
 //!
 //! **Room.** What does not fit now waits, and is taken when it is offered again. So hosts that are full of what they
 //! offer themselves wait for each other for ever: let only the leader offer, or keep what all members offer at once
@@ -89,6 +89,8 @@ pub struct Transfers {
     config: Config,
     wants_max: u32,
     crashed: HostSet,
+    /// Hosts that are not here, and that offers wait for ([`Transfers::away`]).
+    away: HostSet,
     /// By id-1.
     peers: Box<[Peer]>,
     held: BTreeMap<Identity, Held>,
@@ -122,6 +124,7 @@ impl Transfers {
             config,
             wants_max: u32::try_from(config.wants_max).unwrap_or(u32::MAX),
             crashed: HostSet::EMPTY,
+            away: HostSet::EMPTY,
             peers: vec![Peer::default(); MAX_HOSTS].into_boxed_slice(),
             held: BTreeMap::new(),
             arriving: Vec::new(),
@@ -218,7 +221,7 @@ impl Transfers {
         if !self.is_other(from) {
             return Err(FetchError::Host { host: from });
         }
-        if self.crashed.contains(from) {
+        if self.is_gone(from) {
             return Err(FetchError::Crashed { host: from });
         }
         let source = Source { host: from, number: 0, tries: 0 };
@@ -271,8 +274,8 @@ impl Transfers {
             return;
         }
         self.crashed.insert(host);
-        *self.peer(host) = Peer::default();
-        self.refused.retain(|(by, ..)| *by != host);
+        self.away.remove(host);
+        self.begin_anew(host);
         let mut had = Vec::new();
         for (identity, held) in &mut self.held {
             if let Some(offer) = &mut held.offer {
@@ -284,19 +287,44 @@ impl Transfers {
         // Told in the order in which they were offered.
         had.sort_unstable();
         had.into_iter().for_each(|(_, identity)| self.tell_spread(identity));
+    }
+
+    /// An incarnation of this host is a member and is not known to be up: nothing is sent to the host or taken from it
+    /// until [`Transfers::joined`], and offers wait for it. What a former incarnation has said counts no more.
+    pub fn away(&mut self, host: u16) {
+        if self.is_other(host) {
+            self.crashed.remove(host);
+            self.away.insert(host);
+            self.begin_anew(host);
+        }
+    }
+
+    /// A host takes part, for the first time or again as another incarnation: nothing that its former one has sent
+    /// counts. Offers wait for it that were made while it was away.
+    pub fn joined(&mut self, host: u16) {
+        if !self.is_other(host) {
+            return;
+        }
+        if self.away.contains(host) {
+            self.away.remove(host);
+        } else {
+            self.crashed(host);
+            self.crashed.remove(host);
+        }
+    }
+
+    /// Nothing is known of a host's answers, wants and offers.
+    fn begin_anew(&mut self, host: u16) {
+        *self.peer(host) = Peer::default();
+        self.refused.retain(|(by, ..)| *by != host);
         // From the end: what takes a removed one's place has been looked at.
         for at in (0..self.arriving.len()).rev() {
             self.remove_source(at, host);
         }
     }
 
-    /// A host takes part, for the first time or again as another incarnation: nothing that its former one has sent
-    /// counts.
-    pub fn joined(&mut self, host: u16) {
-        if self.is_other(host) {
-            self.crashed(host);
-            self.crashed.remove(host);
-        }
+    fn is_gone(&self, host: u16) -> bool {
+        self.crashed.contains(host) || self.away.contains(host)
     }
 
     /// The next offered payload that all hosts it was offered to have, those that have crashed excepted. Each offer is

@@ -88,6 +88,10 @@ planted! {
     TakesOfTheDead,
     /// survivors level with those who do not know of all the deaths
     LevelsWithOld,
+    /// equal payloads that are proposed twice are one
+    TakesEqualsForOne,
+    /// a payload that is sent ahead waits for hosts, whatever their incarnation, and not for members
+    WaitsForHosts,
     /// a witness speaks before its vote is on disk
     VotesUnsynced,
     /// a witness that starts again has forgotten its vote, and is the incarnation that it was

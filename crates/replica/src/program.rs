@@ -144,10 +144,10 @@ impl<P: Start> Replica<P> {
     }
 
     /// Takes what the log has told.
-    fn apply(&mut self) {
+    fn apply(&mut self) -> anyhow::Result<()> {
         let now = now_ns();
         if let Some((_, bytes)) = self.member.poll_install() {
-            self.state = State::read(bytes).unwrap_or_default();
+            self.state = State::read(bytes).context("the state that another member has sent is none")?;
             self.member.installed();
         }
         let mut own = false;
@@ -161,7 +161,11 @@ impl<P: Start> Replica<P> {
             }
             // After the values, at all alike.
             for identity in self.named.drain(..) {
-                for bytes in batch::values(self.member.payload(&identity).unwrap_or_default()) {
+                let payload = self
+                    .member
+                    .payload(&identity)
+                    .with_context(|| format!("{identity} was decided and is not here"))?;
+                for bytes in batch::values(payload) {
                     own |= apply(&mut self.state, &mut self.load, &mut self.counted, bytes, now);
                 }
             }
@@ -180,6 +184,7 @@ impl<P: Start> Replica<P> {
                 say(&Told::Counted { node: self.member.host(), counted, counter: self.state.counter, ns: now_ns() });
             }
         }
+        Ok(())
     }
 
     /// Tells who leads, and what follows from leading.
@@ -191,6 +196,9 @@ impl<P: Start> Replica<P> {
                 say(&Told::Ready { node, ns: now_ns() });
             }
             Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
+            Standing::Lacking => {
+                bail!("a decision names a payload that is not here; start this replica again, and it joins")
+            }
             _ => {}
         }
         let leader = self.member.leader().unwrap_or(0);
@@ -307,7 +315,7 @@ impl<P: Start> Replica<P> {
                 eprintln!("no member yet: {what}");
             }
             self.member.wait(Some(Duration::from_millis(100)))?;
-            self.apply();
+            self.apply()?;
             self.lead()?;
             if self.member.take_watched() && !self.obey()? {
                 break;

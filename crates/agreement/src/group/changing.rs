@@ -212,5 +212,11 @@ impl<P: Start> Group<P> {
         }
         self.current = Some(epoch);
         self.standing = Standing::Member;
+        for host in self.others().iter() {
+            let up = self.up[usize::from(host) - 1];
+            if self.is_awaited(host, |member| member > up) {
+                self.transfers.away(host);
+            }
+        }
     }
 }

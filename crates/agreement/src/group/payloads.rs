@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Payloads: offered, agreed on, and kept for a while after decisions have named them.
+//!
+//! **Each is unlike all others.** After the user's bytes come [`MARK_LEN`] of this module: who proposed them, and as its how-manieth
+//! payload. So equal bytes that are proposed twice are two payloads, each of which is decided, spread and forgotten for itself.
+//!
+//! **Offers wait for members, not for hosts.** A host may be a member as an incarnation that is not known to be up here, while an
+//! older one dies or is still thought to live. The older one's death ends no wait, and neither does that the host comes up as
+//! that member: else a payload would be decided which it does not have.
+
+use fide_detector::planted::{self, Planted};
 
 use super::{Group, entry};
 use crate::{
     Refused, Start,
     lease::Lease,
-    transfer::{self, Identity},
+    transfer::{self, Identity, RoomError},
 };
+
+/// Bytes after the user's: `u16` host, `u16` 0, `u32` incarnation, `u64` count; little-endian.
+pub(super) const MARK_LEN: usize = 16;
 
 impl<P: Start> Group<P> {
     /// A payload of any length up to the limit. It is sent to all members, and decided once all that live have it: told as
@@ -14,20 +26,36 @@ impl<P: Start> Group<P> {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn propose_payload(&mut self, lease: Lease, payload: Vec<u8>) -> Result<Identity, Refused> {
+    pub fn propose_payload(&mut self, lease: Lease, mut payload: Vec<u8>) -> Result<Identity, Refused> {
         self.settle();
         let epoch = self.leading(lease)?;
         let to = epoch.view.hosts_of(epoch.others());
+        let (len, max) = (payload.len() as u64, self.config.transfer.payload_max);
+        if len > max {
+            return Err(Refused::Payload(RoomError::TooLong { len, max }.into()));
+        }
+        let count = self.marks + 1;
+        self.mark(&mut payload, if planted::is(Planted::TakesEqualsForOne) { 0 } else { count });
         let identity = self.transfers.offer(payload, to)?;
+        self.marks = count;
         self.offered.push(identity);
         self.pump();
         Ok(identity)
     }
 
-    /// A payload that a decision names. It is there at least until the next call after that decision.
+    fn mark(&self, payload: &mut Vec<u8>, count: u64) {
+        payload.extend_from_slice(&self.config.me.to_le_bytes());
+        payload.extend_from_slice(&[0; 2]);
+        payload.extend_from_slice(&self.config.incarnation.to_le_bytes());
+        payload.extend_from_slice(&count.to_le_bytes());
+    }
+
+    /// A payload that a decision names, as it was proposed. It is there at least until the next call after that decision: a member
+    /// that finds it missing tells no such decision ([`super::Standing::Lacking`]).
     #[must_use]
     pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
-        self.transfers.get(identity)
+        let marked = self.transfers.get(identity)?;
+        marked.get(..marked.len().checked_sub(MARK_LEN)?)
     }
 
     /// A payload of this member that another does not take, and why. It is not proposed.

@@ -37,6 +37,8 @@ pub(super) struct Tail {
     spare: Vec<Chunk>,
     /// What was named, at which position.
     payloads: VecDeque<(u64, Identity)>,
+    /// What the last decision named.
+    last_named: Vec<Identity>,
     /// How often.
     names: BTreeMap<Identity, u32>,
     unnamed: Vec<Identity>,
@@ -55,6 +57,7 @@ impl Tail {
             chunks: VecDeque::new(),
             spare: Vec::new(),
             payloads: VecDeque::new(),
+            last_named: Vec::new(),
             names: BTreeMap::new(),
             unnamed: Vec::new(),
             weight: 0,
@@ -88,6 +91,11 @@ impl Tail {
         self.names.contains_key(identity)
     }
 
+    /// Payloads that the last decision names.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Identity> {
+        self.last_named.iter()
+    }
+
     /// Payloads that were kept and are not any more. Taken out.
     pub(super) fn unnamed(&mut self) -> impl Iterator<Item = Identity> {
         self.unnamed.drain(..)
@@ -102,11 +110,13 @@ impl Tail {
         // Of the copy, if there is one: to look for the next length in what is not in the cache costs more than to copy it first.
         let value = if self.keeps { Self::copy(&mut self.chunks, &mut self.spare, value) } else { value };
         let mut next = None;
+        self.last_named.clear();
         for entry in entries_but_values(value) {
             match entry {
                 Entry::Value(_) => {}
                 Entry::Payload(identity) => {
                     self.payloads.push_back((self.last, identity));
+                    self.last_named.push(identity);
                     *self.names.entry(identity).or_default() += 1;
                     self.weight = self.weight.saturating_add(identity.len);
                 }

@@ -15,7 +15,7 @@ impl Transfers {
         if !self.is_other(from) {
             return Err(TransferError::Stranger { host: from });
         }
-        if self.crashed.contains(from) {
+        if self.is_gone(from) {
             return Err(TransferError::Crashed { host: from });
         }
         match Message::read(message)? {

@@ -43,7 +43,13 @@ struct Arguments {
 
 const SEEDS: u64 = 1000;
 /// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
-const ORDERS_ONLY: [Planted; 3] = [Planted::AdoptsLower, Planted::TakesOfTheDead, Planted::LevelsWithOld];
+const ORDERS_ONLY: [Planted; 5] = [
+    Planted::AdoptsLower,
+    Planted::TakesOfTheDead,
+    Planted::LevelsWithOld,
+    Planted::TakesEqualsForOne,
+    Planted::WaitsForHosts,
+];
 /// Lines of a trace that are shown where it is not asked for.
 const TRACE_LINES: usize = 60;
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A decision has the payload that it names: equal payloads, and hosts that are not up as the incarnation that is a member.
+
+use super::*;
+
+impl World {
+    /// Everything under way arrives once.
+    fn step(&mut self) {
+        let hosts: Vec<u16> = self.members.keys().copied().collect();
+        let mut sent = Vec::new();
+        for host in hosts {
+            self.tell(host);
+            sent.extend(self.sent(host).into_iter().map(|(to, bytes)| (host, to, bytes)));
+        }
+        for (from, to, bytes) in sent {
+            let _ = self.group(to).receive(from, &bytes);
+        }
+        self.members.keys().copied().collect::<Vec<_>>().into_iter().for_each(|host| self.tell(host));
+    }
+}
+
+#[test]
+fn equal_payloads_are_decided_as_often_as_they_are_proposed() {
+    // Below tail_max, and above all that is kept.
+    for len in [5, (1 << 20) + 1] {
+        for steps in 0..10 {
+            let mut world = World::of(2);
+            world.group(1).propose_payload(HELD, vec![3; len]).unwrap();
+            (0..steps).for_each(|_| world.step());
+            world.group(1).propose_payload(HELD, vec![3; len]).unwrap();
+            world.run();
+            let twice = format!("[{len}][{len}]");
+            assert_eq!([1, 2].map(|host| world.state(host)), [twice.clone(), twice], "after {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn the_payload_of_a_decision_outlives_an_equal_older_one() {
+    let mut world = World::of(2);
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.run();
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.step();
+    world.step();
+    // The first one leaves room for it.
+    world.group(1).propose_payload(HELD, vec![4; 1 << 20]).unwrap();
+    world.run();
+    assert_eq!([1, 2].map(|host| world.state(host)), ["[1000][1000][1048576]"; 2]);
+}
+
+/// Host 3 is in the second view as incarnation 31, and hosts 1 and 2 know only of 30.
+fn with_one_not_up() -> World {
+    let mut world = World::of(3);
+    let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 31)]).unwrap();
+    let mut third = Group::found(config(3, 31), view.clone()).unwrap();
+    third.up(1, 10);
+    third.up(2, 20);
+    world.members.insert(3, (third, Vec::new()));
+    [1, 2].into_iter().for_each(|host| world.group(host).begin_next(view.clone()));
+    world.group(2).up(3, 31);
+    world
+}
+
+#[test]
+fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
+    let mut world = with_one_not_up();
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.settle();
+    world.group(1).detected(&verdict(3, 30));
+    world.run();
+    assert_eq!(world.state(1), "", "host 3 does not have it");
+    world.group(1).up(3, 31);
+    world.run();
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["[1000]"; 3]);
+}
+
+#[test]
+fn a_payload_waits_for_a_member_that_is_not_up_yet() {
+    let mut world = with_one_not_up();
+    world.group(1).detected(&verdict(3, 30));
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.run();
+    assert_eq!(world.state(1), "", "host 3 does not have it");
+    world.group(1).up(3, 31);
+    world.settle();
+    world.run();
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["[1000]"; 3]);
+}
+
+#[test]
+fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
+    let mut world = with_one_not_up();
+    world.group(1).detected(&verdict(3, 30));
+    world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
+    world.run();
+    world.dies(3);
+    world.run();
+    assert_eq!([1, 2].map(|host| world.state(host)), ["[1000]"; 2]);
+}
