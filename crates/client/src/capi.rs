@@ -77,6 +77,7 @@ impl From<Error> for Failure {
             },
             Error::Name(_) => libc::EINVAL,
             Error::Protocol { .. } | Error::Memory(_) | Error::BpfRing(_) => libc::EPROTO,
+            Error::TimeNamespace { .. } => libc::ENOTSUP,
             Error::Inbox(_) => libc::EIO,
             Error::Timeout { .. } => libc::ETIMEDOUT,
             Error::Detached(_) | Error::HungUp { .. } => libc::ENOTCONN,

@@ -34,6 +34,17 @@ pub enum Error {
     /// The shared memory that the agent handed over is not usable.
     #[error("shared memory of the agent: {0}")]
     Memory(#[from] RegionError),
+    /// This program has other clocks than the agent: it would read the lease wrongly.
+    #[error(
+        "this program is in another time namespace than the agent ({own}, the agent's is {agent}; 0: unknown), so that it \
+         cannot tell when its lease ends: start it in the agent's time namespace, with /proc mounted"
+    )]
+    TimeNamespace {
+        /// Inode of the agent's, 0 for unknown.
+        agent: u32,
+        /// Inode of this process', 0 for unknown.
+        own: u32,
+    },
     /// The event ring that the agent handed over is not usable.
     #[error("event ring of the agent: {0}")]
     BpfRing(#[from] BpfRingError),

@@ -8,6 +8,7 @@ use crate::{
 };
 use fide_shm::{
     bpf_ring::BpfRing,
+    clock,
     event::EVENT_MAX,
     session::{Beat, ClientSession},
     swap::Swap,
@@ -24,8 +25,22 @@ use std::{
 
 /// CLOCK_MONOTONIC in nanoseconds; no system call (vDSO).
 pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::mono_ns()
+}
+
+/// The agent's clocks are this process' clocks, or nothing that it says of its lease means anything here.
+fn same_clocks(table: &TableReader) -> Result<(), Error> {
+    let (agent, own) = (table.time_namespace(), clock::time_namespace());
+    if agent == own { Ok(()) } else { Err(Error::TimeNamespace { agent, own }) }
+}
+
+/// Where a lease with `left_ns` ends on CLOCK_MONOTONIC, which was read as `now_ns` before the lease was: never too late.
+fn until_ns(now_ns: u64, left_ns: u64) -> u64 {
+    match left_ns {
+        0 => 0,
+        LEASE_FOREVER_NS => LEASE_FOREVER_NS,
+        left_ns => now_ns.saturating_add(left_ns),
+    }
 }
 
 /// What an agent handed over with its reply to `hello`.
@@ -47,12 +62,9 @@ impl Memory {
             EventsVia::Bpf => Some(BpfRing::open(events.as_fd())?),
             EventsVia::Shm => None,
         };
-        Ok(Self {
-            table: Arc::new(TableReader::map(table.as_fd())?),
-            session: ClientSession::map(session)?,
-            ring,
-            events,
-        })
+        let table = Arc::new(TableReader::map(table.as_fd())?);
+        same_clocks(&table)?;
+        Ok(Self { table, session: ClientSession::map(session)?, ring, events })
     }
 
     /// What to wait on for events.
@@ -147,29 +159,35 @@ impl Live {
         self.0.acknowledged.load(Ordering::SeqCst)
     }
 
-    /// CLOCK_MONOTONIC until which this program may act: 0 when fenced, [`LEASE_FOREVER_NS`] without limit.
-    #[must_use]
-    pub fn lease_until_ns(&self) -> u64 {
-        self.with(|maps| maps.table.lease_until_of(self.incarnation()))
+    fn lease_left_ns(&self) -> u64 {
+        self.with(|maps| maps.table.lease_left_ns(self.incarnation()))
     }
 
-    /// Whether this program must not act now: its agent says so, the lease has passed (also when the agent was killed), or this
-    /// host is another incarnation than the one that the program has acknowledged.
+    /// CLOCK_MONOTONIC until which this program may act: 0 when fenced, [`LEASE_FOREVER_NS`] without limit. Good for saying
+    /// when to look again: that clock alone shows no suspension of the machine, which [`Live::fenced`] sees.
+    #[must_use]
+    pub fn lease_until_ns(&self) -> u64 {
+        let now_ns = now_ns();
+        until_ns(now_ns, self.lease_left_ns())
+    }
+
+    /// Whether this program must not act now: its agent says so, the lease has passed (also when the agent was killed), this
+    /// host is another incarnation than the one that the program has acknowledged, or the machine stood still since the lease
+    /// was given, as far as its clocks show that (docs/clocks.md).
     ///
     /// The answer is about the moment of asking. A program may be stopped right after it, for any time: what must not see a
     /// late write needs a token ([`Live::may_act`]).
     #[must_use]
     pub fn fenced(&self) -> bool {
-        let until_ns = self.lease_until_ns();
-        now_ns() > until_ns
+        self.lease_left_ns() == 0
     }
 
     /// For how long this host may still act if it is not heard again: `None` without limit (trust = "network"), zero
     /// when fenced.
     #[must_use]
     pub fn lease_remaining(&self) -> Option<Duration> {
-        let until_ns = self.lease_until_ns();
-        (until_ns != LEASE_FOREVER_NS).then(|| Duration::from_nanos(until_ns.saturating_sub(now_ns())))
+        let left_ns = self.lease_left_ns();
+        (left_ns != LEASE_FOREVER_NS).then(|| Duration::from_nanos(left_ns))
     }
 
     /// May this program act now, as what, and until when? `None`: it is fenced. The one call for whoever acts in a role: the
@@ -181,15 +199,15 @@ impl Live {
             // The view before the lease: a lease that is read after it covers it.
             let view = maps.table.view();
             let incarnation = self.incarnation();
-            let until_ns = maps.table.lease_until_of(incarnation);
             let now_ns = now_ns();
+            let left_ns = maps.table.lease_left_ns(incarnation);
             let view = view.map(|view| View {
                 id: ViewId { generation: view.generation, number: view.number },
                 members: view.members,
                 settled_ns: view.settled_ns,
             });
-            let permit = Permit { host_id: maps.table.host_id(), incarnation, now_ns, until_ns, view };
-            (now_ns <= until_ns).then_some(permit)
+            let until_ns = until_ns(now_ns, left_ns);
+            (left_ns != 0).then(|| Permit { host_id: maps.table.host_id(), incarnation, now_ns, until_ns, view })
         })
     }
 

@@ -70,7 +70,8 @@ pub struct Permit {
     pub incarnation: u32,
     /// CLOCK_MONOTONIC at which it was asked.
     pub now_ns: u64,
-    /// CLOCK_MONOTONIC after which this permit is over, unless asked again; [`crate::LEASE_FOREVER_NS`]: no limit
+    /// CLOCK_MONOTONIC after which this permit is over, unless asked again (sooner if the machine is suspended, which that
+    /// clock does not show: ask again before acting); [`crate::LEASE_FOREVER_NS`]: no limit
     /// (trust = "network").
     pub until_ns: u64,
     /// The agreed view; none under policy = "network".

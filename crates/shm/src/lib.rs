@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`region`] | memfd regions, sealed against resizing, and their mappings |
 //! | [`seqlock`] | plain records with one writer and many readers |
+//! | [`clock`] | the clocks a lease is counted on, and whether it has passed on any of them |
 //! | [`table`] | the alive table: who lives, who is dead, until when the own host may act |
 //! | [`spsc`] | single-producer, single-consumer rings whose peer need not be trusted |
 //! | [`session`] | the region of one client: beat counter, outbox, inbox |
@@ -27,6 +28,8 @@ pub mod swap;
 
 #[cfg(not(loom))]
 pub mod bpf_ring;
+#[cfg(not(loom))]
+pub mod clock;
 #[cfg(not(loom))]
 pub mod event;
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@
 
 use crate::{
     HOST_SLOT, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES,
+    clock::{self, Clocks, Lease},
     region::{ReadRegion, Region, RegionError, Shared},
     seqlock::SeqLock,
 };
@@ -16,9 +17,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First word of an alive table ("FiDeTAB1").
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"FiDeTAB1");
 /// Version of its layout.
-pub const TABLE_VERSION: u32 = 2;
+pub const TABLE_VERSION: u32 = 3;
 /// A lease that never runs out (`trust = "network"`).
-pub const LEASE_FOREVER_NS: u64 = u64::MAX;
+pub const LEASE_FOREVER_NS: u64 = clock::FOREVER_NS;
 
 const RECORD_WORDS: usize = 15;
 
@@ -142,13 +143,17 @@ struct Header {
     identity: AtomicU32,
     incarnation: AtomicU32,
     fenced: AtomicU32,
-    reserved: AtomicU32,
+    /// Inode of the agent's time namespace.
+    time_namespace: AtomicU32,
+    /// When the lease ends on CLOCK_MONOTONIC, for display: nobody acts by it.
     lease_until_ns: AtomicU64,
     agent_tick_ns: AtomicU64,
     generation: AtomicU64,
     started_ns: AtomicU64,
     name: [AtomicU64; (MAX_NAME + 1) / 8],
     view: SeqLock<7>,
+    lease: LeaseWords,
+    reserved: [AtomicU64; 4],
 }
 
 /// The agreed view that this host holds (policy majority).
@@ -164,6 +169,39 @@ pub struct ViewRecord {
     pub settled_ns: u64,
 }
 
+/// A [`Lease`]. The writer takes `until` back before it changes what an older `until` was not given with; readers read
+/// `until` last.
+#[repr(C)]
+struct LeaseWords {
+    until_raw_ns: AtomicU64,
+    asleep_ns: AtomicU64,
+    tsc_from: AtomicU64,
+    tsc_until: AtomicU64,
+}
+
+impl LeaseWords {
+    fn store(&self, lease: &Lease) {
+        let before = self.load();
+        if lease.until_raw_ns < before.until_raw_ns {
+            self.until_raw_ns.store(lease.until_raw_ns, Ordering::Release);
+        }
+        if lease.asleep_ns != before.asleep_ns || (lease.tsc_until == 0) != (before.tsc_until == 0) {
+            self.until_raw_ns.store(0, Ordering::Release);
+        }
+        self.asleep_ns.store(lease.asleep_ns, Ordering::Release);
+        self.tsc_from.store(lease.tsc_from, Ordering::Release);
+        self.tsc_until.store(lease.tsc_until, Ordering::Release);
+        self.until_raw_ns.store(lease.until_raw_ns, Ordering::Release);
+    }
+
+    fn load(&self) -> Lease {
+        let asleep_ns = self.asleep_ns.load(Ordering::Acquire);
+        let tsc_from = self.tsc_from.load(Ordering::Acquire);
+        let tsc_until = self.tsc_until.load(Ordering::Acquire);
+        Lease { until_raw_ns: self.until_raw_ns.load(Ordering::Acquire), asleep_ns, tsc_from, tsc_until }
+    }
+}
+
 /// The memory itself. Users go through [`AliveTable`] and [`TableReader`].
 #[repr(C, align(64))]
 struct Layout {
@@ -175,14 +213,16 @@ struct Layout {
 // SAFETY: atomics and arrays of atomics only; alignment 64.
 unsafe impl Shared for Layout {}
 
+const HEADER_BYTES: usize = 256;
+
 const _: () = {
-    assert!(size_of::<Header>() == 192);
+    assert!(size_of::<Header>() == HEADER_BYTES);
     assert!(size_of::<SeqLock<RECORD_WORDS>>() == 128);
     assert!(size_of::<HostRecord>() == RECORD_WORDS * 8);
     assert!(size_of::<ProcessRecord>() == RECORD_WORDS * 8);
-    assert!(std::mem::offset_of!(Layout, hosts) == 192);
-    assert!(std::mem::offset_of!(Layout, processes) == 192 + MAX_HOSTS * 128);
-    assert!(size_of::<Layout>() == 192 + MAX_HOSTS * 128 + MAX_HOSTS * MAX_PROCESSES * 128);
+    assert!(std::mem::offset_of!(Layout, hosts) == HEADER_BYTES);
+    assert!(std::mem::offset_of!(Layout, processes) == HEADER_BYTES + MAX_HOSTS * 128);
+    assert!(size_of::<Layout>() == HEADER_BYTES + MAX_HOSTS * 128 + MAX_HOSTS * MAX_PROCESSES * 128);
 };
 
 impl Layout {
@@ -234,6 +274,7 @@ impl AliveTable {
         header.identity.store(u32::from(host_id) | u32::from(hosts) << 16, Ordering::Relaxed);
         header.incarnation.store(incarnation, Ordering::Relaxed);
         header.started_ns.store(now_ns, Ordering::Relaxed);
+        header.time_namespace.store(clock::time_namespace(), Ordering::Relaxed);
         let words: [u64; 4] = zerocopy::transmute!(name_bytes(name));
         for (slot, word) in header.name.iter().zip(words) {
             slot.store(word, Ordering::Relaxed);
@@ -267,9 +308,27 @@ impl AliveTable {
         self.changed();
     }
 
-    /// The own host may act until `until_ns` ([`LEASE_FOREVER_NS`]: no limit). One store; for every turn of the loop.
-    pub fn set_lease_until(&self, until_ns: u64) {
+    /// The own host may act for as long as `lease` says, which ends at `until_ns` of CLOCK_MONOTONIC ([`LEASE_FOREVER_NS`]:
+    /// without end). A few stores; for every turn of the loop.
+    pub fn set_lease(&self, lease: &Lease, until_ns: u64) {
+        self.region.get().header.lease.store(lease);
         self.region.get().header.lease_until_ns.store(until_ns, Ordering::Release);
+    }
+
+    /// As [`AliveTable::set_lease`], for a lease that ends at `until_ns` of CLOCK_MONOTONIC as that clock runs now, without
+    /// the processor's counter for a witness.
+    pub fn set_lease_until(&self, until_ns: u64) {
+        let now = Clocks::read(false);
+        let lease = match until_ns {
+            LEASE_FOREVER_NS => Lease::FOREVER,
+            _ if until_ns <= now.mono_ns => Lease::default(),
+            _ => Lease {
+                until_raw_ns: now.raw_ns + (until_ns - now.mono_ns),
+                asleep_ns: now.asleep_ns(),
+                ..Lease::default()
+            },
+        };
+        self.set_lease(&lease, until_ns);
     }
 
     /// The agent knows itself fenced (or not), whatever the lease says.
@@ -372,23 +431,33 @@ impl TableReader {
         name_str(&bytes).to_owned()
     }
 
-    /// CLOCK_MONOTONIC until which this host may act; [`LEASE_FOREVER_NS`] without a limit.
+    /// Inode of the agent's time namespace, 0 if it is not known; [`clock::time_namespace`] of a client is the same, or
+    /// its clocks are others.
+    pub fn time_namespace(&self) -> u32 {
+        self.header().time_namespace.load(Ordering::Relaxed)
+    }
+
+    /// Where on CLOCK_MONOTONIC the lease ends, or ended, as the agent saw it; [`LEASE_FOREVER_NS`] without a limit. To be
+    /// shown and to know when to look again: whether a program may act is what [`TableReader::lease_left_ns`] says.
     pub fn lease_until_ns(&self) -> u64 {
         self.header().lease_until_ns.load(Ordering::Acquire)
     }
 
-    /// Whether the own host must not act at `now_ns` (CLOCK_MONOTONIC): told so by the agent, or the lease has passed.
-    pub fn fenced(&self, now_ns: u64) -> bool {
-        now_ns > self.lease_until_ns() || self.header().fenced.load(Ordering::Acquire) != 0
+    /// The own host's lease for a program that acts as `incarnation` of it: none if this host is another incarnation by now, or
+    /// its agent says that it must not act. The lease of one incarnation is never another's: the lease is read first, and the
+    /// agent writes a new incarnation before its first lease. To be judged by clocks that are read afterwards
+    /// ([`Lease::left_ns`]).
+    pub fn lease_of(&self, incarnation: u32) -> Lease {
+        let lease = self.header().lease.load();
+        let fenced = self.header().fenced.load(Ordering::Acquire) != 0;
+        if fenced || self.incarnation() != incarnation { Lease::default() } else { lease }
     }
 
-    /// As [`TableReader::lease_until_ns`], for a program that acts as `incarnation` of this host: 0 (fenced) if this host is
-    /// another incarnation by now, or its agent says that it must not act. The lease of one incarnation is never another's: the
-    /// lease is read first, and the agent writes a new incarnation before its first lease.
-    pub fn lease_until_of(&self, incarnation: u32) -> u64 {
-        let until_ns = self.lease_until_ns();
-        let fenced = self.header().fenced.load(Ordering::Acquire) != 0;
-        if fenced || self.incarnation() != incarnation { 0 } else { until_ns }
+    /// For how long such a program may still act: 0 when it is fenced, because its agent says so, because the lease has
+    /// passed on one of its clocks, or because they say that this machine stood still; [`LEASE_FOREVER_NS`] without a limit.
+    /// No system call.
+    pub fn lease_left_ns(&self, incarnation: u32) -> u64 {
+        self.lease_of(incarnation).left_now_ns()
     }
 
     /// The view that this host holds; none under policy network, or if the agent died in the middle of writing it. A lease that
@@ -468,13 +537,30 @@ mod tests {
     fn a_new_table_is_fenced_and_a_lease_that_passes_fences_again() {
         let table = AliveTable::create(1, 1, 1, "a", 0).unwrap();
         let reader = TableReader::map(table.as_fd()).unwrap();
-        assert!(reader.fenced(1));
-        table.set_lease_until(100);
-        assert!(!reader.fenced(100) && reader.fenced(101));
+        assert_eq!(reader.lease_left_ns(1), 0);
+        let hour_ns = 3_600_000_000_000;
+        table.set_lease_until(clock::mono_ns() + hour_ns);
+        assert!((1..=hour_ns).contains(&reader.lease_left_ns(1)));
+        table.set_lease_until(clock::mono_ns());
+        assert_eq!(reader.lease_left_ns(1), 0);
         table.set_lease_until(LEASE_FOREVER_NS);
-        assert!(!reader.fenced(u64::MAX));
+        assert_eq!(reader.lease_left_ns(1), LEASE_FOREVER_NS);
         table.set_fenced(true);
-        assert!(reader.fenced(1));
+        assert_eq!(reader.lease_left_ns(1), 0);
+    }
+
+    #[test]
+    fn lease_of_one_wake_is_never_read_with_another() {
+        let words = LeaseWords { until_raw_ns: 0.into(), asleep_ns: 0.into(), tsc_from: 0.into(), tsc_until: 0.into() };
+        let before = Lease { until_raw_ns: 900, asleep_ns: 5, tsc_from: 1, tsc_until: 2000 };
+        words.store(&before);
+        assert_eq!(words.load(), before);
+        // After a suspension: whoever sees the new distance finds no older lease beside it.
+        words.store(&Lease { until_raw_ns: 0, asleep_ns: 70, ..before });
+        assert_eq!(words.load().until_raw_ns, 0);
+        let after = Lease { until_raw_ns: 1900, asleep_ns: 70, tsc_from: 0, tsc_until: 0 };
+        words.store(&after);
+        assert_eq!(words.load(), after);
     }
 
     #[test]
@@ -487,7 +573,7 @@ mod tests {
         assert_eq!(reader.lease_until_ns(), 6);
         table.region.get().header.version.store(9, Ordering::Relaxed);
         let error = TableReader::map(table.as_fd()).unwrap_err().to_string();
-        assert!(error.contains("layout version 9") && error.contains("knows 2"), "{error}");
+        assert!(error.contains("layout version 9") && error.contains("knows 3"), "{error}");
         table.region.get().header.magic.store(9, Ordering::Relaxed);
         assert!(matches!(TableReader::map(table.as_fd()), Err(RegionError::Magic { actual: 9, .. })));
     }
@@ -496,13 +582,14 @@ mod tests {
     fn a_lease_is_that_of_one_incarnation() {
         let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
         let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
-        assert_eq!(reader.lease_until_of(7), 0);
-        table.set_lease_until(500);
-        assert_eq!((reader.lease_until_of(7), reader.lease_until_of(6)), (500, 0));
+        let may = |incarnation| reader.lease_left_ns(incarnation) != 0;
+        assert!(!may(7));
+        table.set_lease_until(LEASE_FOREVER_NS);
+        assert!(may(7) && !may(6));
         table.set_incarnation(8);
-        assert_eq!((reader.lease_until_of(7), reader.lease_until_of(8)), (0, 500));
+        assert!(!may(7) && may(8));
         table.set_fenced(true);
-        assert_eq!(reader.lease_until_of(8), 0);
+        assert!(!may(8));
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn root_lease_of_a_restarted_agent_is_not_that_of_its_former_programs() {
     let successor = eyes.client.may_act().expect("it may act");
     assert!(successor.token() > permit.token(), "{successor:?} after {permit:?}");
     own.next("reattached", |event| matches!(event, Event::Reattached { resumed: false }).then_some(()));
-    until_true("the next agent has a lease", || live.with_table(|table| !table.fenced(now_ns())));
+    until_true("the next agent has a lease", || live.with_table(|table| table.lease_left_ns(table.incarnation()) != 0));
     assert!(live.fenced() && live.may_act().is_none());
     own.acknowledge();
     until_true("its programs may act again", || !live.fenced());
