@@ -2,6 +2,7 @@
 //! The control thread: clients' requests, processes under watch, the journal. Nothing here is
 //! urgent; whatever is goes from the loop straight to the clients.
 
+mod closing;
 mod handing;
 mod keys;
 mod lanes;
@@ -41,6 +42,7 @@ use crate::{
     start,
     trees::{Order, Report, Seen, Trees},
 };
+use closing::Closer;
 use keys::KeyChange;
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
@@ -157,6 +159,8 @@ pub struct Control {
     next_connection: u64,
     last_serial: u64,
     sessions: HashMap<u8, Session>,
+    /// Of sessions that have ended.
+    closer: Closer,
     processes: HashMap<u8, Watched>,
     journal: Journal,
     key_stamp: Option<(i64, i64, u64)>,
@@ -195,6 +199,7 @@ impl Control {
             next_connection: 0,
             last_serial: 0,
             sessions: HashMap::new(),
+            closer: Closer::start(parts.rings.as_ref())?,
             processes: HashMap::new(),
             journal,
             key_change: None,
@@ -499,8 +504,10 @@ impl Control {
         for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
             watched.client = u8::MAX;
         }
-        if let Err(EngineGone) = self.parts.exchange.call(Command::CloseSession { client }) {
-            tracing::error!("a session could not be closed: {EngineGone}");
+        match self.parts.exchange.call(Command::CloseSession { client }) {
+            Ok(Reply::Closed(memory)) => self.closer.close(client, memory),
+            Ok(_) => {}
+            Err(EngineGone) => tracing::error!("a session could not be closed: {EngineGone}"),
         }
     }
 
@@ -509,8 +516,11 @@ impl Control {
         self.last_serial
     }
 
-    fn free_client(&self) -> Option<u8> {
-        (0..u8::try_from(MAX_CLIENTS).expect("64")).find(|client| !self.sessions.contains_key(client))
+    /// A place for one more. Where all that are free were used until now, the first of them is waited for.
+    fn free_client(&mut self) -> Option<u8> {
+        let unused = (0..u8::try_from(MAX_CLIENTS).expect("64")).filter(|client| !self.sessions.contains_key(client));
+        let unused: Vec<u8> = unused.collect();
+        self.closer.first_free(&unused)
     }
 
     /// A pidfd became readable. Where the kernel's hook watches too, the loop knows already.

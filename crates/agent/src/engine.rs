@@ -10,6 +10,9 @@
 //!
 //! It allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
 //! here; what is left at the bound waits for the next turn, which then begins at once.
+//!
+//! It sleeps in one system call, between two turns. Which others it makes, and why none of them waits, is in
+//! `docs/agent-loop.md`; a test holds it to that list.
 
 mod freeze;
 mod input;
@@ -17,6 +20,8 @@ mod lanes;
 mod output;
 mod sessions;
 mod tell;
+#[cfg(test)]
+mod tests;
 mod watches;
 
 use std::{io, os::fd::AsFd, sync::Arc};
@@ -56,6 +61,8 @@ const RECORDS_PER_TURN: usize = 256;
 const DATAGRAMS_PER_TURN: usize = 256;
 /// Commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 4;
+/// Watches of a client that is gone, forgotten in one turn: each looks at all watches of this host.
+const FORGOTTEN_PER_TURN: usize = 16;
 /// Events told in one turn.
 const EVENTS_PER_TURN: usize = 512;
 /// Piggybacks taken from one client's outbox before one heartbeat.
@@ -134,6 +141,8 @@ pub struct Engine {
     watches: Watches,
     owners: Box<[Option<Owner>; MAX_PROCESSES]>,
     next_cookie: u64,
+    /// Whose session is being closed.
+    closing: Option<u8>,
     lanes: Lanes,
     seen: Box<[Seen; MAX_HOSTS]>,
     payload: Box<[u8; PAYLOAD_MAX]>,
@@ -174,6 +183,7 @@ impl Engine {
             watches: Watches::new(),
             owners: Box::new([None; MAX_PROCESSES]),
             next_cookie: 0,
+            closing: None,
             lanes: Lanes::new(),
             seen: Box::new([Seen::default(); MAX_HOSTS]),
             payload: Box::new([0; PAYLOAD_MAX]),

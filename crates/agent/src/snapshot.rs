@@ -46,6 +46,8 @@ pub struct EngineCounters {
     pub piggybacks_declined: u64,
     pub slot_reads_failed: u64,
     pub ring_broken: u64,
+    /// Heartbeats that were late because the session of a client was being closed. None should be.
+    pub session_end_skipped: u64,
     /// Notices of exits that were left to the next heartbeat.
     pub notices_held: u64,
     pub lane_packets_sent: u64,

@@ -181,6 +181,7 @@ impl Told<'_> {
             "lane_messages_exceeded": engine.lane_messages_exceeded,
             "lane_messages_stray": engine.lane_messages_stray,
             "lane_messages_unheard": engine.lane_messages_unheard,
+            "session_end_skipped": engine.session_end_skipped,
             "outboxes_broken": engine.outbox_broken,
             "turns": engine.turns,
         });

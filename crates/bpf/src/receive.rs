@@ -322,7 +322,7 @@ impl Receive {
         unsafe { self.watches.atomic(&raw mut (*watch).undelivered).fetch_or(clients, Ordering::SeqCst) };
     }
 
-    /// A handle with which another thread opens rings for clients.
+    /// A handle with which another thread opens and closes rings for clients.
     ///
     /// # Errors
     /// [`BpfError::Map`] without a descriptor left.
@@ -331,11 +331,6 @@ impl Receive {
             what: "the clients' rings could not be shared",
             source: io::Error::other(error),
         })
-    }
-
-    /// Takes the ring of `client` away; what is in it stays readable for whoever holds it.
-    pub fn close_client_ring(&self, client: u8) {
-        let _ = self.client_rings.delete(&u32::from(client).to_ne_bytes());
     }
 
     /// Puts one record into one client's ring.
@@ -417,7 +412,8 @@ impl Receive {
     }
 }
 
-/// Opens rings for clients.
+/// Opens and closes rings for clients. Each waits some milliseconds for the kernel, until no program uses the ring that was in
+/// the place before: nothing for a thread that has to be on time.
 pub struct ClientRings(MapHandle);
 
 impl ClientRings {
@@ -441,6 +437,26 @@ impl ClientRings {
         ring.as_fd()
             .try_clone_to_owned()
             .map_err(|source| BpfError::Map { what: "a client's ring could not be kept", source })
+    }
+}
+
+impl ClientRings {
+    /// Takes the ring of `client` away; what is in it stays readable for whoever holds it. No program writes to it any more
+    /// when this returns.
+    pub fn close(&self, client: u8) {
+        // ENOENT is the only failure, for a place that is empty.
+        let _ = self.0.delete(&u32::from(client).to_ne_bytes());
+    }
+
+    /// Another handle.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] without a descriptor left.
+    pub fn another(&self) -> Result<Self, BpfError> {
+        MapHandle::try_from(&self.0).map(Self).map_err(|error| BpfError::Map {
+            what: "the clients' rings could not be shared",
+            source: io::Error::other(error),
+        })
     }
 }
 

@@ -32,6 +32,7 @@ mod reaper;
 mod scratch;
 pub mod sys;
 mod tools;
+pub mod trace;
 mod victim;
 
 pub use agents::{AgentSpec, Agents, AgentsSpec};

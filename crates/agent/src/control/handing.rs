@@ -61,6 +61,11 @@ impl Control {
                 Ok(Answer::ok(id, &prepared))
             }
             TakeOverPhase::Switch => {
+                // The new agent gives these places away as it likes.
+                if !self.closer.finish() {
+                    let why = "sessions of this agent are still being closed";
+                    return Err(Refusal::new(ErrorCode::Full, why, "try again"));
+                }
                 let _urgent = Urgent::begin();
                 let frozen = match self.parts.exchange.call(Command::Freeze)? {
                     Reply::Frozen(frozen) => *frozen,

@@ -136,7 +136,8 @@ impl Engine {
         self.lanes.resume(frozen.lanes);
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
-            self.add_session(client, memory, lost);
+            // There was none before.
+            let _ = self.add_session(client, memory, lost);
         }
         self.reassign_watches();
     }

@@ -9,9 +9,9 @@ use fide_shm::event::{EventRecord, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{COMMANDS_PER_TURN, Engine, PIGGYBACKS_PER_TURN, TOKEN_DOORBELL};
+use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, TOKEN_DOORBELL};
 use crate::{
-    command::{Change, Channel, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
+    command::{Change, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
     snapshot::Snapshot,
 };
 
@@ -40,20 +40,30 @@ impl Engine {
     /// Carries out what the control thread asked for.
     pub(super) fn commands(&mut self) {
         for _ in 0..COMMANDS_PER_TURN {
-            let Some(command) = self.parts.exchange.take_command() else { return };
-            let reply = self.command(command);
+            // What the turn before has begun comes first: whoever asked waits for it.
+            let next = self.closing.map(|client| Command::CloseSession { client });
+            let Some(command) = next.or_else(|| self.parts.exchange.take_command()) else { return };
+            let reply = match command {
+                Command::CloseSession { client } => {
+                    let Some(closed) = self.end_session(client) else { break };
+                    Reply::Closed(closed)
+                }
+                command => self.command(command),
+            };
             self.parts.exchange.answer(reply);
         }
         self.busy_turn = true;
     }
 
-    fn command(&mut self, command: Command) -> Reply {
+    pub(super) fn command(&mut self, command: Command) -> Reply {
         match command {
-            Command::OpenSession { client, memory } => {
-                self.add_session(client, memory, 0);
-                Reply::Done
-            }
-            Command::CloseSession { client } => Reply::Closed(self.close_session(client)),
+            Command::OpenSession { client, memory } => match self.add_session(client, memory, 0) {
+                None => Reply::Done,
+                // It was not closed before: freed where there is time for it.
+                before => Reply::Closed(before),
+            },
+            // A part of it in each turn: `end_session`.
+            Command::CloseSession { .. } => Reply::Done,
             Command::Join { client, name, beat_timeout_ns } => self.join(client, name, beat_timeout_ns),
             Command::Changed { slot, cookie, change, at_ns } => {
                 match change {
@@ -162,11 +172,14 @@ impl Engine {
         Some(JoinedProcess { slot, incarnation: process.incarnation, cookie: owner.cookie, pbsize })
     }
 
-    pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) {
+    /// Gives back what was in its place, which is for another thread to free.
+    #[must_use]
+    pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
         // Without it a lane's message waits for the next turn, at the next heartbeat.
         let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL);
-        if let Some(place) = self.sessions.get_mut(usize::from(client)) {
-            *place = Some(Session { memory, lost });
+        match self.sessions.get_mut(usize::from(client)) {
+            Some(place) => place.replace(Session { memory, lost }).map(|before| before.memory),
+            None => Some(memory),
         }
     }
 
@@ -272,19 +285,35 @@ impl Engine {
         }
     }
 
-    fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
-        while let Some(watch) = self.watches.pop_of(client) {
+    /// Takes a part of the watches of a client away, and with the last of them the session. None: there are more, for the next
+    /// turn. Counts the heartbeats that this has cost.
+    pub(super) fn end_session(&mut self, client: u8) -> Option<Option<Box<Memory>>> {
+        let begun_ns = now_ns();
+        self.closing = self.forget_some(client).then_some(client);
+        let closed = self.closing.is_none().then(|| self.close_session(client));
+        let late_ns = now_ns().saturating_sub(begun_ns);
+        self.counters.session_end_skipped += late_ns / self.parts.heartbeat_ns.max(1);
+        closed
+    }
+
+    /// Whether there may be more.
+    fn forget_some(&mut self, client: u8) -> bool {
+        for _ in 0..FORGOTTEN_PER_TURN {
+            let Some(watch) = self.watches.pop_of(client) else { return false };
             self.forget(watch);
         }
+        true
+    }
+
+    /// The session of a client without watches. Its ring stays in the kernel's map until the control thread has it taken out:
+    /// that waits for the kernel's programs, as freeing the memory may. No program writes into it, as nobody watches for it.
+    fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
         // Its processes stay under the kernel's watch; they just do not beat any more.
         for owner in self.owners.iter_mut().flatten().filter(|owner| owner.client == client) {
             owner.beat_timeout_ns = 0;
             owner.client = u8::MAX;
         }
         let session = self.sessions[usize::from(client)].take()?;
-        if let (Channel::Ring, Some(kernel)) = (&session.memory.channel, &self.parts.kernel) {
-            kernel.receive.close_client_ring(client);
-        }
         self.lanes.forget_client(client);
         let _ = self.waiter.remove(session.memory.doorbell.as_fd());
         Some(session.memory)

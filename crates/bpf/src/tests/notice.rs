@@ -221,7 +221,7 @@ fn root_clients_come_and_go() {
 
     // A ring that is gone is owed, not an error; what is in it stays readable.
     assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Yes);
-    rig.receive.close_client_ring(2);
+    rig.receive.client_rings().expect("rings").close(2);
     assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Nobody);
     assert_eq!(two.take().len(), 1);
     rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 2, 0);

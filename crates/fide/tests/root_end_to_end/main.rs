@@ -9,3 +9,4 @@ mod common;
 mod deaths;
 mod network;
 mod refused;
+mod sessions;

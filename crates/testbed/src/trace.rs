@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every system call of one thread, and every place where it waits, by the kernel's own trace events.
+//!
+//! A trace instance of its own records `sys_enter`, `sys_exit` and `sched_switch` of that thread and of no other, so that the
+//! thread runs as fast as without it.
+
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where tracefs is mounted, where it is.
+const MOUNTED: &str = "/sys/kernel/tracing";
+/// Events of one core that are kept, KiB: a few hundred thousand calls.
+const BUFFER_KIB: &str = "16384";
+/// Instances of this process, told apart.
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// A call by its number, and the subcommand of those that have many ([`libc::SYS_bpf`], [`libc::SYS_epoll_ctl`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Call {
+    /// As in `libc::SYS_*`.
+    pub number: i64,
+    /// First argument of bpf, second of epoll_ctl.
+    pub sub: Option<u64>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.sub {
+            Some(sub) => write!(f, "call {} ({sub})", self.number),
+            None => write!(f, "call {}", self.number),
+        }
+    }
+}
+
+/// How often something was done, how often it slept, and for how long at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Calls.
+    pub calls: u64,
+    /// Times that the thread gave its core away to wait for something.
+    pub sleeps: u64,
+    /// Longest call, ns.
+    pub longest_ns: u64,
+}
+
+/// What a thread did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traced {
+    /// By call.
+    pub calls: BTreeMap<Call, Count>,
+    /// Sleeps outside of any call: page faults.
+    pub faults: u64,
+    /// Events that did not fit into the buffer.
+    pub lost: u64,
+}
+
+/// A trace that runs. Dropped, it is gone.
+#[derive(Debug)]
+pub struct Trace {
+    instance: PathBuf,
+    /// Mounted by us.
+    mounted: Option<PathBuf>,
+}
+
+impl Trace {
+    /// Traces the thread `name` of a process from now on.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] without such a thread, or where the kernel has no such events.
+    pub fn of_thread(pid: u32, name: &str) -> Result<Self> {
+        let tid = thread(pid, name)?;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let label = format!("fide-{}-{serial}", std::process::id());
+        let (root, mounted) = root(&label)?;
+        let trace = Trace { instance: root.join("instances").join(label), mounted };
+        let made = fs::create_dir(&trace.instance);
+        made.map_err(|e| Error::io(format!("making {}", trace.instance.display()), e))?;
+        trace.write("buffer_size_kb", BUFFER_KIB)?;
+        trace.write("trace_clock", "mono")?;
+        for event in ["raw_syscalls/sys_enter", "raw_syscalls/sys_exit"] {
+            trace.write(&format!("events/{event}/filter"), &format!("common_pid == {tid}"))?;
+            trace.write(&format!("events/{event}/enable"), "1")?;
+        }
+        trace.write("events/sched/sched_switch/filter", &format!("prev_pid == {tid}"))?;
+        trace.write("events/sched/sched_switch/enable", "1")?;
+        Ok(trace)
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.instance.join(file);
+        fs::write(&path, text).map_err(|e| Error::io(format!("writing {text:?} to {}", path.display()), e))
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn finish(self) -> Result<Traced> {
+        self.write("tracing_on", "0")?;
+        let text = fs::read_to_string(self.instance.join("trace")).map_err(|e| Error::io("reading a trace", e))?;
+        let mut traced = read(&text);
+        for core in fs::read_dir(self.instance.join("per_cpu")).map_err(|e| Error::io("reading a trace", e))?.flatten()
+        {
+            let stats = fs::read_to_string(core.path().join("stats")).unwrap_or_default();
+            let lost = stats.lines().filter_map(|line| {
+                let (key, value) = line.split_once(": ")?;
+                ["overrun", "dropped events"].contains(&key).then(|| value.trim().parse::<u64>().ok())?
+            });
+            traced.lost += lost.sum::<u64>();
+        }
+        Ok(traced)
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.instance);
+        if let Some(mounted) = &self.mounted {
+            unmount(mounted);
+        }
+    }
+}
+
+fn unmount(path: &Path) {
+    let _ = Command::new("umount").arg(path).status();
+    let _ = fs::remove_dir(path);
+}
+
+fn thread(pid: u32, name: &str) -> Result<u32> {
+    let missing = || Error::Spec(format!("process {pid} has no thread {name}"));
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| missing())?;
+    let mut named = tasks
+        .flatten()
+        .filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name));
+    named.find_map(|task| task.file_name().to_str()?.parse().ok()).ok_or_else(missing)
+}
+
+/// Where tracefs is, mounted for the occasion if need be.
+fn root(label: &str) -> Result<(PathBuf, Option<PathBuf>)> {
+    let usable = |root: &Path| root.join("events/raw_syscalls/sys_enter").exists() && root.join("instances").exists();
+    if usable(Path::new(MOUNTED)) {
+        return Ok((MOUNTED.into(), None));
+    }
+    let own = std::env::temp_dir().join(label);
+    fs::create_dir(&own).map_err(|e| Error::io(format!("making {}", own.display()), e))?;
+    let mounted = Command::new("mount").args(["-t", "tracefs", "none"]).arg(&own).status();
+    if mounted.is_ok_and(|status| status.success()) && usable(&own) {
+        return Ok((own.clone(), Some(own)));
+    }
+    unmount(&own);
+    Err(Error::Spec("this kernel does not trace system calls (tracefs, raw_syscalls)".into()))
+}
+
+/// The text of a trace.
+fn read(text: &str) -> Traced {
+    let mut traced = Traced::default();
+    // The call under way, and since when.
+    let mut inside: Option<(Call, u64)> = None;
+    for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+        let Some((ns, event, rest)) = event(line) else { continue };
+        match event {
+            "sys_enter" => {
+                let Some(call) = call(rest) else { continue };
+                traced.calls.entry(call).or_default().calls += 1;
+                inside = Some((call, ns));
+            }
+            "sys_exit" => {
+                if let Some((call, since)) = inside.take() {
+                    let count = traced.calls.entry(call).or_default();
+                    count.longest_ns = count.longest_ns.max(ns.saturating_sub(since));
+                }
+            }
+            // Whoever is merely taken off its core is still runnable.
+            "sched_switch" if !rest.contains("prev_state=R") => match inside {
+                Some((call, _)) => traced.calls.entry(call).or_default().sleeps += 1,
+                None => traced.faults += 1,
+            },
+            _ => {}
+        }
+    }
+    traced
+}
+
+/// Time in ns, name and fields: `fide-loop-71 [001] d..2. 12.345678: sys_enter: NR 44 (6, 7f, 52, 0, 0, 0)`.
+fn event(line: &str) -> Option<(u64, &str, &str)> {
+    let (before, rest) = line.split_once("] ")?.1.split_once(": ")?;
+    let (seconds, fraction) = before.split_whitespace().last()?.split_once('.')?;
+    let ns = seconds.parse::<u64>().ok()? * 1_000_000_000 + format!("{fraction:0<9}").get(..9)?.parse::<u64>().ok()?;
+    let (event, rest) = rest.split_once(": ")?;
+    Some((ns, event.trim(), rest))
+}
+
+/// `NR 321 (a, 7ff, 50, ...)`, the arguments in hexadecimal.
+fn call(rest: &str) -> Option<Call> {
+    let (number, arguments) = rest.strip_prefix("NR ")?.split_once(" (")?;
+    let number = number.trim().parse().ok()?;
+    let sub = match number {
+        libc::SYS_bpf => Some(0),
+        libc::SYS_epoll_ctl => Some(1),
+        _ => None,
+    };
+    let sub = sub.and_then(|at| u64::from_str_radix(arguments.split(", ").nth(at)?, 16).ok());
+    Some(Call { number, sub })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_belong_to_the_call_they_happen_in() {
+        let text = "# tracer: nop\n#\n\
+             \x20 fide-loop-71    [001] d..1.   12.345678: sys_enter: NR 441 (5, 7ffd, 10, 7ffe, 0, 0)\n\
+             \x20 fide-loop-71    [001] d..2.   12.345679: sched_switch: prev_comm=fide-loop prev_pid=71 prev_prio=19 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120\n\
+             \x20 fide-loop-71    [001] d..1.   12.346678: sys_exit: NR 441 = 1\n\
+             \x20 fide-loop-71    [001] d..2.   12.346679: sched_switch: prev_comm=fide-loop prev_pid=71 prev_prio=19 prev_state=R+ ==> next_comm=x next_pid=9 next_prio=0\n\
+             \x20 fide-loop-71    [000] d..2.   12.346680: sched_switch: prev_comm=fide-loop prev_pid=71 prev_prio=19 prev_state=D ==> next_comm=x next_pid=9 next_prio=0\n\
+             \x20 fide-loop-71    [001] d..1.   12.346700: sys_enter: NR 321 (3, 7ffd, 10, 7ffe, 0, 0)\n\
+             \x20 fide-loop-71    [001] d..2.   12.346701: sched_switch: prev_comm=fide-loop prev_pid=71 prev_prio=19 prev_state=D ==> next_comm=swapper/1 next_pid=0 next_prio=120\n\
+             \x20 fide-loop-71    [001] d..1.   12.360700: sys_exit: NR 321 = 0\n";
+        let traced = read(text);
+        let epoll = Call { number: 441, sub: None };
+        let delete = Call { number: libc::SYS_bpf, sub: Some(3) };
+        assert_eq!(traced.calls[&epoll], Count { calls: 1, sleeps: 1, longest_ns: 1_000_000 });
+        assert_eq!(traced.calls[&delete], Count { calls: 1, sleeps: 1, longest_ns: 14_000_000 });
+        assert_eq!((traced.faults, traced.calls.len()), (1, 2));
+    }
+}
