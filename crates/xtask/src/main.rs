@@ -21,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: all that CI runs
   spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
+  deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
   demo-network [...] `fide demo-network`, with its arguments; needs root
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         "test" => test(),
         "spec" => spec::spec(rest),
         "sim" => sim::sim(rest),
+        "deaths" => deaths(rest),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),
@@ -122,6 +124,22 @@ fn test() -> Outcome {
         return Err(format!("{} tests failed", total.failed));
     }
     Ok(())
+}
+
+/// Clusters of which every program of a host dies at once, many more than in the test.
+fn deaths(args: &[String]) -> Outcome {
+    need_bpf("deaths")?;
+    if !setup::is_root() {
+        return Err("deaths needs root, for network namespaces".into());
+    }
+    let rounds = args.first().map_or("200", String::as_str);
+    if rounds.parse::<u32>().is_err() {
+        return Err(format!("{rounds} is no number of rounds"));
+    }
+    Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "root_end_to_end", "--", "--nocapture", "--exact"])
+        .args(&["sessions::root_forty_programs_that_die_at_once_take_no_host_with_them"])
+        .env("FIDE_ROUNDS", rounds)
+        .run("40 programs that die at once")
 }
 
 fn need_bpf(verb: &str) -> Outcome {
