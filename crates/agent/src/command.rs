@@ -20,7 +20,10 @@ use fide_detector as detector;
 use fide_lane::{link::Sender, service::Terms};
 use fide_shm::{event::EventRecord, session::AgentSession};
 use fide_wire::{Keys, Name};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec},
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags},
+};
 
 use crate::{engine::Lane, process::Exit, snapshot::Snapshot, timeout::Network, trees::Report};
 
@@ -38,8 +41,31 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Channel {
     /// Through its own BPF ring, which is installed already.
     Ring,
-    /// Through the inbox of its session; the eventfd wakes it.
+    /// Through the inbox of its session; the timer wakes it (see [`wake`]).
     Inbox(OwnedFd),
+}
+
+/// What wakes a client without a ring: a timer that the loop sets to run out at once. The client shares the descriptor,
+/// its flags among it, and may do with it what it likes: setting a timer waits for nobody. Writing to an eventfd does
+/// once the client has filled it and cleared `O_NONBLOCK`; writing to a pipe waits for a reader that is stopped in the
+/// middle by a page that is not there.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn waker() -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    Ok(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?)
+}
+
+/// Makes a [`waker`] readable.
+pub(crate) fn wake(waker: &OwnedFd) {
+    let once = Itimerspec {
+        it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+        // The shortest: 0 would stop it.
+        it_value: Timespec { tv_sec: 0, tv_nsec: 1 },
+    };
+    // Cannot fail: the descriptor is a timer and the time is a valid one.
+    let _ = rustix::time::timerfd_settime(waker, TimerfdTimerFlags::empty(), &once);
 }
 
 /// One client's memory, handed to the loop when the session opens and back when it closes.

@@ -13,7 +13,10 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -38,7 +41,7 @@ use crate::{
     rungs::Rungs,
     signals::{Signal, Signals},
     snapshot::Snapshot,
-    socket::{self, Credentials, Listener},
+    socket::{self, Credentials, Listener, Request as Received},
     start,
     trees::{Order, Report, Seen, Trees},
 };
@@ -51,6 +54,10 @@ pub(crate) use lanes::doorbell;
 const CONNECTIONS_MAX: usize = 256;
 /// Requests taken from one connection before the others have their turn.
 const REQUESTS_PER_TURN: usize = 16;
+/// Connections taken before those that are there have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Threads that close connections for clients that sent descriptors.
+const HANGING_MAX: usize = 16;
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
 /// How long the client of an agent before may take to come back.
@@ -173,6 +180,10 @@ pub struct Control {
     tickets: Tickets,
     notify: Notify,
     snapshot: Option<Box<Snapshot>>,
+    /// Connections that are being closed by threads of their own.
+    hanging: Arc<AtomicUsize>,
+    /// Those for which there is no thread yet.
+    parked: Vec<(OwnedFd, Credentials)>,
     end: Option<End>,
 }
 
@@ -208,6 +219,8 @@ impl Control {
             tickets: Tickets::default(),
             notify,
             snapshot: Some(Snapshot::empty()),
+            hanging: Arc::default(),
+            parked: Vec::new(),
             end: None,
             parts,
         })
@@ -336,6 +349,7 @@ impl Control {
             self.end_session(client);
         }
         self.retry_lanes();
+        self.close_parked();
         self.notify.alive();
         Ok(())
     }
@@ -433,7 +447,8 @@ impl Control {
     }
 
     fn accept(&mut self) {
-        while let Ok(Some((fd, who))) = self.parts.listener.accept() {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Ok(Some((fd, who))) = self.parts.listener.accept() else { return };
             if self.connections.len() >= CONNECTIONS_MAX {
                 // Closing it is all that can be said to it.
                 tracing::warn!(pid = who.pid, "connection refused: {CONNECTIONS_MAX} are open already");
@@ -455,24 +470,18 @@ impl Control {
                 return;
             }
             let Some(connection) = self.connections.get(&token) else { return };
-            let len = match socket::receive(connection.fd.as_fd(), &mut buffer) {
-                Ok(Some((0, _))) => return self.close(token),
-                Ok(Some((len, _fds))) => len,
-                Ok(None) => return,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    // Too long: answered like any other request that cannot be understood.
-                    buffer.truncate(0);
-                    0
-                }
-                Err(_) => return self.close(token),
+            let peek = self.parts.listener.takes_descriptors();
+            let len = match socket::receive_request(connection.fd.as_fd(), &mut buffer, peek) {
+                Ok(Received::Message(len)) => len,
+                Ok(Received::Nothing) => return,
+                // Answered like any other request that cannot be understood.
+                Ok(Received::TooLong) => 0,
+                Ok(Received::Closed | Received::Descriptors) | Err(_) => return self.close(token),
             };
             let answered = match Request::parse(&buffer[..len]) {
                 Ok(request) => self.request(token, request),
                 Err(answer) => Some((answer, Vec::new())),
             };
-            if buffer.is_empty() {
-                buffer = vec![0; MESSAGE_MAX];
-            }
             // What is not answered now will be.
             if let Some((answer, fds)) = answered {
                 self.answer(token, &answer, &fds);
@@ -494,6 +503,38 @@ impl Control {
         let Some(connection) = self.connections.remove(&token) else { return };
         if let Some(client) = connection.client {
             self.end_session(client);
+        }
+        if self.parts.listener.takes_descriptors() {
+            self.hang_up(connection);
+        }
+    }
+
+    /// Closes a connection that descriptors may have been sent to, which may take as long as their sender likes: where
+    /// there are some, in a thread that nobody waits for.
+    fn hang_up(&mut self, connection: Connection) {
+        let Connection { fd, who, .. } = connection;
+        let Some(socket) = socket::close_unless_it_waits(fd) else { return };
+        tracing::warn!(pid = who.pid, uid = who.uid, "hung up on a client that sent descriptors");
+        self.parked.push((socket, who));
+        self.close_parked();
+    }
+
+    fn close_parked(&mut self) {
+        while let Some((socket, who)) = self.parked.pop() {
+            let closing = Arc::new(Mutex::new(Some(socket)));
+            let (theirs, hanging) = (closing.clone(), self.hanging.clone());
+            let close = move || {
+                drop(theirs.lock().map(|mut socket| socket.take()));
+                hanging.fetch_sub(1, Ordering::Relaxed);
+            };
+            let spawned = self.hanging.fetch_add(1, Ordering::Relaxed) < HANGING_MAX
+                && std::thread::Builder::new().name("fide-close".to_owned()).spawn(close).is_ok();
+            if !spawned {
+                self.hanging.fetch_sub(1, Ordering::Relaxed);
+                let socket = closing.lock().ok().and_then(|mut socket| socket.take());
+                // It counts as its user's until there is a thread for it.
+                return self.parked.extend(socket.map(|socket| (socket, who)));
+            }
         }
     }
 

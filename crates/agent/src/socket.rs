@@ -5,7 +5,7 @@ use std::{
     fs, io,
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::PermissionsExt,
     },
     path::{Path, PathBuf},
@@ -13,15 +13,20 @@ use std::{
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// Descriptors in one message at most (the kernel's own bound is 253).
 pub const FDS_MAX: usize = 250;
+/// Connections that wait to be accepted; connecting beyond it is refused by the kernel.
+const BACKLOG: i32 = 1024;
+/// `SO_PASSRIGHTS` (Linux 6.16).
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Who is at the other end, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
+    /// 0: it lives in a pid namespace that this process cannot see.
     pub pid: u32,
     pub uid: u32,
 }
@@ -43,6 +48,7 @@ pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
     keep_file: bool,
+    takes_descriptors: bool,
 }
 
 impl Listener {
@@ -65,16 +71,25 @@ impl Listener {
         let fd = seqpacket().map_err(fail)?;
         let address = SocketAddrUnix::new(path).map_err(|error| fail(error.into()))?;
         rustix::net::bind(&fd, &address).map_err(|error| fail(error.into()))?;
-        rustix::net::listen(&fd, 64).map_err(|error| fail(error.into()))?;
+        // Before anybody can connect: connections inherit it.
+        let takes_descriptors = !refuse_descriptors(fd.as_fd());
+        rustix::net::listen(&fd, BACKLOG).map_err(|error| fail(error.into()))?;
         // Anybody may ask; what they may do is decided by their credentials.
         fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(fail)?;
-        Ok(Self { fd, path: path.to_owned(), keep_file: false })
+        Ok(Self { fd, path: path.to_owned(), keep_file: false, takes_descriptors })
     }
 
     /// Goes on with the socket of another agent.
     #[must_use]
     pub fn take_over(fd: OwnedFd, path: &Path) -> Self {
-        Self { fd, path: path.to_owned(), keep_file: false }
+        let takes_descriptors = !refuse_descriptors(fd.as_fd());
+        Self { fd, path: path.to_owned(), keep_file: false, takes_descriptors }
+    }
+
+    /// Whether clients can send descriptors: this kernel has no way to refuse them (it is older than Linux 6.16).
+    #[must_use]
+    pub fn takes_descriptors(&self) -> bool {
+        self.takes_descriptors
     }
 
     /// Leaves the file for whoever takes over.
@@ -94,9 +109,8 @@ impl Listener {
             }
             Err(error) => return Err(error.into()),
         };
-        let peer = sockopt::socket_peercred(&fd)?;
-        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
-        Ok(Some((fd, Credentials { pid, uid: peer.uid.as_raw() })))
+        let who = credentials(fd.as_fd())?;
+        Ok(Some((fd, who)))
     }
 }
 
@@ -112,6 +126,29 @@ impl Drop for Listener {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The peer of a connected socket. Not by rustix, whose pid cannot be 0.
+fn credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = libc::socklen_t::try_from(size_of_val(&peer)).expect("small");
+    // SAFETY: `peer` is writable for `len` bytes, and both outlive the call.
+    let got = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Credentials { pid: u32::try_from(peer.pid).unwrap_or(0), uid: peer.uid })
+}
+
+/// Has the kernel refuse descriptors that are sent to this socket, or to those accepted from it: closing one may wait
+/// for whoever sent it (a socket that lingers, a file of a FUSE server). `false` before Linux 6.16.
+fn refuse_descriptors(fd: BorrowedFd<'_>) -> bool {
+    let off: libc::c_int = 0;
+    let len = libc::socklen_t::try_from(size_of_val(&off)).expect("small");
+    // SAFETY: the value outlives the call, and its size is given.
+    unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const off).cast(), len) == 0 }
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {
@@ -170,6 +207,71 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<(
     Ok(Some((message.bytes, fds)))
 }
 
+/// A client's next message, as [`receive_request`] finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// So many bytes.
+    Message(usize),
+    /// Longer than the buffer; what did not fit is gone.
+    TooLong,
+    /// None yet.
+    Nothing,
+    /// The peer has closed, or sent an empty message.
+    Closed,
+    /// It comes with descriptors. It is left where it is: taking it would mean closing them.
+    Descriptors,
+}
+
+/// Takes one message of a client, who may send anything. With `peek` a message that comes with descriptors is left in
+/// the socket; without, the socket is one to which none can be sent.
+///
+/// # Errors
+/// The kernel's.
+pub fn receive_request(socket: BorrowedFd<'_>, buffer: &mut [u8], peek: bool) -> io::Result<Request> {
+    if peek {
+        match take(socket, &mut [0], RecvFlags::PEEK)? {
+            None => return Ok(Request::Nothing),
+            // Without room for descriptors that is all that is said of them.
+            Some((_, flags)) if flags.contains(ReturnFlags::CTRUNC) => return Ok(Request::Descriptors),
+            Some(_) => {}
+        }
+    }
+    Ok(match take(socket, buffer, RecvFlags::empty())? {
+        None => Request::Nothing,
+        Some((0, _)) => Request::Closed,
+        Some((_, flags)) if flags.contains(ReturnFlags::TRUNC) => Request::TooLong,
+        Some((len, _)) => Request::Message(len),
+    })
+}
+
+/// One message without its descriptors.
+fn take(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Option<(usize, ReturnFlags)>> {
+    let mut control = RecvAncillaryBuffer::default();
+    let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    match rustix::net::recvmsg(socket, &mut [io::IoSliceMut::new(buffer)], &mut control, flags) {
+        Ok(message) => Ok(Some((message.bytes, message.flags))),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Messages that may wait in a socket (`net.unix.max_dgram_qlen`: 10, where systemd is 512), with room to spare.
+const QUEUED_MAX: usize = 1024;
+
+/// Closes a client's socket unless that might wait: `Some` if descriptors are left in it, which close with it. For
+/// kernels that do not refuse them.
+pub fn close_unless_it_waits(socket: OwnedFd) -> Option<OwnedFd> {
+    // Nothing is added from here on.
+    let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+    // An empty message looks like the end, so that the end is not believed.
+    for _ in 0..QUEUED_MAX {
+        if matches!(receive_request(socket.as_fd(), &mut [0], true), Ok(Request::Descriptors)) {
+            return Some(socket);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,13 +285,58 @@ mod tests {
         let client = connect(&path).expect("connected");
         let (server, who) = listener.accept().expect("accepted").expect("one");
         assert_eq!(who.pid, std::process::id());
-        send(client.as_fd(), b"hello", &[listener.as_fd()]).expect("sent");
+        send(client.as_fd(), b"hello", &[]).expect("sent");
         let mut buffer = [0; 64];
         let (len, fds) = receive(server.as_fd(), &mut buffer).expect("received").expect("there");
-        assert_eq!((&buffer[..len], fds.len()), (&b"hello"[..], 1));
+        assert_eq!((&buffer[..len], fds.len()), (&b"hello"[..], 0));
         assert!(receive(server.as_fd(), &mut buffer).expect("empty").is_none());
         drop(client);
         assert_eq!(receive(server.as_fd(), &mut buffer).expect("closed").map(|(len, _)| len), Some(0));
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("pair")
+    }
+
+    #[test]
+    fn message_with_descriptors_is_left_in_the_socket() {
+        let (client, server) = pair();
+        let mut buffer = [0; 64];
+        let mut next = || receive_request(server.as_fd(), &mut buffer, true).expect("received");
+        send(client.as_fd(), b"plain", &[]).expect("sent");
+        send(client.as_fd(), b"with", &[client.as_fd()]).expect("sent");
+        assert_eq!([next(), next(), next()], [Request::Message(5), Request::Descriptors, Request::Descriptors]);
+        let (client, server) = pair();
+        send(client.as_fd(), b"", &[client.as_fd()]).expect("sent");
+        assert_eq!(receive_request(server.as_fd(), &mut [0; 64], true).expect("received"), Request::Descriptors);
+    }
+
+    #[test]
+    fn socket_with_descriptors_behind_other_messages_is_not_closed() {
+        let (client, server) = pair();
+        for message in [&b"plain"[..], b"", b"more than a byte"] {
+            send(client.as_fd(), message, &[]).expect("sent");
+        }
+        send(client.as_fd(), b"", &[client.as_fd()]).expect("sent");
+        assert!(close_unless_it_waits(server).is_some());
+        let (client, server) = pair();
+        send(client.as_fd(), b"plain", &[]).expect("sent");
+        assert!(close_unless_it_waits(server).is_none());
+        drop(client);
+    }
+
+    #[test]
+    fn descriptors_are_refused_where_the_kernel_can() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("agent.sock");
+        let listener = Listener::bind(&path).expect("bound");
+        let client = connect(&path).expect("connected");
+        let (server, _) = listener.accept().expect("accepted").expect("one");
+        assert_eq!(send(client.as_fd(), b"with", &[client.as_fd()]).is_err(), !listener.takes_descriptors());
+        // The other way they go.
+        send(server.as_fd(), b"with", &[listener.as_fd()]).expect("sent");
+        let (len, fds) = receive(client.as_fd(), &mut [0; 64]).expect("received").expect("there");
+        assert_eq!((len, fds.len()), (4, 1));
     }
 
     #[test]

@@ -14,7 +14,10 @@ use fide_shm::{
     swap::Swap,
     table::{LEASE_FOREVER_NS, TableReader},
 };
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Itimerspec, TimerfdTimerFlags, Timespec},
+};
 use std::{
     sync::{
         Arc,
@@ -77,10 +80,10 @@ impl Memory {
         self.ring.as_ref().is_none_or(BpfRing::is_empty) && self.session.inbox_is_empty()
     }
 
-    /// Takes back the wake-up of an eventfd before draining, so that none between the two is missed.
+    /// Takes back the wake-up before draining, so that none between the two is missed.
     pub(crate) fn acknowledge(&self) {
         if self.ring.is_none() {
-            // An eventfd gives all of its count in one read. A blocking one was reported readable.
+            // A timer (an eventfd of former agents) gives all of its count in one read. A blocking one was reported readable.
             let _ = rustix::io::read(&self.events, &mut [0; 8]);
         }
     }
@@ -88,8 +91,14 @@ impl Memory {
     /// Wakes the own epoll once more, after a bounded drain left something behind.
     pub(crate) fn wake_again(&self) {
         if self.ring.is_none() {
-            // A full counter (`EAGAIN`) wakes as well.
-            let _ = rustix::io::write(&self.events, &1u64.to_ne_bytes());
+            let once = Itimerspec {
+                it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+                it_value: Timespec { tv_sec: 0, tv_nsec: 1 },
+            };
+            if rustix::time::timerfd_settime(&self.events, TimerfdTimerFlags::empty(), &once).is_err() {
+                // A former agent's eventfd. A full counter (`EAGAIN`) wakes as well.
+                let _ = rustix::io::write(&self.events, &1u64.to_ne_bytes());
+            }
         }
     }
 

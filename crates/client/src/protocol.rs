@@ -6,8 +6,8 @@
 //! can be added; a change of meaning takes a new [`PROTOCOL_VERSION`].
 //!
 //! The reply to `hello` carries three descriptors, in this order ([`HELLO_FDS`]): the alive table (read-only memfd), the
-//! session region (read-write memfd), and what events come through (a BPF ring buffer map, or an eventfd that is
-//! written when the session's inbox was filled).
+//! session region (read-write memfd), and what events come through (a BPF ring buffer map, or a timer that
+//! runs out when the session's inbox was filled).
 
 use fide_shm::MAX_NAME;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -292,7 +292,7 @@ pub struct HostInfo {
 pub enum EventsVia {
     /// Through a BPF ring buffer map.
     Bpf,
-    /// Through the inbox of the session, with an eventfd.
+    /// Through the inbox of the session, with a timer.
     Shm,
 }
 

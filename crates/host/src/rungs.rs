@@ -89,7 +89,7 @@ pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
     });
     rungs.push(match &receive {
         Ok(_) => Rung::new("events", "bpf ring", None),
-        Err(why) => Rung::new("events", "shared memory and eventfd", Some(why.clone())),
+        Err(why) => Rung::new("events", "shared memory and timer", Some(why.clone())),
     });
     rungs.push(match xdp {
         true => Rung::new("timer", "bpf timer", None),

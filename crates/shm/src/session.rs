@@ -156,7 +156,7 @@ impl AgentSession {
         Ok(popped.map(|(tag, len)| LaneMessage { handle: tag as u8, service: (tag >> 8) as u8, bytes: &buffer[..len] }))
     }
 
-    /// Puts an encoded event into the inbox. The caller wakes the client (eventfd).
+    /// Puts an encoded event into the inbox. The caller wakes the client.
     ///
     /// # Errors
     /// [`PushError::Full`]: counted, and the client is told that events were lost; others as in [`Producer::push`].

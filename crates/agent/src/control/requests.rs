@@ -14,11 +14,11 @@ use fide_client::protocol::{
 use fide_detector::{JoinError, MonitorError, Wanted};
 use fide_shm::session::AgentSession;
 use fide_wire::Name;
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::epoll;
 
 use super::{Control, Session, TOKEN_PROCESS, Watched, lanes::doorbell, token};
 use crate::{
-    command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply},
+    command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
     metrics,
     process::Process,
     status,
@@ -149,10 +149,9 @@ impl Control {
         let (channel, events) = match &self.parts.rings {
             Some(rings) => (Channel::Ring, rings.open(client).map_err(|error| no_session("no event ring", &error))?),
             None => {
-                let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                    .map_err(|error| no_session("no descriptor", &error))?;
-                let theirs = keep(wake.as_fd())?;
-                (Channel::Inbox(wake), theirs)
+                let waker = waker().map_err(|error| no_session("no descriptor", &error))?;
+                let theirs = keep(waker.as_fd())?;
+                (Channel::Inbox(waker), theirs)
             }
         };
         let doorbell = doorbell().map_err(|error| no_session("no descriptor", &error))?;

@@ -14,7 +14,7 @@ use fide_shm::{
 use fide_wire::{HOST_SLOT, MAX_NAME, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 
 use super::{EVENTS_PER_TURN, Engine};
-use crate::command::{Channel, Record, ring};
+use crate::command::{Channel, Record, wake};
 
 /// Verdicts that found a client's ring full, offered again in one turn.
 const RETRIES_PER_TURN: usize = 16;
@@ -233,9 +233,9 @@ impl Engine {
         let (Some(session), Ok(encoded)) = (session, record.encode(data, &mut bytes)) else { return false };
         let told = match (&session.memory.channel, &mut self.parts.kernel) {
             (Channel::Ring, Some(kernel)) => kernel.receive.tell_client(client, encoded) == Told::Yes,
-            (Channel::Inbox(wake), _) => {
+            (Channel::Inbox(waker), _) => {
                 let pushed = session.memory.region.push_inbox(encoded).is_ok();
-                ring(wake);
+                wake(waker);
                 pushed
             }
             (Channel::Ring, None) => false,

@@ -134,7 +134,7 @@ pub(super) fn open_host(
         receive: planes.rungs,
         send,
         exit_watch: exit_rung,
-        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and eventfd") },
+        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and timer") },
         timer: match (&kernel, mode) {
             (Some(_), Some(_)) => Rung::new("bpf timer", None),
             _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),

@@ -106,7 +106,7 @@ fn root_every_end_arrives_without_bpf() {
     let rungs = &world.status(1)["rungs"];
     assert_eq!(
         (&rungs["exit_watch"]["used"], &rungs["events"]["used"]),
-        (&"pidfd".into(), &"shared memory and eventfd".into())
+        (&"pidfd".into(), &"shared memory and timer".into())
     );
     every_end(&world);
 }
