@@ -153,6 +153,7 @@ impl Told<'_> {
             "heartbeats_sent": detector.heartbeats_sent,
             "heartbeats_skipped": detector.heartbeats_skipped,
             "heartbeats_accepted": detector.heartbeats_accepted,
+            "heartbeats_unanswered": detector.heartbeats_unanswered,
             "notices_sent": detector.notices_sent,
             "notices_accepted": detector.notices_accepted,
             "verdicts": detector.verdicts,

@@ -69,6 +69,10 @@ pub struct Detector {
     pub(crate) excluded: bool,
     pub(crate) leaving: bool,
     pub(crate) had_lease: bool,
+    /// This incarnation had another life before: answers to it may be recordings.
+    pub(crate) recalled: bool,
+    /// The last number that this life did not use.
+    pub(crate) life_seq: u64,
     pub(crate) joins: u32,
     pub(crate) verdict_id: u64,
     pub(crate) notices: usize,
@@ -112,6 +116,8 @@ impl Detector {
             excluded: false,
             leaving: false,
             had_lease: false,
+            recalled: false,
+            life_seq: 0,
             joins: 0,
             verdict_id: 0,
             notices: 0,
@@ -134,6 +140,7 @@ impl Detector {
         }
         let mut detector = Detector::new(config, now_ns)?;
         detector.seq = u64::from(life) << LIFE_BITS;
+        (detector.recalled, detector.life_seq) = (true, detector.seq);
         detector.sent.skip(detector.seq);
         detector.sent.forget();
         let before = detector.agreement.members;
@@ -413,6 +420,7 @@ impl Detector {
             return Err(ConfigError::Incarnation);
         }
         self.config.incarnation = incarnation;
+        (self.recalled, self.life_seq) = (false, self.seq);
         self.joins = 0;
         self.excluded = false;
         self.had_lease = false;
@@ -424,6 +432,7 @@ impl Detector {
             peer.acked_seq = 0;
             peer.knows_me = false;
             peer.greeted = false;
+            peer.sure_of_me = false;
             peer.floor_ns = now_ns;
         }
         for slot in 0..MAX_PROCESSES {

@@ -40,6 +40,10 @@ impl Detector {
             return Err(Refusal::WrongPlane { sent: plane, arrived: plane });
         }
         self.admit(now_ns, peer, incarnation, true)?;
+        let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
+        if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
+            return Ok(());
+        }
         let entry = &mut self.peers[usize::from(peer) - 1];
         entry.received[usize::from(plane)] = entry.received[usize::from(plane)].max(beat.received);
         if let Some(view) = beat.view
@@ -52,7 +56,6 @@ impl Detector {
             return Ok(());
         }
         let knows_view = beat.view.is_some() || !self.by_view(self.config.me);
-        let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
         self.acknowledged(now_ns, peer, seq, ack, if knows_view { beat.promise_us } else { 0 });
         self.settle_peer(now_ns, peer);
         self.renew_lease(now_ns);
@@ -68,6 +71,9 @@ impl Detector {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());
         self.admit_packet(now_ns, &packet)?;
+        if !self.is_no_recording(rx_ns, &packet) {
+            return Ok(Accepted::Unanswered);
+        }
         if packet.kind() == Kind::Notice {
             self.read(now_ns, rx_ns, &packet);
             self.counters.notices_accepted += 1;
@@ -97,6 +103,9 @@ impl Detector {
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         self.admit_packet(now_ns, &packet)?;
+        if !self.is_no_recording(rx_ns, &packet) {
+            return Ok(Accepted::Unanswered);
+        }
         if packet.kind() == Kind::Heartbeat {
             self.heard(now_ns, packet.sender(), plane, packet.seq(), rx_ns);
         }
@@ -105,6 +114,18 @@ impl Detector {
             Kind::Heartbeat => Accepted::Heartbeat,
             Kind::Notice => Accepted::Notice,
         })
+    }
+
+    /// Only a heartbeat can be an answer: a notice has no room for one.
+    fn is_no_recording(&mut self, rx_ns: u64, packet: &Packet<&[u8]>) -> bool {
+        let host = packet.sender();
+        match packet.kind() {
+            Kind::Heartbeat => {
+                let answered = self.peers[usize::from(host) - 1].answered;
+                self.is_live(host, packet.seq(), rx_ns, answered || self.answers(packet))
+            }
+            Kind::Notice => self.peers[usize::from(host) - 1].answered,
+        }
     }
 
     fn check<'a>(&mut self, plane: u8, payload: &'a [u8]) -> Result<Packet<&'a [u8]>, Refusal> {
@@ -135,7 +156,7 @@ impl Detector {
         admitted
     }
 
-    fn names_me(&self, excluded: Excluded<'_>) -> bool {
+    pub(crate) fn names_me(&self, excluded: Excluded<'_>) -> bool {
         excluded.iter().any(|e| e == (self.config.me, self.config.incarnation))
     }
 
@@ -218,6 +239,7 @@ impl Detector {
         if ack.incarnation != self.config.incarnation {
             return;
         }
+        self.peers[usize::from(host) - 1].sure_of_me = true;
         let Some(acked) = self.sent.expand(ack.seq_low) else { return };
         let counts = if self.by_view(self.config.me) {
             self.agreement.takes_acks() && self.peers[usize::from(host) - 1].view == self.agreement.id

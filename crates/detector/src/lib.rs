@@ -13,6 +13,7 @@
 //! | [`config`] | what a cluster is, and which configurations are refused |
 //! | [`types`] | events, verdicts, evidence, counters |
 //! | [`peer`] | what is heard of one host: planes, timeout, acknowledgements (FiDe §3.3, §3.4) |
+//! | [`echo`] | which hosts are alive now, and not a recording |
 //! | [`lease`] | for how long this node may act, and why that is safe |
 //! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
 //! | [`roster`] | local processes and those that peers told of |
@@ -28,6 +29,7 @@
 pub mod clique;
 pub mod config;
 pub mod detector;
+pub mod echo;
 mod inbox;
 mod judge;
 pub mod lease;

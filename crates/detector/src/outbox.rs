@@ -93,6 +93,7 @@ impl Detector {
         if self.carrying {
             self.carry(&mut b, seq);
         }
+        self.write_echoes(&mut b, now_ns, seq);
         self.exclude(&mut b, seq);
         self.send_piggybacks(&mut b);
         let len = b.finish();

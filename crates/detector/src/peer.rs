@@ -52,6 +52,13 @@ pub struct Peer {
     pub dead_incarnation: u32,
     pub superseded: Option<Superseded>,
     pub window: ReplayWindow,
+    /// It has answered this host, so that what it sends is no recording ([`crate::echo`]). Nothing counts as received before.
+    pub answered: bool,
+    /// Its newest heartbeat, counted as received or not, and when it came.
+    pub noted_seq: u64,
+    pub noted_ns: u64,
+    /// It has acknowledged this host, so it has been answered.
+    pub sure_of_me: bool,
     pub last_seq: u64,
     /// Reception of the newest heartbeat on any plane.
     pub last_rx_ns: u64,
@@ -119,6 +126,10 @@ impl Peer {
             dead_incarnation: 0,
             superseded: None,
             window: ReplayWindow::new(),
+            answered: false,
+            noted_seq: 0,
+            noted_ns: 0,
+            sure_of_me: false,
             last_seq: 0,
             last_rx_ns: 0,
             plane_seq: [0; MAX_PLANES],
@@ -168,6 +179,20 @@ impl Peer {
     /// Anything received of the incarnation followed?
     pub fn heard(&self) -> bool {
         self.last_seq != 0
+    }
+
+    /// Keeps the newest heartbeat for an echo. In another life of a witness, it has forgotten what it was answered.
+    pub fn note(&mut self, seq: u64, rx_ns: u64) {
+        if seq > self.noted_seq {
+            self.sure_of_me &= seq - self.noted_seq < 1 << (LIFE_BITS - 1);
+            self.noted_seq = seq;
+            self.noted_ns = self.noted_ns.max(rx_ns);
+        }
+    }
+
+    /// Needs no echo: it has said that it hears this host, or nothing has come from it lately.
+    pub fn knows_enough(&self, now_ns: u64) -> bool {
+        self.sure_of_me || self.noted_seq == 0 || now_ns >= self.noted_ns.saturating_add(self.timeout_ns)
     }
 
     /// One heartbeat, newer than all before it on its plane or not.

@@ -40,6 +40,8 @@ planted! {
     HalfIsMajority,
     /// heartbeats of a dead incarnation are taken
     TakesTheDead,
+    /// recorded heartbeats of a host that is down are taken for signs of its life
+    TakesRecordings,
     /// a member that is excluded goes on
     GoesOnExcluded,
     /// questions are answered without a lease
@@ -99,17 +101,36 @@ planted! {
 }
 
 /// 0: none; else one more than its place.
-#[cfg(feature = "planted")]
+#[cfg(all(feature = "planted", not(test)))]
 static ARMED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
+// The crate's own tests run side by side: each arms its thread alone.
+#[cfg(all(feature = "planted", test))]
+thread_local! {
+    static MINE: core::cell::Cell<Option<Planted>> = const { core::cell::Cell::new(None) };
+}
+
+/// Arms one fault in this thread, or none.
+#[cfg(all(feature = "planted", test))]
+pub fn arm(fault: Option<Planted>) {
+    MINE.set(fault);
+}
+
+/// Is this fault armed?
+#[cfg(all(feature = "planted", test))]
+#[must_use]
+pub fn is(fault: Planted) -> bool {
+    MINE.get() == Some(fault)
+}
+
 /// Arms one fault in this process, or none.
-#[cfg(feature = "planted")]
+#[cfg(all(feature = "planted", not(test)))]
 pub fn arm(fault: Option<Planted>) {
     ARMED.store(fault.map_or(0, |fault| fault as usize + 1), std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Is this fault armed?
-#[cfg(feature = "planted")]
+#[cfg(all(feature = "planted", not(test)))]
 #[inline]
 #[must_use]
 pub fn is(fault: Planted) -> bool {

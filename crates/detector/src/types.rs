@@ -94,6 +94,8 @@ pub enum Accepted {
     /// The copy of a heartbeat already read, first on this plane: says that the plane works.
     Copy,
     Notice,
+    /// Authentic, but perhaps recorded before this host started: nothing was read of it ([`crate::echo`]).
+    Unanswered,
 }
 
 /// Why a packet was not taken. Each is counted in [`Counters`].
@@ -127,6 +129,8 @@ pub struct Counters {
     pub heartbeats_accepted: u64,
     pub copies_accepted: u64,
     pub notices_accepted: u64,
+    /// Of peers that have not answered this incarnation yet: perhaps recordings, so no sign of life.
+    pub heartbeats_unanswered: u64,
     pub refused_malformed: u64,
     pub refused_wrong_plane: u64,
     pub refused_not_a_member: u64,

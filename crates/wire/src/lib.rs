@@ -39,7 +39,7 @@ pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, set_seq, tag, ver
 pub use chunk::{Chunk, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, ChunkPacketError, Scheme};
 pub use name::{Name, NameError};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
-pub use section::{Body, Excluded, Monitor, Roster, RosterState, Section, SectionError};
+pub use section::{Body, Echoes, Excluded, Monitor, Roster, RosterState, Section, SectionError};
 pub use view::{Membership, Proposal, View, ViewId, ViewRepr};
 pub use window::{ReplayWindow, Seen};
 
@@ -78,6 +78,8 @@ pub const ROSTER_LEN: usize = 24;
 pub const MONITOR_LEN: usize = 12;
 /// Bytes of one entry of an EXCLUDED section.
 pub const EXCLUDED_LEN: usize = 8;
+/// Bytes of one entry of an ECHO section.
+pub const ECHO_LEN: usize = 16;
 /// Bytes of a notice: header, one section header, one ROSTER section without a name.
 pub const NOTICE_LEN: usize = HEADER_LEN + SECTION_HEADER_LEN + ROSTER_LEN;
 /// Bytes of the VIEW section when nothing is being agreed.

@@ -352,6 +352,21 @@ impl<'a> Builder<'a> {
         Ok(count)
     }
 
+    /// Adds one ECHO section with as many of `entries` (host id, incarnation, sequence number) as fit; returns how many.
+    pub fn echoes(&mut self, entries: impl Iterator<Item = (u16, u32, u64)> + Clone) -> Result<usize, BuildError> {
+        let room = self.remaining().saturating_sub(SECTION_HEADER_LEN) / crate::ECHO_LEN;
+        let count = entries.clone().take(room).count();
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut at = self.section_header(section::ECHO, 0, count * crate::ECHO_LEN)?;
+        for (host, incarnation, seq) in entries.take(count) {
+            self.buf[at..at + crate::ECHO_LEN].copy_from_slice(&section::Echoes::emit(host, incarnation, seq));
+            at += crate::ECHO_LEN;
+        }
+        Ok(count)
+    }
+
     /// The packet's length.
     pub fn finish(self) -> usize {
         self.len

@@ -10,13 +10,15 @@
 //! 5 EXCLUDED  slot 0; n x {u16 host, u16 0, u32 incarnation}
 //! 6 GOODBYE   slot 0; empty
 //! 7 MONITOR   target slot; {u16 target_host, u8 watcher_slot, u8 0, u32 timeout_us, u16 pbsize, u16 0}
+//! 8 ECHO      slot 0; n x {u16 host, u16 0, u32 incarnation, u64 seq}
 //! ```
 //!
 //! A section of an unknown kind is skipped by its length.
 
 use crate::view::View;
 use crate::{
-    EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ROSTER_LEN, VIEW_STEADY_LEN,
+    ECHO_LEN, EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ROSTER_LEN,
+    VIEW_STEADY_LEN,
 };
 
 pub const ROSTER: u8 = 1;
@@ -26,6 +28,7 @@ pub const PROMISE: u8 = 4;
 pub const EXCLUDED: u8 = 5;
 pub const GOODBYE: u8 = 6;
 pub const MONITOR: u8 = 7;
+pub const ECHO: u8 = 8;
 
 /// Why a section was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -206,6 +209,40 @@ impl<'a> Excluded<'a> {
     }
 }
 
+/// The newest heartbeats that the sender has received of hosts that do not acknowledge it yet, as they lie in the packet
+/// (already checked). An echo acknowledges nothing: it only shows that its sender received that heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Echoes<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Echoes<'a> {
+    fn parse(b: &'a [u8]) -> Result<Echoes<'a>, SectionError> {
+        if b.is_empty() || !b.len().is_multiple_of(ECHO_LEN) {
+            let need = b.len().div_ceil(ECHO_LEN).max(1) * ECHO_LEN;
+            return Err(SectionError::Length { kind: ECHO, len: b.len(), need });
+        }
+        for entry in b.chunks_exact(ECHO_LEN) {
+            host_id(le16(entry, 0))?;
+        }
+        Ok(Echoes { bytes: b })
+    }
+
+    /// (host id, incarnation, sequence number).
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32, u64)> + Clone + 'a {
+        self.bytes.chunks_exact(ECHO_LEN).map(|e| (le16(e, 0), le32(e, 4), le64(e, 8)))
+    }
+
+    /// One entry.
+    pub fn emit(host: u16, incarnation: u32, seq: u64) -> [u8; ECHO_LEN] {
+        let mut out = [0; ECHO_LEN];
+        out[0..2].copy_from_slice(&host.to_le_bytes());
+        out[4..8].copy_from_slice(&incarnation.to_le_bytes());
+        out[8..16].copy_from_slice(&seq.to_le_bytes());
+        out
+    }
+}
+
 /// A section as it lies in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Section<'a> {
@@ -230,6 +267,7 @@ pub enum Body<'a> {
     Excluded(Excluded<'a>),
     Goodbye,
     Monitor(Monitor),
+    Echo(Echoes<'a>),
     /// Of a later version of this format.
     Unknown,
 }
@@ -238,7 +276,7 @@ impl<'a> Section<'a> {
     /// Understands the section.
     pub fn body(&self) -> Result<Body<'a>, SectionError> {
         let b = self.bytes;
-        if matches!(self.kind, VIEW | PROMISE | EXCLUDED | GOODBYE) && self.slot != 0 {
+        if matches!(self.kind, VIEW | PROMISE | EXCLUDED | GOODBYE | ECHO) && self.slot != 0 {
             return Err(SectionError::Slot { kind: self.kind, slot: self.slot, must: "0" });
         }
         Ok(match self.kind {
@@ -270,6 +308,7 @@ impl<'a> Section<'a> {
                 Body::Goodbye
             }
             MONITOR => Body::Monitor(Monitor::parse(self.slot, b)?),
+            ECHO => Body::Echo(Echoes::parse(b)?),
             _ => Body::Unknown,
         })
     }

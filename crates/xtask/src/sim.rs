@@ -19,6 +19,8 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
 pub(crate) fn test() -> Outcome {
     run(&["--seeds", SEEDS], "clusters by seed")?;
     run(&["--planted", "all", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
+    Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "recordings"])
+        .run("planted faults, in the detector's own world")?;
     Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--test", "explore", "planted"])
         .run("planted faults, in every order")
 }

@@ -7,6 +7,7 @@
 //! net [latency=50us] [jitter=0us] [loss=0] [dup=0]      (loss and dup per mille)
 //! recall h3                                             (a witness that has crashed)
 //! advance 10ms | start h1 | crash h1 | restart h1 | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
+//! record | replay h2 h1                                 (what was recorded of h2 goes to h1, over and over)
 //! cut h1 [h2] [plane 0] | deafen h1 h3 | heal           (deafen: h1 does not hear h3)
 //! join h1 NAME | exit h1 NAME CODE | kill h1 NAME SIGNAL | quit h1 NAME | stall h1 NAME | recover h1 NAME
 //! piggyback h1 NAME SIZE [xCOUNT] | monitor h1 NAME@h2 [pbsize=N] [timeout=5ms] | timeout h1 h2 8ms
@@ -93,6 +94,8 @@ fn command(world: &mut World, line: &str) {
         "crash" => world.crash(node),
         "recall" => world.recall(node),
         "pause" => world.nodes[node].paused_until_ns = world.now_ns + span(words[2]),
+        "record" => world.record(),
+        "replay" => world.replay(node, host(words[2])),
         "stay" => world.auto_restart = false,
         "heal" => world.cuts.clear(),
         "deafen" => world.cuts.extend((0..2).map(|plane| (host(words[2]), node, plane))),

@@ -48,6 +48,9 @@ fn build(seed: u64, plan: &Plan) -> World {
 fn scenario(seed: u64, plan: &Plan) {
     let mut world = build(seed, plan);
     let mut rng = Rng(seed ^ 0x5eed);
+    if seed % 2 == 1 {
+        world.record();
+    }
     for node in 0..world.nodes.len() {
         world.start(node);
         world.run(rng.below(4) * MS);
@@ -67,7 +70,12 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
     let node = rng.below(plan.hosts) as usize;
     let other = rng.below(plan.hosts) as usize;
     let down = world.nodes[node].detector.is_none();
-    match rng.below(11) {
+    match rng.below(13) {
+        // Somebody plays what was recorded of a host to another: of one that is down, if there is one.
+        11 | 12 => {
+            let down = (0..world.nodes.len()).find(|n| world.nodes[*n].detector.is_none());
+            world.replay(down.unwrap_or(other), node);
+        }
         10 => {
             let now = world.local_ns(node);
             if let Some(d) = &mut world.nodes[node].detector {
@@ -231,4 +239,14 @@ fn three_network_majority() {
 fn three_lease_network_split() {
     let plan = Plan { policy: Policy::Network, ..LEASE_MAJORITY };
     run("three_lease_network_split", &plan, 60);
+}
+
+/// The cluster simulator replays nothing, so that this world has to find it.
+#[cfg(feature = "planted")]
+#[test]
+fn recordings_taken_for_life_are_found() {
+    crate::planted::arm(Some(crate::planted::Planted::TakesRecordings));
+    let found = (0..100).any(|seed| std::panic::catch_unwind(|| scenario(seed, &LEASE_MAJORITY)).is_err());
+    crate::planted::arm(None);
+    assert!(found, "recorded heartbeats counted as signs of life, and nothing was violated");
 }

@@ -19,7 +19,8 @@ fn plain(me: u16) -> Detector {
 fn heartbeat(sender: u16, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut b = Builder::heartbeat(&mut buf, sender, incarnation, seq).unwrap();
-    b.push_ack(Ack::default()).unwrap();
+    // Those of an observer that has answered host 1 as incarnation 10.
+    b.push_ack(Ack { incarnation: 10, seq_low: 0 }).unwrap();
     b.push_ack(Ack::default()).unwrap();
     fill(&mut b);
     let len = b.finish();
@@ -164,7 +165,7 @@ fn beats_skip_repeat_and_count_losses() {
         seq,
         rx_ns,
         received,
-        ack_incarnation: 0,
+        ack_incarnation: 10,
         ack_seq_low: 0,
         promise_us: 0,
         view: None,
@@ -308,6 +309,8 @@ fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
 #[test]
 fn when_packets_become_smaller_heartbeats_and_grants_do_and_what_fits_no_more_is_counted() {
     let (mut a, mut b) = (plain(1), plain(2));
+    b.peers[0].follow(10);
+    b.peers[0].answered = true;
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = a.join(0, "a".parse().unwrap()).unwrap().slot;
     let before = a.piggyback_grant();
@@ -549,4 +552,130 @@ fn an_acknowledgement_is_only_of_what_came_after_the_peer_was_up() {
     assert_eq!(acked(&mut d, 3 * MS).seq_low, 0);
     d.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, 21, 8, |_| {})).expect("the next one");
     assert_eq!(acked(&mut d, 4 * MS), Ack { incarnation: 21, seq_low: 8 });
+}
+
+/// What `d` sends next says of the heartbeats that it has received of those who do not acknowledge it.
+fn echoes(d: &mut Detector, now_ns: u64) -> Vec<(u16, u32, u64)> {
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let len = d.poll_transmit(now_ns, &mut buf).expect("a heartbeat").len;
+    let packet = Packet::new(&buf[..len]).expect("whole");
+    packet.bodies().flat_map(|b| if let Body::Echo(e) = b { e.iter().collect() } else { vec![] }).collect()
+}
+
+/// Of a host that has answered nobody.
+fn unanswered(incarnation: u32, seq: u64, echo: Option<(u16, u32, u64)>) -> Vec<u8> {
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut b = Builder::heartbeat(&mut buf, 2, incarnation, seq).unwrap();
+    b.push_ack(Ack { incarnation: 9, seq_low: 44 }).unwrap();
+    b.push_ack(Ack::default()).unwrap();
+    b.echoes(echo.into_iter()).unwrap();
+    let len = b.finish();
+    buf[..len].to_vec()
+}
+
+#[test]
+fn recorded_heartbeat_is_no_sign_of_life() {
+    let mut d = plain(1);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    for seq in 1..=9 {
+        let now = seq * MS;
+        // To the incarnation before, to this one's heartbeats that were not sent yet, and to another host.
+        for echo in [None, Some((1, 9, 3)), Some((1, 10, seq)), Some((3, 10, 1))] {
+            assert_eq!(d.handle_packet(now, now, 0, &unanswered(5, seq, echo)), Ok(Accepted::Unanswered));
+        }
+        d.tick(now);
+        assert_eq!(d.peer(2).unwrap().state, PeerState::Unknown);
+        assert_eq!(echoes(&mut d, now), [(2, 5, seq)], "so that it can answer if it is alive");
+    }
+    assert_eq!((events(&mut d).len(), d.counters().heartbeats_unanswered), (0, 36));
+    // A notice of it is a fact, but of a process that nobody knows.
+    let len = Builder::notice(&mut buf, 2, 5, 9, &process(0, RosterState::Killed, 0, 1)).unwrap();
+    assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &buf[..len]), Ok(Accepted::Unanswered));
+    // Alive after all.
+    assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(5, 10, Some((1, 10, 9)))), Ok(Accepted::Heartbeat));
+    assert_eq!(d.peer(2).unwrap().state, PeerState::Up);
+    // Its recordings are older than what it answered with.
+    let replayed = d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(5, 10, Some((1, 10, 9))));
+    assert_eq!(replayed, Err(Refusal::Replayed { host: 2, seq: 10 }));
+    // Another incarnation of it has not answered yet.
+    assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(6, 1, None)), Ok(Accepted::Unanswered));
+}
+
+#[test]
+fn recorded_beat_of_the_receive_program_is_no_sign_of_life() {
+    let mut d = plain(1);
+    let beat = |seq, ack_incarnation| Beat {
+        peer: 2,
+        plane: 0,
+        incarnation: 5,
+        seq,
+        rx_ns: 0,
+        received: seq,
+        ack_incarnation,
+        ack_seq_low: 7,
+        promise_us: 1000,
+        view: Some(fide_wire::ViewId { generation: 3, number: 3 }),
+    };
+    d.handle_beat(0, &beat(1, 9)).unwrap();
+    let peer = d.peer(2).unwrap();
+    assert_eq!((peer.state, peer.last_seq, peer.view.is_none()), (PeerState::Unknown, 0, true));
+    assert_eq!(echoes(&mut d, 0), [(2, 5, 1)]);
+    d.handle_beat(0, &beat(2, 10)).unwrap();
+    assert_eq!(d.peer(2).unwrap().state, PeerState::Up);
+    assert_eq!(echoes(&mut d, MS), [], "it knows already");
+}
+
+#[test]
+fn witness_recalled_takes_no_answer_to_its_former_life() {
+    let mut config = cluster(3);
+    (config.incarnation, config.members[0].role) = (10, Role::Witness);
+    let vote = Detector::new(config.clone(), 0).unwrap().vote();
+    let mut d = Detector::resume(config, &vote, 2, 0).unwrap();
+    let former = (1 << crate::detector::LIFE_BITS) + 77;
+    let mut buf = [0u8; PAYLOAD_MAX];
+    d.poll_transmit(0, &mut buf).unwrap();
+    let now = d.last_seq();
+    // An acknowledgement of its incarnation, and an echo of the former life.
+    assert_eq!(d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |_| {})), Ok(Accepted::Unanswered));
+    assert_eq!(d.handle_packet(0, 0, 0, &unanswered(5, 2, Some((1, 10, former)))), Ok(Accepted::Unanswered));
+    assert_eq!(d.handle_packet(0, 0, 0, &unanswered(5, 3, Some((1, 10, now)))), Ok(Accepted::Heartbeat));
+    // Whoever was sure of its former life answers again.
+    let mut other = plain(2);
+    let beat = |seq| {
+        let mut buf = [0u8; PAYLOAD_MAX];
+        let mut b = Builder::heartbeat(&mut buf, 1, 10, seq).unwrap();
+        b.push_ack(Ack { incarnation: 10, seq_low: 0 }).unwrap();
+        b.push_ack(Ack::default()).unwrap();
+        let len = b.finish();
+        buf[..len].to_vec()
+    };
+    other.handle_packet(0, 0, 0, &beat(former)).unwrap();
+    assert_eq!(echoes(&mut other, 0), [], "acknowledged, so it is sure");
+    let mut silent = beat(now);
+    silent[fide_wire::HEADER_LEN..fide_wire::HEADER_LEN + 8].fill(0);
+    other.handle_packet(MS, MS, 0, &silent).unwrap();
+    assert_eq!(echoes(&mut other, MS), [(1, 10, now)]);
+}
+
+#[test]
+fn at_the_bound_echoes_take_turns() {
+    use crate::echo::ECHOES_MAX;
+    let config = Config { incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(64) };
+    let mut d = Detector::new(config, 0).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for turn in 0..64 {
+        let now = turn * MS;
+        for sender in 2..=64 {
+            let mut buf = [0u8; PAYLOAD_MAX];
+            let mut b = Builder::heartbeat(&mut buf, sender, 5, turn + 1).unwrap();
+            (0..63).for_each(|_| b.push_ack(Ack::default()).unwrap());
+            let len = b.finish();
+            d.handle_packet(now, now, 0, &buf[..len]).unwrap();
+        }
+        let told = echoes(&mut d, now);
+        assert_eq!(told.len(), ECHOES_MAX);
+        seen.extend(told.iter().map(|(host, _, _)| *host));
+    }
+    assert_eq!(seen.len(), 63, "everybody has had a turn");
+    assert_eq!(echoes(&mut d, 200 * MS), [], "nobody is heard any more");
 }

@@ -54,6 +54,9 @@ pub(super) struct Node {
     vote: Option<(Vote, u32)>,
     inbox: VecDeque<(u64, u8, Vec<u8>)>,
     kernel: Vec<Slot>,
+    /// When its agent started, and every incarnation's last sign of life (world's time).
+    started_ns: u64,
+    last_ns: BTreeMap<u32, u64>,
     /// By (host, slot, incarnation): ended, last piggyback.
     told: BTreeMap<(u16, u8, u32), (bool, u32)>,
 }
@@ -83,7 +86,21 @@ pub(super) struct World {
     pub members: BTreeMap<ViewId, Membership>,
     incarnations: u32,
     flights: Vec<Flight>,
+    /// What an eavesdropper has recorded, by sender.
+    tape: Option<VecDeque<(usize, u8, Vec<u8>)>>,
+    replays: Vec<Replay>,
 }
+
+/// Recorded packets of one host that are sent to another again, in order and over and over, one a heartbeat.
+struct Replay {
+    to: usize,
+    packets: Vec<(u8, Vec<u8>)>,
+    next: usize,
+    at_ns: u64,
+}
+
+/// Packets kept of an eavesdropper's, the newest.
+const TAPE_MAX: usize = 4000;
 
 impl Node {
     /// The receive program: keeps the newest of each plane, passes on what has not been seen. False: nothing to pass on.
@@ -137,6 +154,8 @@ impl World {
                 vote: None,
                 inbox: VecDeque::new(),
                 kernel: vec![Slot::default(); 64],
+                started_ns: 0,
+                last_ns: BTreeMap::new(),
                 told: BTreeMap::new(),
             })
             .collect();
@@ -161,6 +180,29 @@ impl World {
             members: BTreeMap::new(),
             incarnations: 0,
             flights: Vec::new(),
+            tape: None,
+            replays: Vec::new(),
+        }
+    }
+
+    /// From now on everything sent is recorded.
+    pub(super) fn record(&mut self) {
+        self.tape.get_or_insert_default();
+    }
+
+    /// Sends `to` what was recorded of `from`, again and again.
+    pub(super) fn replay(&mut self, from: usize, to: usize) {
+        let tape = self.tape.iter().flatten();
+        let packets = tape.filter(|(host, _, _)| *host == from).map(|(_, p, b)| (*p, b.clone())).collect();
+        self.replays.push(Replay { to, packets, next: 0, at_ns: self.now_ns });
+    }
+
+    fn replays(&mut self) {
+        for replay in self.replays.iter_mut().filter(|r| r.at_ns <= self.now_ns && !r.packets.is_empty()) {
+            let (plane, bytes) = replay.packets[replay.next].clone();
+            replay.next = (replay.next + 1) % replay.packets.len();
+            replay.at_ns = self.now_ns + 500_000;
+            self.flights.push(Flight { at_ns: self.now_ns, to: replay.to, plane, bytes });
         }
     }
 
@@ -182,6 +224,7 @@ impl World {
         n.kernel.fill(Slot::default());
         n.paused_until_ns = 0;
         n.restart_at_ns = None;
+        n.started_ns = self.now_ns;
     }
 
     /// Starts a witness again, as the incarnation that it was.
@@ -193,6 +236,7 @@ impl World {
         n.detector = Some(Detector::resume(n.config.clone(), vote, *lives, now).unwrap());
         n.told.clear();
         n.kernel.fill(Slot::default());
+        n.started_ns = self.now_ns;
     }
 
     pub(super) fn crash(&mut self, node: usize) {
@@ -207,6 +251,7 @@ impl World {
         let end = self.now_ns + span_ns;
         while self.now_ns < end {
             self.now_ns += self.step_ns;
+            self.replays();
             self.arrive();
             let first = self.rng.below(self.nodes.len() as u64) as usize;
             for i in 0..self.nodes.len() {
@@ -253,6 +298,7 @@ impl World {
             }
         }
         let Some(mut detector) = self.nodes[node].detector.take() else { return };
+        self.nodes[node].last_ns.insert(detector.config().incarnation, self.now_ns);
         while let Some((rx, plane, bytes)) = self.nodes[node].inbox.pop_front() {
             let result = if self.kernel {
                 detector.handle_sections(now, rx, plane, &bytes)
@@ -280,6 +326,7 @@ impl World {
             let bytes = detector.piggyback_bytes(&event).to_vec();
             self.told(node, &detector, event, &bytes);
         }
+        self.is_no_recording(node, &detector);
         let (id, members) = (detector.view().id, detector.agreement.members);
         let known = self.members.entry(id).or_insert(members);
         assert_eq!(*known, members, "h{}: two memberships of view {id:?}", node + 1);
@@ -287,6 +334,14 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, plane: u8, bytes: &[u8]) {
+        if let Some(tape) = &mut self.tape
+            && (0..self.nodes.len()).find(|n| *n != from) == Some(to)
+        {
+            if tape.len() == TAPE_MAX {
+                tape.pop_front();
+            }
+            tape.push_back((from, plane, bytes.to_vec()));
+        }
         if self.cuts.contains(&(from, to, plane)) || self.rng.chance(self.loss) {
             return;
         }
@@ -334,6 +389,16 @@ impl World {
                 self.nodes[node].restart_at_ns = Some(self.now_ns + 3 * self.step_ns);
             }
             _ => {}
+        }
+    }
+
+    /// What counts as received is of incarnations that were alive after the observer's agent had started.
+    fn is_no_recording(&self, node: usize, detector: &Detector) {
+        let started_ns = self.nodes[node].started_ns;
+        for peer in detector.peers.iter().filter(|peer| peer.heard()) {
+            let (host, incarnation) = (peer.id, peer.incarnation);
+            let last_ns = self.nodes[usize::from(host) - 1].last_ns.get(&incarnation).copied().unwrap_or(0);
+            assert!(last_ns >= started_ns, "h{} takes a recording of h{host}#{incarnation} for life", node + 1);
         }
     }
 

@@ -92,6 +92,36 @@ fn golden_view() {
 }
 
 #[test]
+fn golden_echo() {
+    check_golden(include_str!("../../golden/echo.txt"), 0, |buf| {
+        let mut b = Builder::heartbeat(buf, 1, 5, 1).unwrap();
+        b.push_ack(Ack::default()).unwrap();
+        b.push_ack(Ack::default()).unwrap();
+        assert_eq!(b.echoes([(2, 0x11, 0x1122_3344_5566_7788), (3, 9, 7)].into_iter()), Ok(2));
+        b.finish()
+    });
+}
+
+#[test]
+fn echoes_are_read_and_what_does_not_fit_is_left_out() {
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut b = Builder::heartbeat(&mut buf, 1, 5, 1).unwrap();
+    assert_eq!(b.echoes(std::iter::empty()), Ok(0), "no empty section");
+    let many = (0..1000).map(|i| (1 + i % 64, u32::from(i), 1 << 40));
+    let fit = (PAYLOAD_MAX - HEADER_LEN - SECTION_HEADER_LEN) / ECHO_LEN;
+    assert_eq!(b.echoes(many.clone()), Ok(fit));
+    assert_eq!(b.echoes(many.clone()), Ok(0));
+    let len = b.finish();
+    let packet = Packet::new(&buf[..len]).unwrap();
+    let Some(Body::Echo(echoes)) = packet.bodies().next() else { panic!("no echoes") };
+    assert!(echoes.iter().eq(many.take(fit)));
+    let refused = |bytes: &[u8]| Section { kind: section::ECHO, slot: 0, bytes }.body().unwrap_err();
+    assert_eq!(refused(&[]), SectionError::Length { kind: section::ECHO, len: 0, need: 16 });
+    assert_eq!(refused(&[1; 17]), SectionError::Length { kind: section::ECHO, len: 17, need: 32 });
+    assert_eq!(refused(&[0; 16]), SectionError::Host { host: 0 });
+}
+
+#[test]
 fn reads_what_it_wrote() {
     let mut buf = [0u8; PAYLOAD_MAX];
     let len = full_heartbeat(&mut buf);

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which hosts are alive now, and not a recording.
+//!
+//! Tags prove who wrote a packet, not when. The replay window refuses what was received before, but the window of an agent
+//! that has just started is empty: to it, heartbeats that were recorded of a host that has died since look like life.
+//!
+//! So a peer's heartbeats count as signs of life only once that incarnation of the peer has **answered** this incarnation
+//! of this host: acknowledged it, echoed one of its heartbeats, or named it as excluded. Incarnations are never used
+//! twice, so no recording from before this agent's start holds such an answer. From the answer on, the replay window
+//! protects, because it stands at the newest heartbeat.
+//!
+//! Acknowledgements bind their sender ([`crate::lease`]) and go only to peers that are up, so they cannot be the first
+//! answer. That is the **echo**: a section that repeats the number of the newest heartbeat received from a peer that does
+//! not acknowledge this host yet. It promises nothing. Two hosts that start together have answered each other after one
+//! heartbeat each.
+//!
+//! A witness goes on as the incarnation that it was ([`crate::Vote`]), so acknowledgements of that incarnation may be
+//! recordings. It takes echoes alone, and of heartbeats of its present life alone: their numbers carry the life.
+//!
+//! # What a replay can do
+//!
+//! - Before the answer: this host echoes the recorded incarnation while the replay lasts ([`ECHOES_MAX`] in each
+//!   heartbeat), and knows that the incarnation existed. That ends what was known of earlier ones, which is true.
+//! - After the answer: nothing that was received before is taken again. Packets that were held back on their way and
+//!   never delivered count as late ones, and may keep a dead host alive for as long as they last: whoever can hold
+//!   packets back between two hosts can also cut them off.
+//!
+//! The kernel's receive program applies the window and decides nothing: it arms a timer, whose end is a hint, and tells
+//! watchers an exit, which is a fact whenever it was recorded.
+
+use crate::detector::Detector;
+use crate::planted::{self, Planted};
+use fide_wire::{Ack, Body, Builder, Packet};
+
+/// Echoes in one heartbeat; more peers take turns.
+pub const ECHOES_MAX: usize = 16;
+
+impl Detector {
+    /// Notes a heartbeat of `host`, whether or not it is a recording, to be echoed. Whether `host` has answered this host.
+    pub(crate) fn is_live(&mut self, host: u16, seq: u64, rx_ns: u64, answers: bool) -> bool {
+        let peer = &mut self.peers[usize::from(host) - 1];
+        peer.note(seq, rx_ns);
+        peer.answered |= answers || planted::is(Planted::TakesRecordings);
+        if !peer.answered {
+            self.counters.heartbeats_unanswered += 1;
+        }
+        peer.answered
+    }
+
+    /// Is this acknowledgement an answer to this incarnation of this host?
+    pub(crate) fn ack_answers(&self, ack: Ack) -> bool {
+        !self.recalled && ack.incarnation == self.config.incarnation
+    }
+
+    /// Does this packet answer this incarnation of this host?
+    pub(crate) fn answers(&self, packet: &Packet<&[u8]>) -> bool {
+        let (me, incarnation) = (self.config.me, self.config.incarnation);
+        packet.ack(me).is_some_and(|ack| self.ack_answers(ack))
+            || packet.bodies().any(|body| match body {
+                Body::Echo(echoes) => echoes
+                    .iter()
+                    .any(|(host, inc, seq)| (host, inc) == (me, incarnation) && seq > self.life_seq && seq <= self.seq),
+                Body::Excluded(excluded) => !self.recalled && self.names_me(excluded),
+                _ => false,
+            })
+    }
+
+    /// Echoes peers that do not acknowledge this host yet, in turns if they are many. What does not fit has its turn in a
+    /// later heartbeat.
+    pub(crate) fn write_echoes(&self, b: &mut Builder<'_>, now_ns: u64, seq: u64) {
+        let count = self.peers.len();
+        let echoes = (0..count)
+            .map(|i| &self.peers[(seq as usize + i) % count])
+            .filter(|p| !p.knows_enough(now_ns))
+            .map(|p| (p.id, p.incarnation, p.noted_seq));
+        // Refused only when there is no room at all.
+        let _ = b.echoes(echoes.take(ECHOES_MAX));
+    }
+}
