@@ -78,6 +78,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
+        Some(run::WARDEN) => return run::warden(&words.collect::<Vec<_>>()),
         Some(demo::REPLICA) => {
             return match fide_replica::main(&words.collect::<Vec<_>>()) {
                 Ok(()) => ExitCode::SUCCESS,

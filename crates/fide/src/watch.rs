@@ -25,7 +25,8 @@ pub(crate) struct Arguments {
     /// Timeout wanted for silent hosts, in microseconds; by default the best this host can hold
     #[arg(long, value_name = "US")]
     timeout_us: Option<u64>,
-    /// Run CMD by the shell at each failure; FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION tell it which
+    /// Run CMD by the shell at each failure; FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION tell it which,
+    /// FIDE_TOKEN is this host's fencing token (empty while it may not act, or without a view)
     #[arg(long, value_name = "CMD")]
     on_failure: Option<String>,
     /// Go on after a failure instead of ending with exit code 1
@@ -74,11 +75,15 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         if let Some((value, line)) = describe(&event) {
             print(arguments.json, &value, &line);
         }
+        if let Event::Rejoined { incarnation } = event {
+            // Who only watches has nothing to give up.
+            client.rejoined_acknowledge(incarnation)?;
+        }
         if let Event::Verdict(verdict) = &event
             && verdict.reason.is_failure()
         {
             if let Some(command) = &arguments.on_failure {
-                react(command, verdict)?;
+                react(command, verdict, &client)?;
             }
             if !arguments.forever {
                 return Ok(ExitCode::from(UNHEALTHY));
@@ -157,7 +162,7 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
         ),
         Event::Rejoined { incarnation } => (
             json!({ "kind": "rejoined", "incarnation": incarnation }),
-            format!("this host had been excluded and is back as incarnation {incarnation}"),
+            format!("this host is incarnation {incarnation} now: others were told that all that ran here is dead"),
         ),
         Event::ObserverStalled { .. } => (
             json!({ "kind": "observer_stalled" }),
@@ -186,7 +191,7 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
 }
 
 /// Runs the operator's command; it is waited for, so that it has run when this program ends.
-fn react(command: &str, verdict: &Verdict) -> anyhow::Result<()> {
+fn react(command: &str, verdict: &Verdict, client: &Client) -> anyhow::Result<()> {
     let (name, code, _) = reason(verdict.reason);
     let status = Command::new("sh")
         .args(["-c", command])
@@ -194,6 +199,10 @@ fn react(command: &str, verdict: &Verdict) -> anyhow::Result<()> {
         .env("FIDE_REASON", name)
         .env("FIDE_CODE", code.map(|code| code.to_string()).unwrap_or_default())
         .env("FIDE_INCARNATION", verdict.evidence.incarnation.to_string())
+        .env(
+            "FIDE_TOKEN",
+            client.may_act().and_then(|permit| permit.token()).map(|token| token.to_string()).unwrap_or_default(),
+        )
         .status()
         .with_context(|| format!("--on-failure {command:?} could not be run"))?;
     if !status.success() {

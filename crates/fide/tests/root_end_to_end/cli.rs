@@ -3,107 +3,15 @@
 
 use std::{fs, io::BufRead, io::BufReader};
 
-use fide_client::{Event, Reason};
+use fide_client::Event;
 use fide_testbed::{Victim, VictimSpec};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use super::common::{Running, World, calm, finish, output, until, until_true, world};
-
-/// State letter of a process, as ps shows it.
-fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat[stat.rfind(')')? + 2..].chars().next()
-}
-
-/// The pid under watch as `name`.
-fn watched(world: &World, host: usize, name: &str) -> u32 {
-    until(name, || {
-        let status = world.agents.ask(host, "status", serde_json::json!({}))?;
-        let found = status["processes"].as_array().into_iter().flatten().find(|p| p["name"] == name);
-        let pid = found.and_then(|p| p["pid"].as_u64()).ok_or_else(|| status["processes"].to_string())?;
-        Ok(u32::try_from(pid).expect("a pid"))
-    })
-}
-
-fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
-    kill_process(pid, signal).expect("sent");
-}
-
-#[test]
-fn root_run_pauses_its_program_while_the_host_is_fenced() {
-    let Some(mut world) = world(3, calm()) else { return };
-    let mut wrapper = Running::start(&mut world.fide(3, &["run", "--name", "paused", "--", "sleep", "600"]));
-    let pid = watched(&world, 3, "paused");
-    let mut eyes = world.client(1);
-    let monitor = eyes.watch("paused@h3");
-    until_true("it runs", || state(pid) == Some('S'));
-    // Its agent is killed: nobody tells it, the lease runs out.
-    world.agents.kill(3).expect("killed");
-    until_true("it is stopped", || state(pid) == Some('T'));
-    assert_eq!(eyes.reason(&monitor), Reason::HostSilent);
-    assert_eq!(state(pid), Some('T'), "stopped before anybody may take its place");
-    world.agents.restart(3).expect("started");
-    until_true("it goes on", || state(pid) == Some('S'));
-    eyes.up(&monitor);
-    // The same when the host is cut off.
-    world.bed.isolate(3).expect("cut off");
-    until_true("it is stopped", || state(pid) == Some('T'));
-    world.bed.rejoin(3).expect("restored");
-    until_true("it goes on", || state(pid) == Some('S'));
-    // SIGTERM is passed on.
-    signal(wrapper.pid(), Signal::TERM);
-    assert_eq!(wrapper.code(), Some(128 + 15));
-}
-
-#[test]
-fn root_run_kills_if_told_so_and_gives_back_the_code() {
-    let Some(world) = world(3, calm()) else { return };
-    let (code, out, err) = output(&mut world.fide(1, &["run", "--name", "five", "--", "sh", "-c", "echo out; exit 5"]));
-    assert_eq!((code, &*out), (Some(5), "out\n"), "{err}");
-    let (code, _, err) = output(&mut world.fide(1, &["run", "--name", "none", "--", "/no/such/program"]));
-    assert_eq!(code, Some(127), "{err}");
-    let (code, _, err) = output(&mut world.fide(1, &["run", "--name", "not a name", "--", "true"]));
-    assert!(code.is_some_and(|code| code != 0), "{err}");
-    let mut kept = Running::start(&mut world.fide(3, &["run", "--name", "kept", "--", "sleep", "600"]));
-    watched(&world, 3, "kept");
-    let (code, _, err) = output(&mut world.fide(3, &["run", "--name", "kept", "--", "touch", "/nonexistent/x"]));
-    assert_eq!(code, Some(1), "{err}");
-    assert!(err.contains("kept") && !err.contains("touch:"), "its program never began: {err}");
-    let mut wrapper =
-        Running::start(&mut world.fide(3, &["run", "--name", "lost", "--on-fence", "kill", "--", "sleep", "600"]));
-    watched(&world, 3, "lost");
-    world.bed.isolate(3).expect("cut off");
-    assert_eq!(wrapper.code(), Some(128 + 9));
-    kept.kill();
-}
-
-#[test]
-fn root_guard_watches_a_running_program_and_lets_it_go() {
-    let Some(world) = world(3, calm()) else { return };
-    let program = world.sleeper(2);
-    let pid = program.pid().to_string();
-    let mut guard = Running::piped(&mut world.fide(2, &["guard", "--name", "guarded", "--pid", &pid]));
-    let mut eyes = world.client(1);
-    let monitor = eyes.watch("guarded@h2");
-    signal(guard.pid(), Signal::TERM);
-    assert_eq!(guard.code(), Some(0));
-    assert_eq!(eyes.reason(&monitor), Reason::Left, "its watch ends, it goes on");
-    assert_eq!(state(program.pid()), Some('S'));
-
-    let (code, out, err) = output(&mut world.fide(2, &["guard", "--name", "detached", "--pid", &pid, "--detach"]));
-    assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(&format!("detached@h2 is process {pid}")), "{out}");
-    let monitor = eyes.watch("detached@h2");
-    drop(program);
-    assert_eq!(eyes.reason(&monitor), Reason::Killed(9));
-
-    let (code, _, err) = output(&mut world.fide(2, &["guard", "--name", "gone", "--pid", &pid]));
-    assert!(code == Some(1) && err.contains("no process"), "{err}");
-    let (code, _, err) = output(&mut world.fide(2, &["guard", "--name", "which"]));
-    assert!(code == Some(2) && err.contains("--pid"), "{err}");
-}
+use super::{
+    common::{Running, calm, finish, output, until, until_true, world},
+    run::{signal, watched},
+};
 
 #[test]
 fn root_watch_prints_and_runs_what_it_was_told_to() {

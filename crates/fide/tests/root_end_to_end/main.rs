@@ -9,4 +9,5 @@ mod common;
 mod deaths;
 mod network;
 mod refused;
+mod run;
 mod sessions;
