@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Until a started agent answers.
@@ -62,6 +62,8 @@ impl Default for AgentSpec {
 pub struct AgentsSpec {
     /// The `fide` program and leading arguments; empty: found beside the running one.
     pub program: Vec<PathBuf>,
+    /// Further arguments of every agent (`--force-timeout`).
+    pub arguments: Vec<String>,
     /// `lease` or `network`.
     pub trust: String,
     /// `majority` or `network`.
@@ -94,6 +96,7 @@ impl Default for AgentsSpec {
     fn default() -> Self {
         AgentsSpec {
             program: Vec::new(),
+            arguments: Vec::new(),
             trust: "lease".into(),
             policy: "majority".into(),
             heartbeat_us: 1000,
@@ -157,6 +160,8 @@ pub struct Agents {
     hosts: Vec<Host>,
     root: PathBuf,
     children: Vec<Option<Child>>,
+    /// New agents that take over from `children`.
+    successors: Vec<Option<Child>>,
 }
 
 impl Agents {
@@ -179,7 +184,9 @@ impl Agents {
         let wanted =
             if spec.hosts.is_empty() { bed.hosts().iter().map(Host::index).collect() } else { spec.hosts.clone() };
         let mut agents =
-            Agents { spec, hosts: bed.hosts().to_vec(), root, children: bed.hosts().iter().map(|_| None).collect() };
+            Agents { spec, hosts: bed.hosts().to_vec(), root, children: Vec::new(), successors: Vec::new() };
+        agents.children.resize_with(bed.hosts().len(), || None);
+        agents.successors.resize_with(bed.hosts().len(), || None);
         for host in &wanted {
             agents.spawn(*host)?;
         }
@@ -215,6 +222,13 @@ impl Agents {
     }
 
     fn spawn(&mut self, host: usize) -> Result<()> {
+        let child = self.launch(host, &[])?;
+        let slot = self.slot(host);
+        self.children[slot] = Some(child);
+        Ok(())
+    }
+
+    fn launch(&self, host: usize, more: &[&str]) -> Result<Child> {
         let slot = self.slot(host);
         let dir = self.dir(host);
         let program = match self.spec.program.first() {
@@ -227,7 +241,7 @@ impl Agents {
             .open(dir.join("agent.log"))
             .map_err(|e| Error::io(format!("opening {}/agent.log", dir.display()), e))?;
         let err = log.try_clone().map_err(|e| Error::io("duplicating a log's descriptor", e))?;
-        let child = self.hosts[slot]
+        self.hosts[slot]
             .command(&program)
             .args(self.spec.program.iter().skip(1))
             .arg(if self.is_witness(host) { "witness" } else { "agent" })
@@ -238,14 +252,14 @@ impl Agents {
             .arg(&dir)
             .arg("--state-dir")
             .arg(dir.join("state"))
+            .args(&self.spec.arguments)
+            .args(more)
             .envs(self.spec.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(err)
             .spawn()
-            .map_err(|e| Error::io(format!("starting {}", program.display()), e))?;
-        self.children[slot] = Some(child);
-        Ok(())
+            .map_err(|e| Error::io(format!("starting {}", program.display()), e))
     }
 
     fn is_witness(&self, host: usize) -> bool {
@@ -284,6 +298,34 @@ impl Agents {
         self.await_answer(host)
     }
 
+    /// Kills a host's agent and starts it again, without waiting until it answers.
+    pub fn start_again(&mut self, host: usize) -> Result<()> {
+        self.kill(host)?;
+        self.spawn(host)
+    }
+
+    /// Starts a new agent that takes over from the running one, without waiting for it. See [`Agents::ended`].
+    pub fn take_over(&mut self, host: usize) -> Result<()> {
+        let slot = self.slot(host);
+        if self.children[slot].is_some() && self.successors[slot].is_none() {
+            self.successors[slot] = Some(self.launch(host, &["--takeover"])?);
+        }
+        Ok(())
+    }
+
+    /// How a host's agent has ended, if none runs that was started and not yet waited for. To be asked now and then where agents take
+    /// over: it waits for those that have ended.
+    pub fn ended(&mut self, host: usize) -> Option<ExitStatus> {
+        let slot = self.slot(host);
+        let status = |child: &mut Option<Child>| child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        if status(&mut self.successors[slot]).is_some() {
+            self.successors[slot] = None;
+        }
+        let ended = status(&mut self.children[slot])?;
+        self.children[slot] = self.successors[slot].take();
+        self.children[slot].is_none().then_some(ended)
+    }
+
     /// Asks a host's agent; gives the `ok` of its answer, or its error as it is.
     pub fn ask(&self, host: usize, op: &str, arguments: Value) -> std::result::Result<Value, String> {
         ask(&self.socket(host), op, arguments)
@@ -316,7 +358,7 @@ impl Agents {
     pub fn kill(&mut self, host: usize) -> Result<u64> {
         let slot = self.slot(host);
         let at = now_ns();
-        if let Some(mut child) = self.children[slot].take() {
+        for mut child in [self.children[slot].take(), self.successors[slot].take()].into_iter().flatten() {
             child.kill().and_then(|()| child.wait()).map_err(|e| Error::io("killing an agent", e))?;
         }
         Ok(at)

@@ -4,7 +4,7 @@
 use crate::load::{Flood, FloodSpec};
 use crate::names::Owner;
 use crate::node::{Cluster, FIRST_HOST, Host, Node, address, mac, ready_to_build};
-use crate::port::{await_forwarding, deaf_to_igmp, queue_script};
+use crate::port::{await_forwarding, deaf_to_igmp, drop_from_host, queue_script};
 use crate::reaper::Reaper;
 use crate::sys::{self, LinkControl, PORT_DISABLED, PORT_FORWARDING};
 use crate::tools::batch;
@@ -242,6 +242,32 @@ impl Testbed {
     /// [`Error::Tool`] with what iproute2 said.
     pub fn reunite(&self, hosts: &[usize]) -> Result<()> {
         self.set_isolated(hosts, "off")
+    }
+
+    /// `by` does not hear `of` any more, on no plane; `of` hears it. Pairs are independent of each other, as those of
+    /// [`Testbed::separate`] are not.
+    ///
+    /// # Errors
+    /// [`Error::Tool`] with what iproute2 said.
+    pub fn deafen(&self, by: usize, of: usize) -> Result<()> {
+        self.filter(by, of, |port| drop_from_host(port, of))
+    }
+
+    /// Undoes [`Testbed::deafen`].
+    ///
+    /// # Errors
+    /// [`Error::Tool`] with what iproute2 said.
+    pub fn undeafen(&self, by: usize, of: usize) -> Result<()> {
+        self.filter(by, of, |port| format!("filter del dev {port} egress pref {of}\n"))
+    }
+
+    fn filter(&self, by: usize, of: usize, lines: impl Fn(&str) -> String) -> Result<()> {
+        // Both are hosts.
+        let (port, _) = (self.host(by).name(), self.host(of));
+        for switch in &self.switches {
+            batch("tc", &["-n", &switch.namespace, "-batch", "-"], &lines(port))?;
+        }
+        Ok(())
     }
 
     fn set_isolated(&self, hosts: &[usize], isolated: &str) -> Result<()> {

@@ -32,6 +32,15 @@ pub(crate) fn deaf_to_igmp(port: &str) -> String {
     format!("qdisc add dev {port} clsact\nfilter add dev {port} ingress protocol all bpf da bytecode \"{DROP_IGMP}\"\n")
 }
 
+/// Lines for `tc -batch`: what host `from` has sent does not leave this port (known by the last byte of its address). The filter's
+/// preference is the host's number.
+pub(crate) fn drop_from_host(port: &str, from: usize) -> String {
+    format!(
+        "qdisc replace dev {port} clsact\n\
+         filter add dev {port} egress pref {from} protocol all bpf da bytecode \"4,48 0 0 11,21 0 1 {from},6 0 0 2,6 0 0 0\"\n"
+    )
+}
+
 /// Lines for `tc -batch`: HTB whose first classes are served first and may take the whole rate; class 20 gets the rest.
 /// `lanes` 1: DSCP CS7 and EF share class 10. `lanes` 2: CS7 has class 10, and EF class 11 after it.
 ///

@@ -88,6 +88,22 @@ fn root_a_cut_takes_one_plane_and_a_restore_gives_it_back() {
 }
 
 #[test]
+fn root_one_way_deafness_and_other_pairs_are_independent() {
+    root_or_skip!();
+    let bed = Testbed::build(Spec::default()).unwrap();
+    bed.deafen(2, 1).unwrap();
+    bed.deafen(2, 3).unwrap();
+    for plane in 0..2 {
+        assert!(!hears(&bed, 1, 2, plane, NEVER) && !hears(&bed, 3, 2, plane, NEVER));
+        assert!(hears(&bed, 2, 1, plane, SOON) && hears(&bed, 1, 3, plane, SOON));
+    }
+    bed.undeafen(2, 1).unwrap();
+    assert!(hears(&bed, 1, 2, 0, SOON) && !hears(&bed, 3, 2, 0, NEVER));
+    bed.deafen(2, 1).unwrap();
+    assert!(!hears(&bed, 1, 2, 1, NEVER));
+}
+
+#[test]
 fn root_multicast_follows_its_tree() {
     root_or_skip!();
     let group = Ipv4Addr::new(239, 70, 0, 1);
