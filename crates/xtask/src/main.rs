@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod headers;
+mod histories;
 mod rdma;
 mod run;
 mod setup;
@@ -22,6 +23,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
   deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
+  histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
   demo-network [...] `fide demo-network`, with its arguments; needs root
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         "spec" => spec::spec(rest),
         "sim" => sim::sim(rest),
         "deaths" => deaths(rest),
+        "histories" => need_bpf("it").and_then(|()| histories::histories(rest)),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),
@@ -113,6 +116,7 @@ fn test() -> Outcome {
         .run_tests("unit tests", &mut total)?;
     spec::test()?;
     sim::test()?;
+    histories::prepare_test()?;
     // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
     Step::cargo(&["test"])
         .args(&scope)

@@ -37,6 +37,9 @@ pub(crate) const TEST: &[Package] = &[
     package("etcd-server", Some("etcd")),
 ];
 
+/// For the judge of histories.
+pub(crate) const JUDGE: &[Package] = &[package("golang-go", Some("go"))];
+
 /// For the model checker TLC.
 pub(crate) const SPEC: &[Package] = &[package("default-jre-headless", Some("java")), package("maven", Some("mvn"))];
 
@@ -60,6 +63,7 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
     let mut all_there = prepare(BUILD, "the kernel programs cannot be built");
     all_there &= prepare(SPEC, "the specifications cannot be checked");
+    all_there &= prepare(JUDGE, "histories are not judged");
     if with_bench {
         all_there &= prepare(BENCH, "some baselines will be missing");
     }

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens in a run: decided by a seed, or by name, before the run begins.
+
+mod named;
+
+use std::fmt;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub use named::{Scenario, scenarios};
+
+use crate::member::Protocol;
+
+/// Whom a fault hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The host that leads when the fault comes.
+    Leader,
+    /// A host, from 1.
+    Host(usize),
+    /// The host so many after the leader, round the hosts.
+    After(usize),
+}
+
+impl Who {
+    /// The host, where `leader` leads and there are so many.
+    #[must_use]
+    pub fn host(self, leader: usize, hosts: usize) -> usize {
+        match self {
+            Self::Leader => leader,
+            Self::Host(host) => host,
+            Self::After(places) => (leader - 1 + places) % hosts + 1,
+        }
+    }
+}
+
+/// Processes of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    Member,
+    Agent,
+    /// Both: all there are on a host.
+    Both,
+}
+
+/// One fault. Whatever ends is started again at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL.
+    Kill { what: What, who: Who },
+    /// SIGSTOP, and SIGCONT after so many milliseconds.
+    Stop { what: What, who: Who, ms: u64 },
+    /// Every host stands still together, as when the machine under them pauses.
+    StopAll { ms: u64 },
+    /// The host hears nobody, and nobody hears it.
+    Cut { who: Who, ms: u64 },
+    /// The same on one plane.
+    CutPlane { who: Who, plane: usize, ms: u64 },
+    /// Two hosts do not hear each other; all others hear both.
+    Part { a: Who, b: Who, ms: u64 },
+    /// `by` does not hear `of`, who hears it.
+    Deaf { by: Who, of: Who, ms: u64 },
+    /// A new agent takes over from the running one.
+    TakeOver { who: Who },
+}
+
+impl Fault {
+    /// From the fault to its end.
+    #[must_use]
+    pub fn ms(self) -> u64 {
+        match self {
+            Self::Kill { .. } | Self::TakeOver { .. } => 0,
+            Self::Stop { ms, .. }
+            | Self::StopAll { ms }
+            | Self::Cut { ms, .. }
+            | Self::CutPlane { ms, .. }
+            | Self::Part { ms, .. }
+            | Self::Deaf { ms, .. } => ms,
+        }
+    }
+
+    /// Hosts whose agent the others may exclude because of it.
+    #[must_use]
+    pub fn excludes(self) -> Vec<Who> {
+        match self {
+            Self::Kill { what: What::Agent | What::Both, who }
+            | Self::Stop { what: What::Agent | What::Both, who, .. }
+            | Self::Cut { who, .. } => vec![who],
+            // One of the two.
+            Self::Part { a, b, .. } => vec![a, b],
+            Self::Deaf { by, of, .. } => vec![by, of],
+            Self::Kill { what: What::Member, .. }
+            | Self::Stop { what: What::Member, .. }
+            | Self::StopAll { .. }
+            | Self::CutPlane { .. }
+            | Self::TakeOver { .. } => vec![],
+        }
+    }
+
+    /// Whose state is gone for good with it.
+    #[must_use]
+    pub fn forgets(self) -> Option<Who> {
+        match self {
+            Self::Kill { who, .. } => Some(who),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leader => write!(f, "leader"),
+            Self::Host(host) => write!(f, "h{host}"),
+            Self::After(places) => write!(f, "leader+{places}"),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |what: &What| match what {
+            What::Member => "member",
+            What::Agent => "agent",
+            What::Both => "host",
+        };
+        match self {
+            Self::Kill { what: What::Both, who } => write!(f, "kill agent and member of {who}"),
+            Self::Kill { what, who } => write!(f, "kill {} of {who}", name(what)),
+            Self::Stop { what, who, ms } => write!(f, "stop {} of {who} for {ms} ms", name(what)),
+            Self::StopAll { ms } => write!(f, "stop all hosts for {ms} ms"),
+            Self::Cut { who, ms } => write!(f, "cut {who} for {ms} ms"),
+            Self::CutPlane { who, plane, ms } => write!(f, "cut plane {plane} of {who} for {ms} ms"),
+            Self::Part { a, b, ms } => write!(f, "part {a} from {b} for {ms} ms"),
+            Self::Deaf { by, of, ms } => write!(f, "{by} does not hear {of} for {ms} ms"),
+            Self::TakeOver { who } => write!(f, "agent of {who} is replaced"),
+        }
+    }
+}
+
+/// A fault and when it comes, from the beginning of the faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    pub at_ms: u64,
+    pub fault: Fault,
+    /// It comes whatever else is wrong; else only while enough hosts are whole.
+    pub always: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    pub name: Option<&'static str>,
+    pub hosts: usize,
+    pub protocol: Protocol,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// No fault begins after this.
+const FAULTS_MS: u64 = 2_500;
+/// Two lanes of faults, one after the other in each: so there are two at a time.
+const LANES: u64 = 2;
+
+impl Plan {
+    /// What a seed says.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let hosts = if random.random_ratio(1, 4) { 3 } else { 5 };
+        let protocol = if random.random_ratio(2, 5) { Protocol::Huc } else { Protocol::Hsuc };
+        let mut steps = Vec::new();
+        for _ in 0..LANES {
+            let mut at_ms = random.random_range(0..400);
+            while at_ms < FAULTS_MS {
+                let fault = fault(&mut random, hosts);
+                steps.push(Step { at_ms, fault, always: false });
+                at_ms += fault.ms() + random.random_range(50..600);
+            }
+        }
+        steps.sort_by_key(|step| step.at_ms);
+        Self { seed, name: None, hosts, protocol, steps }
+    }
+}
+
+fn fault(random: &mut ChaCha8Rng, hosts: usize) -> Fault {
+    let mut who = || if random.random_ratio(2, 5) { Who::Leader } else { Who::Host(random.random_range(1..=hosts)) };
+    let who = who();
+    // Shorter than a timeout, about as long, or long enough for the others to go on.
+    let ms = match random.random_range(0..4) {
+        0 => random.random_range(5..50),
+        1 => random.random_range(50..120),
+        _ => random.random_range(120..700),
+    };
+    let what = [What::Member, What::Agent, What::Both][random.random_range(0..3)];
+    // Another host than `who`, whichever that is.
+    let mut other = |who| match who {
+        Who::Host(host) => Who::Host((host - 1 + random.random_range(1..hosts)) % hosts + 1),
+        Who::Leader | Who::After(_) => Who::After(random.random_range(1..hosts)),
+    };
+    let b = other(who);
+    match random.random_range(0..100) {
+        0..30 => Fault::Kill { what, who },
+        30..55 => Fault::Stop { what, who, ms },
+        55..70 => Fault::Cut { who, ms },
+        70..78 => Fault::CutPlane { who, plane: random.random_range(0..2), ms },
+        78..90 => Fault::Part { a: who, b, ms },
+        90..96 => Fault::Deaf { by: who, of: b, ms },
+        _ => Fault::TakeOver { who },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_decides_everything() {
+        for seed in 0..200 {
+            let plan = Plan::of(seed);
+            assert_eq!(plan, Plan::of(seed));
+            assert!(plan.steps.len() >= 4 && plan.steps.is_sorted_by_key(|step| step.at_ms), "{plan:?}");
+            for step in &plan.steps {
+                let pair = match step.fault {
+                    Fault::Part { a, b, .. } | Fault::Deaf { by: a, of: b, .. } => Some((a, b)),
+                    _ => None,
+                };
+                for leader in 1..=plan.hosts {
+                    let differ = |(a, b): (Who, Who)| a.host(leader, plan.hosts) != b.host(leader, plan.hosts);
+                    assert!(pair.is_none_or(differ), "{plan:?}");
+                }
+            }
+        }
+        assert_ne!(Plan::of(1), Plan::of(2));
+    }
+
+    #[test]
+    fn every_kind_of_fault_comes() {
+        let all: Vec<String> = (0..300).flat_map(|seed| Plan::of(seed).steps).map(|s| s.fault.to_string()).collect();
+        for word in [
+            "kill agent of",
+            "kill member",
+            "kill agent and",
+            "stop host",
+            "cut h",
+            "cut plane",
+            "part",
+            "hear",
+            "replaced",
+        ] {
+            assert!(all.iter().any(|fault| fault.contains(word)), "{word}");
+        }
+        let plans: Vec<Plan> = (0..50).map(Plan::of).collect();
+        for (hosts, protocol) in [(3, Protocol::Hsuc), (3, Protocol::Huc), (5, Protocol::Hsuc), (5, Protocol::Huc)] {
+            assert!(plans.iter().any(|plan| (plan.hosts, plan.protocol) == (hosts, protocol)));
+        }
+    }
+
+    #[test]
+    fn hosts_are_counted_round() {
+        assert_eq!(Who::Leader.host(4, 5), 4);
+        assert_eq!((1..5).map(|places| Who::After(places).host(4, 5)).collect::<Vec<_>>(), [5, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Histories of registers under faults, and the Go program that judges them.
+
+use crate::Outcome;
+use crate::run::{Step, root_dir, target_dir};
+use crate::setup;
+
+/// Beside our own programs, where they look for each other.
+const JUDGE: &str = "histories-judge";
+
+/// `cargo xtask histories`, with the arguments of the program of that name.
+pub(crate) fn histories(args: &[String]) -> Outcome {
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-histories"]).run("build")?;
+    if !build_judge("release") {
+        return Err("histories are judged by a Go program, and it could not be built: see above".into());
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let program = target_dir().join("release/histories");
+    Step::new(&program.to_string_lossy()).args(&args).run("histories (a failure prints what replays it)")
+}
+
+/// The program for the tests, and its own tests. Where it cannot be built, tests that need it skip themselves.
+pub(crate) fn prepare_test() -> Outcome {
+    if !build_judge("debug") {
+        return Ok(());
+    }
+    Step::new("go").args(&["test", "./..."]).dir(&root_dir().join("bench/histories")).run("the judge of histories")
+}
+
+fn build_judge(profile: &str) -> bool {
+    if !setup::prepare(setup::JUDGE, "histories are not judged") {
+        return false;
+    }
+    let out = target_dir().join(profile).join(JUDGE);
+    let built = Step::new("go")
+        .args(&["build", "-trimpath", "-o", &out.to_string_lossy(), "."])
+        .dir(&root_dir().join("bench/histories"))
+        .run("the judge of histories");
+    if let Err(why) = &built {
+        println!("{why}: histories are not judged");
+    }
+    built.is_ok()
+}
