@@ -9,7 +9,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -35,6 +35,8 @@ const COMMANDS: usize = 16;
 const RECORDS: usize = 8192;
 /// The loop answers at its next turn; a loop that is silent for this long is dead.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// One look for the answer. A process that is stopped as a whole loses one of them, and has not waited longer.
+const REPLY_STEP: Duration = Duration::from_millis(50);
 
 /// How events reach one client.
 #[derive(Debug)]
@@ -174,6 +176,8 @@ pub enum Command {
     /// The other agent did not: go on.
     Thaw,
     Stop,
+    /// What a test has planted.
+    Fault(crate::fault::Fault),
 }
 
 /// What became of a local process.
@@ -251,6 +255,10 @@ pub struct Exchange {
     /// Wakes the control thread.
     to_control: OwnedFd,
     records_lost: AtomicU64,
+    /// Of the loop, for whoever has to know that it turns.
+    turns: AtomicU64,
+    /// Why the loop has ended, or is given up.
+    ended: OnceLock<String>,
 }
 
 /// The loop did not answer.
@@ -273,6 +281,8 @@ impl Exchange {
             to_engine: eventfd()?,
             to_control: eventfd()?,
             records_lost: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
+            ended: OnceLock::new(),
         }))
     }
 
@@ -281,22 +291,52 @@ impl Exchange {
     /// # Errors
     /// [`EngineGone`].
     pub fn call(&self, command: Command) -> Result<Reply, EngineGone> {
+        if self.ended().is_some() {
+            return Err(EngineGone);
+        }
         self.commands.push(command).map_err(|_| EngineGone)?;
         ring(&self.to_engine);
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let mut waited = Duration::ZERO;
         loop {
             if let Some(reply) = self.replies.pop() {
                 return Ok(reply);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if waited >= REPLY_TIMEOUT {
+                // An answer that comes later would be taken for that to another command.
+                self.end(format!("it has answered nothing for {} s", REPLY_TIMEOUT.as_secs()));
+            }
+            if self.ended().is_some() {
                 return Err(EngineGone);
             }
-            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos().min(50_000_000)) };
+            let begun = Instant::now();
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(REPLY_STEP.subsec_nanos()) };
             // An interrupted wait is a short one.
             let _ = rustix::event::poll(&mut [PollFd::new(&self.to_control, PollFlags::IN)], Some(&timeout));
+            waited += begun.elapsed().min(REPLY_STEP);
             self.quiet_control();
         }
+    }
+
+    /// The loop has ended by itself, or is given up: the agent has to end. The first reason stands.
+    pub fn end(&self, why: String) {
+        let _ = self.ended.set(why);
+        ring(&self.to_control);
+    }
+
+    /// Why the loop has ended by itself.
+    pub fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    /// The loop begins a turn.
+    pub fn turn(&self) {
+        // It is the only one that writes it.
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Turns that the loop has begun.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Next command, at the loop.

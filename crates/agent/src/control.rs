@@ -3,6 +3,7 @@
 //! urgent; whatever is goes from the loop straight to the clients.
 
 mod closing;
+mod excluded;
 mod handing;
 mod keys;
 mod lanes;
@@ -32,12 +33,13 @@ use rustix::{
 use crate::{
     command::{Change, Command, EngineGone, Exchange, Reply},
     config::{Config, Role},
+    fault::{self, Fault},
     handover::{ProcessState, SessionState},
-    incarnation,
     journal::Journal,
     key,
     notify::Notify,
     process::{Exit, Process},
+    pulse::{Look, Pulse},
     rungs::Rungs,
     signals::{Signal, Signals},
     snapshot::Snapshot,
@@ -46,6 +48,7 @@ use crate::{
     trees::{Order, Report, Seen, Trees},
 };
 use closing::Closer;
+pub use excluded::Excluded;
 use keys::KeyChange;
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
@@ -179,6 +182,9 @@ pub struct Control {
     /// Requests about lanes that are not answered yet.
     tickets: Tickets,
     notify: Notify,
+    pulse: Pulse,
+    /// An exclusion after which this host could not begin again yet.
+    excluded: Option<Excluded>,
     snapshot: Option<Box<Snapshot>>,
     /// Connections that are being closed by threads of their own.
     hanging: Arc<AtomicUsize>,
@@ -218,6 +224,8 @@ impl Control {
             payload_granted: usize::MAX,
             tickets: Tickets::default(),
             notify,
+            pulse: Pulse::new(Instant::now()),
+            excluded: None,
             snapshot: Some(Snapshot::empty()),
             hanging: Arc::default(),
             parked: Vec::new(),
@@ -309,11 +317,24 @@ impl Control {
             if let Some(end) = self.end {
                 return Ok(end);
             }
-            if self.after_turn().is_err() {
-                tracing::error!("the loop has ended; this host is silent now");
+            let gone = self.after_turn().is_err();
+            if !self.loop_turns() || gone {
                 return Ok(End::EngineGone);
             }
         }
+    }
+
+    /// The service manager's watchdog is fed by turns of the loop, and by nothing else.
+    fn loop_turns(&mut self) -> bool {
+        let exchange = &self.parts.exchange;
+        match self.pulse.look(exchange.turns(), Instant::now()) {
+            Look::Turns => self.notify.alive(),
+            Look::Still => {}
+            Look::Hangs => exchange.end("it hangs".to_owned()),
+        }
+        let Some(why) = exchange.ended() else { return true };
+        tracing::error!("the loop has ended, and so does this agent: {why}");
+        false
     }
 
     /// Notes what the loop did and acts on what is the control thread's.
@@ -338,6 +359,13 @@ impl Control {
         }
         self.change_key()?;
         self.follow_mtu()?;
+        self.retry_excluded()?;
+        if let Some(fault) = fault::planted(&self.parts.config.state_dir) {
+            match fault {
+                Fault::ControlPanics => fault::happen(fault),
+                fault => drop(self.parts.exchange.call(Command::Fault(fault))?),
+            }
+        }
         let now = Instant::now();
         let orphans: Vec<u8> = self
             .sessions
@@ -350,7 +378,6 @@ impl Control {
         }
         self.retry_lanes();
         self.close_parked();
-        self.notify.alive();
         Ok(())
     }
 
@@ -400,19 +427,6 @@ impl Control {
         if let Some(trees) = &self.parts.trees {
             trees.report(Report { host, label: None, plane, seen });
         }
-    }
-
-    /// Peers go on without this incarnation; it comes back as the next.
-    fn begin_again(&mut self) -> Result<(), EngineGone> {
-        match incarnation::next(&self.parts.config.state_dir) {
-            Ok(next) => {
-                self.parts.incarnation = next;
-                self.parts.exchange.call(Command::Restart { incarnation: next })?;
-                tracing::warn!(incarnation = next, "excluded by the others; this host begins again");
-            }
-            Err(error) => tracing::error!("excluded by the others and fenced for good: {error}"),
-        }
-        Ok(())
     }
 
     /// Heartbeats must fit into what every plane carries, and programs hear what remains for their messages.

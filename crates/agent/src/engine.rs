@@ -248,6 +248,7 @@ impl Engine {
     fn turn(&mut self) {
         self.busy_turn = false;
         self.counters.turns += 1;
+        self.parts.exchange.turn();
         if self.repeat.next_ns().is_some() {
             self.commands();
             self.repeat_heartbeat();

@@ -8,33 +8,57 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+/// 2100-01-01: a wall clock beyond it is wrong, and is not believed. What it would give could be taken back by nobody.
+const BELIEVED_BEFORE_S: u64 = 4_102_444_800;
+
 /// Why no incarnation could be had.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: {source}; the agent must remember its incarnation there (state_dir in the configuration)")]
-pub struct IncarnationError {
-    path: PathBuf,
-    source: io::Error,
+pub enum IncarnationError {
+    #[error("{path}: {source}; the agent must remember its incarnation there (state_dir in the configuration)")]
+    Io { path: PathBuf, source: io::Error },
+    /// The clock is all there is to tell how far earlier lives have come.
+    #[error(
+        "{path} is not there, and the wall clock is beyond the year 2100 ({clock_s} s since 1970): set the clock, then start the agent"
+    )]
+    Clock { path: PathBuf, clock_s: u64 },
+    #[error(
+        "{path} holds {last}, the last incarnation there is: this host cannot get a new one. Stop the agents of all hosts, set the \
+         clock, remove this file, start them again"
+    )]
+    Last { path: PathBuf, last: u32 },
 }
 
 /// Takes the next incarnation of this host: above every earlier one in `dir`, and, should that
 /// directory ever be lost, above every one of the past by the wall clock (seconds since 1970, which
-/// fit 32 bits until 2106). It is on disk before it is returned.
+/// fit 32 bits until 2106). It is on disk before it is returned, and never returned twice.
 ///
 /// # Errors
-/// [`IncarnationError`] if it cannot be stored: reusing one would let an old life speak again.
+/// [`IncarnationError`] if there is none, or it cannot be stored: reusing one would let an old life speak again.
 pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
+    let clock_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    next_at(dir, clock_s)
+}
+
+fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
     let path = dir.join("incarnation");
-    let fail = |source| IncarnationError { path: path.clone(), source };
+    let fail = |source| IncarnationError::Io { path: path.clone(), source };
     fs::create_dir_all(dir).map_err(fail)?;
-    let last: u32 = match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|_| {
+    let last: Option<u32> = match fs::read_to_string(&path) {
+        Ok(text) => Some(text.trim().parse().map_err(|_| {
             fail(io::Error::new(io::ErrorKind::InvalidData, format!("holds {:?}, not a number", text.trim())))
-        })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        })?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(fail(error)),
     };
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let next = u32::try_from(clock).unwrap_or(u32::MAX).max(last.saturating_add(1));
+    let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
+    let next = match (last, by_clock) {
+        (None, None) => return Err(IncarnationError::Clock { path, clock_s }),
+        (None, Some(clock)) => clock.max(1),
+        (Some(last), clock) => {
+            let above = last.checked_add(1).ok_or_else(|| IncarnationError::Last { path: path.clone(), last })?;
+            above.max(clock.unwrap_or(0))
+        }
+    };
     let new = dir.join("incarnation.new");
     let store = || -> io::Result<()> {
         let mut file = fs::File::create(&new)?;
@@ -51,6 +75,9 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
 mod tests {
     use super::*;
 
+    /// In 2026.
+    const NOW_S: u64 = 1_790_000_000;
+
     #[test]
     fn it_only_grows() {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -59,6 +86,32 @@ mod tests {
         assert!(second > first);
         fs::write(dir.path().join("incarnation"), "4294000000").expect("written");
         assert_eq!(next(dir.path()).expect("stored"), 4_294_000_001);
+    }
+
+    #[test]
+    fn the_last_incarnation_is_given_out_once() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        fs::write(dir.path().join("incarnation"), (u32::MAX - 1).to_string()).expect("written");
+        assert_eq!(next(dir.path()).expect("the last one"), u32::MAX);
+        for _ in 0..2 {
+            let why = next(dir.path()).expect_err("none is left").to_string();
+            assert!(why.contains("4294967295") && why.contains("remove this file"), "{why}");
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("incarnation")).expect("kept").trim(), u32::MAX.to_string());
+    }
+
+    #[test]
+    fn a_clock_beyond_2100_is_not_believed() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for clock_s in [BELIEVED_BEFORE_S, u64::from(u32::MAX), u64::MAX] {
+            let why = next_at(dir.path(), clock_s).expect_err("nothing else to go by").to_string();
+            assert!(why.contains("set the clock"), "{why}");
+            assert!(!dir.path().join("incarnation").exists(), "nothing was stored");
+        }
+        assert_eq!(next_at(dir.path(), NOW_S).expect("stored"), 1_790_000_000);
+        assert_eq!(next_at(dir.path(), u64::MAX).expect("stored"), 1_790_000_001, "only the one after the last");
+        assert_eq!(next_at(dir.path(), BELIEVED_BEFORE_S - 1).expect("stored"), 4_102_444_799);
+        assert_eq!(next_at(dir.path(), 0).expect("stored"), 4_102_444_800);
     }
 
     #[test]

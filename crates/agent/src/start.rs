@@ -9,9 +9,12 @@ mod receive;
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    panic,
     path::PathBuf,
+    process,
     sync::mpsc,
     thread,
+    time::Duration,
 };
 
 use fide_detector as detector;
@@ -37,7 +40,7 @@ use crate::{
     handover::{HandoverError, Successor},
     incarnation::IncarnationError,
     key::{self, KeyFileError},
-    notify::Notify,
+    notify::{Manager, Notify},
     privileges,
     signals::Signals,
     socket::{ListenError, Listener},
@@ -45,6 +48,9 @@ use crate::{
     trees::{Trees, TreesError},
     vote::{VoteError, Votes},
 };
+
+/// Exit status of an agent that ends by itself.
+const FAILED: i32 = 1;
 
 /// What the command line adds to the configuration.
 #[derive(Clone, Debug, Default)]
@@ -122,6 +128,7 @@ fn role_says(name: &str, is_witness: bool) -> String {
 /// # Errors
 /// [`StartError`].
 pub fn run(options: &Options) -> Result<(), StartError> {
+    end_on_panic();
     let signals = Signals::block()?;
     let mut config = Config::load(&options.config)?;
     if let Some(dir) = &options.runtime_dir {
@@ -177,11 +184,18 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     // The loop's thread isolates itself now: during a takeover every millisecond counts.
     let (told, isolation) = mpsc::sync_channel(1);
     let (go, may_go) = mpsc::sync_channel::<Engine>(1);
+    let loop_exchange = exchange.clone();
     let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
         let isolation = isolate(core);
         let _ = told.send(isolation.measures().clone());
         let _ = privileges::drop_excess();
-        may_go.recv().map_or(Ok(()), |engine| engine.run().map(drop))
+        let Ok(engine) = may_go.recv() else { return };
+        if let Err(error) = engine.run() {
+            loop_exchange.end(error.to_string());
+            // The control thread ends the process; if it cannot, its lease is over then.
+            thread::sleep(Duration::from_nanos(timeout_ns));
+            process::exit(FAILED);
+        }
     })?;
     if let Ok(measures) = isolation.recv() {
         host.rungs.isolate(&measures);
@@ -265,7 +279,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             config,
             me,
             listener,
-            exchange,
+            exchange: exchange.clone(),
             rings,
             exit_watch: host.exit_watch,
             table: readable,
@@ -278,7 +292,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             estate: host.estate.complete(),
             trees,
         },
-        Notify::from_env(),
+        Notify::new(Manager::from_env()),
     )?;
     if let Some(resumed) = resumed {
         control.resume(resumed)?;
@@ -289,12 +303,27 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         Err(error) => tracing::warn!("rights that are not needed could not be dropped: {error}"),
     }
     let end = control.run()?;
-    match (end, loop_thread.join()) {
-        (End::Left | End::HandedOver, Ok(Ok(()))) => Ok(()),
-        (_, Ok(Err(error))) => Err(StartError::Loop(error.to_string())),
-        (_, Err(_)) => Err(StartError::Loop("it panicked".to_owned())),
-        (End::EngineGone, Ok(Ok(()))) => Err(StartError::Loop("it stopped".to_owned())),
+    match (end, exchange.ended()) {
+        (End::Left | End::HandedOver, None) => {
+            // A panic has ended the process.
+            let _ = loop_thread.join();
+            Ok(())
+        }
+        // It is not waited for: it may hang.
+        (_, why) => Err(StartError::Loop(why.unwrap_or("it stopped").to_owned())),
     }
+}
+
+/// An agent with a thread that is gone is half dead: it holds its socket and its packets and answers nobody. So it ends as a
+/// whole, and what it held goes with it.
+fn end_on_panic() {
+    let says = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        says(panicked);
+        let name = thread::current().name().unwrap_or("unnamed").to_owned();
+        tracing::error!("the thread {name} has panicked, and so this agent ends");
+        process::exit(FAILED);
+    }));
 }
 
 /// Trees change their groups; a host takes in what reaches it.

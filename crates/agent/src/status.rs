@@ -4,9 +4,11 @@
 use fide_detector::PeerState;
 use fide_wire::MAX_PLANES;
 use serde_json::{Value, json};
+use std::time::Instant;
 
 use crate::{
     config::{Config, Mode, Policy, Role, Trust},
+    control::Excluded,
     rungs::Rungs,
     snapshot::Snapshot,
 };
@@ -42,6 +44,7 @@ pub struct Told<'a> {
     pub clients: Vec<Client<'a>>,
     pub records_lost: u64,
     pub timeout_ns: u64,
+    pub excluded: Option<&'a Excluded>,
 }
 
 /// Name in the configuration.
@@ -77,6 +80,11 @@ impl Told<'_> {
             "timeout_us": self.timeout_ns / 1000,
             "fenced": snapshot.fenced,
             "lease_left_us": lease_left_us,
+            "excluded": self.excluded.map(|excluded| json!({
+                "why": excluded.why,
+                "attempts": excluded.attempts,
+                "next_attempt_us": u64::try_from(excluded.next.saturating_duration_since(Instant::now()).as_micros()).unwrap_or(u64::MAX),
+            })),
             "view": json!({
                 "generation": snapshot.view.generation,
                 "number": snapshot.view.number,

@@ -122,6 +122,16 @@ fn status_text(status: &Value) -> String {
         micros(&status["heartbeat_us"]),
         micros(&status["timeout_us"]),
     );
+    let excluded = &status["excluded"];
+    if !excluded.is_null() {
+        let _ = writeln!(
+            out,
+            "EXCLUDED by the others, and cannot begin again: {}; {} attempts, the next in {}",
+            text(&excluded["why"]),
+            excluded["attempts"],
+            micros(&excluded["next_attempt_us"])
+        );
+    }
     if !members.is_empty() {
         let _ = writeln!(out, "view {}.{}: {}", view["generation"], view["number"], members.join(", "));
     }

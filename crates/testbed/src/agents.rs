@@ -354,6 +354,30 @@ impl Agents {
         })
     }
 
+    /// Waits until a host's agent has ended by itself; gives its status.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] if it goes on for `limit`.
+    pub fn await_end(&mut self, host: usize, limit: Duration) -> Result<ExitStatus> {
+        let slot = self.slot(host);
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            let Some(child) = &mut self.children[slot] else {
+                return Err(Error::Spec(format!("h{host} has no running agent")));
+            };
+            if let Ok(Some(status)) = child.try_wait() {
+                self.children[slot] = None;
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(Error::NotReady {
+            what: format!("the end of {}'s agent", self.hosts[slot].name()),
+            after_ms: limit.as_millis() as u64,
+            why: format!("it goes on; its log ends with:\n{}", self.log_tail(host)),
+        })
+    }
+
     /// SIGKILL, and waits; gives CLOCK_MONOTONIC in ns just before.
     pub fn kill(&mut self, host: usize) -> Result<u64> {
         let slot = self.slot(host);

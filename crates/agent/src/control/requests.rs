@@ -378,6 +378,7 @@ impl Control {
             clients,
             records_lost: self.parts.exchange.records_lost(),
             timeout_ns: self.parts.timeout_ns,
+            excluded: self.excluded.as_ref(),
         };
         Ok(Answer::ok(id, &told.to_json()))
     }

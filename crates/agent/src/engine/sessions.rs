@@ -146,6 +146,10 @@ impl Engine {
                 self.stopping = true;
                 Reply::Done
             }
+            Command::Fault(fault) => {
+                crate::fault::happen(fault);
+                Reply::Done
+            }
         }
     }
 

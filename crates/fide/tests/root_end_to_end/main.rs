@@ -7,6 +7,7 @@ mod cli;
 mod clients;
 mod common;
 mod deaths;
+mod half_dead;
 mod network;
 mod refused;
 mod run;

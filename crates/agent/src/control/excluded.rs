@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! After an exclusion: the others go on without this incarnation, and this host comes back as the next.
+//!
+//! The next incarnation has to be on disk first. Where it cannot be stored, on a full disk say, the host stays fenced and tries
+//! again, later each time; `fide status` says why and when.
+
+use std::time::{Duration, Instant};
+
+use super::Control;
+use crate::{
+    command::{Command, EngineGone},
+    incarnation,
+};
+
+/// From the first failure to the next attempt; twice as long after each.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Why this host has not begun again, and when it tries next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded {
+    pub why: String,
+    pub attempts: u32,
+    pub next: Instant,
+}
+
+impl Excluded {
+    /// Another attempt has failed.
+    fn failed(before: Option<&Self>, why: String, now: Instant) -> Self {
+        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
+        // 2^5 times the least is beyond the most.
+        let wait = (RETRY_MIN * 2u32.pow((attempts - 1).min(5))).min(RETRY_MAX);
+        Self { why, attempts, next: now + wait }
+    }
+}
+
+impl Control {
+    /// Peers go on without this incarnation; it comes back as the next.
+    pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
+        match incarnation::next(&self.parts.config.state_dir) {
+            Ok(next) => {
+                self.excluded = None;
+                self.parts.incarnation = next;
+                self.parts.exchange.call(Command::Restart { incarnation: next })?;
+                tracing::warn!(incarnation = next, "excluded by the others; this host begins again");
+            }
+            Err(error) => {
+                let excluded = Excluded::failed(self.excluded.as_ref(), error.to_string(), Instant::now());
+                tracing::error!(
+                    "excluded by the others, and fenced until this host has a new incarnation: {error}; attempt {}, the next in {} ms",
+                    excluded.attempts,
+                    excluded.next.saturating_duration_since(Instant::now()).as_millis()
+                );
+                self.excluded = Some(excluded);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries again when it is time.
+    pub(super) fn retry_excluded(&mut self) -> Result<(), EngineGone> {
+        match &self.excluded {
+            Some(excluded) if Instant::now() >= excluded.next => self.begin_again(),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_come_later_and_later_and_never_end() {
+        let now = Instant::now();
+        let mut excluded = None;
+        let mut waits = Vec::new();
+        for attempt in 1..=40 {
+            let next = Excluded::failed(excluded.as_ref(), "full".into(), now);
+            assert_eq!(next.attempts, attempt);
+            waits.push(next.next - now);
+            excluded = Some(next);
+        }
+        assert!(waits.is_sorted());
+        assert_eq!((waits[0], waits[1], waits[39]), (RETRY_MIN, RETRY_MIN * 2, RETRY_MAX));
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults that are planted in a running agent, to see that it ends. Only in builds with debug assertions, as tests run them, and
+//! only with `FIDE_FAULTS` in the environment; a release build has none.
+//!
+//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`. It is removed when it is armed.
+
+/// One fault each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    LoopPanics,
+    LoopHangs,
+    ControlPanics,
+}
+
+/// The fault that is to happen now.
+#[cfg(debug_assertions)]
+#[must_use]
+pub fn planted(state_dir: &std::path::Path) -> Option<Fault> {
+    std::env::var_os("FIDE_FAULTS")?;
+    let path = state_dir.join("fault");
+    let name = std::fs::read_to_string(&path).ok()?;
+    let _ = std::fs::remove_file(path);
+    match name.trim() {
+        "loop-panics" => Some(Fault::LoopPanics),
+        "loop-hangs" => Some(Fault::LoopHangs),
+        "control-panics" => Some(Fault::ControlPanics),
+        _ => None,
+    }
+}
+
+/// The fault that is to happen now: none in a release.
+#[cfg(not(debug_assertions))]
+#[must_use]
+pub fn planted(_state_dir: &std::path::Path) -> Option<Fault> {
+    None
+}
+
+/// Has it happen in the thread that calls.
+///
+/// # Panics
+/// That is what it is for.
+pub fn happen(fault: Fault) {
+    match fault {
+        Fault::LoopPanics => panic!("the loop panics, as planted"),
+        Fault::ControlPanics => panic!("the control thread panics, as planted"),
+        Fault::LoopHangs => loop {
+            std::thread::park();
+        },
+    }
+}
