@@ -260,15 +260,17 @@ pub(crate) fn bounds(server: &Server, flows: &[Arrival]) -> Result<Bounds, Unbou
     Ok(result)
 }
 
-/// All sub-lanes together, behind a frame of best-effort traffic. A packet leaves the queue as a whole, when it is sent.
+/// All sub-lanes together, behind a frame of best-effort traffic. A packet leaves the queue as a whole, when it is sent: of what the
+/// link has carried by t, all but a part of one packet has left. So nothing is counted twice of a packet that waits alone.
 fn backlog(server: &Server, flows: &[Arrival]) -> Result<u64, Unbounded> {
     let all = Curve::new(server, flows.iter(), true, true);
     let busy = fixed_point(1, |t| server.best_effort_ps.saturating_add(all.work_ps(t)))?;
-    let mut points = vec![server.best_effort_ps.min(busy)];
-    all.points(busy, &mut points)?;
-    let most = points.iter().map(|t| all.work_ps(*t).saturating_sub(t.saturating_sub(server.best_effort_ps))).max();
     let being_sent = flows.iter().map(|flow| flow.transmission_ps).max().unwrap_or(0);
-    Ok(bytes_in(most.unwrap_or(0) + being_sent + 1, server.bandwidth_bps))
+    let first_leaves = server.best_effort_ps.saturating_add(being_sent);
+    let mut points = vec![first_leaves.min(busy)];
+    all.points(busy, &mut points)?;
+    let most = points.iter().map(|t| all.work_ps(*t).saturating_sub(t.saturating_sub(first_leaves))).max();
+    Ok(bytes_in(most.unwrap_or(0), server.bandwidth_bps))
 }
 
 #[cfg(test)]

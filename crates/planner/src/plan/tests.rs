@@ -105,13 +105,27 @@ fn who_was_promised_a_latency_keeps_it() {
 #[test]
 fn queues_of_a_share_are_not_exceeded() {
     let topology = LeafSpine { groups: 1, homing: 2, spines: 0, hosts: 4 };
-    let small = CableSpec { queue_bytes: 6_000, ..CableSpec::default() };
+    let small = CableSpec { queue_bytes: 3_000, ..CableSpec::default() };
     let limits = Limits { queue_share: 0.5, ..Limits::default() };
     let mut planner = Planner::new(topology.build(&small).unwrap(), limits).unwrap();
     planner.request(request("h1", &["h4"])).unwrap();
     let error = planner.request(request("h2", &["h4"])).unwrap_err();
     assert!(matches!(&error, Refusal::Link { what: Overload::Queue { .. }, .. }), "{error}");
     assert!(error.to_string().contains(">h4"), "{error}");
+}
+
+#[test]
+fn queue_that_holds_one_packet_takes_one() {
+    let topology = LeafSpine { groups: 1, homing: 1, spines: 0, hosts: 2 };
+    let one = |queue_bytes| {
+        let cable = CableSpec { queue_bytes, ..CableSpec::default() };
+        let limits = Limits { queue_share: 1.0, ..Limits::default() };
+        let mut planner = Planner::new(topology.build(&cable).unwrap(), limits).unwrap();
+        planner.request(Request { redundancy: 1, size_max_bytes: 8_972, ..request("h1", &["h2"]) }).map(drop)
+    };
+    one(12_000).unwrap();
+    let error = one(9_000).unwrap_err().to_string();
+    assert!(error.contains("9038 bytes of the lane may wait there at once, 9000 are allowed"), "{error}");
 }
 
 #[test]

@@ -80,8 +80,11 @@ fn more_than_a_link_carries_has_no_bound() {
 fn the_queue_holds_all_that_may_come_behind_a_frame() {
     let one = bounds(&server(), &[flow(0, None)]).unwrap().backlog_bytes;
     let two = bounds(&server(), &[flow(0, None), flow(2, None)]).unwrap().backlog_bytes;
-    // Each packet, and one that is being sent still; a byte for rounding.
-    assert_eq!((one, two), (2001, 3001));
+    assert_eq!((one, two), (1000, 2000));
+    // Two at once, two more a packet's time and three after: the first has left by then, and 462 bytes of the second.
+    let mut often = flow(0, None);
+    (often.period_ps, often.jitter_ps) = (2 * LONG, 3 * LONG);
+    assert_eq!(bounds(&server(), &[often]).unwrap().backlog_bytes, 4000 - 462);
 }
 
 #[test]
