@@ -14,6 +14,7 @@
 //! It sleeps in one system call, between two turns. Which others it makes, and why none of them waits, is in
 //! `docs/agent-loop.md`; a test holds it to that list.
 
+mod clocks;
 mod freeze;
 mod input;
 mod lanes;
@@ -33,6 +34,7 @@ use fide_lane::{
     link::{Receiver, Sender},
     now_ns,
     pace::{Mode, Ready, Waiter},
+    raw_ns,
     service::Copies,
 };
 use fide_shm::{
@@ -42,6 +44,7 @@ use fide_shm::{
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
 
 use crate::{
+    clock::Clock,
     command::Exchange,
     snapshot::EngineCounters,
     timeout::{Network, Timeouts},
@@ -104,6 +107,8 @@ pub struct Parts {
     pub own_lateness_max_ns: u64,
     /// Of a witness. Its loop waits for the disk.
     pub votes: Option<Votes>,
+    /// The detector's clock, and what of it the agent before knew.
+    pub clock: Clock,
 }
 
 /// The loop's side of the BPF programs.
@@ -189,7 +194,7 @@ impl Engine {
             payload: Box::new([0; PAYLOAD_MAX]),
             datagram: Box::new([0; PAYLOAD_MAX + 1]),
             counters: EngineCounters::default(),
-            started_ns: now_ns(),
+            started_ns: raw_ns(),
             urgent_turn: false,
             notices_sent: 0,
             ring_full_seen: 0,
@@ -213,9 +218,12 @@ impl Engine {
             self.turn();
             let now = now_ns();
             let deadline = match self.repeat.next_ns() {
-                Some(next_ns) => next_ns,
+                Some(next_ns) => self.parts.clock.mono_of(next_ns),
                 None if self.busy_turn => now,
-                None => self.parts.detector.poll_timeout().min(self.lanes.due_ns()).min(now + IDLE_NS),
+                None => {
+                    let due_ns = self.parts.clock.mono_of(self.parts.detector.poll_timeout());
+                    due_ns.min(self.lanes.due_ns()).min(now + IDLE_NS)
+                }
             };
             self.waiter.wait(deadline, &mut ready)?;
             if deadline > now && ready.tokens().next().is_none() {
@@ -249,6 +257,8 @@ impl Engine {
         self.busy_turn = false;
         self.counters.turns += 1;
         self.parts.exchange.turn();
+        // Before anything that came meanwhile is believed.
+        self.look_at_clocks();
         if self.repeat.next_ns().is_some() {
             self.commands();
             self.repeat_heartbeat();
@@ -256,17 +266,17 @@ impl Engine {
         }
         // An exit goes out before anything else is looked at.
         self.drain_ring();
-        if std::mem::take(&mut self.urgent_turn) && now_ns() < self.parts.detector.next_heartbeat_ns() {
+        if std::mem::take(&mut self.urgent_turn) && raw_ns() < self.parts.detector.next_heartbeat_ns() {
             return;
         }
         self.parts.exchange.wake_control();
         self.read_slots();
         self.drain_receivers();
-        self.parts.detector.tick(now_ns());
+        self.parts.detector.tick(raw_ns());
         // Before a command closes the session of a program that has just ended.
         self.drain_outboxes();
         self.commands();
-        self.watch_beats(now_ns());
+        self.watch_beats(raw_ns());
         if !self.has_stored_its_vote() {
             return;
         }
@@ -274,6 +284,6 @@ impl Engine {
         self.serve_lanes();
         self.tell_events();
         self.retry_undelivered();
-        self.publish(now_ns());
+        self.publish();
     }
 }

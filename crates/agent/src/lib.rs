@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** no protocol: what a packet means and who is dead is `fide-detector`'s alone.
 
+pub mod clock;
 pub mod command;
 pub mod config;
 pub mod control;

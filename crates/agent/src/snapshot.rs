@@ -6,7 +6,7 @@ use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
 use fide_lane::service::{LANES_MAX, Sent, Terms};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
-use crate::timeout::Network;
+use crate::{clock::Doubts, timeout::Network};
 
 /// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
 #[derive(Clone, Debug)]
@@ -15,6 +15,10 @@ pub struct Snapshot {
     pub started_ns: u64,
     pub incarnation: u32,
     pub lease_until_ns: u64,
+    /// What its clocks have shown.
+    pub doubts: Doubts,
+    /// Whether the processor's counter is believed.
+    pub counter: &'static str,
     pub fenced: bool,
     pub view: ViewId,
     pub view_members: HostSet,
@@ -84,6 +88,8 @@ impl Snapshot {
             started_ns: 0,
             incarnation: 0,
             lease_until_ns: 0,
+            doubts: Doubts::default(),
+            counter: "",
             fenced: true,
             view: ViewId::NONE,
             view_members: HostSet::EMPTY,

@@ -33,6 +33,7 @@ use held::{Held, held};
 use host::open_host;
 
 use crate::{
+    clock::Clock,
     command::Exchange,
     config::{self, Config, ConfigError},
     control::{self, Control, End},
@@ -234,6 +235,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         },
         own_lateness_max_ns: lateness_ns,
         votes,
+        clock: Clock::begin(),
     };
     let readable = parts.table.read_only_fd()?;
     host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);

@@ -181,6 +181,10 @@ impl Detector {
         if gap_ns <= self.config.heartbeat_ns.saturating_add(self.config.stall_slack_ns) {
             return;
         }
+        self.stalled(now_ns, gap_ns);
+    }
+
+    pub(crate) fn stalled(&mut self, now_ns: u64, gap_ns: u64) {
         self.counters.stalls += 1;
         self.counters.stalled_ns += gap_ns;
         let mut withheld = 0;

@@ -16,12 +16,13 @@
 //! | [`echo`] | which hosts are alive now, and not a recording |
 //! | [`lease`] | for how long this node may act, and why that is safe |
 //! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
+//! | `doubt` | what follows when this host's clock may have stood still |
 //! | [`roster`] | local processes and those that peers told of |
 //! | [`piggyback`] | application messages on heartbeats: queues, order, the pool that lends their bytes |
 //! | `snapshot` | all of it written down, for a takeover |
 //! | [`detector`] | the verbs; `inbox` reads sections, `outbox` writes heartbeats, `judge` gives verdicts |
 //!
-//! Times are nanoseconds of this host's CLOCK_MONOTONIC, given by the caller.
+//! Times are nanoseconds of one clock of this host, given by the caller: one that nobody slews (docs/clocks.md).
 //!
 //! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after [`Detector::new`].
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@
 pub mod clique;
 pub mod config;
 pub mod detector;
+mod doubt;
 pub mod echo;
 mod inbox;
 mod judge;

@@ -72,7 +72,7 @@ pub struct Beat {
     pub plane: u8,
     pub incarnation: u32,
     pub seq: u64,
-    /// This host's CLOCK_MONOTONIC when it was received.
+    /// When it was received, on this host's clock.
     pub rx_ns: u64,
     /// Heartbeats of this incarnation received so far on this plane.
     pub received: u64,

@@ -18,6 +18,14 @@ pub mod link;
 pub mod pace;
 pub mod service;
 
+/// CLOCK_MONOTONIC_RAW in nanoseconds: what a detector counts on, as nobody slews it (docs/clocks.md).
+#[must_use]
+pub fn raw_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicRaw);
+    // CLOCK_MONOTONIC_RAW is never negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
 /// CLOCK_MONOTONIC in nanoseconds, the only clock of the lane (FiDe §5).
 #[must_use]
 pub fn now_ns() -> u64 {

@@ -6,7 +6,7 @@
 //! would not know of. The new agent begins [`REPEATS_MAX`] numbers further.
 
 use fide_detector::{Detector, SnapshotError};
-use fide_lane::now_ns;
+use fide_lane::{now_ns, raw_ns};
 use fide_wire::{PAYLOAD_MAX, Packet, seal, set_seq};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use super::{
     sessions::Owner,
     watches::{Watch, Watches},
 };
-use crate::command::Memory;
+use crate::{clock::Clock, command::Memory};
 
 /// Heartbeats that are repeated at most; then this host falls silent, as if the agent had died.
 pub(super) const REPEATS_MAX: u64 = 250;
@@ -32,6 +32,7 @@ pub struct Frozen {
     lost: Vec<u64>,
     started_ns: u64,
     lanes: FrozenLanes,
+    clock: Clock,
 }
 
 /// The state of the agent before could not be taken on.
@@ -94,6 +95,7 @@ impl Engine {
             lost: self.sessions.iter().map(|session| session.as_ref().map_or(0, |session| session.lost)).collect(),
             started_ns: self.started_ns,
             lanes: self.lanes.freeze(),
+            clock: self.parts.clock.clone(),
         }
     }
 
@@ -106,7 +108,7 @@ impl Engine {
 
     /// Sends the kept heartbeat again under the next number, when it is due.
     pub(super) fn repeat_heartbeat(&mut self) {
-        let Some(due) = self.repeat.next_ns.filter(|due| *due <= now_ns()) else { return };
+        let Some(due) = self.repeat.next_ns.filter(|due| *due <= raw_ns()) else { return };
         self.repeat.next_ns = Some(due + self.parts.heartbeat_ns);
         if self.repeat.len == 0 || self.repeat.count >= REPEATS_MAX {
             return;
@@ -120,9 +122,8 @@ impl Engine {
             seal(payload, plane, &self.parts.keys.current);
             self.counters.sends_failed += u64::from(sender.send(payload).is_err());
         }
-        let now = now_ns();
-        self.parts.table.set_lease_until(self.lease_until_ns(now));
-        self.parts.table.tick(now);
+        self.publish_lease();
+        self.parts.table.tick(now_ns());
     }
 
     /// Goes on where `frozen` stopped, with the clients' memory. To be called before [`Engine::run`].
@@ -134,6 +135,7 @@ impl Engine {
         self.next_cookie = frozen.next_cookie;
         self.started_ns = frozen.started_ns;
         self.lanes.resume(frozen.lanes);
+        self.parts.clock = frozen.clock;
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
             // There was none before.

@@ -3,7 +3,7 @@
 
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
-use fide_lane::{now_ns, service::Finding};
+use fide_lane::{now_ns, raw_ns, service::Finding};
 use fide_wire::{HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, chunk, verify};
 use zerocopy::FromBytes;
 
@@ -37,12 +37,14 @@ impl Engine {
                     seen.spread.reset();
                 }
                 seen.seq[plane] = slot.seq;
+                let now = raw_ns();
+                let rx_ns = self.parts.clock.stamp(slot.rx_ns, now);
                 let beat = Beat {
                     peer: host,
                     plane: u8::try_from(plane).expect("two planes"),
                     incarnation: slot.incarnation,
                     seq: slot.seq,
-                    rx_ns: slot.rx_ns,
+                    rx_ns,
                     received: slot.received,
                     ack_incarnation: slot.ack_incarnation,
                     ack_seq_low: slot.ack_seq_low,
@@ -51,15 +53,15 @@ impl Engine {
                         .then_some(ViewId { generation: slot.view_generation, number: slot.view_number }),
                 };
                 // Refused: an incarnation that was declared dead since the slot was written.
-                let _ = self.parts.detector.handle_beat(now_ns(), &beat);
+                let _ = self.parts.detector.handle_beat(now, &beat);
                 let before = seen.spread.jitter_max_ns();
-                seen.spread.record(slot.seq, self.parts.heartbeat_ns, slot.rx_ns, self.parts.timeouts.stall_ns());
+                seen.spread.record(slot.seq, self.parts.heartbeat_ns, rx_ns, self.parts.timeouts.stall_ns());
                 if seen.spread.jitter_max_ns() != before {
                     changed = Some(host);
                 }
                 if self.parts.trees {
                     let late_max_ns = seen.late_max_ns(&self.parts.timeouts);
-                    let found = seen.copies.arrived(plane, slot.seq, slot.rx_ns, late_max_ns);
+                    let found = seen.copies.arrived(plane, slot.seq, rx_ns, late_max_ns);
                     // What is missing the detector says by itself; it must not hide what is slow.
                     slow = found.filter(|(_, finding)| *finding == Finding::Slow).map(|found| (host, found)).or(slow);
                 }
@@ -119,7 +121,7 @@ impl Engine {
 
     fn record(&mut self, bytes: &[u8]) {
         let Ok((wake, payload)) = Wake::read_from_prefix(bytes) else { return };
-        let now = now_ns();
+        let now = raw_ns();
         match wake.kind {
             intf::WAKE_EXIT => {
                 let slot = u8::try_from(wake.subject).unwrap_or(u8::MAX);
@@ -139,14 +141,15 @@ impl Engine {
             intf::WAKE_PACKET => {
                 let payload = &payload[..payload.len().min(wake.len as usize)];
                 let plane = u8::try_from(wake.subject).unwrap_or(u8::MAX);
+                let rx_ns = self.parts.clock.stamp(wake.ns, now);
                 if matches!(wake.detail, intf::PACKET_CHUNKS | intf::PACKET_DAMAGED) {
                     self.chunks_received(wake.ns, payload, wake.detail == intf::PACKET_CHUNKS);
                     return;
                 }
                 let result = if wake.detail == intf::PACKET_SECTIONS {
-                    self.parts.detector.handle_sections(now, wake.ns, plane, payload)
+                    self.parts.detector.handle_sections(now, rx_ns, plane, payload)
                 } else {
-                    self.parts.detector.handle_packet(now, wake.ns, plane, payload)
+                    self.parts.detector.handle_packet(now, rx_ns, plane, payload)
                 };
                 self.counters.refused += u64::from(result.is_err());
             }
@@ -190,7 +193,7 @@ impl Engine {
     }
 
     fn datagram_received(&mut self, plane: u8, len: usize) {
-        let now = now_ns();
+        let now = raw_ns();
         let payload = &self.datagram[..len];
         // What the receive program would count so, too.
         if !(HEADER_LEN..=PAYLOAD_MAX).contains(&len) {
@@ -205,7 +208,7 @@ impl Engine {
         if chunks && (whole || self.parts.salvage) {
             let mut copy = [0; PAYLOAD_MAX];
             copy[..len].copy_from_slice(payload);
-            self.chunks_received(now, &copy[..len], whole);
+            self.chunks_received(now_ns(), &copy[..len], whole);
             return;
         }
         if !whole {

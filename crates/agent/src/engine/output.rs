@@ -2,7 +2,7 @@
 //! What leaves: packets on every plane, and the alive table.
 
 use fide_detector::{PeerState, ProcessState, TransmitKind};
-use fide_lane::now_ns;
+use fide_lane::{now_ns, raw_ns};
 use fide_shm::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
 use fide_wire::{MAX_PLANES, seal};
 
@@ -13,10 +13,9 @@ impl Engine {
     /// Sends what is due: notices first, then the heartbeat; each on every plane.
     pub(super) fn transmit(&mut self) {
         for _ in 0..TRANSMITS_PER_TURN {
-            let Some(transmit) = self.parts.detector.poll_transmit(now_ns(), &mut self.payload) else { return };
+            let Some(transmit) = self.parts.detector.poll_transmit(raw_ns(), &mut self.payload) else { return };
             // What this packet says may have shortened the lease: known before it is sent.
-            let now = now_ns();
-            self.parts.table.set_lease_until(self.lease_until_ns(now));
+            self.publish_lease();
             let payload = &mut self.payload[..transmit.len];
             if transmit.kind == TransmitKind::Heartbeat {
                 self.repeat.keep(payload);
@@ -37,18 +36,15 @@ impl Engine {
         self.busy_turn = true;
     }
 
-    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for the
-    /// shortest timeout, whatever the trust: programs must not outlive a loop that does not run.
-    pub(super) fn lease_until_ns(&self, now: u64) -> u64 {
-        self.parts.detector.lease_until_ns().min(now + self.timeout_min_ns)
-    }
-
     /// What clients read without asking.
-    pub(super) fn publish(&mut self, now: u64) {
+    pub(super) fn publish(&mut self) {
+        let now = now_ns();
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
             self.publish_host(host, now);
         }
-        self.parts.table.set_lease_until(self.lease_until_ns(now));
+        // The turn may have been long.
+        self.look_at_clocks();
+        self.publish_lease();
         self.parts.table.tick(now);
     }
 
@@ -59,7 +55,7 @@ impl Engine {
             generation: view.id.generation,
             number: view.id.number,
             members: view.members.0,
-            settled_ns: self.parts.detector.view_settled_ns(),
+            settled_ns: self.parts.clock.mono_after(self.parts.detector.view_settled_ns()),
         });
     }
 
@@ -90,18 +86,20 @@ impl Engine {
         if before.last_seq == peer.last_seq && before.state == state && before.incarnation == peer.incarnation {
             return;
         }
-        let up =
-            |plane: usize| peer.last_rx_ns[plane] != 0 && now.saturating_sub(peer.last_rx_ns[plane]) < peer.timeout_ns;
+        let now_raw = raw_ns();
+        let up = |plane: usize| {
+            peer.last_rx_ns[plane] != 0 && now_raw.saturating_sub(peer.last_rx_ns[plane]) < peer.timeout_ns
+        };
         let planes_up = (0..MAX_PLANES).fold(0, |bits, plane| bits | u8::from(up(plane)) << plane);
         let record = HostRecord {
             state,
             planes_up,
             hears_us: u8::from(self.parts.detector.heard_by().contains(host)),
             incarnation: peer.incarnation,
-            last_rx_ns: newest,
+            last_rx_ns: self.parts.clock.mono_of(newest),
             last_seq: peer.last_seq,
             timeout_ns: peer.timeout_ns,
-            plane_rx_ns: peer.last_rx_ns,
+            plane_rx_ns: peer.last_rx_ns.map(|rx_ns| self.parts.clock.mono_of(rx_ns)),
             changed_ns: if before.state == state { before.changed_ns } else { now },
             name: self.host_name(host),
             ..HostRecord::default()

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use fide_detector::{ProcessState, Target, Wanted};
-use fide_lane::now_ns;
+use fide_lane::{now_ns, raw_ns};
 use fide_shm::event::{EventRecord, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
@@ -67,8 +67,8 @@ impl Engine {
             Command::Join { client, name, beat_timeout_ns } => self.join(client, name, beat_timeout_ns),
             Command::Changed { slot, cookie, change, at_ns } => {
                 match change {
-                    Change::Exited(exit) => self.process_exited(now_ns(), slot, cookie, exit, at_ns),
-                    Change::Left => self.process_changed(now_ns(), slot, cookie, ProcessState::Left, at_ns),
+                    Change::Exited(exit) => self.process_exited(raw_ns(), slot, cookie, exit, at_ns),
+                    Change::Left => self.process_changed(raw_ns(), slot, cookie, ProcessState::Left, at_ns),
                 }
                 Reply::Done
             }
@@ -120,7 +120,7 @@ impl Engine {
             }
             Command::Restart { incarnation } => {
                 // Refused only for an incarnation that is not higher, which the store rules out.
-                let _ = self.parts.detector.restart(now_ns(), incarnation);
+                let _ = self.parts.detector.restart(raw_ns(), incarnation);
                 self.parts.table.set_incarnation(incarnation);
                 self.publish_view();
                 self.publish_me();
@@ -139,7 +139,7 @@ impl Engine {
                 Reply::Done
             }
             Command::Leave => {
-                self.parts.detector.leave(now_ns());
+                self.parts.detector.leave(raw_ns());
                 Reply::Done
             }
             Command::Stop => {
@@ -154,7 +154,7 @@ impl Engine {
     }
 
     fn join(&mut self, client: u8, name: Name, beat_timeout_ns: u64) -> Reply {
-        let now = now_ns();
+        let now = raw_ns();
         let joined = self.parts.detector.join(now, name);
         Reply::Joined(joined.map(|joined| {
             self.next_cookie += 1;
@@ -171,7 +171,7 @@ impl Engine {
         let beat = self.sessions[usize::from(client)].as_ref()?.memory.region.beat();
         let owner = self.owners.get_mut(usize::from(slot))?.as_mut()?;
         *owner =
-            Owner { cookie: owner.cookie, client, beat_timeout_ns, beat, beat_ns: now_ns(), stalled: owner.stalled };
+            Owner { cookie: owner.cookie, client, beat_timeout_ns, beat, beat_ns: raw_ns(), stalled: owner.stalled };
         let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
         Some(JoinedProcess { slot, incarnation: process.incarnation, cookie: owner.cookie, pbsize })
     }
@@ -199,7 +199,7 @@ impl Engine {
         name: Option<Name>,
         wanted: Wanted,
     ) -> Result<Monitored, MonitorRefusal> {
-        let now = now_ns();
+        let now = raw_ns();
         let watcher = self.owners.iter().position(|owner| owner.is_some_and(|owner| owner.client == client));
         let watcher_slot = watcher.map_or(HOST_SLOT, |slot| u8::try_from(slot).expect("64 slots"));
         let target = Target { host, process: name };
@@ -342,7 +342,7 @@ impl Engine {
                 let state = if stalled { ProcessState::Stalled } else { ProcessState::Alive };
                 let slot = u8::try_from(slot).expect("64 slots");
                 // A process that has ended is not stalled any more.
-                let _ = self.parts.detector.process_changed(now, slot, state, now);
+                let _ = self.parts.detector.process_changed(now, slot, state, now_ns());
             }
         }
     }
@@ -416,7 +416,7 @@ impl Engine {
 
     fn fill(&self, snapshot: &mut Snapshot) {
         let detector = &self.parts.detector;
-        let now = now_ns();
+        let now = raw_ns();
         snapshot.now_ns = now;
         snapshot.started_ns = self.started_ns;
         snapshot.incarnation = detector.config().incarnation;
@@ -439,6 +439,8 @@ impl Engine {
             *place = lane;
         }
         snapshot.counters = *detector.counters();
+        snapshot.doubts = self.parts.clock.doubts;
+        snapshot.counter = self.parts.clock.counter();
         snapshot.engine = self.counters;
         snapshot.kernel = self.parts.kernel.as_ref().map(|kernel| kernel.receive.stats());
         snapshot.own_lateness_max_ns = self.parts.own_lateness_max_ns;

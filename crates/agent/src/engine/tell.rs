@@ -24,6 +24,7 @@ impl Engine {
     pub(super) fn tell_events(&mut self) {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.parts.detector.poll_event() else { return };
+            let event = self.parts.clock.told(event);
             let now = now_ns();
             if !matches!(event, Event::Piggyback { .. }) {
                 self.parts.exchange.note(Record { now_ns: now, event });

@@ -4,7 +4,7 @@
 use std::{io, os::fd::OwnedFd};
 
 use fide_detector::{self as detector, Detector, HostSet};
-use fide_lane::{interface, now_ns};
+use fide_lane::{interface, now_ns, raw_ns};
 use fide_shm::{session::AgentSession, table::AliveTable};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
@@ -64,8 +64,8 @@ pub(super) fn fresh(
         });
     }
     let detector = match &recalled {
-        Some((vote, life)) => Detector::resume(settings, vote, *life, now_ns())?,
-        None => Detector::new(settings, now_ns())?,
+        Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
+        None => Detector::new(settings, raw_ns())?,
     };
     if let Some(votes) = votes {
         votes.store(&detector.vote())?;

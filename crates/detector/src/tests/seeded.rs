@@ -13,6 +13,10 @@ struct Plan {
     policy: Policy,
     /// All planes between two hosts may be cut.
     partitions: bool,
+    /// Machines are suspended, with their clocks.
+    suspensions: bool,
+    /// And do not notice.
+    blind: bool,
 }
 
 fn build(seed: u64, plan: &Plan) -> World {
@@ -47,6 +51,7 @@ fn build(seed: u64, plan: &Plan) -> World {
 
 fn scenario(seed: u64, plan: &Plan) {
     let mut world = build(seed, plan);
+    world.blind = plan.blind;
     let mut rng = Rng(seed ^ 0x5eed);
     if seed % 2 == 1 {
         world.record();
@@ -90,6 +95,7 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
             world.run(rng.below(3) * MS);
             world.start(node);
         }
+        4 if plan.suspensions => world.suspend(node, rng.below(200) * MS),
         3 | 4 => world.nodes[node].paused_until_ns = world.now_ns + rng.below(60) * MS,
         5 => world.isolate(node, rng.below(2) as u8, true),
         6 if plan.partitions => {
@@ -194,7 +200,16 @@ fn run(name: &str, plan: &Plan, default: u64) {
     }
 }
 
-const LEASE_MAJORITY: Plan = Plan { hosts: 3, trust: Trust::Lease, policy: Policy::Majority, partitions: true };
+const LEASE_MAJORITY: Plan = Plan {
+    hosts: 3,
+    trust: Trust::Lease,
+    policy: Policy::Majority,
+    partitions: true,
+    suspensions: false,
+    blind: false,
+};
+const SUSPENDED: Plan = Plan { suspensions: true, ..LEASE_MAJORITY };
+const SUSPENDED_ALONE: Plan = Plan { policy: Policy::Network, partitions: false, ..SUSPENDED };
 
 #[test]
 fn three_lease_majority() {
@@ -249,4 +264,24 @@ fn recordings_taken_for_life_are_found() {
     let found = (0..100).any(|seed| std::panic::catch_unwind(|| scenario(seed, &LEASE_MAJORITY)).is_err());
     crate::planted::arm(None);
     assert!(found, "recorded heartbeats counted as signs of life, and nothing was violated");
+}
+
+#[test]
+fn suspended_lease_majority() {
+    run("suspended_lease_majority", &SUSPENDED, 100);
+}
+
+#[test]
+fn suspended_lease_network() {
+    run("suspended_lease_network", &SUSPENDED_ALONE, 100);
+}
+
+/// What the two above look for is there to be found: hosts that do not notice that their clock stood still.
+#[test]
+fn suspension_that_nobody_notices_is_found() {
+    for plan in [SUSPENDED, SUSPENDED_ALONE] {
+        let blind = Plan { blind: true, ..plan };
+        let found = (0..200).find(|seed| std::panic::catch_unwind(|| scenario(*seed, &blind)).is_err());
+        assert!(found.is_some(), "{:?}", blind.policy);
+    }
 }

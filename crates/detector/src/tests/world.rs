@@ -49,6 +49,9 @@ pub(super) struct Node {
     pub drift_ppm: i64,
     pub offset_ns: u64,
     pub paused_until_ns: u64,
+    /// While its machine is suspended: since when. Its clock stands still.
+    asleep_since_ns: Option<u64>,
+    slept_ns: u64,
     pub restart_at_ns: Option<u64>,
     /// A witness': its vote, as it was said last, and its lives.
     vote: Option<(Vote, u32)>,
@@ -76,6 +79,8 @@ pub(super) struct World {
     pub cuts: BTreeSet<(usize, usize, u8)>,
     /// No such judgement may be passed: lease trust, and no cut of all planes under policy network.
     pub strict: bool,
+    /// Nobody notices that its clock stood still.
+    pub blind: bool,
     pub trace: Vec<String>,
     pub auto_restart: bool,
     /// Receive as through the kernel's program: beats and sections apart.
@@ -150,6 +155,8 @@ impl World {
                 drift_ppm: 0,
                 offset_ns: 0,
                 paused_until_ns: 0,
+                asleep_since_ns: None,
+                slept_ns: 0,
                 restart_at_ns: None,
                 vote: None,
                 inbox: VecDeque::new(),
@@ -171,6 +178,7 @@ impl World {
             lazy: 0,
             cuts: BTreeSet::new(),
             strict: true,
+            blind: false,
             trace: Vec::new(),
             auto_restart: true,
             kernel: false,
@@ -208,8 +216,30 @@ impl World {
 
     pub(super) fn local_ns(&self, node: usize) -> u64 {
         let n = &self.nodes[node];
-        let drift = i128::from(self.now_ns) * i128::from(n.drift_ppm) / 1_000_000;
-        (i128::from(self.now_ns) + drift) as u64 + n.offset_ns
+        let awake_ns = n.asleep_since_ns.unwrap_or(self.now_ns) - n.slept_ns;
+        let drift = i128::from(awake_ns) * i128::from(n.drift_ppm) / 1_000_000;
+        (i128::from(awake_ns) + drift) as u64 + n.offset_ns
+    }
+
+    /// The node's machine is suspended for so long: nothing runs, its clock stands still, what is sent to it waits.
+    pub(super) fn suspend(&mut self, node: usize, span_ns: u64) {
+        let n = &mut self.nodes[node];
+        if n.asleep_since_ns.is_none() {
+            n.asleep_since_ns = Some(self.now_ns);
+            n.paused_until_ns = self.now_ns + span_ns;
+        }
+    }
+
+    fn resume(&mut self, node: usize) {
+        let Some(since_ns) = self.nodes[node].asleep_since_ns.take() else { return };
+        let gap_ns = self.now_ns - since_ns;
+        self.nodes[node].slept_ns += gap_ns;
+        let now = self.local_ns(node);
+        if let Some(d) = &mut self.nodes[node].detector
+            && !self.blind
+        {
+            d.doubt(now, gap_ns);
+        }
     }
 
     /// Starts the node, or starts it again as a new incarnation after a crash.
@@ -225,6 +255,9 @@ impl World {
         n.paused_until_ns = 0;
         n.restart_at_ns = None;
         n.started_ns = self.now_ns;
+        if let Some(since_ns) = n.asleep_since_ns.take() {
+            n.slept_ns += self.now_ns - since_ns;
+        }
     }
 
     /// Starts a witness again, as the incarnation that it was.
@@ -258,6 +291,7 @@ impl World {
                 let node = (first + i) % self.nodes.len();
                 let lazy = self.lazy > 0 && self.rng.chance(self.lazy);
                 if self.nodes[node].paused_until_ns <= self.now_ns && !lazy {
+                    self.resume(node);
                     self.turn(node);
                 }
             }
@@ -269,7 +303,8 @@ impl World {
         let now = self.now_ns;
         let mut at = 0;
         while at < self.flights.len() {
-            if self.flights[at].at_ns <= now {
+            let asleep = self.nodes[self.flights[at].to].asleep_since_ns.is_some();
+            if self.flights[at].at_ns <= now && !asleep {
                 let flight = self.flights.remove(at);
                 let rx = self.local_ns(flight.to);
                 let node = &mut self.nodes[flight.to];
@@ -408,6 +443,7 @@ impl World {
         let now = self.local_ns(subject);
         if let Some(d) = &self.nodes[subject].detector
             && self.strict
+            && self.nodes[subject].asleep_since_ns.is_none()
         {
             let acts = d.config().incarnation == verdict.incarnation && !d.is_fenced(now);
             assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
@@ -416,11 +452,13 @@ impl World {
 
     /// Those who act are members of the newest view held by any who acts.
     fn check(&self) {
+        self.check_alone();
         if !self.strict || self.nodes[0].config.policy != Policy::Majority {
             return;
         }
         let active: Vec<&Detector> = (0..self.nodes.len())
             .filter_map(|n| Some((n, self.nodes[n].detector.as_ref()?)))
+            .filter(|(n, _)| self.nodes[*n].asleep_since_ns.is_none())
             .filter(|(n, d)| !d.is_fenced(self.local_ns(*n)) && d.voters.contains(d.config().me))
             .map(|(_, d)| d)
             .collect();
@@ -430,6 +468,19 @@ impl World {
             let (me, incarnation) = (d.config().me, d.config().incarnation);
             let inside = newest.agreement.members.contains(me, incarnation);
             assert!(inside, "h{me} acts in {:?} outside of {:?}", d.view(), newest.view());
+        }
+    }
+
+    /// Nobody acts beside one that holds it dead and acts itself.
+    fn check_alone(&self) {
+        let awake = |n: &usize| self.nodes[*n].asleep_since_ns.is_none();
+        let acts = |n: &usize| self.nodes[*n].detector.as_ref().is_some_and(|d| !d.is_fenced(self.local_ns(*n)));
+        let active: Vec<usize> = (0..self.nodes.len()).filter(|_| self.strict).filter(awake).filter(acts).collect();
+        for (a, b) in active.iter().flat_map(|a| active.iter().map(move |b| (*a, *b))) {
+            let (Some(one), Some(other)) = (&self.nodes[a].detector, &self.nodes[b].detector) else { continue };
+            let Some(peer) = one.peer(b as u16 + 1) else { continue };
+            let dead = peer.state == PeerState::Dead && peer.incarnation == other.config().incarnation;
+            assert!(!dead, "h{} acts, and h{}, which it holds dead, acts too", a + 1, b + 1);
         }
     }
 

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// A machine whose clocks are planted: what each of them counts is said by the test.
+#[derive(Clone, Copy)]
+struct Machine {
+    raw_ns: u64,
+    mono_ns: u64,
+    asleep_ns: u64,
+    /// At 3 GHz.
+    tsc: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { raw_ns: 50_000 * MS, mono_ns: 50_001 * MS, asleep_ns: 9 * MS, tsc: 777_000 }
+    }
+
+    /// Everything counts on, the slewed clocks by `ppm` faster.
+    fn runs(&mut self, ns: u64, ppm: i64) {
+        self.raw_ns += ns;
+        self.mono_ns = (self.mono_ns + ns).checked_add_signed(ns as i64 / 1_000_000 * ppm).unwrap();
+        self.tsc += 3 * ns;
+    }
+
+    fn look(&self) -> Look {
+        Look {
+            mono_ns: self.mono_ns,
+            boot_ns: self.mono_ns + self.asleep_ns + 30,
+            mono_after_ns: self.mono_ns + 60,
+            tsc: self.tsc,
+            raw_ns: self.raw_ns,
+            tsc_after: self.tsc + 90,
+        }
+    }
+
+    /// A clock that trusts the counter.
+    fn clock(&mut self) -> Clock {
+        let mut clock = Clock::new(&self.look(), true);
+        for _ in 0..500 {
+            self.runs(MS, 0);
+            assert_eq!(clock.looked(&self.look(), true), None);
+        }
+        assert_eq!(clock.counter(), "trusted");
+        clock
+    }
+}
+
+#[test]
+fn steady_machine_raises_no_doubt_however_it_is_slewed() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    for ppm in [0, 500, -500, 83_333, -83_333] {
+        for step in 0..1000 {
+            machine.runs(step % 7 * MS, ppm);
+            assert_eq!(clock.looked(&machine.look(), true), None, "{ppm} {step}");
+        }
+    }
+    assert_eq!(clock.doubts, Doubts::default());
+}
+
+#[test]
+fn suspension_is_a_doubt_once() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    machine.runs(MS, 0);
+    machine.asleep_ns += 3_000 * MS;
+    let before = clock.lease(machine.raw_ns + 60 * MS);
+    let Some(Doubt::Suspended { ns }) = clock.looked(&machine.look(), true) else { panic!("not seen") };
+    assert!(ns.abs_diff(3_000 * MS) < 1000, "{ns}");
+    assert_eq!(clock.looked(&machine.look(), true), None);
+    assert_eq!(clock.doubts.suspended, 1);
+    // The lease of before is over for its readers, and stays so; one that is given now is not.
+    let clocks = |tsc| fide_shm::clock::Clocks {
+        mono_ns: machine.mono_ns,
+        boot_ns: machine.mono_ns + machine.asleep_ns,
+        raw_ns: machine.raw_ns,
+        tsc,
+    };
+    assert_eq!(before.left_ns(&clocks(machine.tsc)), 0);
+    assert_ne!(clock.lease(machine.raw_ns + 60 * MS).left_ns(&clocks(machine.tsc)), 0);
+}
+
+#[test]
+fn stopped_guest_is_found_by_its_counter() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    machine.runs(MS, 0);
+    machine.tsc += 3 * 500 * MS;
+    let Some(Doubt::Stopped { ns }) = clock.looked(&machine.look(), true) else { panic!("not seen") };
+    assert!(ns.abs_diff(500 * MS) < MS, "{ns}");
+    assert_eq!(clock.counter(), "calibrating", "perhaps on another processor");
+    assert_eq!(clock.lease(machine.raw_ns + MS).tsc_until, 0);
+    for _ in 0..500 {
+        machine.runs(MS, 0);
+        assert_eq!(clock.looked(&machine.look(), true), None);
+    }
+    assert_eq!(clock.counter(), "trusted");
+}
+
+#[test]
+fn stop_between_two_readings_of_a_look_is_found_by_the_next() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    machine.runs(MS, 0);
+    let torn = Look { tsc_after: machine.tsc + 3 * 500 * MS, ..machine.look() };
+    assert_eq!(clock.looked(&torn, false), None);
+    machine.tsc += 3 * 500 * MS;
+    machine.runs(MS, 0);
+    assert!(matches!(clock.looked(&machine.look(), true), Some(Doubt::Stopped { .. })));
+    // A loop that only lost its core there finds nothing.
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    let mut torn = machine.look();
+    machine.runs(40 * MS, 0);
+    torn.tsc_after = machine.tsc;
+    assert_eq!(clock.looked(&torn, false), None);
+    machine.runs(MS, 0);
+    assert_eq!(clock.looked(&machine.look(), true), None);
+}
+
+#[test]
+fn counter_that_goes_back_or_at_another_rate_is_a_doubt() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    machine.runs(MS, 0);
+    machine.tsc = 5;
+    assert_eq!(clock.looked(&machine.look(), true), Some(Doubt::Moved));
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    machine.raw_ns += 10 * MS;
+    machine.tsc += 2 * 10 * MS;
+    assert_eq!(clock.looked(&machine.look(), true), Some(Doubt::Moved), "a slower processor");
+    assert_eq!(clock.doubts.moved, 1);
+}
+
+#[test]
+fn counter_that_never_agrees_is_given_up() {
+    let mut machine = Machine::new();
+    let mut clock = Clock::new(&machine.look(), true);
+    for step in 0..10_000u64 {
+        machine.runs(MS, 0);
+        machine.tsc += step * step % 900_001;
+        assert_eq!(clock.looked(&machine.look(), true), None, "{step}");
+    }
+    assert_eq!(clock.counter(), "absent");
+    assert_eq!(clock.lease(machine.raw_ns + MS).tsc_until, 0);
+}
+
+#[test]
+fn lease_with_a_witness_ends_for_readers_when_it_ends() {
+    let mut machine = Machine::new();
+    let clock = machine.clock();
+    let lease = clock.lease(machine.raw_ns + 60 * MS);
+    let left = |machine: &Machine| {
+        lease.left_ns(&fide_shm::clock::Clocks {
+            mono_ns: machine.mono_ns,
+            boot_ns: machine.mono_ns + machine.asleep_ns,
+            raw_ns: machine.raw_ns,
+            tsc: machine.tsc,
+        })
+    };
+    machine.runs(59 * MS, 0);
+    assert_eq!(left(&machine), MS);
+    machine.tsc += 3 * 2 * MS;
+    assert_eq!(left(&machine), 0, "the guest was stopped for 2 ms");
+    assert_eq!(clock.lease(0).until_raw_ns, 0);
+    let forever = clock.lease(FOREVER_NS);
+    assert_eq!((forever.until_raw_ns, forever.tsc_until), (FOREVER_NS, u64::MAX));
+}
+
+#[test]
+fn stamps_are_never_taken_for_older_than_they_are() {
+    for ppm in [0, 500, -500, 83_333, 100_000, -100_000] {
+        for age_ms in [0, 1, 20, 400] {
+            let mut machine = Machine::new();
+            let (stamped_mono_ns, stamped_raw_ns) = (machine.mono_ns, machine.raw_ns);
+            machine.runs(age_ms * MS, ppm);
+            let clock = Clock::new(&machine.look(), false);
+            let raw_ns = clock.stamp(stamped_mono_ns, machine.raw_ns);
+            assert!(raw_ns >= stamped_raw_ns.min(machine.raw_ns - 100), "{ppm} {age_ms}: {raw_ns} {stamped_raw_ns}");
+            assert!(raw_ns - stamped_raw_ns.min(raw_ns) <= age_ms * MS / 4, "{ppm} {age_ms}");
+            // Made after the look.
+            machine.runs(age_ms * MS, ppm);
+            let raw_ns = clock.stamp(machine.mono_ns, u64::MAX);
+            assert!(raw_ns + 100 >= machine.raw_ns, "{ppm} {age_ms}");
+            assert_eq!(clock.stamp(machine.mono_ns, 7), 7, "nothing arrives later than now");
+        }
+    }
+}
+
+#[test]
+fn times_go_there_and_back() {
+    let machine = Machine::new();
+    let clock = Clock::new(&machine.look(), false);
+    assert_eq!((clock.mono_of(0), clock.mono_of(FOREVER_NS)), (0, FOREVER_NS));
+    for raw_ns in [machine.raw_ns - 5 * MS, machine.raw_ns, machine.raw_ns + 5 * MS] {
+        assert_eq!(clock.mono_of(raw_ns), raw_ns + machine.mono_ns - machine.raw_ns + 60);
+    }
+    assert_eq!(clock.mono_of(1), machine.mono_ns + 60 + 1 - machine.raw_ns);
+    assert!(clock.mono_after(machine.raw_ns + 80 * MS) >= clock.mono_of(machine.raw_ns + 80 * MS) + 10 * MS);
+    assert_eq!(clock.mono_after(machine.raw_ns - MS), clock.mono_of(machine.raw_ns - MS));
+}
+
+#[test]
+fn counter_is_a_witness_only_beside_another_clock() {
+    assert!(!Stand::of("tsc", "tsc kvm-clock").counts);
+    assert!(!Stand::of("kvm-clock", "kvm-clock acpi_pm").counts, "unsteady");
+    assert_eq!(Stand::of("kvm-clock", "kvm-clock tsc acpi_pm").counts, cfg!(target_arch = "x86_64"));
+    assert!(!Stand::of("", "").counts);
+}
+
+#[test]
+fn wide_looks_are_tried_again() {
+    let machine = Machine::new();
+    let wide = Look { mono_after_ns: machine.mono_ns + MS, ..machine.look() };
+    let mut looks = [wide, machine.look()].into_iter();
+    assert_eq!(narrow(|| looks.next().unwrap()), (machine.look(), true));
+    let mut asked = 0;
+    let look = || {
+        asked += 1;
+        wide
+    };
+    assert_eq!(narrow(look), (wide, false));
+    assert_eq!(asked, LOOKS_MAX);
+}

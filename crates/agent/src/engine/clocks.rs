@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the loop does when its clock may have stood still, and how a lease gets into shared memory.
+
+use fide_lane::raw_ns;
+
+use super::Engine;
+
+impl Engine {
+    /// Asks whether the machine stood still. If it did, the lease of before is over for everybody, before anything else.
+    pub(super) fn look_at_clocks(&mut self) {
+        let Some(doubt) = self.parts.clock.look() else { return };
+        self.parts.table.set_lease(&self.parts.clock.lease(0), 0);
+        self.parts.detector.doubt(raw_ns(), doubt.gap_ns());
+    }
+
+    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for the
+    /// shortest timeout, whatever the trust: programs must not outlive a loop that does not run.
+    pub(super) fn lease_until_ns(&self, now_raw_ns: u64) -> u64 {
+        self.parts.detector.lease_until_ns().min(now_raw_ns + self.timeout_min_ns)
+    }
+
+    /// As clients read it.
+    pub(super) fn publish_lease(&self) {
+        let until_raw_ns = self.lease_until_ns(raw_ns());
+        let clock = &self.parts.clock;
+        self.parts.table.set_lease(&clock.lease(until_raw_ns), clock.mono_of(until_raw_ns));
+    }
+}
