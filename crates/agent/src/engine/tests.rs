@@ -51,7 +51,7 @@ fn engine() -> (Engine, Arc<Exchange>) {
             own_lateness_ns: 0,
             fixed: true,
         },
-        detector: Detector::new(config, now_ns()).expect("a detector"),
+        detector: Detector::new(config, raw_ns()).expect("a detector"),
         senders: Vec::new(),
         trees: false,
         salvage: false,
@@ -64,6 +64,7 @@ fn engine() -> (Engine, Arc<Exchange>) {
         mode: Mode::Sleep,
         own_lateness_max_ns: 0,
         votes: None,
+        clock: Clock::begin(),
     };
     (Engine::new(parts).expect("an engine"), exchange)
 }
