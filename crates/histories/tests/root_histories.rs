@@ -78,3 +78,14 @@ fn root_killed_leaders_lose_nothing() {
 fn root_nothing_is_lost_while_no_majority_hears_itself() {
     holds(&[named("majority-cut", Protocol::Hsuc)]);
 }
+
+/// An agent that starts again has a lease before its host's member knows that it was excluded.
+#[test]
+fn root_restarted_agent_revives_no_old_leader() {
+    holds(&[named("agent-restart", Protocol::Hsuc), named("agent-restart-3", Protocol::Huc)]);
+}
+
+#[test]
+fn root_pause_of_all_hosts_loses_nothing() {
+    holds(&[named("all-paused", Protocol::Huc)]);
+}

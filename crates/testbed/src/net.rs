@@ -250,6 +250,10 @@ impl Testbed {
     /// # Errors
     /// [`Error::Tool`] with what iproute2 said.
     pub fn deafen(&self, by: usize, of: usize) -> Result<()> {
+        for switch in &self.switches {
+            // Most often it is there already, and must not be replaced: its filters would go with it.
+            let _ = batch("tc", &["-n", &switch.namespace, "qdisc", "add", "dev", self.host(by).name(), "clsact"], "");
+        }
         self.filter(by, of, |port| drop_from_host(port, of))
     }
 
