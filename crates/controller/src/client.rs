@@ -92,6 +92,8 @@ pub struct Caller {
     at: usize,
     tls: Arc<ClientTls>,
     connection: Option<SendRequest<Full<Bytes>>>,
+    /// The set of files under which it was made.
+    generation: u64,
 }
 
 impl Caller {
@@ -108,7 +110,7 @@ impl Caller {
             .enable_all()
             .build()
             .map_err(|error| CallError::Runtime(error.to_string()))?;
-        Ok(Caller { runtime, addresses, at: 0, tls, connection: None })
+        Ok(Caller { runtime, addresses, at: 0, tls, connection: None, generation: 0 })
     }
 
     /// Who is asked.
@@ -152,6 +154,11 @@ impl Caller {
         wait: Duration,
     ) -> Result<Answered, CallError> {
         let unreachable = |why: String| CallError::Unreachable { address, why };
+        // The files have changed: whom they do not believe any more is not asked once more.
+        let generation = self.tls.generation();
+        if generation != std::mem::replace(&mut self.generation, generation) {
+            self.connection = None;
+        }
         let (runtime, connection, tls) = (&self.runtime, &mut self.connection, &self.tls);
         runtime.block_on(async {
             if connection.as_ref().is_none_or(SendRequest::is_closed) {

@@ -38,6 +38,8 @@ use state::{Record, State};
 
 /// Lanes held at once; each has [`GROUPS_PER_LANE`] groups.
 pub const LANES_MAX: u64 = 1 << 17;
+/// Lanes that programs of one host hold at once, those that end included. Agents ask for 16 at most.
+pub const LANES_PER_HOST: usize = 64;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
 /// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
@@ -149,6 +151,12 @@ struct Out {
     orders: BTreeMap<String, SwitchOrder>,
 }
 
+impl Out {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.upcalls.is_empty() && self.orders.is_empty()
+    }
+}
+
 /// The controller's state machine.
 #[derive(Debug)]
 pub struct Core {
@@ -216,7 +224,7 @@ impl Core {
     fn decide(out: Out, answer: Option<Answer>) -> Decision<Effect> {
         let effects = out.orders.into_values().map(Effect::Switch).collect();
         let record = (!out.records.is_empty()).then(|| state::encode(&out.records));
-        Decision { answer, record, upcalls: out.upcalls, effects, forget: Vec::new() }
+        Decision { answer, record, upcalls: out.upcalls, effects, ..Decision::default() }
     }
 
     /// The order to a switch that this decision makes.
@@ -330,10 +338,11 @@ impl Handler for Core {
         };
         match answer {
             Ok(body) => Self::decide(out, Some(Answer::ok(body))),
-            // What was begun is not kept: a refusal changes nothing.
+            // A refusal changes nothing. One that has begun to is a fault, and is taken back.
+            Err(answer) if out.is_empty() => Decision::answer(answer),
             Err(answer) => {
-                debug_assert!(out.records.is_empty() && out.orders.is_empty(), "a refusal has changed something");
-                Decision::answer(answer)
+                tracing::error!("a refusal had begun to change something, which is taken back: {}", answer.body);
+                Decision { take_back: true, ..Decision::answer(answer) }
             }
         }
     }

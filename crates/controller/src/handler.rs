@@ -105,11 +105,21 @@ pub struct Decision<E> {
     pub effects: Vec<E>,
     /// Peers that are gone for good: their queue and their order are forgotten.
     pub forget: Vec<Identity>,
+    /// The handler is no longer in the state that it should be in: it goes back to what is stored. Nothing of this decision
+    /// counts but the answer.
+    pub take_back: bool,
 }
 
 impl<E> Default for Decision<E> {
     fn default() -> Self {
-        Decision { answer: None, record: None, upcalls: Vec::new(), effects: Vec::new(), forget: Vec::new() }
+        Decision {
+            answer: None,
+            record: None,
+            upcalls: Vec::new(),
+            effects: Vec::new(),
+            forget: Vec::new(),
+            take_back: false,
+        }
     }
 }
 

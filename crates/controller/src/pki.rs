@@ -6,7 +6,7 @@
 //!   ca.pem                  authorities believed in: the present one first, then those being replaced
 //!   ca.key                  0600, the present authority's key
 //!   revoked                 serial numbers, one a line
-//!   issued/host.alpha/      what host alpha needs, to be copied there: cert.pem, key.pem (0600), ca.pem
+//!   issued/host.alpha/      what host alpha needs, to be copied there: cert.pem, key.pem (0600), ca.pem, revoked
 //!   issued/controller.c1/   the same for a controller
 //! ```
 //!

@@ -70,7 +70,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     // Before anybody can see that it runs, and end it.
     let signals = runtime.block_on(async { Signals::new() })?;
     let limits = limits(config.switches.len() as u64);
-    let files = Files { revoked: config.revoked.clone(), ..Files::of_member(&config.credentials) };
+    let files = Files::of_member(&config.credentials).with_list(config.revoked.clone());
     let tls = Arc::new(ServerTls::load(files)?);
     let identity = identity(&config, &tls)?;
     let core = Core::new(config.topology.clone(), config.limits.clone(), config.options.clone())?;
@@ -133,7 +133,7 @@ fn limits(switches: u64) -> Limits {
         "{have} file descriptors are allowed: {connections} connections instead of {}; allow {wanted} (LimitNOFILE=, ulimit -n)",
         limits.connections
     );
-    Limits { connections, ..limits }
+    Limits { connections, handshakes: limits.handshakes.min(connections.div_ceil(2)), ..limits }
 }
 
 fn identity(config: &Config, tls: &ServerTls) -> Result<Identity, RunError> {

@@ -14,6 +14,7 @@
 
 mod connection;
 mod error;
+mod handshakes;
 mod limits;
 mod routes;
 
@@ -31,14 +32,21 @@ pub use limits::Limits;
 use crate::shell::Desk;
 use crate::tls::ServerTls;
 use connection::Context;
+use handshakes::Handshakes;
 use limits::Peers;
 
 /// Header of an answer that may be old.
 pub const STALE: &str = "fide-stale";
 /// Open connections, those in the handshake included. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 1024;
+/// Handshakes at a time, all and from one address (IPv6: from one /64). One more is closed at once, so that who is not known
+/// yet leaves room to those who are.
+pub const HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 2;
+pub const HANDSHAKES_PER_ADDRESS: usize = 32;
 /// Open connections of one peer. On one more it is answered `too_many_connections`, and closed.
 pub const CONNECTIONS_PER_PEER: usize = 16;
+/// Connections beyond these of one peer that wait for a request, to be answered so. One more is closed at once.
+pub const REFUSALS_PER_PEER: usize = 4;
 /// Bytes of a request's body. A longer one is `body_too_large`.
 pub const BODY_MAX: usize = 64 * 1024;
 /// Bytes of a request's head. A longer one is answered 431 by hyper, without a body.
@@ -73,7 +81,8 @@ impl Server {
     pub fn new(tls: Arc<ServerTls>, desk: Desk, limits: Limits) -> Server {
         let (ending, _) = watch::channel(false);
         let peers = Peers::new(limits);
-        Server { context: Arc::new(Context { tls, desk, limits, peers, ending }) }
+        let handshakes = Handshakes::new(limits);
+        Server { context: Arc::new(Context { tls, desk, limits, peers, handshakes, ending }) }
     }
 
     /// Serves `listener` until `end`, then lets what is under way finish for [`GRACE`]. Long polls are answered at once.
@@ -90,18 +99,24 @@ impl Server {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, address)) => match places.clone().try_acquire_owned() {
-                    Ok(place) => {
-                        let serving = connection::serve(self.context.clone(), router.clone(), stream, address);
-                        connections.spawn(async move {
-                            serving.await;
-                            drop(place);
-                        });
+                Ok((stream, address)) => {
+                    let place = places.clone().try_acquire_owned();
+                    match (place, self.context.handshakes.begin(address.ip())) {
+                        (Ok(place), Ok(handshake)) => {
+                            let serving =
+                                connection::serve(self.context.clone(), router.clone(), stream, address, handshake);
+                            connections.spawn(async move {
+                                serving.await;
+                                drop(place);
+                            });
+                        }
+                        (Err(_), _) => {
+                            let open = self.context.limits.connections;
+                            tracing::warn!(%address, "{open} connections are open, one more is closed");
+                        }
+                        (_, Err(why)) => tracing::warn!(%address, "{why}"),
                     }
-                    Err(_) => {
-                        tracing::warn!(%address, "{} connections are open, one more is closed", self.context.limits.connections)
-                    }
-                },
+                }
                 Err(why) => {
                     tracing::warn!("accepting a connection: {why}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -4,7 +4,9 @@
 //! * [`ServerTls`] for a controller: a client must have a certificate of an authority in the bundle, naming one identity,
 //!   and not on the revocation list. [`ServerTls::admit`] judges a peer again when any of that has changed, as connections
 //!   live longer than files.
-//! * [`ClientTls`] for an agent: the server must be a controller, at the address it was called by.
+//! * [`ClientTls`] for an agent or an operator: the server must be a controller, at the address it was called by, and not on
+//!   the revocation list. Who keeps a connection compares [`ClientTls::generation`] before each request, and connects anew
+//!   under the files of today.
 //!
 //! Both read their files again when told ([`ServerTls::reload`], for SIGHUP) and when they change ([`ServerTls::watch`]).
 //! A set that is half-written, that does not fit together or that would lock out its owner is not taken: the old one
@@ -61,8 +63,26 @@ pub struct Files {
     pub key: PathBuf,
     /// One bundle of all authorities believed in.
     pub authorities: PathBuf,
-    /// No list, nothing revoked; a list that is named must exist.
-    pub revoked: Option<PathBuf>,
+    /// Whose certificates are not believed any more.
+    pub revoked: Revoked,
+}
+
+/// Where the revocation list is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Revoked {
+    /// It must be there.
+    List(PathBuf),
+    /// The list in a member's directory. Those made by an older version have none: nothing is revoked then. Once there was
+    /// one it must stay.
+    IfThere(PathBuf),
+}
+
+impl Revoked {
+    fn path(&self) -> &PathBuf {
+        match self {
+            Revoked::List(path) | Revoked::IfThere(path) => path,
+        }
+    }
 }
 
 impl Files {
@@ -72,12 +92,29 @@ impl Files {
             certificate: dir.join(pki::CERTIFICATE_FILE),
             key: dir.join(pki::KEY_FILE),
             authorities: dir.join(pki::CA_FILE),
-            revoked: None,
+            revoked: Revoked::IfThere(dir.join(pki::REVOKED_FILE)),
         }
     }
 
+    /// The same with another list, if one is named.
+    #[must_use]
+    pub fn with_list(mut self, list: Option<PathBuf>) -> Files {
+        if let Some(list) = list {
+            self.revoked = Revoked::List(list);
+        }
+        self
+    }
+
     fn list(&self) -> Vec<PathBuf> {
-        [&self.certificate, &self.key, &self.authorities].into_iter().chain(&self.revoked).cloned().collect()
+        [&self.certificate, &self.key, &self.authorities, self.revoked.path()].into_iter().cloned().collect()
+    }
+
+    /// The file that may not be there.
+    fn optional(&self) -> Option<PathBuf> {
+        match &self.revoked {
+            Revoked::List(_) => None,
+            Revoked::IfThere(path) => Some(path.clone()),
+        }
     }
 }
 
@@ -111,13 +148,9 @@ impl Set {
         for authority in authorities {
             roots.add(authority).map_err(|e| refused(&files.authorities, format!("holds no authority ({e})")))?;
         }
-        let revoked = match (&files.revoked, contents.get(3)) {
-            (Some(path), Some(bytes)) => {
-                let text = std::str::from_utf8(bytes).map_err(|_| refused(path, "is no text".into()))?;
-                pki::revoked::parse(text).map_err(|e| refused(path, e.to_string()))?
-            }
-            _ => Default::default(),
-        };
+        let list = files.revoked.path();
+        let text = std::str::from_utf8(&contents[3]).map_err(|_| refused(list, "is no text".into()))?;
+        let revoked = pki::revoked::parse(text).map_err(|e| refused(list, e.to_string()))?;
         let own = Certificate::parse(&chain[0]).map_err(|why| refused(&files.certificate, why))?;
         Identity::of_certificate(&chain[0]).map_err(|e| refused(&files.certificate, e.to_string()))?;
         Ok(Set { chain, key, roots: Arc::new(roots), revoked, own })
@@ -220,15 +253,20 @@ macro_rules! reloading {
         impl $name {
             /// Reads the files. Errors name the file and what is wrong with it.
             pub fn load(files: Files) -> Result<$name, Error> {
-                let list = files.list();
+                let (list, optional) = (files.list(), files.optional());
                 let key = files.key.clone();
                 let build = move |contents: &[Vec<u8>]| $build(&files, contents);
-                Ok($name { inner: Reloading::load(list, key, Box::new(build))? })
+                Ok($name { inner: Reloading::load(list, key, optional, Box::new(build))? })
             }
 
             /// What new connections are to be made with.
             pub fn current(&self) -> Arc<$set> {
                 self.inner.current()
+            }
+
+            /// Grows with each set that is put in force.
+            pub fn generation(&self) -> u64 {
+                self.inner.generation()
             }
 
             /// Reads the files again, now. On an error what was in force stays in force.

@@ -103,9 +103,14 @@ impl Poll {
                     thread::sleep(PAUSE);
                 }
             }
-            if self.tls.look() {
-                tracing::info!("certificates were read again");
-            }
+            self.look();
+        }
+    }
+
+    /// Certificates that were renewed or revoked count for the next request.
+    fn look(&self) {
+        if self.tls.look() {
+            tracing::info!("certificates were read again");
         }
     }
 
@@ -124,6 +129,7 @@ impl Poll {
         loop {
             let path = format!("/v1/upcalls?after={}&wait_ms={}", self.after, POLL.as_millis());
             let news = self.get(&path, POLL)?;
+            self.look();
             for event in news["events"].as_array().into_iter().flatten() {
                 let (Some(number), body) = (event["number"].as_u64(), &event["event"]) else {
                     return Err(Ended::Trouble(format!("news without a number: {event}")));

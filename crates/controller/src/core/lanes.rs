@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::state::{Lane, Phase, Purpose, Record, Standing, TreeState};
-use super::{Core, LANES_MAX, Later, Out, request_id};
+use super::{Core, LANES_MAX, LANES_PER_HOST, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 use crate::identity::{Identity, Role};
 
@@ -107,6 +107,11 @@ impl Core {
 
     pub(super) fn request_lane(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
         let (request, label) = self.asked(peer, body)?;
+        let owned = |lane: &&Lane| lane.owner == peer.identity && lane.purpose == Purpose::Service;
+        if self.state.lanes.values().filter(owned).count() >= LANES_PER_HOST {
+            let message = format!("{} holds {LANES_PER_HOST} lanes already; release one", peer.identity);
+            return Err(Answer::error(409, "full", message));
+        }
         let id = self.open_lane(out, peer.identity, Purpose::Service, request, label)?;
         Ok(self.lane_json(id))
     }

@@ -4,4 +4,5 @@
 mod clusters;
 mod contracts;
 mod recovery;
+mod refused;
 mod world;

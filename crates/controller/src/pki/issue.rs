@@ -91,8 +91,7 @@ pub fn init(dir: &Path, ca_days: u32, controller: &Request) -> Result<Issued> {
     let (certificate, key) = make_ca(ca_days)?;
     files::write(&dir.join(CA_KEY_FILE), &key.serialize_pem(), Access::Owner, controller.overwrite)?;
     files::write(&dir.join(CA_FILE), &certificate.pem(), Access::All, controller.overwrite)?;
-    let revoked = "# serial numbers of withdrawn certificates, one a line; see `fide controller revoke`\n";
-    files::write(&dir.join(REVOKED_FILE), revoked, Access::All, true)?;
+    files::write(&dir.join(REVOKED_FILE), EMPTY_LIST, Access::All, true)?;
     files::private_dir(&dir.join(ISSUED_DIR))?;
     issue(dir, controller)
 }
@@ -146,6 +145,7 @@ pub fn issue(dir: &Path, request: &Request) -> Result<Issued> {
     };
     let certificate = params.signed_by(&key, &issuer)?;
     files::write(&member.join(CA_FILE), &bundle, Access::All, true)?;
+    files::write(&member.join(REVOKED_FILE), &list(dir)?, Access::All, true)?;
     // A key without certificate is what an interrupted run leaves; the next one may replace it.
     files::write(&member.join(KEY_FILE), &key.serialize_pem(), Access::Owner, true)?;
     files::write(&path, &certificate.pem(), Access::All, request.overwrite)?;
@@ -224,30 +224,43 @@ pub fn retire_cas(dir: &Path) -> Result<()> {
 }
 
 fn copy_bundle(dir: &Path, bundle: &str) -> Result<()> {
+    copy(dir, CA_FILE, bundle)
+}
+
+/// Writes a file into every member's directory.
+fn copy(dir: &Path, file: &str, text: &str) -> Result<()> {
     let issued = dir.join(ISSUED_DIR);
     for member in std::fs::read_dir(&issued).map_err(Error::io("reading", &issued))? {
         let member = member.map_err(Error::io("reading", &issued))?.path();
-        files::write(&member.join(CA_FILE), bundle, Access::All, true)?;
+        files::write(&member.join(file), text, Access::All, true)?;
     }
     Ok(())
 }
 
-/// Puts the present certificate of `identity` on the revocation list. Returns its serial number.
+const EMPTY_LIST: &str = "# serial numbers of withdrawn certificates, one a line; see `fide controller revoke`\n";
+
+/// The revocation list, as it is.
+fn list(dir: &Path) -> Result<String> {
+    match files::read(&dir.join(REVOKED_FILE), REVOKED_BYTES_MAX, "") {
+        Err(Error::Missing { .. }) => Ok(EMPTY_LIST.to_owned()),
+        other => other,
+    }
+}
+
+/// Puts the present certificate of `identity` on the revocation list, and that into every member's directory. Returns its
+/// serial number.
 ///
 /// Its files stay, as proof; issue it again with `overwrite` to let the member back in.
 pub fn revoke(dir: &Path, identity: Identity) -> Result<Serial> {
     let path = dir.join(ISSUED_DIR).join(identity.to_string()).join(CERTIFICATE_FILE);
     let hint = "nothing of that name was issued here; put its serial number into `revoked` by hand";
     let serial = Certificate::read(&path, hint)?.serial;
-    if revocations(dir)?.contains(&serial) {
-        return Ok(serial);
+    let mut text = list(dir)?;
+    if !revocations(dir)?.contains(&serial) {
+        text.push_str(&format!("{serial} # {identity}\n"));
+        files::write(&dir.join(REVOKED_FILE), &text, Access::All, true)?;
     }
-    let list = dir.join(REVOKED_FILE);
-    let mut text = match files::read(&list, REVOKED_BYTES_MAX, "") {
-        Err(Error::Missing { .. }) => String::new(),
-        other => other?,
-    };
-    text.push_str(&format!("{serial} # {identity}\n"));
-    files::write(&list, &text, Access::All, true)?;
+    // Also when it was on the list already: the last time may have been cut off here.
+    copy(dir, REVOKED_FILE, &text)?;
     Ok(serial)
 }

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::handshakes::{Handshake, Handshakes};
 use super::limits::Peers;
 use super::{ApiError, HEAD_MAX, HEADERS_MAX, Limits};
 use crate::clock::Now;
@@ -31,6 +32,7 @@ pub(super) struct Context {
     pub(super) desk: Desk,
     pub(super) limits: Limits,
     pub(super) peers: Peers,
+    pub(super) handshakes: Handshakes,
     /// Whether the server is to end.
     pub(super) ending: watch::Sender<bool>,
 }
@@ -63,7 +65,13 @@ impl Connection {
 }
 
 /// Serves one connection to its end. What goes wrong before there is a peer is logged; nobody can be told.
-pub(super) async fn serve(context: Arc<Context>, router: Router, stream: TcpStream, address: SocketAddr) {
+pub(super) async fn serve(
+    context: Arc<Context>,
+    router: Router,
+    stream: TcpStream,
+    address: SocketAddr,
+    handshake: Handshake,
+) {
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(context.tls.current().config.clone());
     let stream = match tokio::time::timeout(context.limits.handshake_timeout, acceptor.accept(stream)).await {
@@ -76,7 +84,10 @@ pub(super) async fn serve(context: Arc<Context>, router: Router, stream: TcpStre
         Err(why) => return tracing::info!(%address, "a peer is not admitted: {why}"),
     };
     let peer = Peer { identity: admitted.identity };
-    let (_held, one_too_many) = context.peers.connect(peer.identity, Now::read().boot_ns);
+    let Some((_held, one_too_many)) = context.peers.connect(peer.identity, Now::read().boot_ns) else {
+        return tracing::info!(%address, peer = %peer.identity, "it has too many connections, one more is closed");
+    };
+    drop(handshake);
     let ending = context.end();
     let timeout = context.limits.head_timeout;
     let connection = Connection { context, admitted: Arc::new(Mutex::new(admitted)), peer, one_too_many };

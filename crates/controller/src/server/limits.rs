@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{
-    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HEAD_TIMEOUT,
-    POLLS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S,
+    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
+    HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT, POLLS_PER_PEER, REFUSALS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S,
 };
 use crate::identity::Identity;
 
@@ -15,7 +15,10 @@ use crate::identity::Identity;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub connections: usize,
+    pub handshakes: usize,
+    pub handshakes_per_address: usize,
     pub connections_per_peer: usize,
+    pub refusals_per_peer: usize,
     pub body_bytes: usize,
     pub requests_per_s: u64,
     pub requests_burst: u64,
@@ -30,7 +33,10 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections: CONNECTIONS_MAX,
+            handshakes: HANDSHAKES_MAX,
+            handshakes_per_address: HANDSHAKES_PER_ADDRESS,
             connections_per_peer: CONNECTIONS_PER_PEER,
+            refusals_per_peer: REFUSALS_PER_PEER,
             body_bytes: BODY_MAX,
             requests_per_s: REQUESTS_PER_S,
             requests_burst: REQUESTS_BURST,
@@ -103,13 +109,16 @@ impl Peers {
         self.uses.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Counts a connection. The second value is whether it is one too many.
-    pub(super) fn connect(&self, peer: Identity, now_ns: u64) -> (Held, bool) {
+    /// Counts a connection. The second value is whether it is one too many. `None` beyond those that are to be told so.
+    pub(super) fn connect(&self, peer: Identity, now_ns: u64) -> Option<(Held, bool)> {
         let mut uses = self.lock();
         let new = || Use { bucket: Bucket::full(self.limits.requests_burst, now_ns), polls: 0, connections: 0 };
         let one = uses.entry(peer).or_insert_with(new);
+        if one.connections >= self.limits.connections_per_peer + self.limits.refusals_per_peer {
+            return None;
+        }
         one.connections += 1;
-        (Held { peers: self.clone(), peer, poll: false }, one.connections > self.limits.connections_per_peer)
+        Some((Held { peers: self.clone(), peer, poll: false }, one.connections > self.limits.connections_per_peer))
     }
 
     /// Counts a request of a connected peer, or says after how many seconds it may make one.

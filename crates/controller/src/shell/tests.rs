@@ -272,6 +272,17 @@ fn a_decision_that_cannot_be_stored_is_taken_back() {
 }
 
 #[test]
+fn refusal_that_had_begun_a_change_is_taken_back() {
+    let rig = Rig::new();
+    rig.add(1, 5).unwrap();
+    assert_eq!(rig.ask(ODD, "refused_late", 2, json!(1)).unwrap()["error"]["code"], "no");
+    assert_eq!(rig.total(), json!({"total": 5, "count": 1}));
+    // Answered under its number, once.
+    assert_eq!(rig.ask(ODD, "refused_late", 2, json!(1)).unwrap()["error"]["code"], "no");
+    assert_eq!(rig.add(3, 2).unwrap(), json!({"total": 7, "count": 2}));
+}
+
+#[test]
 fn events_and_deadlines_are_decisions_too() {
     let mut rig = Rig::new();
     rig.total();

@@ -40,7 +40,7 @@ impl Adder {
             record: Some(n.to_le_bytes().to_vec()),
             upcalls: vec![(watcher(), json!({"total": self.total}))],
             effects: vec![self.total],
-            forget: vec![],
+            ..Decision::default()
         }
     }
 }
@@ -91,6 +91,10 @@ impl Handler for Adder {
                 Some(n) => self.add(n),
                 None => Decision::answer(Answer::error(422, "no_number", "`n` is missing; give a number")),
             },
+            (_, "refused_late") => {
+                self.total += 1;
+                Decision { take_back: true, ..Decision::answer(Answer::error(409, "no", "it had begun")) }
+            }
             (_, "large") => {
                 self.total += 1;
                 Decision { record: Some(vec![0; crate::shell::ENTRY_MAX]), ..Decision::default() }

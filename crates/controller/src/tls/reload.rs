@@ -21,6 +21,8 @@ pub(super) struct Reloading<T> {
     files: Vec<PathBuf>,
     /// The one of them that others must not read.
     key: PathBuf,
+    /// The one of them that need not be there, until it once was. Not there it is empty.
+    optional: Option<PathBuf>,
     build: Build<T>,
     current: ArcSwap<T>,
     /// Grows with each set that is put in force; from 1.
@@ -33,16 +35,24 @@ struct State {
     read: Fingerprint,
     /// As they were at the last look.
     seen: Fingerprint,
+    /// The optional file was there.
+    had: bool,
     trouble: Option<Error>,
 }
 
 impl<T> Reloading<T> {
-    pub(super) fn load(files: Vec<PathBuf>, key: PathBuf, build: Build<T>) -> Result<Reloading<T>, Error> {
-        let (read, contents) = contents(&files, &key)?;
+    pub(super) fn load(
+        files: Vec<PathBuf>,
+        key: PathBuf,
+        optional: Option<PathBuf>,
+        build: Build<T>,
+    ) -> Result<Reloading<T>, Error> {
+        let (read, contents) = contents(&files, &key, optional.as_deref())?;
         let first = build(&contents)?;
-        let state = Mutex::new(State { seen: read.clone(), read, trouble: None });
+        let had = has(&files, optional.as_deref(), &read);
+        let state = Mutex::new(State { seen: read.clone(), read, had, trouble: None });
         let current = ArcSwap::from_pointee(first);
-        Ok(Reloading { files, key, build, current, generation: AtomicU64::new(1), state })
+        Ok(Reloading { files, key, optional, build, current, generation: AtomicU64::new(1), state })
     }
 
     pub(super) fn current(&self) -> Arc<T> {
@@ -77,11 +87,13 @@ impl<T> Reloading<T> {
 
     fn read(&self, state: &mut State) -> Result<(), Error> {
         let before = fingerprint(&self.files);
-        let made = contents(&self.files, &self.key).and_then(|(_, contents)| (self.build)(&contents));
+        let optional = self.optional.as_deref().filter(|_| !state.had);
+        let made = contents(&self.files, &self.key, optional).and_then(|(_, contents)| (self.build)(&contents));
         // Not read again until they change once more.
-        state.read = before;
+        state.read.clone_from(&before);
         match made {
             Ok(made) => {
+                state.had |= has(&self.files, self.optional.as_deref(), &before);
                 // Whoever sees the new generation finds a set at least as new.
                 self.current.store(Arc::new(made));
                 self.generation.fetch_add(1, Ordering::AcqRel);
@@ -115,10 +127,19 @@ fn fingerprint(files: &[PathBuf]) -> Fingerprint {
     files.iter().map(|path| std::fs::metadata(path).ok().map(of)).collect()
 }
 
+/// Whether `optional` is one of the files, and there.
+fn has(files: &[PathBuf], optional: Option<&Path>, fingerprint: &Fingerprint) -> bool {
+    files.iter().zip(fingerprint).any(|(path, there)| Some(path.as_path()) == optional && there.is_some())
+}
+
 /// Reads all files, which must stay as they are meanwhile.
-fn contents(files: &[PathBuf], key: &Path) -> Result<(Fingerprint, Vec<Vec<u8>>), Error> {
+fn contents(files: &[PathBuf], key: &Path, optional: Option<&Path>) -> Result<(Fingerprint, Vec<Vec<u8>>), Error> {
     let before = fingerprint(files);
-    let contents = files.iter().map(|path| one(path, path == key)).collect::<Result<Vec<_>, _>>()?;
+    let read = |path: &PathBuf| match path.try_exists() {
+        Ok(false) if Some(path.as_path()) == optional => Ok(Vec::new()),
+        _ => one(path, path == key),
+    };
+    let contents = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     if fingerprint(files) != before {
         return Err(Error::Changing);
     }

@@ -28,8 +28,7 @@ fn made() -> Made {
     let server =
         init(&dir, CA_DAYS, &Request { addresses: vec!["c1.example".into()], ..Request::new(controller()) }).unwrap();
     let alpha = issue(&dir, &Request { addresses: vec!["c1.example".into()], ..Request::new(alpha()) }).unwrap();
-    let mut server = Files::of_member(&server.dir);
-    server.revoked = Some(dir.join(pki::REVOKED_FILE));
+    let server = Files::of_member(&server.dir).with_list(Some(dir.join(pki::REVOKED_FILE)));
     Made { _scratch: scratch, dir, server, alpha: Files::of_member(&alpha.dir) }
 }
 
@@ -77,8 +76,9 @@ async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
     let made = made();
     let client = ClientTls::load(made.alpha.clone()).unwrap().current();
     // The host's own certificate has the controller's address, as nobody can check what addresses a host has.
-    let set =
-        Reloading::load(made.alpha.list(), made.alpha.key.clone(), Box::new(|c| Ok(c.to_vec()))).unwrap().current();
+    let set = Reloading::load(made.alpha.list(), made.alpha.key.clone(), None, Box::new(|c| Ok(c.to_vec())))
+        .unwrap()
+        .current();
     let set = Set::parse(&made.alpha, &set).unwrap();
     let builder = || ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
     let impostor = builder().unwrap().with_no_client_auth().with_single_cert(set.chain, set.key).unwrap();
@@ -116,6 +116,48 @@ async fn a_revoked_peer_is_refused_and_its_open_connection_too() {
     client.reload().unwrap();
     let pair = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
     peer_of(&server, &pair).unwrap();
+}
+
+#[tokio::test]
+async fn revoked_controller_is_refused_by_members() {
+    let made = made();
+    let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha.clone()).unwrap());
+    connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
+    // On the list of every member, which reads it by itself.
+    revoke(&made.dir, controller()).unwrap();
+    let before = client.generation();
+    assert!(!client.look() && client.look());
+    assert!(client.generation() > before, "who keeps a connection sees that it is to be judged again");
+    let refused = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap_err();
+    assert!(refused.contains("Revoked"), "{refused}");
+    // A list that is gone is no list without entries.
+    std::fs::remove_file(made.alpha.revoked.path()).unwrap();
+    assert!(!client.look() && !client.look());
+    assert!(client.trouble().unwrap().to_string().contains("revoked"));
+    assert!(connect(&server.current().config, &client.current().config, "c1.example").await.is_err());
+    // A new certificate of that controller is believed.
+    renew(&made.dir, controller(), CERTIFICATE_DAYS).unwrap();
+    renew(&made.dir, alpha(), CERTIFICATE_DAYS).unwrap();
+    server.reload().unwrap();
+    client.reload().unwrap();
+    connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
+}
+
+#[test]
+fn directory_without_a_list_is_read_and_a_list_that_comes_is_taken() {
+    let made = made();
+    let list = made.alpha.revoked.path().clone();
+    let text = std::fs::read(&list).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    let client = ClientTls::load(made.alpha).unwrap();
+    assert!(!client.look());
+    std::fs::write(&list, text).unwrap();
+    assert!(!client.look() && client.look());
+    std::fs::remove_file(&list).unwrap();
+    assert!(client.reload().is_err(), "it was there");
+    // One that is named must be there.
+    let server = Files { revoked: Revoked::List(list), ..made.server };
+    assert!(ServerTls::load(server).unwrap_err().to_string().contains("revoked"));
 }
 
 #[tokio::test]

@@ -198,7 +198,11 @@ pub(super) fn revoke(arguments: &Revoke) -> Done {
     if arguments.json {
         println!("{:#}", json!({"identity": who, "serial": serial.to_string(), "list": list}));
     } else {
-        println!("{who}: certificate {serial} is on the list {}, which every controller reads", list.display());
+        println!(
+            "{who}: certificate {serial} is on the list {}: copy it to every controller{}",
+            list.display(),
+            if who.role == Role::Controller { ", and into the credentials of every host and operator" } else { "" }
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
@@ -31,8 +31,12 @@ const _: () = assert!(HOSTS * (CONNECTIONS + 1) < fide_controller::server::CONNE
 
 type Connection = SendRequest<Full<Bytes>>;
 
-async fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Connection {
-    let stream = TcpStream::connect(address).await.expect("a connection");
+/// From an address of its own for each host, as handshakes are counted by address.
+async fn connect(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Connection {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let own = [127, 0, 1, u8::try_from(n).expect("few hosts")];
+    socket.bind(SocketAddr::from((own, 0))).expect("loopback");
+    let stream = socket.connect(address).await.expect("a connection");
     let server = ServerName::IpAddress(address.ip().into());
     let stream = TlsConnector::from(config).connect(server, stream).await.expect("a handshake");
     let (send, connection) = handshake(TokioIo::new(stream)).await.expect("HTTP");
@@ -93,7 +97,7 @@ async fn flood(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Tall
     let mut tally = Tally::default();
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
-        connections.push(connect(address, config.clone()).await);
+        connections.push(connect(n, address, config.clone()).await);
     }
     let (mut number, receiver) = (1, format!("h{}", n % HOSTS + 1));
     for _ in 0..REQUESTS {
@@ -125,7 +129,7 @@ async fn flood(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Tall
         }
     }
     // One connection more, while the others are open.
-    let mut more = connect(address, config).await;
+    let mut more = connect(n, address, config).await;
     let sent = ask(&mut more, number, &lane_of("more", &receiver)).await;
     assert_eq!(refused(&sent), "too_many_connections");
     tally

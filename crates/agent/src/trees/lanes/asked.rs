@@ -110,7 +110,7 @@ pub(super) fn nonsense(told: &Value) -> Refusal {
 /// The controller's refusal as programs hear it.
 pub(super) fn refusal(answered: &Answered) -> Refusal {
     let code = match answered.code() {
-        "no_capacity" | "no_trees" | "too_late" | "harms_others" => ErrorCode::NoCapacity,
+        "no_capacity" | "no_trees" | "too_late" | "harms_others" | "full" => ErrorCode::NoCapacity,
         "bad_request" => ErrorCode::BadRequest,
         "no_such_lane" | "ended" => ErrorCode::NotFound,
         "forbidden" | "not_you" | "not_yours" => ErrorCode::NotPermitted,

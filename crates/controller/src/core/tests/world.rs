@@ -55,6 +55,7 @@ impl World {
     }
 
     fn take(&mut self, decision: Decision<Effect>) {
+        assert!(!decision.take_back, "a refusal had begun to change something");
         self.records.extend(decision.record);
         self.upcalls.extend(decision.upcalls.into_iter().map(|(host, body)| (host.to_string(), body)));
         for effect in decision.effects {
@@ -243,6 +244,12 @@ impl World {
         self.core.restore(None, &records).unwrap();
         let decision = self.core.resume(self.now());
         self.take(decision);
+    }
+
+    /// All that a decision may follow from, at the present time.
+    pub(super) fn whole(&mut self) -> String {
+        self.core.now = self.now();
+        format!("{:?}", self.core)
     }
 
     pub(super) fn state_bytes(&self) -> Vec<u8> {

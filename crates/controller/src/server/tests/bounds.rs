@@ -65,6 +65,45 @@ fn a_connection_too_many_is_closed_and_silent_ones_go() {
     assert!(idle.is_closed() || idle.is_canceled(), "{idle}");
 }
 
+fn is_closed(mut peer: std::net::TcpStream) -> bool {
+    peer.set_read_timeout(Some(crate::testing::PATIENCE)).unwrap();
+    matches!(peer.read(&mut [0; 16]), Ok(0) | Err(_))
+}
+
+#[test]
+fn silent_strangers_leave_room_for_who_is_known() {
+    let rig = Rig::new(Limits { connections: 8, handshakes: 4, handshakes_per_address: 2, ..limits() });
+    let from = |last: u8| {
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        rustix::net::connect(&socket, &rig.address).unwrap();
+        std::net::TcpStream::from(socket)
+    };
+    let mut alpha = rig.client("host.alpha");
+    let held = [from(2), from(2), from(3)];
+    // The third of one address, while two of it say nothing.
+    assert!(is_closed(from(2)));
+    // Others come in, and are not counted any more once they are known.
+    let known: Vec<_> = (0..3).map(|_| rig.client("host.beta")).collect();
+    let last = from(3);
+    // All that may be unknown at a time.
+    assert!(is_closed(from(4)));
+    assert_eq!(alpha.get(&rig, TOTAL.path).status, 200);
+    drop((held, last));
+    eventually("a place", || rig.connect("host.watcher").ok());
+    drop(known);
+}
+
+#[test]
+fn peer_with_too_many_silent_connections_is_closed_at_once() {
+    let rig = Rig::new(Limits { connections_per_peer: 2, refusals_per_peer: 1, ..limits() });
+    let _two = [rig.client("host.alpha"), rig.client("host.alpha")];
+    let _silent = rig.silent("host.alpha");
+    eventually("closed", || rig.silent("host.alpha").is_closed(&rig).then_some(()));
+    assert_eq!(rig.client("host.beta").get(&rig, TOTAL.path).status, 200);
+}
+
 #[test]
 fn a_head_too_long_is_refused_and_nonsense_too() {
     let rig = Rig::new(limits());

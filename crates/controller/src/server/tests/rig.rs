@@ -69,7 +69,7 @@ impl Rig {
         for name in ["host.alpha", "host.beta", "host.watcher", "operator.ann"] {
             issue(&pki, &who(name)).unwrap();
         }
-        let files = Files { revoked: Some(pki.join(pki::REVOKED_FILE)), ..Files::of_member(&server.dir) };
+        let files = Files::of_member(&server.dir).with_list(Some(pki.join(pki::REVOKED_FILE)));
         let tls = Arc::new(ServerTls::load(files).unwrap());
         let lock = Single::lock(&dir.path().join("lock"), "c1").unwrap();
         let mut store = Redb::open(&crate::store::redb_file(dir.path())).unwrap();
@@ -134,6 +134,18 @@ impl Rig {
         })
     }
 
+    /// A connection on which nothing is asked.
+    pub(super) fn silent(&self, name: &str) -> Silent {
+        let files = Files::of_member(&self.pki.join(pki::ISSUED_DIR).join(name));
+        let config = ClientTls::load(files).unwrap().current().config.clone();
+        let server = ServerName::try_from("127.0.0.1").unwrap();
+        let connected = self.runtime.block_on(async {
+            let stream = TcpStream::connect(self.address).await.unwrap();
+            TlsConnector::from(config).connect(server, stream).await
+        });
+        Silent(connected.unwrap())
+    }
+
     pub(super) fn client(&self, name: &str) -> Client {
         Client { send: self.connect(name).unwrap() }
     }
@@ -150,6 +162,19 @@ impl Rig {
     pub(super) fn end(&self) -> JoinHandle<()> {
         let _ = self.end.lock().unwrap().take().unwrap().send(());
         self.running.lock().unwrap().take().unwrap()
+    }
+}
+
+pub(super) struct Silent(tokio_rustls::client::TlsStream<TcpStream>);
+
+impl Silent {
+    /// Whether the controller has closed it; one that stays open is waited for a moment.
+    pub(super) fn is_closed(&mut self, rig: &Rig) -> bool {
+        use tokio::io::AsyncReadExt;
+        rig.runtime.block_on(async {
+            let mut byte = [0];
+            tokio::time::timeout(Duration::from_millis(300), self.0.read(&mut byte)).await.is_ok()
+        })
     }
 }
 

@@ -33,15 +33,23 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             // Deposed within this turn.
             return Err(Refused::NotLeader { leader: None, trouble: None });
         }
+        if decision.take_back {
+            // What was decided before it in this turn counts.
+            self.flush(pending)?;
+            self.roll_back();
+            self.unsure = true;
+            let nothing = || Answer::error(500, "taken_back", "the controller has a fault; nothing was changed");
+            let reply = told(decision.answer.unwrap_or_else(nothing), false);
+            self.answered(asked, &reply);
+            return Ok(reply);
+        }
         let silent = Answer::error(500, "no_answer", "the controller decided without an answer; ask for the state");
         let changes_nothing = decision.changes_nothing();
         let reply = told(decision.answer.unwrap_or(silent), false);
         if changes_nothing {
             // Nothing to store, and so nothing that a report of a broken tree would have to wait for. A controller that forgets
             // its number tells the peer which one it expects, and carries it out again, to the same end.
-            if let (Some(state), Some((peer, sequence, digest))) = (&mut self.state, asked) {
-                state.sequences.record(peer, sequence, digest, Kept::new(reply.status, reply.body.clone()));
-            }
+            self.answered(asked, &reply);
         } else {
             let done = asked.map(|(peer, sequence, digest)| Done {
                 peer,
@@ -72,6 +80,13 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
         }
         pending.effects.extend(decision.effects);
         Ok(reply)
+    }
+
+    /// The number of a request that changed nothing is used up.
+    fn answered(&mut self, asked: Option<(Identity, Sequence, u64)>, reply: &Reply) {
+        if let (Some(state), Some((peer, sequence, digest))) = (&mut self.state, asked) {
+            state.sequences.record(peer, sequence, digest, Kept::new(reply.status, reply.body.clone()));
+        }
     }
 
     /// Adds `entry` to what is stored with the next append, making that one now if it would become too large.
