@@ -2,8 +2,8 @@
 //! The one file every host of a cluster shares, and its drop-ins.
 //!
 //! `fide.toml` is read first, then every `*.toml` in `fide.toml.d/` beside it in the order of their
-//! names; a later file overrides single keys of `[cluster]` and `[agent]`, and may not name planes
-//! or members: these are the cluster's, not the host's.
+//! names; a later file overrides single keys of `[cluster]`, `[agent]` and `[limits]`, adds to `[[name]]`, and may not
+//! name planes or members: these are the cluster's, not the host's.
 
 use std::{
     collections::HashMap,
@@ -14,6 +14,8 @@ use std::{
 
 use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::Deserialize;
+
+use crate::names;
 
 mod file;
 
@@ -96,6 +98,38 @@ pub enum ExitRung {
     Pidfd,
 }
 
+/// Who may join under a name that no `[[name]]` is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnlistedNames {
+    /// Anyone; the name is then that user's while the agent runs.
+    #[default]
+    Anyone,
+    /// Root and the agent's own user.
+    Nobody,
+}
+
+/// What one user may have of an agent, other than root and the agent's own; `None`: a share of what is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    pub connections: Option<usize>,
+    pub sessions: Option<usize>,
+    pub watches: Option<usize>,
+    pub processes: Option<usize>,
+    pub lanes: Option<usize>,
+}
+
+impl Limits {
+    fn override_with(&mut self, over: Self) {
+        self.connections = over.connections.or(self.connections);
+        self.sessions = over.sessions.or(self.sessions);
+        self.watches = over.watches.or(self.watches);
+        self.processes = over.processes.or(self.processes);
+        self.lanes = over.lanes.or(self.lanes);
+    }
+}
+
 /// One plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
@@ -169,6 +203,14 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// Directory of what must survive a restart.
     pub state_dir: PathBuf,
+    /// Whose names are whose.
+    pub names: Vec<names::Rule>,
+    /// Users and groups of these that this host does not know.
+    pub unknown_users: Vec<String>,
+    /// Whose all other names are.
+    pub unlisted_names: UnlistedNames,
+    /// What a user may have.
+    pub limits: Limits,
 }
 
 /// What is wrong with a configuration, and what would be right.
@@ -217,6 +259,9 @@ impl Config {
             }
             file.cluster.override_with(over.cluster);
             file.agent.override_with(over.agent);
+            // Users are a host's own.
+            file.name.extend(over.name);
+            file.limits.override_with(over.limits);
         }
         let base = path.parent().unwrap_or(Path::new("."));
         build(file, base).map_err(|problem| ConfigError::Invalid { path: path.to_owned(), problem })
@@ -287,7 +332,10 @@ fn read(path: &Path) -> Result<File, ConfigError> {
 
 fn build(file: File, base: &Path) -> Result<Config, String> {
     let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port, key_overlap_ms } = file.cluster;
-    let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir } = file.agent;
+    let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir, unlisted_names } =
+        file.agent;
+    let mut unknown_users = Vec::new();
+    let names = file.name.into_iter().map(|table| name_rule(table, &mut unknown_users)).collect::<Result<_, _>>()?;
     let key_file =
         key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
     let heartbeat_us = heartbeat_us.unwrap_or(1000);
@@ -362,7 +410,32 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         calibrate_ns: calibrate_ms.unwrap_or(500) * 1_000_000,
         runtime_dir: runtime_dir.unwrap_or_else(|| "/run/fide".into()),
         state_dir: state_dir.unwrap_or_else(|| "/var/lib/fide".into()),
+        names,
+        unknown_users,
+        unlisted_names: unlisted_names.unwrap_or_default(),
+        limits: file.limits,
     })
+}
+
+/// A user that this host does not have is no error: hosts share the file.
+fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names::Rule, String> {
+    let file::NameTable { pattern, users, groups } = table;
+    // What a name consists of, and the star.
+    let parts = pattern.replace('*', "x");
+    if Name::new(parts.as_bytes()).is_err() {
+        return Err(format!(
+            "[[name]] pattern {pattern:?} fits no name: 1 to 31 of A-Za-z0-9._- and *, which stands for any characters"
+        ));
+    }
+    if users.is_empty() && groups.is_empty() {
+        return Err(format!("[[name]] {pattern} names neither users nor groups; nobody but root could join under it"));
+    }
+    let mut ids = |names: Vec<String>, id: fn(&str) -> Option<u32>| {
+        let (known, not): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| id(name).is_some());
+        unknown.extend(not);
+        known.iter().filter_map(|name| id(name)).collect()
+    };
+    Ok(names::Rule { users: ids(users, names::user_id), groups: ids(groups, names::group_id), pattern })
 }
 
 fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, String> {

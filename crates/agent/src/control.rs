@@ -3,10 +3,12 @@
 //! urgent; whatever is goes from the loop straight to the clients.
 
 mod closing;
+mod connections;
 mod excluded;
 mod handing;
 mod keys;
 mod lanes;
+pub(crate) mod quotas;
 mod requests;
 
 use std::{
@@ -14,15 +16,11 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use fide_bpf::{ClientRings, ExitWatch};
-use fide_client::protocol::{MESSAGE_MAX, Reply as Answer, Request};
 use fide_lane::{link::Sockets, now_ns};
 use fide_wire::{Keys, MAX_CLIENTS};
 use rustix::{
@@ -37,32 +35,28 @@ use crate::{
     handover::{ProcessState, SessionState},
     journal::Journal,
     key,
+    names::Kept,
     notify::Notify,
     process::{Exit, Process},
     pulse::{Look, Pulse},
     rungs::Rungs,
     signals::{Signal, Signals},
     snapshot::Snapshot,
-    socket::{self, Credentials, Listener, Request as Received},
+    socket::{Credentials, Listener},
     start,
     trees::{Order, Report, Seen, Trees},
 };
 use closing::Closer;
+use connections::Connections;
 pub use excluded::Excluded;
 use keys::KeyChange;
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
 
-/// Connections at a time, sessions among them.
-const CONNECTIONS_MAX: usize = 256;
-/// Requests taken from one connection before the others have their turn.
-const REQUESTS_PER_TURN: usize = 16;
-/// Connections taken before those that are there have their turn.
-const ACCEPTS_PER_TURN: usize = 64;
-/// Threads that close connections for clients that sent descriptors.
-const HANGING_MAX: usize = 16;
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// The same while a user that asked too much waits.
+const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
 /// How long the client of an agent before may take to come back.
 const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
@@ -126,13 +120,8 @@ pub struct Resumed {
     pub sessions: Vec<(SessionState, OwnedFd, OwnedFd, OwnedFd)>,
     pub processes: Vec<(ProcessState, OwnedFd)>,
     pub journal: Journal,
-}
-
-/// A connection and what it has claimed.
-struct Connection {
-    fd: OwnedFd,
-    who: Credentials,
-    client: Option<u8>,
+    /// Names that users have joined under.
+    pub names: Kept,
 }
 
 /// A local process under watch.
@@ -143,6 +132,8 @@ struct Watched {
     incarnation: u32,
     client: u8,
     uid: u32,
+    /// The user who asked for it.
+    by: u32,
 }
 
 /// A session. After a takeover it waits for its client for a while.
@@ -165,13 +156,14 @@ struct Session {
 pub struct Control {
     parts: Parts,
     epoll: OwnedFd,
-    connections: HashMap<u64, Connection>,
-    next_connection: u64,
+    connections: Connections,
     last_serial: u64,
     sessions: HashMap<u8, Session>,
     /// Of sessions that have ended.
     closer: Closer,
+    own_uid: u32,
     processes: HashMap<u8, Watched>,
+    names: Kept,
     journal: Journal,
     key_stamp: Option<(i64, i64, u64)>,
     key_change: Option<KeyChange>,
@@ -186,10 +178,6 @@ pub struct Control {
     /// An exclusion after which this host could not begin again yet.
     excluded: Option<Excluded>,
     snapshot: Option<Box<Snapshot>>,
-    /// Connections that are being closed by threads of their own.
-    hanging: Arc<AtomicUsize>,
-    /// Those for which there is no thread yet.
-    parked: Vec<(OwnedFd, Credentials)>,
     end: Option<End>,
 }
 
@@ -212,12 +200,13 @@ impl Control {
         Ok(Self {
             key_stamp: key::stamp(&parts.config.key_file),
             epoll,
-            connections: HashMap::new(),
-            next_connection: 0,
+            connections: Connections::default(),
             last_serial: 0,
             sessions: HashMap::new(),
+            own_uid: rustix::process::geteuid().as_raw(),
             closer: Closer::start(parts.rings.as_ref())?,
             processes: HashMap::new(),
+            names: Kept::default(),
             journal,
             key_change: None,
             payload_max: 0,
@@ -227,8 +216,6 @@ impl Control {
             pulse: Pulse::new(Instant::now()),
             excluded: None,
             snapshot: Some(Snapshot::empty()),
-            hanging: Arc::default(),
-            parked: Vec::new(),
             end: None,
             parts,
         })
@@ -271,9 +258,11 @@ impl Control {
                     incarnation: state.incarnation,
                     client: state.client,
                     uid: state.uid,
+                    by: state.by,
                 },
             );
         }
+        self.names = resumed.names;
         Ok(())
     }
 
@@ -290,7 +279,8 @@ impl Control {
         self.notify.ready();
         loop {
             events.clear();
-            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+            let tick = if self.connections.somebody_waits() { TICK_WAITED_FOR } else { TICK };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -340,8 +330,14 @@ impl Control {
     /// Notes what the loop did and acts on what is the control thread's.
     fn after_turn(&mut self) -> Result<(), EngineGone> {
         while let Some(record) = self.parts.exchange.take_record() {
+            let logged = self.journal.may_log(&record);
             let entry = self.journal.add(record);
-            tracing::info!(event = %entry.id, "{}", entry.text(&self.parts.config));
+            if let Some(left_out) = logged {
+                tracing::info!(event = %entry.id, "{}", entry.text(&self.parts.config));
+                if left_out > 0 {
+                    tracing::info!("{left_out} more were not logged; `fide explain` lists the last ones");
+                }
+            }
             match record.event {
                 fide_detector::Event::Excluded { .. } => self.begin_again()?,
                 fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, Seen::Lost),
@@ -377,7 +373,7 @@ impl Control {
             self.end_session(client);
         }
         self.retry_lanes();
-        self.close_parked();
+        self.tend_connections();
         Ok(())
     }
 
@@ -458,98 +454,6 @@ impl Control {
             let _ = self.parts.exchange.call(Command::Stop);
         }
         End::Left
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Ok(Some((fd, who))) = self.parts.listener.accept() else { return };
-            if self.connections.len() >= CONNECTIONS_MAX {
-                // Closing it is all that can be said to it.
-                tracing::warn!(pid = who.pid, "connection refused: {CONNECTIONS_MAX} are open already");
-                continue;
-            }
-            self.next_connection += 1;
-            let token = TOKEN_CONNECTION | (self.next_connection & 0xffff_ffff);
-            let data = epoll::EventData::new_u64(token);
-            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok() {
-                self.connections.insert(token, Connection { fd, who, client: None });
-            }
-        }
-    }
-
-    fn serve(&mut self, token: u64) {
-        let mut buffer = vec![0; MESSAGE_MAX];
-        for _ in 0..REQUESTS_PER_TURN {
-            if self.end.is_some() {
-                return;
-            }
-            let Some(connection) = self.connections.get(&token) else { return };
-            let peek = self.parts.listener.takes_descriptors();
-            let len = match socket::receive_request(connection.fd.as_fd(), &mut buffer, peek) {
-                Ok(Received::Message(len)) => len,
-                Ok(Received::Nothing) => return,
-                // Answered like any other request that cannot be understood.
-                Ok(Received::TooLong) => 0,
-                Ok(Received::Closed | Received::Descriptors) | Err(_) => return self.close(token),
-            };
-            let answered = match Request::parse(&buffer[..len]) {
-                Ok(request) => self.request(token, request),
-                Err(answer) => Some((answer, Vec::new())),
-            };
-            // What is not answered now will be.
-            if let Some((answer, fds)) = answered {
-                self.answer(token, &answer, &fds);
-            }
-        }
-    }
-
-    fn answer(&mut self, token: u64, answer: &Answer, fds: &[OwnedFd]) {
-        let Some(connection) = self.connections.get(&token) else { return };
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        if socket::send(connection.fd.as_fd(), &answer.to_bytes(), &fds).is_err() {
-            // A client that does not take its answers is not served on.
-            self.close(token);
-        }
-    }
-
-    /// A client is gone: its watches go with it, its processes stay under watch.
-    fn close(&mut self, token: u64) {
-        let Some(connection) = self.connections.remove(&token) else { return };
-        if let Some(client) = connection.client {
-            self.end_session(client);
-        }
-        if self.parts.listener.takes_descriptors() {
-            self.hang_up(connection);
-        }
-    }
-
-    /// Closes a connection that descriptors may have been sent to, which may take as long as their sender likes: where
-    /// there are some, in a thread that nobody waits for.
-    fn hang_up(&mut self, connection: Connection) {
-        let Connection { fd, who, .. } = connection;
-        let Some(socket) = socket::close_unless_it_waits(fd) else { return };
-        tracing::warn!(pid = who.pid, uid = who.uid, "hung up on a client that sent descriptors");
-        self.parked.push((socket, who));
-        self.close_parked();
-    }
-
-    fn close_parked(&mut self) {
-        while let Some((socket, who)) = self.parked.pop() {
-            let closing = Arc::new(Mutex::new(Some(socket)));
-            let (theirs, hanging) = (closing.clone(), self.hanging.clone());
-            let close = move || {
-                drop(theirs.lock().map(|mut socket| socket.take()));
-                hanging.fetch_sub(1, Ordering::Relaxed);
-            };
-            let spawned = self.hanging.fetch_add(1, Ordering::Relaxed) < HANGING_MAX
-                && std::thread::Builder::new().name("fide-close".to_owned()).spawn(close).is_ok();
-            if !spawned {
-                self.hanging.fetch_sub(1, Ordering::Relaxed);
-                let socket = closing.lock().ok().and_then(|mut socket| socket.take());
-                // It counts as its user's until there is a thread for it.
-                return self.parked.extend(socket.map(|socket| (socket, who)));
-            }
-        }
     }
 
     fn end_session(&mut self, client: u8) {

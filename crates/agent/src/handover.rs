@@ -33,7 +33,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{engine::Frozen, journal::Journal, socket};
+use crate::{engine::Frozen, journal::Journal, names::Kept, socket};
 
 /// Heartbeats for which a frozen agent waits for the new one.
 pub const LIMIT_HEARTBEATS: u32 = 200;
@@ -101,6 +101,7 @@ pub struct ProcessState {
     pub incarnation: u32,
     pub client: u8,
     pub uid: u32,
+    pub by: u32,
     pub pid: u32,
     pub start_ticks: u64,
 }
@@ -115,6 +116,7 @@ pub struct State {
     pub frozen: Frozen,
     pub sessions: Vec<SessionState>,
     pub processes: Vec<ProcessState>,
+    pub names: Kept,
     pub journal: Journal,
 }
 

@@ -2,7 +2,7 @@
 //! What this agent has seen, so that "who declared it dead, and why?" has an answer.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -13,8 +13,26 @@ use serde_json::{Value, json};
 
 use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
 
-/// Entries kept; older ones are forgotten.
-const ENTRIES_MAX: usize = 4096;
+/// Kinds of entries that have a place of their own each, so that many of one kind make nobody forget another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shelf {
+    /// Hosts that come and go, views, exclusions.
+    Hosts,
+    /// Processes that ended.
+    Ends,
+    /// Processes that joined.
+    Joins,
+    /// Paths, stalls, fences, timeouts.
+    Trouble,
+    /// What programs cause as often as they like: stalled, recovered, watched.
+    Changes,
+}
+
+/// Entries kept of each kind; see [`crowded`] for which is forgotten.
+const KEPT: [usize; 5] = [1024, 1024, 1024, 512, 512];
+/// Of entries on the last three shelves so many are logged at once, and then so many a second; the journal has them all.
+const LOGGED_AT_ONCE: u32 = 100;
+const LOGGED_PER_SECOND: u32 = 10;
 /// Entries told in one answer.
 const TOLD_MAX: usize = 100;
 
@@ -36,9 +54,11 @@ pub struct Entry {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Journal {
     host: String,
-    entries: VecDeque<Entry>,
+    /// By [`Shelf`], each oldest first.
+    shelves: [VecDeque<Entry>; KEPT.len()],
     next: u64,
-    names: std::collections::HashMap<(u16, u8), String>,
+    logged: Logged,
+    names: HashMap<(u16, u8), String>,
     /// Final verdicts other than `left`, silences of hosts among them.
     pub failures: u64,
     /// Seconds from a local or remote exit to the verdict are not comparable across hosts; verdicts
@@ -52,9 +72,10 @@ impl Journal {
     pub fn new(host: &str) -> Self {
         Self {
             host: host.to_owned(),
-            entries: VecDeque::with_capacity(ENTRIES_MAX),
+            shelves: Default::default(),
             next: 1,
-            names: std::collections::HashMap::new(),
+            logged: Logged::default(),
+            names: HashMap::new(),
             failures: 0,
             silences: 0,
         }
@@ -75,11 +96,13 @@ impl Journal {
             }
             _ => None,
         };
-        if self.entries.len() == ENTRIES_MAX {
-            self.entries.pop_front();
+        let shelf = shelf(&record.event);
+        let (entries, kept) = (&mut self.shelves[shelf as usize], KEPT[shelf as usize]);
+        if entries.len() >= kept {
+            entries.remove(crowded(entries));
         }
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        self.entries.push_back(Entry {
+        entries.push_back(Entry {
             id: format!("{}-{}", self.host, self.next),
             seq: self.next,
             unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
@@ -87,32 +110,122 @@ impl Journal {
             process,
         });
         self.next += 1;
-        self.entries.back().expect("just pushed")
+        self.shelves[shelf as usize].back().expect("just pushed")
+    }
+
+    /// Whether an entry is to be logged, and how many were not since the last one that was.
+    pub fn may_log(&mut self, record: &Record) -> Option<u64> {
+        match shelf(&record.event) {
+            Shelf::Hosts | Shelf::Ends => Some(0),
+            Shelf::Joins | Shelf::Trouble | Shelf::Changes => self.logged.may(record.now_ns),
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.shelves.iter().flatten()
     }
 
     /// The entry with this id.
     #[must_use]
     pub fn find(&self, id: &str) -> Option<&Entry> {
-        self.entries.iter().rev().find(|entry| entry.id == id)
+        self.entries().find(|entry| entry.id == id)
     }
 
     /// Entries with a number above `since`, of one kind or all, oldest first; the last [`TOLD_MAX`] at most.
     #[must_use]
     pub fn last(&self, since: u64, wanted: Option<&str>) -> Vec<&Entry> {
         let of_kind = |entry: &&Entry| wanted.is_none_or(|wanted| wanted == kind(&entry.record.event));
-        let recent = self.entries.iter().rev().take_while(|entry| entry.seq > since);
-        let mut entries: Vec<&Entry> = recent.filter(of_kind).take(TOLD_MAX).collect();
-        entries.reverse();
-        entries
+        let mut entries: Vec<&Entry> = self.entries().filter(|entry| entry.seq > since).filter(of_kind).collect();
+        entries.sort_unstable_by_key(|entry| entry.seq);
+        entries.split_off(entries.len().saturating_sub(TOLD_MAX))
     }
 
     /// First and last id, for a message.
     #[must_use]
     pub fn range(&self) -> String {
-        match (self.entries.front(), self.entries.back()) {
-            (Some(first), Some(last)) => format!("{} to {}", first.id, last.id),
+        let by_seq = |entry: &&Entry| entry.seq;
+        match (self.entries().min_by_key(by_seq), self.entries().max_by_key(by_seq)) {
+            (Some(first), Some(last)) => format!("{} to {}, the oldest not of every kind", first.id, last.id),
             _ => "none yet".to_owned(),
         }
+    }
+}
+
+fn shelf(event: &Event) -> Shelf {
+    match event {
+        Event::Up { slot: HOST_SLOT, .. } | Event::Excluded { .. } | Event::ViewChanged { .. } => Shelf::Hosts,
+        Event::Up { .. } => Shelf::Joins,
+        Event::Verdict(verdict) if !verdict.kind.is_final() => Shelf::Changes,
+        Event::Verdict(Verdict { slot: HOST_SLOT, .. }) => Shelf::Hosts,
+        Event::Verdict(_) => Shelf::Ends,
+        Event::Piggyback { .. } | Event::MonitorRequest { .. } => Shelf::Changes,
+        Event::PathLost { .. }
+        | Event::PathRestored { .. }
+        | Event::ObserverStalled { .. }
+        | Event::Fenced { .. }
+        | Event::Unfenced { .. }
+        | Event::TimeoutChanged { .. } => Shelf::Trouble,
+    }
+}
+
+/// Which of these is forgotten: of the host with most of them, and there of the subject with most of them, the oldest.
+/// So a program that comes and goes all the time takes the place of its own past, and a host that has gone mad that of
+/// its own.
+fn crowded(entries: &VecDeque<Entry>) -> usize {
+    let mut hosts: HashMap<u16, usize> = HashMap::new();
+    let mut subjects: HashMap<(u16, &str), usize> = HashMap::new();
+    fn subject(entry: &Entry) -> (u16, &str) {
+        (about(&entry.record.event), entry.process.as_deref().unwrap_or(""))
+    }
+    for entry in entries {
+        let subject = subject(entry);
+        *hosts.entry(subject.0).or_default() += 1;
+        *subjects.entry(subject).or_default() += 1;
+    }
+    // Of those with as many the first, which is the oldest.
+    let rank = |at: &usize| {
+        let subject = subject(&entries[*at]);
+        (hosts[&subject.0], subjects[&subject], std::cmp::Reverse(*at))
+    };
+    (0..entries.len()).max_by_key(rank).unwrap_or(0)
+}
+
+/// The host that an event is about; 0 for this one.
+fn about(event: &Event) -> u16 {
+    match *event {
+        Event::Up { host, .. }
+        | Event::Piggyback { host, .. }
+        | Event::PathLost { host, .. }
+        | Event::PathRestored { host, .. }
+        | Event::MonitorRequest { host, .. }
+        | Event::TimeoutChanged { host, .. } => host,
+        Event::Verdict(verdict) => verdict.host,
+        Event::Excluded { .. }
+        | Event::ViewChanged { .. }
+        | Event::ObserverStalled { .. }
+        | Event::Fenced { .. }
+        | Event::Unfenced { .. } => 0,
+    }
+}
+
+/// What was logged lately.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Logged {
+    /// When all lines so far are paid for.
+    paid_ns: u64,
+    left_out: u64,
+}
+
+impl Logged {
+    fn may(&mut self, now: u64) -> Option<u64> {
+        const LINE_NS: u64 = 1_000_000_000 / LOGGED_PER_SECOND as u64;
+        let paid_ns = self.paid_ns.max(now);
+        if paid_ns - now > u64::from(LOGGED_AT_ONCE - 1) * LINE_NS {
+            self.left_out += 1;
+            return None;
+        }
+        self.paid_ns = paid_ns + LINE_NS;
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -282,3 +395,6 @@ fn evidence(config: &Config, evidence: &Evidence) -> Value {
         "piggybacks_lost": evidence.piggybacks_lost,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,11 @@ const BACKLOG: i32 = 1024;
 /// `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
 
+/// `SO_PEERGROUPS` (Linux 4.13).
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Groups that a process can have.
+const GROUPS_MAX: usize = 65_536;
+
 /// Who is at the other end, by the kernel's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -109,8 +114,8 @@ impl Listener {
             }
             Err(error) => return Err(error.into()),
         };
-        let who = credentials(fd.as_fd())?;
-        Ok(Some((fd, who)))
+        let peer = credentials(fd.as_fd())?;
+        Ok(Some((fd, Credentials { pid: u32::try_from(peer.pid).unwrap_or(0), uid: peer.uid })))
     }
 }
 
@@ -129,17 +134,28 @@ impl Drop for Listener {
 }
 
 /// The peer of a connected socket. Not by rustix, whose pid cannot be 0.
-fn credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
+fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = libc::socklen_t::try_from(size_of_val(&peer)).expect("small");
     // SAFETY: `peer` is writable for `len` bytes, and both outlive the call.
     let got = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
     };
-    if got != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Credentials { pid: u32::try_from(peer.pid).unwrap_or(0), uid: peer.uid })
+    if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Groups of the process that opened a connection, as they were then: its own and the supplementary ones.
+#[must_use]
+pub fn groups(fd: BorrowedFd<'_>) -> Vec<u32> {
+    let mut groups = vec![0u32; GROUPS_MAX];
+    let mut len = libc::socklen_t::try_from(size_of_val(&groups[..])).expect("256 KiB");
+    // SAFETY: `groups` is writable for `len` bytes, and both outlive the call.
+    let more = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, groups.as_mut_ptr().cast(), &raw mut len)
+    };
+    groups.truncate(if more == 0 { len as usize / size_of::<u32>() } else { 0 });
+    groups.extend(credentials(fd).map(|peer| peer.gid));
+    groups
 }
 
 /// Has the kernel refuse descriptors that are sent to this socket, or to those accepted from it: closing one may wait

@@ -144,6 +144,12 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     if is_witness != options.witness {
         return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
     }
+    if !config.unknown_users.is_empty() {
+        tracing::warn!(
+            "[[name]]: this host knows no {}: their names are nobody's here",
+            config.unknown_users.join(", ")
+        );
+    }
     let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
     let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
     let keys = Keys::from(key::load(&config.key_file)?);

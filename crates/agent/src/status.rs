@@ -45,6 +45,16 @@ pub struct Told<'a> {
     pub records_lost: u64,
     pub timeout_ns: u64,
     pub excluded: Option<&'a Excluded>,
+    /// Which processes of other hosts are left out, so that the answer is no longer than a message may be.
+    pub left_out: LeftOut,
+}
+
+/// Processes of other hosts that an answer leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    None,
+    Ended,
+    All,
 }
 
 /// Name in the configuration.
@@ -145,7 +155,12 @@ impl Told<'_> {
                         "lost": peer.lost[plane],
                         "path_lost": peer.path_lost[plane],
                     })).collect::<Vec<_>>(),
-                    "processes": snapshot.processes_of(id).map(|(slot, process)| json!({
+                    "processes_left_out": self.left_out != LeftOut::None,
+                    "processes": snapshot.processes_of(id).filter(|(_, process)| match self.left_out {
+                        LeftOut::None => true,
+                        LeftOut::Ended => !process.state.is_final(),
+                        LeftOut::All => false,
+                    }).map(|(slot, process)| json!({
                         "name": process.name.as_str(), "slot": slot, "incarnation": process.incarnation,
                         "state": format!("{:?}", process.state).to_lowercase(),
                         "alive": !process.state.is_final() && peer.state == PeerState::Up,

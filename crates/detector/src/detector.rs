@@ -251,7 +251,7 @@ impl Detector {
         (self.config.incarnation << 12).wrapping_add(self.joins).max(1)
     }
 
-    /// What the local kernel (or the process's own beat) says. A notice is due at once; every heartbeat repeats it.
+    /// What the local kernel (or the process's own beat) says. Of an end a notice is due at once; heartbeats carry every change.
     pub fn process_changed(
         &mut self,
         now_ns: u64,
@@ -281,7 +281,8 @@ impl Detector {
         local.at_ns = at_ns;
         local.pb_base = local.pb_sent;
         local.carry = Carry::Pending;
-        if !local.notice {
+        // Stalled and recovered are the program's own doing, as often as it likes: heartbeats tell them, and nothing more is sent.
+        if state.is_final() && !local.notice {
             local.notice = true;
             self.notices += 1;
         }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{ExitRung, Mode, Policy, ReceiveRung, Role, Trust};
+use super::{ExitRung, Limits, Mode, Policy, ReceiveRung, Role, Trust, UnlistedNames};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -17,6 +17,8 @@ pub(super) struct File {
     pub(super) plane: Vec<PlaneTable>,
     pub(super) member: Vec<MemberTable>,
     pub(super) agent: AgentTable,
+    pub(super) name: Vec<NameTable>,
+    pub(super) limits: Limits,
     pub(super) controller: Option<ControllerTable>,
 }
 
@@ -27,6 +29,16 @@ pub(super) struct ControllerTable {
     pub(super) credentials: PathBuf,
     pub(super) packet_max_bytes: Option<usize>,
     pub(super) salvage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NameTable {
+    pub(super) pattern: String,
+    #[serde(default)]
+    pub(super) users: Vec<String>,
+    #[serde(default)]
+    pub(super) groups: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -83,4 +95,5 @@ table!(AgentTable {
     calibrate_ms: u64,
     runtime_dir: PathBuf,
     state_dir: PathBuf,
+    unlisted_names: UnlistedNames,
 });

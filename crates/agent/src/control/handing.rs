@@ -117,6 +117,7 @@ impl Control {
                 incarnation: watched.incarnation,
                 client: watched.client,
                 uid: watched.uid,
+                by: watched.by,
                 pid: watched.process.pid(),
                 start_ticks: watched.process.start_ticks(),
             });
@@ -128,12 +129,13 @@ impl Control {
             frozen,
             sessions,
             processes,
+            names: self.names.clone(),
             journal: self.journal.clone(),
         }
         .write()?;
         let mut all = vec![state.as_fd(), self.parts.listener.as_fd(), self.parts.estate.table.as_fd()];
         all.extend(fds);
-        let heir = self.connections[&connection].fd.as_fd();
+        let heir = self.connections[&connection].socket();
         socket::send(heir, &Answer::ok(id, &Empty {}).to_bytes(), &all)?;
         let limit = Duration::from_nanos(self.parts.config.heartbeat_ns) * LIMIT_HEARTBEATS;
         let (message, _) = receive(heir, limit)?;

@@ -8,24 +8,42 @@ use std::{
 
 use fide_bpf::Registration;
 use fide_client::protocol::{
-    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION,
-    PeerState, Refusal, Reply as Answer, Request, parse_target,
+    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MESSAGE_MAX, MetricsOk, MonitorOk, Op,
+    PROTOCOL_VERSION, PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
 use fide_detector::{JoinError, MonitorError, Wanted};
 use fide_shm::session::AgentSession;
-use fide_wire::Name;
+use fide_wire::{MAX_CLIENTS, MAX_PROCESSES, Name};
 use rustix::event::epoll;
 
-use super::{Control, Session, TOKEN_PROCESS, Watched, lanes::doorbell, token};
+use super::{
+    Control, Session, TOKEN_PROCESS, Watched,
+    lanes::doorbell,
+    quotas::{Resource, admit},
+    token,
+};
 use crate::{
     command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
+    config::UnlistedNames,
+    engine::WATCHES_MAX,
     metrics,
+    names::{Caller, NotYours},
+    pidns::{Namespace, TranslateError, peer_lives},
     process::Process,
-    status,
+    socket,
+    status::{self, LeftOut},
     trees::Ask,
 };
 
 pub(super) type Answered = Result<Answer, Refusal>;
+
+/// Bytes around an answer.
+const ENVELOPE: usize = 64;
+/// Characters of a program's name that are kept.
+const PROGRAM_CHARS_MAX: usize = 64;
+/// Heartbeats in the shortest time without a beat: what they tell cannot be known sooner.
+const BEAT_HEARTBEATS: u64 = 2;
+const BEAT_TIMEOUT_MIN_NS: u64 = 1_000_000;
 
 impl From<EngineGone> for Refusal {
     fn from(gone: EngineGone) -> Self {
@@ -103,6 +121,7 @@ impl Control {
         }
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.client = Some(client);
+            connection.namespace = Namespace::of(connection.who.pid, connection.socket());
         }
         let members = self
             .parts
@@ -140,6 +159,10 @@ impl Control {
     }
 
     fn open_session(&mut self, connection: u64, program: String) -> Result<u8, Refusal> {
+        let uid = self.connections[&connection].who.uid;
+        let own = self.sessions.values().filter(|session| session.who.uid == uid).count();
+        let asker = self.asker(uid, Resource::Sessions);
+        admit(Resource::Sessions, asker, own, self.sessions.len(), MAX_CLIENTS)?;
         let client = self
             .free_client()
             .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
@@ -158,7 +181,7 @@ impl Control {
         let session = Session {
             serial: self.next_serial(),
             token: token().map_err(|error| no_session("no random numbers", &error))?,
-            program,
+            program: for_people(&program),
             who,
             watches: 0,
             region: keep(region.as_fd())?,
@@ -178,7 +201,8 @@ impl Control {
         let who = self.connections[&connection].who;
         let bad = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::BadRequest, error.to_string(), "");
         let wire_name = Name::new(name.as_bytes()).map_err(|error| bad(&error))?;
-        let pid = if pid == 0 { who.pid } else { pid };
+        let called = pid;
+        let pid = self.pid_of(connection, called)?;
         if pid == process::id() {
             return Err(Refusal::new(
                 ErrorCode::BadRequest,
@@ -187,11 +211,13 @@ impl Control {
             ));
         }
         let process = Process::open(pid).map_err(|error| match error.raw_os_error() {
-            Some(libc::ESRCH) => {
-                Refusal::new(ErrorCode::Gone, format!("there is no process {pid}, or no more"), "start it first")
-            }
+            Some(libc::ESRCH) => gone(called),
             _ => Refusal::new(ErrorCode::NotSupported, format!("process {pid} cannot be held: {error}"), ""),
         })?;
+        // Held, it keeps its number: it is the one that was meant if it has that still.
+        if self.pid_of(connection, called)? != pid || process.has_exited() {
+            return Err(gone(called));
+        }
         if who.uid != 0 && who.uid != process.uid() {
             return Err(Refusal::new(
                 ErrorCode::NotPermitted,
@@ -200,6 +226,17 @@ impl Control {
             ));
         }
         let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
+        let shortest_ns = (self.parts.config.heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
+        if beat_timeout_ns != 0 && beat_timeout_ns < shortest_ns {
+            return Err(Refusal::new(
+                ErrorCode::TimeoutTooShort,
+                format!(
+                    "without a beat for {beat_timeout_us} us {name} would be told stalled; heartbeats tell it, one each {} us",
+                    self.parts.config.heartbeat_ns / 1000
+                ),
+                format!("{} us is the shortest here", shortest_ns / 1000),
+            ));
+        }
         if let Some((slot, other)) = self.processes.iter().find(|(_, other)| other.process.pid() == pid) {
             let (slot, orphaned) = (*slot, !self.sessions.contains_key(&other.client) || other.client == client);
             if other.name == name && orphaned {
@@ -212,6 +249,13 @@ impl Control {
                 "quit it there first",
             ));
         }
+        let asker = self.asker(who.uid, Resource::Processes);
+        if !asker.privileged {
+            let groups = socket::groups(self.connections[&connection].socket());
+            self.may_be_called(name, &Caller { uid: who.uid, groups })?;
+        }
+        let own = self.processes.values().filter(|watched| watched.by == who.uid).count();
+        admit(Resource::Processes, asker, own, self.processes.len(), MAX_PROCESSES)?;
         let joined = match self.parts.exchange.call(Command::Join { client, name: wire_name, beat_timeout_ns })? {
             Reply::Joined(joined) => joined.map_err(|error| {
                 let code = match error {
@@ -244,15 +288,64 @@ impl Control {
                 incarnation: joined.incarnation,
                 client,
                 uid: process.uid(),
+                by: who.uid,
                 process,
             },
         );
+        self.names.keep(name, who.uid);
         if gone {
             // It went while it was being registered, perhaps before the hook knew of it.
             self.process_left(slot);
             return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
         }
         Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+    }
+
+    /// The agent's number of what this connection's program calls `pid`.
+    fn pid_of(&self, connection: u64, pid: u32) -> Result<u32, Refusal> {
+        let connection = &self.connections[&connection];
+        let ended = || {
+            let message = "the process that opened this connection has ended, or cannot be seen from here";
+            Refusal::new(ErrorCode::Gone, message, "connect anew, and from no pid namespace beside the agent's")
+        };
+        match pid {
+            0 if connection.who.pid == 0 || !peer_lives(connection.socket()) => Err(ended()),
+            0 => Ok(connection.who.pid),
+            _ => connection.namespace.translate(pid).map_err(|error| match error {
+                TranslateError::Gone(_) => Refusal::new(ErrorCode::Gone, error.to_string(), "start it first"),
+                TranslateError::Hidden { .. } => {
+                    let hint = "have it join by itself (pid 0), or ask from the agent's namespace";
+                    Refusal::new(ErrorCode::NotSupported, error.to_string(), hint)
+                }
+            }),
+        }
+    }
+
+    /// Whether this user may join under this name.
+    fn may_be_called(&self, name: &str, caller: &Caller) -> Result<(), Refusal> {
+        let config = &self.parts.config;
+        let only_listed = config.unlisted_names == UnlistedNames::Nobody;
+        let uid = caller.uid;
+        self.names.check(&config.names, only_listed, name, caller).map_err(|why| {
+            let (message, hint) = match why {
+                NotYours::Rule(rule) => (
+                    format!("user {uid} may not join as {name}: [[name]] {} is about others", rule.pattern),
+                    "choose another name, or have the user added there, in fide.toml".to_owned(),
+                ),
+                NotYours::Unlisted => (
+                    format!(
+                        "user {uid} may not join as {name}: no [[name]] is about it, and unlisted_names = \"nobody\""
+                    ),
+                    format!("have [[name]] with pattern = \"{name}\" and users = [\"{uid}\"] added to fide.toml"),
+                ),
+                NotYours::Kept { by } => (
+                    format!("{name} is a name of user {by}, who joined under it first; the caller is user {uid}"),
+                    "choose another name, or have whose it is written into fide.toml: [[name]] with pattern and users"
+                        .to_owned(),
+                ),
+            };
+            Refusal::new(ErrorCode::NotPermitted, message, hint)
+        })
     }
 
     fn adopt(&mut self, id: u64, slot: u8, client: u8, beat_timeout_ns: u64) -> Answered {
@@ -291,6 +384,11 @@ impl Control {
 
     fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
         let client = self.client_of(connection)?;
+        let uid = self.connections[&connection].who.uid;
+        let of = |session: &Session| usize::try_from(session.watches).unwrap_or(usize::MAX);
+        let own = self.sessions.values().filter(|session| session.who.uid == uid).map(of).sum();
+        let used = self.sessions.values().map(of).sum();
+        admit(Resource::Watches, self.asker(uid, Resource::Watches), own, used, WATCHES_MAX)?;
         let (name, host) =
             parse_target(target).map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
         let members = &self.parts.config.members;
@@ -369,7 +467,7 @@ impl Control {
                 watches: session.watches,
             })
             .collect();
-        let told = status::Told {
+        let mut told = status::Told {
             config: &self.parts.config,
             me: self.parts.me,
             rungs: &self.parts.rungs,
@@ -379,8 +477,16 @@ impl Control {
             records_lost: self.parts.exchange.records_lost(),
             timeout_ns: self.parts.timeout_ns,
             excluded: self.excluded.as_ref(),
+            left_out: LeftOut::None,
         };
-        Ok(Answer::ok(id, &told.to_json()))
+        let mut answer = told.to_json();
+        for left_out in [LeftOut::Ended, LeftOut::All] {
+            if answer.to_string().len() + ENVELOPE > MESSAGE_MAX {
+                told.left_out = left_out;
+                answer = told.to_json();
+            }
+        }
+        Ok(Answer::ok(id, &answer))
     }
 
     fn metrics(&mut self, id: u64) -> Answered {
@@ -402,6 +508,15 @@ impl Control {
     }
 }
 
+fn gone(pid: u32) -> Refusal {
+    Refusal::new(ErrorCode::Gone, format!("there is no process {pid}, or no more"), "start it first")
+}
+
+/// What a client says of itself, fit to be shown.
+fn for_people(program: &str) -> String {
+    program.chars().filter(|c| !c.is_control()).take(PROGRAM_CHARS_MAX).collect()
+}
+
 fn no_session(what: &str, error: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(ErrorCode::NotSupported, format!("{what} for a session: {error}"), "look into the agent's log")
 }
@@ -410,7 +525,7 @@ fn monitor_refusal(refusal: MonitorRefusal) -> Refusal {
     match refusal {
         MonitorRefusal::Full => Refusal::new(
             ErrorCode::Full,
-            format!("{} watches exist on this host, the most there can be", crate::engine::WATCHES_MAX),
+            format!("{} watches exist on this host, the most there can be", WATCHES_MAX),
             "unmonitor some",
         ),
         MonitorRefusal::Detector(error) => {

@@ -34,6 +34,25 @@ pub(super) struct Owner {
     beat: u64,
     beat_ns: u64,
     stalled: bool,
+    /// When all changes told so far are paid for; see [`CHANGES_MAX`].
+    changes_paid_ns: u64,
+}
+
+/// Changes between stalled and recovered that are told of one process at once; then one in [`CHANGE_NS`]. A program
+/// can make as many as it likes, and every host has to hear of them.
+const CHANGES_MAX: u64 = 4;
+const CHANGE_NS: u64 = 1_000_000_000;
+
+impl Owner {
+    /// Whether a change may be told now; it then counts as told.
+    fn may_change(&mut self, now: u64) -> bool {
+        let paid_ns = self.changes_paid_ns.max(now);
+        let may = paid_ns - now <= (CHANGES_MAX - 1) * CHANGE_NS;
+        if may {
+            self.changes_paid_ns = paid_ns + CHANGE_NS;
+        }
+        may
+    }
 }
 
 impl Engine {
@@ -159,8 +178,15 @@ impl Engine {
         Reply::Joined(joined.map(|joined| {
             self.next_cookie += 1;
             let beat = self.sessions[usize::from(client)].as_ref().map_or(0, |session| session.memory.region.beat());
-            self.owners[usize::from(joined.slot)] =
-                Some(Owner { cookie: self.next_cookie, client, beat_timeout_ns, beat, beat_ns: now, stalled: false });
+            self.owners[usize::from(joined.slot)] = Some(Owner {
+                cookie: self.next_cookie,
+                client,
+                beat_timeout_ns,
+                beat,
+                beat_ns: now,
+                stalled: false,
+                changes_paid_ns: 0,
+            });
             let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
             JoinedProcess { slot: joined.slot, incarnation: joined.incarnation, cookie: self.next_cookie, pbsize }
         }))
@@ -170,8 +196,7 @@ impl Engine {
         let process = self.parts.detector.process(self.parts.me, slot).filter(|process| !process.state.is_final())?;
         let beat = self.sessions[usize::from(client)].as_ref()?.memory.region.beat();
         let owner = self.owners.get_mut(usize::from(slot))?.as_mut()?;
-        *owner =
-            Owner { cookie: owner.cookie, client, beat_timeout_ns, beat, beat_ns: raw_ns(), stalled: owner.stalled };
+        *owner = Owner { client, beat_timeout_ns, beat, beat_ns: raw_ns(), ..*owner };
         let pbsize = u16::try_from(self.parts.detector.piggyback_grant()).unwrap_or(u16::MAX);
         Some(JoinedProcess { slot, incarnation: process.incarnation, cookie: owner.cookie, pbsize })
     }
@@ -337,7 +362,7 @@ impl Engine {
                 owner.beat_ns = now;
             }
             let stalled = now.saturating_sub(owner.beat_ns) > owner.beat_timeout_ns;
-            if stalled != owner.stalled {
+            if stalled != owner.stalled && owner.may_change(now) {
                 owner.stalled = stalled;
                 let state = if stalled { ProcessState::Stalled } else { ProcessState::Alive };
                 let slot = u8::try_from(slot).expect("64 slots");

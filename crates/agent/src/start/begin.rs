@@ -119,7 +119,7 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, Sta
             frozen: state.frozen,
             memories,
             listener,
-            resumed: Resumed { sessions, processes, journal: state.journal },
+            resumed: Resumed { sessions, processes, journal: state.journal, names: state.names },
         }),
     })
 }

@@ -32,6 +32,7 @@ use serde_json::{Value, json};
 use super::{Order, Talk, call, lock, order};
 use crate::{
     command::{Command, Reply},
+    control::quotas::{Asker, Resource, admit},
     engine,
 };
 use asked::{Checked, check, refusal};
@@ -170,6 +171,13 @@ impl Lanes {
                 return Ok(());
             }
         }
+        let asker = Asker {
+            uid,
+            privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
+            limit: self.talk.config.limits.lanes,
+        };
+        let own = self.held.iter().flatten().filter(|held| held.uid == uid).count();
+        admit(Resource::Lanes, asker, own, self.held.iter().flatten().count(), LANES_MAX)?;
         let Some(handle) = self.held.iter().position(Option::is_none) else {
             let message = format!("this host has {LANES_MAX} lanes, the most there can be");
             return Err(Refusal::new(ErrorCode::Full, message, "close one"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients that mean harm: an agent on loopback has to serve everybody else meanwhile (docs/security.md).
 
-#[allow(dead_code)]
 mod common;
 mod descriptors;
+mod users;

@@ -120,13 +120,14 @@ fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
 }
 
 /// Everything that the loop's thread may ask of the kernel; `docs/agent-loop.md` says of each what it may wait for.
-const CALLS: [(&str, i64, Option<u64>); 10] = [
+const CALLS: [(&str, i64, Option<u64>); 11] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, None),
     ("sendto", libc::SYS_sendto, None),
     ("recvfrom", libc::SYS_recvfrom, None),
     ("readv", libc::SYS_readv, None),
     ("read", libc::SYS_read, None),
     ("write", libc::SYS_write, None),
+    ("timerfd_settime", libc::SYS_timerfd_settime, None),
     ("bpf(BPF_PROG_TEST_RUN)", libc::SYS_bpf, Some(10)),
     ("epoll_ctl(EPOLL_CTL_ADD)", libc::SYS_epoll_ctl, Some(1)),
     ("epoll_ctl(EPOLL_CTL_DEL)", libc::SYS_epoll_ctl, Some(2)),

@@ -32,7 +32,7 @@ pub(super) struct Held {
     /// The controller's number.
     pub(super) lane: u64,
     pub(super) name: String,
-    uid: u32,
+    pub(super) uid: u32,
     pub(super) asked: LaneAsked,
     pub(super) checked: Checked,
     pub(super) clients: u64,

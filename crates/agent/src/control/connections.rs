@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections: taken, served in turn, made to wait, refused, closed.
+//!
+//! Whoever connects may mean harm: what it sends and what it does not read costs nobody but itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use fide_client::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
+use rustix::event::epoll;
+
+use super::{
+    Control, TOKEN_CONNECTION,
+    quotas::{Asker, Budgets, Resource, admit, cost},
+};
+use crate::{
+    pidns::Namespace,
+    socket::{self, Credentials, Request as Received},
+};
+
+/// Connections at a time, sessions among them.
+const CONNECTIONS_MAX: usize = 256;
+/// Connections beyond that which are told why they are refused.
+const REFUSED_MAX: usize = 32;
+/// Requests taken from one connection before the others have their turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// Connections taken before those that are there have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Threads that close connections for clients that sent descriptors.
+const HANGING_MAX: usize = 16;
+
+/// What a message costs that is no request.
+const COST_OF_NONSENSE: i64 = 4;
+
+/// A connection and what it has claimed.
+pub(super) struct Connection {
+    fd: OwnedFd,
+    pub(super) who: Credentials,
+    pub(super) client: Option<u8>,
+    /// Known with the session.
+    pub(super) namespace: Namespace,
+    /// What it is answered, whatever it asks.
+    refused: Option<Refusal>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Connections {
+    open: BTreeMap<u64, Connection>,
+    last: u64,
+    budgets: Budgets,
+    /// Of users who asked too much: not waited for until they may ask again.
+    paused: BTreeSet<u64>,
+    /// Being closed by threads of their own.
+    hanging: Arc<AtomicUsize>,
+    /// Those for which there is no thread yet.
+    parked: Vec<(OwnedFd, Credentials)>,
+}
+
+impl Connections {
+    pub(super) fn get(&self, token: &u64) -> Option<&Connection> {
+        self.open.get(token)
+    }
+
+    pub(super) fn get_mut(&mut self, token: &u64) -> Option<&mut Connection> {
+        self.open.get_mut(token)
+    }
+
+    /// Somebody waits until he may ask again.
+    pub(super) fn somebody_waits(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// How many `uid` has, and all users.
+    fn count(&self, uid: u32) -> (usize, usize) {
+        let open = self.open.values().filter(|connection| connection.refused.is_none()).map(|open| open.who.uid);
+        let users = open.chain(self.parked.iter().map(|(_, who)| who.uid));
+        users.fold((0, 0), |(own, all), user| (own + usize::from(user == uid), all + 1))
+    }
+}
+
+impl std::ops::Index<&u64> for Connections {
+    type Output = Connection;
+
+    fn index(&self, token: &u64) -> &Connection {
+        &self.open[token]
+    }
+}
+
+impl Connection {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Control {
+    /// What this user may have of something.
+    pub(super) fn asker(&self, uid: u32, resource: Resource) -> Asker {
+        let limits = &self.parts.config.limits;
+        let limit = match resource {
+            Resource::Connections => limits.connections,
+            Resource::Sessions => limits.sessions,
+            Resource::Watches => limits.watches,
+            Resource::Processes => limits.processes,
+            Resource::Lanes => limits.lanes,
+        };
+        Asker { uid, privileged: uid == 0 || uid == self.own_uid, limit }
+    }
+
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Ok(Some((fd, who))) = self.parts.listener.accept() else { return };
+            let (own, used) = self.connections.count(who.uid);
+            let asker = self.asker(who.uid, Resource::Connections);
+            let refused = admit(Resource::Connections, asker, own, used, CONNECTIONS_MAX).err();
+            if refused.is_some() {
+                self.make_room_for_refusal();
+            }
+            self.connections.last += 1;
+            let token = TOKEN_CONNECTION | (self.connections.last & 0xffff_ffff);
+            let connection = Connection { fd, who, client: None, namespace: Namespace::Hidden(String::new()), refused };
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(&self.epoll, connection.socket(), data, epoll::EventFlags::IN).is_ok() {
+                self.connections.open.insert(token, connection);
+            }
+        }
+    }
+
+    /// The one that was refused first has had its time.
+    fn make_room_for_refusal(&mut self) {
+        let mut refused = self.connections.open.iter().filter(|(_, connection)| connection.refused.is_some());
+        let (first, more) = (refused.next().map(|(token, _)| *token), refused.count());
+        if more + 1 >= REFUSED_MAX
+            && let Some(token) = first
+        {
+            self.close(token);
+        }
+    }
+
+    pub(super) fn serve(&mut self, token: u64) {
+        let mut buffer = vec![0; MESSAGE_MAX];
+        for _ in 0..REQUESTS_PER_TURN {
+            if self.end.is_some() {
+                return;
+            }
+            let Some(connection) = self.connections.get(&token) else { return };
+            let (uid, refused) = (connection.who.uid, connection.refused.clone());
+            let privileged = self.asker(uid, Resource::Connections).privileged;
+            if !privileged && !self.connections.budgets.may_ask(uid, Instant::now()) {
+                return self.pause(token);
+            }
+            let peek = self.parts.listener.takes_descriptors();
+            let len = match socket::receive_request(connection.socket(), &mut buffer, peek) {
+                Ok(Received::Message(len)) => len,
+                Ok(Received::Nothing) => return,
+                // Answered like any other request that cannot be understood.
+                Ok(Received::TooLong) => 0,
+                Ok(Received::Closed | Received::Descriptors) | Err(_) => return self.close(token),
+            };
+            let request = Request::parse(&buffer[..len]);
+            if !privileged {
+                let cost = request.as_ref().map_or(COST_OF_NONSENSE, |request| cost(&request.op));
+                self.connections.budgets.charge(uid, cost, Instant::now());
+            }
+            let answered = match (request, refused) {
+                (Ok(request), Some(refusal)) => Some((Answer::error(request.id, refusal), Vec::new())),
+                (Ok(request), None) => self.request(token, request),
+                (Err(answer), _) => Some((answer, Vec::new())),
+            };
+            // What is not answered now will be.
+            if let Some((answer, fds)) = answered {
+                self.answer(token, &answer, &fds);
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, token: u64, answer: &Answer, fds: &[OwnedFd]) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        if socket::send(connection.socket(), &answer.to_bytes(), &fds).is_err() {
+            // A client that does not take its answers is not served on.
+            self.close(token);
+        }
+    }
+
+    /// Its user has asked too much: what it sends waits in the socket.
+    fn pause(&mut self, token: u64) {
+        if let Some(connection) = self.connections.get(&token)
+            && epoll::delete(&self.epoll, connection.socket()).is_ok()
+        {
+            self.connections.paused.insert(token);
+        }
+    }
+
+    /// Serves those again who waited long enough, and closes what could not be closed yet.
+    pub(super) fn tend_connections(&mut self) {
+        let now = Instant::now();
+        let Self { connections: Connections { open, paused, budgets, .. }, epoll, .. } = self;
+        paused.retain(|token| {
+            let Some(connection) = open.get(token) else { return false };
+            let data = epoll::EventData::new_u64(*token);
+            let goes_on = budgets.may_ask(connection.who.uid, now)
+                && epoll::add(&*epoll, connection.socket(), data, epoll::EventFlags::IN).is_ok();
+            !goes_on
+        });
+        budgets.forget(now);
+        self.close_parked();
+    }
+
+    /// A client is gone: its watches go with it, its processes stay under watch.
+    pub(super) fn close(&mut self, token: u64) {
+        let Some(connection) = self.connections.open.remove(&token) else { return };
+        if let Some(client) = connection.client {
+            self.end_session(client);
+        }
+        if self.parts.listener.takes_descriptors() {
+            self.hang_up(connection);
+        }
+    }
+
+    /// Closes a connection that descriptors may have been sent to, which may take as long as their sender likes: where
+    /// there are some, in a thread that nobody waits for.
+    fn hang_up(&mut self, connection: Connection) {
+        let Connection { fd, who, .. } = connection;
+        let Some(socket) = socket::close_unless_it_waits(fd) else { return };
+        tracing::warn!(pid = who.pid, uid = who.uid, "hung up on a client that sent descriptors");
+        self.connections.parked.push((socket, who));
+        self.close_parked();
+    }
+
+    fn close_parked(&mut self) {
+        while let Some((socket, who)) = self.connections.parked.pop() {
+            let closing = Arc::new(Mutex::new(Some(socket)));
+            let (theirs, hanging) = (closing.clone(), self.connections.hanging.clone());
+            let close = move || {
+                drop(theirs.lock().map(|mut socket| socket.take()));
+                hanging.fetch_sub(1, Ordering::Relaxed);
+            };
+            let spawned = self.connections.hanging.fetch_add(1, Ordering::Relaxed) < HANGING_MAX
+                && std::thread::Builder::new().name("fide-close".to_owned()).spawn(close).is_ok();
+            if !spawned {
+                self.connections.hanging.fetch_sub(1, Ordering::Relaxed);
+                let socket = closing.lock().ok().and_then(|mut socket| socket.take());
+                // It counts as its user's until there is a thread for it.
+                return self.connections.parked.extend(socket.map(|socket| (socket, who)));
+            }
+        }
+    }
+}

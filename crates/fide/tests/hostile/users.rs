@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Users who take all they can: others keep a share.
+
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::common::{Agent, Got, LIMIT, OTHER_USER, Raw, USER, as_user};
+
+/// Connections of one user until one is refused, and that refusal.
+fn all_connections(path: &std::path::Path) -> (Vec<Raw>, Value) {
+    let mut held = Vec::new();
+    loop {
+        let mut raw = Raw::try_connect(path).expect("connected");
+        match raw.ask(json!({ "op": "events" })) {
+            Got::Answer(answer, _) if answer.get("ok").is_some() => held.push(raw),
+            Got::Answer(answer, _) => return (held, answer["error"].clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn user_that_takes_all_connections_leaves_a_share_to_others() {
+    let agent = Agent::start(7530);
+    let path = agent.socket();
+    let Some((held, refusal)) = as_user(USER, move || all_connections(&path)) else { return };
+    assert_eq!(refusal["code"], "full");
+    let text = refusal.to_string();
+    assert!(text.contains("user 61001") && text.contains("connections") && text.contains("[limits]"), "{text}");
+    assert_eq!(held.len(), 112, "half of what is not kept for root");
+    let path = agent.socket();
+    let (others, _) = as_user(OTHER_USER, move || all_connections(&path)).expect("root");
+    assert_eq!(others.len(), 56);
+    // As a command does it: the answer is there, not a broken pipe.
+    let output = Command::new("setpriv")
+        .args(["--reuid", "61001", "--regid", "61001", "--clear-groups", env!("CARGO_BIN_EXE_fide"), "status"])
+        .arg("--socket")
+        .arg(agent.socket())
+        .output();
+    if let Ok(output) = output {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("user 61001 has 112 of 256 connections"), "{said}");
+    }
+    agent.serves();
+    drop((held, others));
+}
+
+#[test]
+fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
+    let agent = Agent::start(7531);
+    let path = agent.socket();
+    let Some((sessions, refusals)) = as_user(USER, move || {
+        let mut sessions = Vec::new();
+        let mut refusals = Vec::new();
+        loop {
+            let mut raw = Raw::try_connect(&path).expect("connected");
+            match raw.ask(json!({ "op": "hello", "protocol": 2, "program": "x".repeat(60_000) })) {
+                Got::Answer(answer, _) if answer.get("ok").is_some() => sessions.push(raw),
+                Got::Answer(answer, _) => break refusals.push(answer["error"].clone()),
+                other => panic!("{other:?}"),
+            }
+        }
+        let refused = |raw: &mut Raw, request: &dyn Fn(usize) -> Value| {
+            for n in 0.. {
+                if let Got::Answer(answer, _) = raw.ask(request(n))
+                    && let Some(error) = answer.get("error")
+                {
+                    return (n, error.clone());
+                }
+            }
+            unreachable!()
+        };
+        let first = &mut sessions[0];
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let watches = refused(first, &|n| json!({ "op": "monitor", "target": format!("w{n}@h1") }));
+        assert_eq!(watches.0, 448);
+        refusals.push(watches.1);
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        (sessions, refusals)
+    }) else {
+        return;
+    };
+    assert_eq!(sessions.len(), 28);
+    for (refusal, what) in refusals.iter().zip(["sessions", "watches"]) {
+        let text = refusal.to_string();
+        assert!(refusal["code"] == "full" && text.contains(&format!("`{what} = ...` set under [limits]")), "{text}");
+    }
+    // Their names do not make the answer too long.
+    agent.serves();
+    drop(sessions);
+}
+
+#[test]
+fn user_that_asks_without_pause_waits_and_others_do_not() {
+    let agent = Agent::start(7532);
+    let path = agent.socket();
+    let Some(waited) = as_user(USER, move || {
+        let raw = Raw::try_connect(&path).expect("connected");
+        let request = json!({ "id": 1, "op": "status" }).to_string();
+        let until = Instant::now() + LIMIT;
+        // Its socket is full once the agent takes no more from it.
+        let mut answers = 0;
+        while Instant::now() < until {
+            match raw.send(request.as_bytes(), &[]) {
+                Ok(()) => {}
+                Err(_) if answers >= 64 => return Some(answers),
+                Err(_) => {}
+            }
+            while matches!(raw.receive(Duration::ZERO), Got::Answer(..)) {
+                answers += 1;
+            }
+        }
+        None
+    }) else {
+        return;
+    };
+    assert!(waited.is_some(), "it never waited");
+    agent.serves();
+}
+
+#[test]
+fn name_of_another_user_is_refused() {
+    let rule = "[[name]]\npattern = \"db-*\"\nusers = [\"61002\"]\ngroups = [\"61099\"]\n";
+    let agent = Agent::configured(7533, rule);
+    let join = |user: u32, name: &'static str| {
+        let path = agent.socket();
+        as_user(user, move || {
+            let mut raw = Raw::try_connect(&path).expect("connected");
+            raw.hello();
+            let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+            let got = raw.ask(json!({ "op": "join", "name": name, "pid": child.id() }));
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+            match got {
+                Got::Answer(answer, _) => answer.get("error").cloned(),
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let gone = |name: &str| {
+        let until = Instant::now() + LIMIT;
+        let there = |status: &Value| {
+            status["processes"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == json!(name)))
+        };
+        while there(&agent.connect().ok(json!({ "op": "status" }))) {
+            assert!(Instant::now() < until, "{name} has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let Some(first) = join(USER, "redis") else { return };
+    assert_eq!(first, None);
+    gone("redis");
+    // It is down, and nobody takes its name meanwhile.
+    let refusal = join(OTHER_USER, "redis").flatten().expect("refused");
+    assert!(refusal["code"] == "not_permitted" && refusal.to_string().contains("a name of user 61001"), "{refusal}");
+    assert_eq!(join(USER, "redis").flatten(), None);
+    let refusal = join(USER, "db-1").flatten().expect("refused");
+    assert!(refusal.to_string().contains("[[name]] db-* is about others"), "{refusal}");
+    assert_eq!(join(OTHER_USER, "db-1").flatten(), None);
+    gone("db-1");
+    let mut root = agent.connect();
+    root.hello();
+    let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    root.ok(json!({ "op": "join", "name": "db-1", "pid": child.id() }));
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+}
+
+#[test]
+fn program_in_a_nested_pid_namespace_is_watched_itself() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can make pid namespaces");
+    }
+    let agent = Agent::start(7534);
+    let mut run = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_fide"), "run", "--name", "inner", "--socket"])
+        .arg(agent.socket())
+        .args(["--", "sleep", "3600"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("unshare");
+    let mut raw = agent.connect();
+    let until = Instant::now() + LIMIT;
+    let pid = loop {
+        let status = raw.ok(json!({ "op": "status" }));
+        if let Some(process) = status["processes"].as_array().and_then(|all| all.first()) {
+            break process["pid"].as_u64().expect("a number");
+        }
+        assert!(Instant::now() < until, "it joined: {}", agent.log());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("its command line");
+    assert!(command.contains("3600"), "process {pid} is {command:?}");
+    run.kill().expect("killed");
+    run.wait().expect("reaped");
+}
+
+#[test]
+fn beats_that_come_and_go_are_told_a_few_times_only() {
+    let agent = Agent::start(7535);
+    let mut raw = agent.connect();
+    let (_, fds) = raw.hello();
+    let refusal = raw.refused(json!({ "op": "join", "name": "hasty", "beat_timeout_us": 1 }));
+    assert!(refusal["code"] == "timeout_too_short" && refusal["hint"] == "4000 us is the shortest here", "{refusal}");
+    raw.ok(json!({ "op": "join", "name": "flaps", "beat_timeout_us": 4000 }));
+    let session = fide_shm::session::ClientSession::map(fds[1].try_clone().expect("descriptor")).expect("mapped");
+    let beat = session.beat();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        beat.beat();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let events = raw.ok(json!({ "op": "events", "kind": "verdict" }));
+    let told = events["events"].as_array().expect("a list").len();
+    let seconds = usize::try_from(began.elapsed().as_secs()).expect("few");
+    assert!((2..=4 + seconds + 1).contains(&told), "{told} in {seconds} s: {events}");
+}
