@@ -248,6 +248,10 @@ impl Detector {
 
     fn next_process_incarnation(&mut self) -> u32 {
         self.joins = self.joins.wrapping_add(1);
+        self.last_process_incarnation()
+    }
+
+    pub(crate) fn last_process_incarnation(&self) -> u32 {
         (self.config.incarnation << 12).wrapping_add(self.joins).max(1)
     }
 

@@ -346,6 +346,9 @@ impl Detector {
         if known.is_none_or(|r| r.incarnation != entry.incarnation) {
             // Never heard of before, so nobody waits for it. A heartbeat will bring its name.
             let Some(name) = entry.name else { return };
+            if !self.succeeds(now_ns, from.host, entry.incarnation, &name) {
+                return;
+            }
             self.remotes[at] = Some(Remote {
                 name,
                 incarnation: entry.incarnation,
@@ -392,6 +395,26 @@ impl Detector {
             let evidence = self.evidence(now_ns, from.host, from.via, HostSet::EMPTY, entry.at_ns);
             self.verdict(from.host, entry.slot, entry.incarnation, kind, evidence);
         }
+    }
+
+    /// A process is heard of for the first time: all former ones of its name have ended. False if a later one is known: of this one
+    /// nothing is told.
+    fn succeeds(&mut self, now_ns: u64, host: u16, incarnation: u32, name: &fide_wire::Name) -> bool {
+        if planted::is(Planted::TellsTheFormer) {
+            return true;
+        }
+        let named = |remote: Option<Remote>| remote.filter(|remote| remote.name == *name);
+        let slots = 0..MAX_PROCESSES as u8;
+        let of = |detector: &Self, slot| named(detector.remotes[Self::remote_at(host, slot)]);
+        if slots.clone().any(|slot| of(self, slot).is_some_and(|other| roster::newer(other.incarnation, incarnation))) {
+            return false;
+        }
+        for slot in slots {
+            if of(self, slot).is_some_and(|other| other.incarnation != incarnation) {
+                self.replaced(now_ns, host, slot, incarnation);
+            }
+        }
+        true
     }
 
     fn message(&mut self, now_ns: u64, from: From, slot: u8, pb_seq: u32, bytes: &[u8]) {

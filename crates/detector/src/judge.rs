@@ -4,7 +4,7 @@
 use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::planted::{self, Planted};
-use crate::roster::Carry;
+use crate::roster::{self, Carry, Local};
 use crate::types::*;
 use crate::view::{Env, Outcome};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
@@ -71,7 +71,13 @@ impl Detector {
 
     /// Somebody new listens: everything has to be told again.
     fn carry_again(&mut self) {
-        for local in self.locals.iter_mut().flatten() {
+        for slot in 0..MAX_PROCESSES {
+            // Nobody who listens from here on has ever heard of it, nor will: its successor is told.
+            let succeeded = self.is_succeeded(slot) && !planted::is(Planted::TellsTheFormer);
+            let Some(local) = &mut self.locals[slot] else { continue };
+            if succeeded && local.carry == Carry::Settled {
+                continue;
+            }
             local.carry = Carry::Pending;
             if !local.state.is_final() {
                 local.pb_base = local.pb_sent;
@@ -81,6 +87,13 @@ impl Detector {
             wish.carry = Carry::Pending;
         }
         self.carrying = true;
+    }
+
+    /// A later process has the name of the one in this slot.
+    fn is_succeeded(&self, slot: usize) -> bool {
+        let Some(this) = &self.locals[slot] else { return false };
+        let later = |other: &Local| other.name == this.name && roster::newer(other.incarnation, this.incarnation);
+        self.locals.iter().flatten().any(later)
     }
 
     fn agree(&mut self, now_ns: u64) {

@@ -4,7 +4,8 @@
 use crate::detector::{Detector, Transmit, TransmitKind};
 use crate::lease;
 use crate::peer::Peer;
-use crate::roster::Carry;
+use crate::planted::{self, Planted};
+use crate::roster::{self, Carry, Local};
 use crate::types::*;
 use crate::{Config, Trust};
 use fide_wire::{Ack, Builder, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN};
@@ -129,9 +130,11 @@ impl Detector {
             }
         }
         // In flight first (they always fit again), then ends, then what is alive, then wishes.
+        let order = self.by_age();
         for pass in 0..3 {
-            for slot in 0..MAX_PROCESSES {
+            for slot in order.into_iter().map(usize::from) {
                 let queued = self.queues.len(slot);
+                let former_waits = pass > 0 && self.former(slot).any(|former| former.carry == Carry::Pending);
                 let Some(local) = &mut self.locals[slot] else { continue };
                 let ended = local.state.is_final();
                 let wanted = match local.carry {
@@ -144,7 +147,7 @@ impl Detector {
                     continue;
                 }
                 // The end of a process is in a heartbeat only after all its messages were.
-                let fits = local.wire_len() <= room && !(ended && queued > 0);
+                let fits = local.wire_len() <= room && !(ended && queued > 0) && !former_waits;
                 if fits && local.carry == Carry::Pending && !ended {
                     local.pb_base = local.pb_sent;
                 }
@@ -162,6 +165,27 @@ impl Detector {
         }
         left |= self.carry_wishes(b, seq, &mut room, false);
         self.carrying = left;
+    }
+
+    /// Slots, those of the processes that joined first before the others.
+    fn by_age(&self) -> [u8; MAX_PROCESSES] {
+        let mut slots = std::array::from_fn(|slot| slot as u8);
+        if !planted::is(Planted::TellsTheFormer) {
+            let last = self.last_process_incarnation();
+            let age =
+                |slot: &u8| self.locals[usize::from(*slot)].as_ref().map(|local| last.wrapping_sub(local.incarnation));
+            slots.sort_unstable_by_key(|slot| std::cmp::Reverse(age(slot)));
+        }
+        slots
+    }
+
+    /// Former processes of the same name, in other slots.
+    pub(crate) fn former(&self, slot: usize) -> impl Iterator<Item = &Local> {
+        let this = self.locals[slot].as_ref();
+        let is_former = move |other: &&Local| {
+            this.is_some_and(|this| other.name == this.name && roster::newer(this.incarnation, other.incarnation))
+        };
+        self.locals.iter().flatten().filter(is_former)
     }
 
     fn carry_wishes(&mut self, b: &mut Builder<'_>, seq: u64, room: &mut usize, in_flight: bool) -> bool {

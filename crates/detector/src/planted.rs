@@ -94,6 +94,10 @@ planted! {
     TakesEqualsForOne,
     /// a payload that is sent ahead waits for hosts, whatever their incarnation, and not for members
     WaitsForHosts,
+    /// a process that has a successor is told of after it
+    TellsTheFormer,
+    /// a member takes packets while the agent has told more than it has heard
+    TakesPacketsFirst,
     /// a witness speaks before its vote is on disk
     VotesUnsynced,
     /// a witness that starts again has forgotten its vote, and is the incarnation that it was

@@ -5,6 +5,12 @@
 //! has acknowledged a heartbeat not older than that one: whichever it acknowledged, it carried the entry. When not all
 //! fit, those in flight stay until acknowledged, then the next ones follow. Ends go first. A slot is used again only after
 //! everyone knows of its last end.
+//!
+//! **One name, one process after the other.** A host has one live process of a name at most, and numbers its processes in the
+//! order in which they join (by [`newer`], within one life of its agent). They are told in that order: an entry goes with or after
+//! those of all former processes of its name, and in each heartbeat after them; who begins to listen is told only the last one that
+//! has settled. A receiver that hears of a process for the first time holds all former ones of its name for ended, and takes no notice
+//! of one whose successor it knows.
 
 use crate::types::{ProcessState, ProcessView, Via};
 use fide_wire::{MAX_PROCESSES, Name, Roster, SECTION_HEADER_LEN};
@@ -139,7 +145,7 @@ pub fn slots<T: Copy>(hosts: usize) -> Slots<T> {
     vec![None; hosts * MAX_PROCESSES].into_boxed_slice()
 }
 
-/// Later in the life of one slot.
+/// Of two processes of one host, in one life of its agent: the one that joined later.
 pub fn newer(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the whole detector. The pure parts have theirs beside them.
 
+mod former;
 mod scenario;
 mod seeded;
 mod unit;

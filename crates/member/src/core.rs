@@ -6,6 +6,7 @@
 use fide_agreement::{
     Group, HostSet, Lease, Standing, Start, View,
     group::{self, DatagramError},
+    planted::{self, Planted},
 };
 use fide_client::Event;
 
@@ -15,7 +16,7 @@ use crate::{
     packet::{Opened, PacketError},
 };
 
-/// Events of the agent that are taken in one turn.
+/// Events of the agent that are taken in one turn; the next one begins at once.
 pub const EVENTS_PER_TURN: usize = 256;
 
 /// What a member asks its host's agent.
@@ -69,6 +70,8 @@ pub struct Core<P: Start> {
     others: HostSet,
     resend_ns: u64,
     resend_every_ns: u64,
+    /// The agent may have told more than was taken: no packet is taken before it is.
+    behind: bool,
     /// Something was proposed since the last wait.
     proposed: bool,
     datagram: Vec<u8>,
@@ -95,6 +98,7 @@ impl<P: Start> Core<P> {
             others,
             resend_ns: 0,
             resend_every_ns,
+            behind: false,
             proposed: false,
             datagram: Vec::new(),
             counters: Counters::default(),
@@ -130,11 +134,11 @@ impl<P: Start> Core<P> {
     pub fn due_ns(&mut self) -> u64 {
         // Where nobody is left to answer, nothing would come.
         let decided = std::mem::take(&mut self.proposed) && self.group.is_alone();
-        if decided { 0 } else { self.resend_ns }
+        if decided || self.behind { 0 } else { self.resend_ns }
     }
 
     /// What comes after waiting: the agent may have told something, and packets may have come. What the agent has told goes first, as
-    /// the group asks for.
+    /// the group asks for: where it has told more than [`EVENTS_PER_TURN`] the packets wait for a turn that has taken all of it.
     ///
     /// # Errors
     /// The agent's.
@@ -145,10 +149,10 @@ impl<P: Start> Core<P> {
         told: bool,
         came: bool,
     ) -> Result<(), A::Error> {
-        if told {
+        if told || self.behind {
             self.hear(agent)?;
         }
-        if came {
+        if came && (!self.behind || planted::is(Planted::TakesPacketsFirst)) {
             self.receive(agent, port);
         }
         Ok(())
@@ -163,8 +167,12 @@ impl<P: Start> Core<P> {
     }
 
     fn hear<A: Agent>(&mut self, agent: &mut A) -> Result<(), A::Error> {
+        self.behind = true;
         for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = agent.poll_event()? else { break };
+            let Some(event) = agent.poll_event()? else {
+                self.behind = false;
+                break;
+            };
             if let Event::Piggyback { evidence, bytes, .. } = &event {
                 self.broadcast(agent, evidence.host_id, evidence.incarnation, bytes);
                 continue;
@@ -173,7 +181,8 @@ impl<P: Start> Core<P> {
                 self.group.excluded();
             }
         }
-        if std::mem::take(&mut self.ears.lost_events) {
+        // What the new watches find is later than all that was told.
+        if !self.behind && std::mem::take(&mut self.ears.lost_events) {
             for host in self.others.iter() {
                 let up = agent.watch_again(host)?;
                 self.now_up(host, up);
@@ -272,3 +281,6 @@ impl<P: Start> Core<P> {
         self.group.leader() == Some(self.me)
     }
 }
+
+#[cfg(test)]
+mod tests;

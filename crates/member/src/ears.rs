@@ -4,8 +4,15 @@
 //! An agent numbers processes anew when it starts, so that its numbers go round. A member has a number of its own, which it
 //! remembers and which only grows; every packet carries both. A process that the agent says is up, and of which no packet has
 //! come yet, is one of which nothing is known: as long as that lasts nobody else's word is taken for its death.
+//!
+//! **Order.** The agent tells of the processes of one name in the order in which they began, and a new one means that the one before
+//! is over ([`fide_client::Event::Up`]). What it tells of an earlier one afterwards changes nothing here: within one life of an agent
+//! the numbers say which is the earlier.
 
-use fide_agreement::{Group, HostSet, Start};
+use fide_agreement::{
+    Group, HostSet, Start,
+    planted::{self, Planted},
+};
 use fide_client::{Event, HOST_SLOT, Reason, Verdict};
 use fide_wire::MAX_HOSTS;
 
@@ -15,6 +22,8 @@ use crate::packet::Sender;
 struct Peer {
     /// As its agent tells it; 0: none is up.
     process: u32,
+    /// The one that began last, of those that were told, whether it is up or not.
+    latest: u32,
     /// In the group; 0: not known yet.
     member: u32,
     /// From its last packet.
@@ -38,6 +47,15 @@ impl Default for Ears {
     fn default() -> Self {
         Self { peers: [Peer::default(); MAX_HOSTS], death_ns: 0, lost_events: false }
     }
+}
+
+/// Processes that an agent numbers in one life.
+const PROCESSES_PER_LIFE: u32 = 1 << 12;
+
+/// Whether a process began before another one, in the same life of their agent.
+fn is_former(process: u32, latest: u32) -> bool {
+    let behind = latest.wrapping_sub(process);
+    latest != 0 && (1..PROCESSES_PER_LIFE).contains(&behind) && !planted::is(Planted::TellsTheFormer)
 }
 
 impl Ears {
@@ -69,14 +87,15 @@ impl Ears {
     }
 
     pub(crate) fn up<P: Start>(&mut self, host: u16, process: u32, group: &mut Group<P>) {
-        let Some(peer) = self.peer(host).filter(|peer| peer.process != process) else { return };
+        let is_news = |peer: &&mut Peer| peer.process != process && !is_former(process, peer.latest);
+        let Some(peer) = self.peer(host).filter(is_news) else { return };
         let before = peer.process;
         let said = peer.said.filter(|(said, _)| *said == process);
         if before != 0 {
             self.down(host, before, group);
         }
         let Some(peer) = self.peer(host) else { return };
-        (peer.process, peer.member) = (process, 0);
+        (peer.process, peer.latest, peer.member) = (process, process, 0);
         if let Some((_, member)) = said {
             peer.member = member;
             group.up(host, member);

@@ -43,12 +43,14 @@ struct Arguments {
 
 const SEEDS: u64 = 1000;
 /// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
-const ORDERS_ONLY: [Planted; 5] = [
+const ORDERS_ONLY: [Planted; 7] = [
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
     Planted::TakesEqualsForOne,
     Planted::WaitsForHosts,
+    Planted::TakesPacketsFirst,
+    Planted::TellsTheFormer,
 ];
 /// Found by the detector's own world: nothing is recorded and sent again here.
 const DETECTORS_ONLY: [Planted; 1] = [Planted::TakesRecordings];

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Several processes of one name, one after the other: each is told of before its successor, or not at all.
+
+use crate::config::tests::cluster;
+use crate::*;
+use fide_wire::{Ack, Body, Builder, PAYLOAD_MAX, Packet, Roster, RosterState};
+
+const MS: u64 = 1_000_000;
+
+fn plain(me: u16) -> Detector {
+    let config = Config { me, incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(2) };
+    Detector::new(config, 0).unwrap()
+}
+
+/// A process of host 2 with this name, in one of its heartbeats.
+fn entry(slot: u8, incarnation: u32, state: RosterState) -> Roster {
+    Roster {
+        slot,
+        state,
+        name: Some("db".parse().unwrap()),
+        incarnation,
+        pb_seq: 0,
+        code: 0,
+        at_ns: incarnation.into(),
+    }
+}
+
+/// Host 2 says this to host 1, one heartbeat after the other; what host 1 tells of it: slots, and whether they ended.
+fn told(heartbeats: &[&[Roster]]) -> Vec<(u8, bool)> {
+    let mut detector = plain(1);
+    for (seq, entries) in (1..).zip(heartbeats) {
+        let mut bytes = [0u8; PAYLOAD_MAX];
+        let mut builder = Builder::heartbeat(&mut bytes, 2, 10, seq).unwrap();
+        builder.push_ack(Ack::default()).unwrap();
+        entries.iter().for_each(|entry| builder.roster(entry).unwrap());
+        let len = builder.finish();
+        detector.handle_packet(seq * MS, seq * MS, 0, &bytes[..len]).unwrap();
+    }
+    let about = |event| match event {
+        Event::Up { host: 2, slot, .. } if slot != HOST => Some((slot, false)),
+        Event::Verdict(Verdict { host: 2, slot, .. }) => Some((slot, true)),
+        _ => None,
+    };
+    std::iter::from_fn(|| detector.poll_event()).filter_map(about).collect()
+}
+
+const HOST: u8 = fide_wire::HOST_SLOT;
+const ALIVE: RosterState = RosterState::Alive;
+const EXITED: RosterState = RosterState::Exited;
+
+#[test]
+fn who_is_succeeded_is_not_told_up_after_its_successor() {
+    let (old, new) = (7, 8);
+    // In one heartbeat, in the order of the slots, and in one after the other.
+    assert_eq!(told(&[&[entry(0, new, ALIVE), entry(1, old, EXITED)]]), [(0, false)]);
+    assert_eq!(told(&[&[entry(0, new, ALIVE)], &[entry(1, old, EXITED)], &[entry(1, old, ALIVE)]]), [(0, false)]);
+    // Also where its successor has ended by then.
+    assert_eq!(told(&[&[entry(0, new, EXITED)], &[entry(1, old, EXITED)]]), [(0, false), (0, true)]);
+    // And the other way round.
+    let both = [(1, false), (1, true), (0, false)];
+    assert_eq!(told(&[&[entry(1, old, ALIVE)], &[entry(1, old, EXITED), entry(0, new, ALIVE)]]), both);
+    assert_eq!(told(&[&[entry(1, old, EXITED)], &[entry(0, new, ALIVE)]]), both);
+}
+
+#[test]
+fn who_is_succeeded_and_was_told_up_is_told_dead_first() {
+    // The heartbeats with its end were lost, and what said so since has ended to be said.
+    assert_eq!(told(&[&[entry(1, 7, ALIVE)], &[entry(0, 8, ALIVE)]]), [(1, false), (1, true), (0, false)]);
+}
+
+/// The processes in the next heartbeats, as slot and whether it ended.
+fn said(detector: &mut Detector, heartbeats: u64) -> Vec<Vec<(u8, bool)>> {
+    let mut bytes = [0u8; PAYLOAD_MAX];
+    let mut all = Vec::new();
+    while all.len() < heartbeats as usize {
+        let now = detector.poll_timeout();
+        detector.tick(now);
+        let Some(sent) = detector.poll_transmit(now, &mut bytes) else { continue };
+        if sent.kind != TransmitKind::Heartbeat {
+            continue;
+        }
+        let packet = Packet::new(&bytes[..sent.len]).unwrap();
+        let entry = |body: Body<'_>| match body {
+            Body::Roster(roster) => Some((roster.slot, roster.state != ALIVE)),
+            _ => None,
+        };
+        all.push(packet.bodies().filter_map(entry).collect());
+    }
+    all
+}
+
+/// Host 2 hears nobody; its process `db` has ended in slot 1, and another one is in slot 0.
+fn succeeded() -> Detector {
+    let mut detector = plain(2);
+    let join = |detector: &mut Detector, name: &str| detector.join(0, name.parse().unwrap()).unwrap().slot;
+    let ends = |detector: &mut Detector, slot| {
+        detector.process_changed(1, slot, ProcessState::Exited { code: 0 }, 1).unwrap();
+    };
+    assert_eq!((join(&mut detector, "other"), join(&mut detector, "db")), (0, 1));
+    ends(&mut detector, 0);
+    detector.restart(2, 11).unwrap();
+    ends(&mut detector, 1);
+    assert_eq!(join(&mut detector, "db"), 0);
+    detector
+}
+
+/// Host 1 is up at host 2, and says so in each heartbeat.
+fn is_heard(detector: &mut Detector, seq: u64) {
+    let mut bytes = [0u8; PAYLOAD_MAX];
+    let mut builder = Builder::heartbeat(&mut bytes, 1, 10, seq).unwrap();
+    builder.push_ack(Ack { incarnation: 11, seq_low: 0 }).unwrap();
+    let len = builder.finish();
+    let now = detector.poll_timeout();
+    detector.handle_packet(now, now, 0, &bytes[..len]).unwrap();
+}
+
+#[test]
+fn an_end_is_said_before_the_successor() {
+    let mut detector = plain(2);
+    is_heard(&mut detector, 1);
+    let mut detector = {
+        let mut again = succeeded();
+        is_heard(&mut again, 1);
+        detector = again;
+        detector
+    };
+    for sections in said(&mut detector, 5) {
+        let (old, new) = (sections.iter().position(|said| said.0 == 1), sections.iter().position(|said| said.0 == 0));
+        assert!(new.is_some() && old.is_none_or(|old| old < new.unwrap()), "{sections:?}");
+    }
+}
+
+#[test]
+fn who_begins_to_listen_is_not_told_who_was_succeeded() {
+    let mut detector = succeeded();
+    // Nobody listens: it is said to nobody.
+    said(&mut detector, 3);
+    is_heard(&mut detector, 1);
+    assert_eq!(said(&mut detector, 2), [vec![(0, false)], vec![(0, false)]]);
+}

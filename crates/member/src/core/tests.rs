@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::{cell::RefCell, collections::VecDeque, convert::Infallible, rc::Rc};
+
+use fide_agreement::{Hsuc, group};
+use fide_client::{Evidence, MonitorId, Reason, Verdict};
+
+use super::*;
+use crate::{Config, Key, hsuc, packet::Sender};
+
+/// What happened, in its order: an event of the agent was taken, or packets were.
+type Order = Rc<RefCell<Vec<&'static str>>>;
+
+struct Told {
+    order: Order,
+    events: VecDeque<Event>,
+    watched_again: Vec<u16>,
+}
+
+impl Agent for Told {
+    type Error = Infallible;
+
+    fn poll_event(&mut self) -> Result<Option<Event>, Infallible> {
+        let event = self.events.pop_front();
+        if event.is_some() {
+            self.order.borrow_mut().push("event");
+        }
+        Ok(event)
+    }
+
+    fn lease(&self) -> Lease {
+        Lease { now_ns: 1, until_ns: 2 }
+    }
+
+    fn is_heard_by(&self, _: u16) -> bool {
+        true
+    }
+
+    fn piggyback(&mut self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Infallible> {
+        self.watched_again.push(host);
+        Ok(None)
+    }
+}
+
+struct Came(Order);
+
+impl Port for Came {
+    fn receive(&mut self, _: impl FnMut(Result<Opened<'_>, PacketError>)) {
+        self.0.borrow_mut().push("packets");
+    }
+
+    fn push(&mut self, _: HostSet, _: &[u8], _: &dyn Fn(u16) -> usize) {}
+
+    fn begin(&mut self, _: u16, _: bool) {}
+
+    fn flush(&mut self, _: &dyn Fn(u16) -> usize) {}
+}
+
+fn core() -> Core<Hsuc> {
+    let key = "00112233445566778899aabbccddeeff".parse::<Key>().unwrap();
+    let config = Config::new("g", &["a", "b", "c"], key, "/", hsuc(4));
+    let config = group::Config {
+        group: 7,
+        me: 1,
+        incarnation: 10,
+        hosts: HostSet::first(3),
+        setting: config.setting,
+        tail_max: config.tail_max,
+        transfer: config.transfer(),
+    };
+    Core::new(config, true, 3_000_000).unwrap()
+}
+
+fn world(events: impl IntoIterator<Item = Event>) -> (Order, Told, Came) {
+    let order = Order::default();
+    let told = Told { order: Rc::clone(&order), events: events.into_iter().collect(), watched_again: Vec::new() };
+    (Rc::clone(&order), told, Came(order))
+}
+
+fn evidence(host_id: u16, slot: u8, incarnation: u32) -> Evidence {
+    Evidence { host_id, slot, incarnation, seq: 0, rx_ns: 0, at_ns: None, plane: 0, direct: false }
+}
+
+fn up(host: u16, incarnation: u32) -> Event {
+    Event::Up { monitor: MonitorId(1), target: "g@b".into(), evidence: evidence(host, 0, incarnation) }
+}
+
+fn ended(host: u16, incarnation: u32) -> Event {
+    let (monitor, reason) = (MonitorId(1), Reason::Exited(0));
+    Event::Verdict(Verdict { monitor, target: "g@b".into(), reason, evidence: evidence(host, 0, incarnation) })
+}
+
+#[test]
+fn no_packet_is_taken_before_all_that_the_agent_has_told() {
+    for count in [1, EVENTS_PER_TURN, EVENTS_PER_TURN + 1, 5 * EVENTS_PER_TURN + 3] {
+        let (order, mut told, mut came) = world((0..count).map(|_| Event::Fenced));
+        let mut core = core();
+        core.before(5, &mut told, &mut came);
+        // Only the first look finds the agent's descriptor readable.
+        core.after(&mut told, &mut came, true, true).unwrap();
+        let mut turns = 1;
+        while core.due_ns() == 0 {
+            core.after(&mut told, &mut came, false, true).unwrap();
+            turns += 1;
+            assert!(turns < 20, "the member is busy for ever");
+        }
+        let mut want = vec!["event"; count];
+        want.push("packets");
+        assert_eq!(*order.borrow(), want, "{count} events");
+    }
+}
+
+#[test]
+fn a_bounded_number_of_events_is_taken_in_one_turn() {
+    let (_, mut told, mut came) = world((0..3 * EVENTS_PER_TURN).map(|_| Event::Fenced));
+    core().after(&mut told, &mut came, true, true).unwrap();
+    assert_eq!(told.events.len(), 2 * EVENTS_PER_TURN);
+}
+
+#[test]
+fn watches_begin_anew_only_after_all_that_was_told() {
+    let events = std::iter::once(Event::Lost { count: 1 }).chain((0..EVENTS_PER_TURN).map(|_| Event::Fenced));
+    let (_, mut told, mut came) = world(events);
+    let mut core = core();
+    core.after(&mut told, &mut came, true, false).unwrap();
+    assert!(told.watched_again.is_empty(), "what is still to come is older");
+    core.after(&mut told, &mut came, false, false).unwrap();
+    assert_eq!(told.watched_again, [2, 3]);
+}
+
+/// A packet of a process, which is known as that incarnation of a member.
+fn heard(core: &mut Core<Hsuc>, process: u32, incarnation: u32) -> bool {
+    core.ears.heard(Sender { host: 2, process, incarnation }, &mut core.group)
+}
+
+fn hears(core: &mut Core<Hsuc>, events: impl IntoIterator<Item = Event>) {
+    let (_, mut told, mut came) = world(events);
+    core.after(&mut told, &mut came, true, false).unwrap();
+}
+
+#[test]
+fn a_former_process_that_is_told_after_its_successor_changes_nothing() {
+    let mut core = core();
+    let (old, new) = (7 << 12 | 1, 7 << 12 | 2);
+    hears(&mut core, [up(2, new)]);
+    assert!(heard(&mut core, new, 31));
+    hears(&mut core, [up(2, old), ended(2, old)]);
+    assert!(heard(&mut core, new, 31) && core.ears.is_member(2, new), "it is up");
+    assert!(!heard(&mut core, old, 30));
+    // Also once the successor has ended.
+    hears(&mut core, [ended(2, new), up(2, old)]);
+    assert!(!core.ears.is_up(2));
+}
+
+#[test]
+fn a_process_of_another_life_of_its_agent_is_up_whatever_its_number() {
+    for (before, after) in [(7 << 12 | 3, 8 << 12 | 1), (8 << 12 | 1, 7 << 12 | 1), (u32::MAX, 1 << 12 | 1)] {
+        let mut core = core();
+        hears(&mut core, [up(2, before), ended(2, before), up(2, after)]);
+        assert!(core.ears.is_up(2) && heard(&mut core, after, 31), "{before:x} {after:x}");
+    }
+}
