@@ -9,6 +9,7 @@
 use std::fs;
 
 use fide_detector::Event;
+use fide_host::machine::ClockRate;
 use fide_shm::clock::{self, ASLEEP_NOISE_NS, FOREVER_NS, Lease};
 use serde::{Deserialize, Serialize};
 
@@ -378,6 +379,19 @@ impl Stand {
         };
         Self { source: source.to_owned(), counts, witness }
     }
+}
+
+/// What is wrong with the drift that the configuration assumes, if NTP has found the clock to be off.
+#[must_use]
+pub fn drift_says(drift_ppm: u32, rate: ClockRate) -> Option<String> {
+    (rate.off_ppm * 2 > u64::from(drift_ppm)).then(|| {
+        format!(
+            "NTP corrects this host's clock by {} ppm, and another host's may be as wrong the other way: leases are safe with \
+             drift_ppm = {} or more in [cluster], it is {drift_ppm} (if NTP is just correcting a large offset, this passes)",
+            rate.off_ppm,
+            rate.off_ppm * 2
+        )
+    })
 }
 
 #[cfg(test)]

@@ -179,6 +179,8 @@ pub struct Config {
     pub heartbeat_ns: u64,
     /// Timeout asked for; `None`: from measurement.
     pub timeout_ns: Option<u64>,
+    /// By how much one host's clock (CLOCK_MONOTONIC_RAW) may run faster than another's, parts per million.
+    pub drift_ppm: u32,
     /// UDP port of the cluster.
     pub port: u16,
     /// How long a new key is accepted before it is used, and an old one after it is not used any more.
@@ -234,6 +236,8 @@ pub enum ConfigError {
 }
 
 /// Heartbeat intervals that make sense: below 20 us FiDe §6.2 found no stability.
+/// The detector refuses more.
+const DRIFT_PPM: std::ops::RangeInclusive<u32> = 1..=99_999;
 const HEARTBEAT_US: std::ops::RangeInclusive<u64> = 20..=1_000_000;
 
 impl Config {
@@ -331,7 +335,8 @@ fn read(path: &Path) -> Result<File, ConfigError> {
 }
 
 fn build(file: File, base: &Path) -> Result<Config, String> {
-    let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, port, key_overlap_ms } = file.cluster;
+    let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, drift_ppm, port, key_overlap_ms } =
+        file.cluster;
     let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir, unlisted_names } =
         file.agent;
     let mut unknown_users = Vec::new();
@@ -351,6 +356,15 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
     {
         return Err(format!(
             "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
+        ));
+    }
+    let drift_ppm = drift_ppm.unwrap_or(fide_detector::config::DRIFT_PPM);
+    if !DRIFT_PPM.contains(&drift_ppm) {
+        return Err(format!(
+            "drift_ppm = {drift_ppm} is out of range; {} to {} are possible: by how much one host's clock may run faster than \
+             another's, 200 for ordinary crystals",
+            DRIFT_PPM.start(),
+            DRIFT_PPM.end()
         ));
     }
     let port = port.unwrap_or(7411);
@@ -398,6 +412,7 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         policy,
         heartbeat_ns: heartbeat_us * 1000,
         timeout_ns: timeout_us.map(|us| us * 1000),
+        drift_ppm,
         port,
         key_overlap_ms: key_overlap_ms.unwrap_or(10_000),
         controller,

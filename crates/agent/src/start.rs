@@ -18,6 +18,7 @@ use std::{
 };
 
 use fide_detector as detector;
+use fide_host::machine::ClockRate;
 use fide_lane::{
     interface::{self, Interface, InterfaceError},
     isolation::{Urgent, default_core, isolate},
@@ -33,7 +34,7 @@ use held::{Held, held};
 use host::open_host;
 
 use crate::{
-    clock::Clock,
+    clock::{self, Clock},
     command::Exchange,
     config::{self, Config, ConfigError},
     control::{self, Control, End},
@@ -262,6 +263,9 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let _ = go.send(engine);
     drop(urgent);
 
+    if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(config.drift_ppm, rate)) {
+        tracing::warn!("{warning}");
+    }
     for (ladder, rung) in host.rungs.all() {
         match &rung.fell_back {
             Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),

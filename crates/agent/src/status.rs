@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 use crate::{
+    clock::Stand,
     config::{Config, Mode, Policy, Role, Trust},
     control::Excluded,
     rungs::Rungs,
@@ -89,6 +90,7 @@ impl Told<'_> {
             "heartbeat_us": config.heartbeat_ns / 1000,
             "timeout_us": self.timeout_ns / 1000,
             "fenced": snapshot.fenced,
+            "clock": self.clock(),
             "lease_left_us": lease_left_us,
             "excluded": self.excluded.map(|excluded| json!({
                 "why": excluded.why,
@@ -116,6 +118,18 @@ impl Told<'_> {
                 "packets": lane.sent.packets, "messages": lane.sent.messages, "exceeded": lane.sent.exceeded,
             })).collect::<Vec<_>>(),
             "counters": self.counters(),
+        })
+    }
+
+    /// What leases are counted on, and what that clock has shown.
+    fn clock(&self) -> Value {
+        let Stand { source, witness, .. } = Stand::read();
+        let doubts = &self.snapshot.doubts;
+        json!({
+            "counts_on": "monotonic_raw", "source": source, "drift_ppm": self.config.drift_ppm,
+            "counter": self.snapshot.counter, "counter_why": witness,
+            "suspended": doubts.suspended, "suspended_us": doubts.suspended_ns / 1000,
+            "stopped": doubts.stopped, "stopped_us": doubts.stopped_ns / 1000, "moved": doubts.moved,
         })
     }
 

@@ -135,6 +135,17 @@ fn status_text(status: &Value) -> String {
     if !members.is_empty() {
         let _ = writeln!(out, "view {}.{}: {}", view["generation"], view["number"], members.join(", "));
     }
+    let clock = &status["clock"];
+    if !clock.is_null() {
+        let _ = writeln!(
+            out,
+            "clock: raw, from {}; {} ppm of drift assumed; the processor's counter is {} as a witness; stood still {} times",
+            text(&clock["source"]),
+            clock["drift_ppm"],
+            text(&clock["counter"]),
+            ["suspended", "stopped", "moved"].iter().filter_map(|kind| clock[kind].as_u64()).sum::<u64>(),
+        );
+    }
     let _ = writeln!(out, "\n{:<12} {:<8} {:>12} {:>12}  planes (silent, lost)", "peer", "state", "timeout", "jitter");
     for peer in list(&status["peers"]) {
         let planes: Vec<String> = list(&peer["planes"])

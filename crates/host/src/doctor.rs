@@ -4,6 +4,7 @@
 //! Judging only reads. A condition's text holds nothing that changes by itself, so that two looks at
 //! an unchanged host are equal; what varies is measured apart, in [`crate::measure`].
 
+mod clocks;
 mod cores;
 mod interrupts;
 mod kernel;
@@ -96,7 +97,9 @@ enum By {
 
 /// All conditions, in the order of reports.
 fn all() -> impl Iterator<Item = &'static (Kind, By)> {
-    [cores::ALL, interrupts::ALL, scheduler::ALL, memory::ALL, network::ALL, kernel::ALL].into_iter().flatten()
+    [cores::ALL, interrupts::ALL, scheduler::ALL, memory::ALL, network::ALL, kernel::ALL, clocks::ALL]
+        .into_iter()
+        .flatten()
 }
 
 /// Stable names of all conditions, in the order of reports.

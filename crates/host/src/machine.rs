@@ -2,11 +2,13 @@
 //! What is asked by system calls and tools, and therefore not of a copy of a host.
 
 mod ethtool;
+mod ntp;
 mod qdisc;
 
 use std::io;
 
 pub use ethtool::{Channels, Coalesce};
+pub use ntp::ClockRate;
 pub use qdisc::Qdisc;
 
 use fide_bpf::XdpFacts;
@@ -53,6 +55,11 @@ pub trait Machine {
     /// # Errors
     /// The kernel's.
     fn tick_ns(&self) -> io::Result<u64>;
+    /// What NTP has found about the clock.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn clock_rate(&self) -> io::Result<ClockRate>;
 }
 
 /// The host this runs on.
@@ -97,6 +104,10 @@ impl Machine for ThisHost {
             _ => Err(io::Error::last_os_error()),
         }
     }
+
+    fn clock_rate(&self) -> io::Result<ClockRate> {
+        ClockRate::read()
+    }
 }
 
 /// A copy of a host's files: nothing can be asked.
@@ -137,6 +148,10 @@ impl Machine for Copy {
     }
 
     fn tick_ns(&self) -> io::Result<u64> {
+        copied()
+    }
+
+    fn clock_rate(&self) -> io::Result<ClockRate> {
         copied()
     }
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::{
     doctor::Host,
-    machine::{Channels, Coalesce, Machine, Qdisc},
+    machine::{Channels, ClockRate, Coalesce, Machine, Qdisc},
     roots::Roots,
 };
 
@@ -206,6 +206,7 @@ pub(crate) struct MadeUp {
     pub(crate) queues: u32,
     pub(crate) features: u64,
     pub(crate) tick_ns: u64,
+    pub(crate) off_ppm: u64,
 }
 
 impl MadeUp {
@@ -216,6 +217,7 @@ impl MadeUp {
             queues: 2,
             features: 0xf,
             tick_ns: 10_000_000,
+            off_ppm: 12,
         }
     }
 
@@ -226,6 +228,7 @@ impl MadeUp {
             queues: 1,
             features: 0,
             tick_ns: 1_000_000,
+            off_ppm: 431,
         }
     }
 }
@@ -266,5 +269,9 @@ impl Machine for MadeUp {
 
     fn tick_ns(&self) -> io::Result<u64> {
         Ok(self.tick_ns)
+    }
+
+    fn clock_rate(&self) -> io::Result<ClockRate> {
+        Ok(ClockRate { off_ppm: self.off_ppm, synchronized: true })
     }
 }

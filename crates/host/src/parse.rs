@@ -223,5 +223,12 @@ pub fn soft_limit(limits: &str, name: &str) -> Option<Option<u64>> {
     }
 }
 
+/// Whether `/proc/cpuinfo` says that a hypervisor runs this.
+#[must_use]
+pub fn is_guest(cpuinfo: &str) -> bool {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
 #[cfg(test)]
 mod tests;

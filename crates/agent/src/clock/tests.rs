@@ -226,3 +226,11 @@ fn wide_looks_are_tried_again() {
     assert_eq!(narrow(look), (wide, false));
     assert_eq!(asked, LOOKS_MAX);
 }
+
+#[test]
+fn drift_below_what_ntp_found_is_said() {
+    let off = |ppm: i64| ClockRate::of(ppm << 16, 10_000, true);
+    assert_eq!(drift_says(200, off(99)), None);
+    let says = drift_says(200, off(-137)).expect("too little");
+    assert!(says.contains("137 ppm") && says.contains("drift_ppm = 274"), "{says}");
+}

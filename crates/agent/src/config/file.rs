@@ -83,6 +83,7 @@ table!(ClusterTable {
     policy: Policy,
     heartbeat_us: u64,
     timeout_us: u64,
+    drift_ppm: u32,
     port: u16,
     key_overlap_ms: u64,
 });

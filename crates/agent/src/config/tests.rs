@@ -92,6 +92,7 @@ fn mistakes_are_named() {
         (with("name = \"test\"", "heartbeat = 5"), "unknown field `heartbeat`"),
         (with("name = \"test\"", "heartbeat_us = 5"), "20 to 1000000"),
         (with("name = \"test\"", "timeout_us = 900"), "every heartbeat would be late"),
+        (with("name = \"test\"", "drift_ppm = 0"), "1 to 99999"),
         (with("name = \"test\"", "trust = \"faith\""), "`network` or `lease`"),
         (with("name = \"test\"", "port = 0"), "no port"),
         (with("\"h2\"", "\"h1\""), "h1 is used twice"),

@@ -159,7 +159,7 @@ fn detector_config(
         },
         timeout_ns,
         stall_slack_ns,
-        drift_ppm: detector::config::DRIFT_PPM,
+        drift_ppm: config.drift_ppm,
         piggyback_max: PIGGYBACK_MAX,
         payload_max: PAYLOAD_MAX,
     }

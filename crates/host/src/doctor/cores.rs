@@ -235,7 +235,7 @@ fn hypervisor(host: &Host<'_>) -> Judged {
     let flags = cpu.lines().find(|line| line.starts_with("flags"));
     let kind = host.roots.sys("hypervisor/type").ok();
     let guest = match flags {
-        Some(flags) => flags.split_whitespace().any(|flag| flag == "hypervisor"),
+        Some(_) => crate::parse::is_guest(&cpu),
         // Other architectures have no such flag.
         None if kind.is_some() => true,
         None => return Ok(Finding::unknown("this processor does not say whether it is virtual")),

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What NTP has found about the rate of this host's clock (adjtimex).
+
+use std::io;
+
+/// Ticks of a clock that nobody corrects, microseconds (USER_HZ = 100).
+const TICK_US: i64 = 10_000;
+
+/// By how much the kernel is told to correct its clock, and so by how much the clock that nobody slews is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockRate {
+    /// Parts per million, either way.
+    pub off_ppm: u64,
+    /// Somebody keeps the clock in step with others.
+    pub synchronized: bool,
+}
+
+impl ClockRate {
+    /// From what adjtimex says: `freq` in ppm with 16 binary places, `tick` in microseconds.
+    #[must_use]
+    pub fn of(freq: i64, tick: i64, synchronized: bool) -> Self {
+        let off_ppm = (freq / (1 << 16) + (tick - TICK_US) * 100).unsigned_abs();
+        Self { off_ppm, synchronized }
+    }
+
+    /// This host's, without changing anything.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn read() -> io::Result<Self> {
+        // SAFETY: all zero is a valid timex, and asks for no change.
+        let mut timex: libc::timex = unsafe { std::mem::zeroed() };
+        // SAFETY: `timex` is writable and outlives the call.
+        match unsafe { libc::adjtimex(&raw mut timex) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(Self::of(timex.freq, timex.tick, timex.status & libc::STA_UNSYNC == 0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_is_that_of_the_correction() {
+        assert_eq!(ClockRate::of(0, 10_000, true).off_ppm, 0);
+        assert_eq!(ClockRate::of(-137 << 16, 10_000, true).off_ppm, 137);
+        assert_eq!(ClockRate::of(100 << 16, 10_001, true).off_ppm, 200, "chrony uses both");
+        assert_eq!(ClockRate::of(-500 << 16, 9_000, false).off_ppm, 100_500);
+    }
+
+    #[test]
+    fn this_host_says_its_rate() {
+        assert!(ClockRate::read().is_ok());
+    }
+}
