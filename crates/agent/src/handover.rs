@@ -9,7 +9,7 @@
 //! ── switch ───────────────────────────►  freezes: repeats its last heartbeat
 //! ◄────────── state, clients' memory ───
 //! builds its loop
-//! ── taken ────────────────────────────►  stops
+//! ── taken ────────────────────────────►  stops, tells systemd who comes after it
 //! ◄────────── done ─────────────────────  ends
 //! turns
 //! ```
@@ -33,7 +33,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{engine::Frozen, journal::Journal, names::Kept, socket};
+use crate::{engine::Frozen, journal::Journal, names::Kept, notify::Manager, socket};
 
 /// Heartbeats for which a frozen agent waits for the new one.
 pub const LIMIT_HEARTBEATS: u32 = 200;
@@ -69,6 +69,10 @@ pub struct PrepareOk {
     pub native: bool,
     /// The map of watched processes, 1 if there is an exit watch.
     pub exit_watch: usize,
+    /// The agent's own process.
+    pub pid: u32,
+    /// Whose service it is.
+    pub manager: Option<Manager>,
 }
 
 /// What the first answer brought.
@@ -78,6 +82,8 @@ pub struct Inherited {
     pub receive: Option<ReceiveFds>,
     pub mode: Option<XdpMode>,
     pub watched: Option<OwnedFd>,
+    /// The service manager of the agent before, and that agent's process.
+    pub service: Option<(Manager, u32)>,
 }
 
 /// A session as it is handed over; its region and its event descriptor follow in the list.
@@ -181,7 +187,8 @@ impl Successor {
             (_, true) => Some(XdpMode::Native),
             (_, false) => Some(XdpMode::Generic),
         };
-        Ok((successor, Inherited { sockets, receive, mode, watched }))
+        let service = prepared.manager.map(|manager| (manager, prepared.pid));
+        Ok((successor, Inherited { sockets, receive, mode, watched, service }))
     }
 
     /// Freezes the running agent and gets its state, and the descriptors behind it.

@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** no protocol: what a packet means and who is dead is `fide-detector`'s alone.
 
+pub mod cgroup;
 pub mod clock;
 pub mod command;
 pub mod config;
@@ -19,7 +20,7 @@ pub mod journal;
 pub mod key;
 pub mod metrics;
 pub mod names;
-mod notify;
+pub mod notify;
 pub mod pidns;
 pub mod privileges;
 pub mod process;

@@ -34,6 +34,7 @@ use held::{Held, held};
 use host::open_host;
 
 use crate::{
+    cgroup,
     clock::{self, Clock},
     command::Exchange,
     config::{self, Config, ConfigError},
@@ -160,11 +161,22 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let path = config.runtime_dir.join("agent.sock");
 
     // Before anything is attached: a second agent must find out without disturbing the first.
-    let (successor, inherited, listener) = if options.takeover {
+    let (successor, mut inherited, listener) = if options.takeover {
         let (successor, inherited) = Successor::prepare(&path)?;
         (Some(successor), Some(inherited), None)
     } else {
         (None, None, Some(Listener::bind(&path)?))
+    };
+    let manager = match inherited.as_mut().and_then(|inherited| inherited.service.take()) {
+        Some((manager, pid)) => {
+            if let Err(error) = cgroup::join(pid) {
+                tracing::warn!(
+                    "this agent is not in its service's control group, so systemd may not notice its end: {error}"
+                );
+            }
+            Some(manager)
+        }
+        None => Manager::from_env(),
     };
     let Held { kind, lateness_ns, rung: bound } =
         held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
@@ -304,7 +316,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             estate: host.estate.complete(),
             trees,
         },
-        Notify::new(Manager::from_env()),
+        Notify::new(manager),
     )?;
     if let Some(resumed) = resumed {
         control.resume(resumed)?;

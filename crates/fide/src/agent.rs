@@ -27,7 +27,8 @@ pub(crate) struct Arguments {
     /// Take the configured timeout although this host was measured not to hold it
     #[arg(long)]
     force_timeout: bool,
-    /// Replace the running agent without a missed beat; its clients attach again by themselves
+    /// Replace the running agent without a missed beat; its clients attach again by themselves. If that agent is a systemd
+    /// service, this one becomes the service's main process
     #[arg(long)]
     takeover: bool,
 }

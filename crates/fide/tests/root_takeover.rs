@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
-use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, Victim, VictimSpec, retry_until};
+use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, Victim, VictimSpec, retry_until, trace::Trace};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -84,6 +84,7 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
     let mut running = agents.pid(1);
     let mut children = Vec::new();
     for round in 0..3 {
+        let trace = Trace::of_thread(running.expect("a pid"), "fide-loop");
         children.push(successor(&bed, &agents, 1));
         let old = running.take().expect("a pid");
         retry_until("the old agent's end", LIMIT, || match std::fs::read_to_string(format!("/proc/{old}/stat")) {
@@ -95,6 +96,10 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
         })
         .expect("handed over");
         running = children.last().map(Child::id);
+        match trace.and_then(Trace::finish) {
+            Ok(traced) => assert_eq!(traced.waits(), [] as [String; 0], "{traced:#?}"),
+            Err(why) => println!("not traced: {why}"),
+        }
         // Both clients of this host are served by the new one, in the same session.
         for client in [&mut near, &mut local] {
             let resumed = wait_for(client, "attached again", |event| match event {

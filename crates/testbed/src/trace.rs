@@ -37,6 +37,25 @@ impl fmt::Display for Call {
     }
 }
 
+/// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/agent-loop.md` says of each what it may wait
+/// for.
+pub const LOOP_CALLS: [(&str, i64, Option<u64>); 11] = [
+    ("epoll_pwait2", libc::SYS_epoll_pwait2, None),
+    ("sendto", libc::SYS_sendto, None),
+    ("recvfrom", libc::SYS_recvfrom, None),
+    ("readv", libc::SYS_readv, None),
+    ("read", libc::SYS_read, None),
+    ("write", libc::SYS_write, None),
+    ("timerfd_settime", libc::SYS_timerfd_settime, None),
+    ("bpf(BPF_PROG_TEST_RUN)", libc::SYS_bpf, Some(10)),
+    ("epoll_ctl(EPOLL_CTL_ADD)", libc::SYS_epoll_ctl, Some(1)),
+    ("epoll_ctl(EPOLL_CTL_DEL)", libc::SYS_epoll_ctl, Some(2)),
+    ("setsockopt", libc::SYS_setsockopt, None),
+];
+
+/// The one call in which it sleeps.
+pub const SLEEPS_IN: Call = Call { number: libc::SYS_epoll_pwait2, sub: None };
+
 /// How often something was done, how often it slept, and for how long at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
@@ -57,6 +76,30 @@ pub struct Traced {
     pub faults: u64,
     /// Events that did not fit into the buffer.
     pub lost: u64,
+}
+
+impl Traced {
+    /// What a loop may not do, in words: a call that is not in [`LOOP_CALLS`], a sleep in any but [`SLEEPS_IN`], events that were
+    /// lost. Empty: nothing.
+    #[must_use]
+    pub fn waits(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.lost > 0 {
+            found.push(format!("{} events of the trace were lost", self.lost));
+        }
+        if self.faults > 0 {
+            found.push(format!("it slept {} times outside of any call", self.faults));
+        }
+        for (call, count) in &self.calls {
+            if !LOOP_CALLS.iter().any(|(_, number, sub)| *call == Call { number: *number, sub: *sub }) {
+                found.push(format!("{call} is none of a loop's: {count:?}"));
+            }
+            if *call != SLEEPS_IN && count.sleeps > 0 {
+                found.push(format!("it slept in {call}: {count:?}"));
+            }
+        }
+        found
+    }
 }
 
 /// A trace that runs. Dropped, it is gone.
@@ -161,7 +204,12 @@ fn read(text: &str) -> Traced {
     let mut traced = Traced::default();
     // The call under way, and since when.
     let mut inside: Option<(Call, u64)> = None;
-    for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+    // A loop that has ended frees what it had, and nobody waits for that.
+    let ended = lines.iter().any(|line| line.contains("sys_enter: NR 60 ("));
+    let turned = format!("sys_exit: NR {} = ", SLEEPS_IN.number);
+    let last = lines.iter().rposition(|line| line.contains(&turned)).filter(|_| ended).unwrap_or(lines.len());
+    for line in &lines[..last] {
         let Some((ns, event, rest)) = event(line) else { continue };
         match event {
             "sys_enter" => {
@@ -229,5 +277,11 @@ mod tests {
         assert_eq!(traced.calls[&epoll], Count { calls: 1, sleeps: 1, longest_ns: 1_000_000 });
         assert_eq!(traced.calls[&delete], Count { calls: 1, sleeps: 1, longest_ns: 14_000_000 });
         assert_eq!((traced.faults, traced.calls.len()), (1, 2));
+        assert_eq!(
+            traced.waits().len(),
+            3,
+            "a page fault, a call that is not the loop's, and that it slept: {:?}",
+            traced.waits()
+        );
     }
 }

@@ -57,6 +57,8 @@ impl Control {
                     links: estate.links,
                     native: estate.native,
                     exit_watch: usize::from(self.parts.exit_watch.is_some()),
+                    pid: std::process::id(),
+                    manager: self.notify.manager().cloned(),
                 };
                 Ok(Answer::ok(id, &prepared))
             }
@@ -145,6 +147,8 @@ impl Control {
         }
         // From here on only the new agent sends.
         self.parts.exchange.call(Command::Stop).map_err(io::Error::other)?;
+        // Before the new agent hears that it may begin: systemd believes what it says only after this.
+        self.notify.handed_over(self.connections[&connection].who.pid);
         Ok(())
     }
 }

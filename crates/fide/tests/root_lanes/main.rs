@@ -12,7 +12,7 @@ use std::{
 
 use common::{LIMIT, World, world, world_at};
 use fide_client::{Declined, Error, Event, LaneReason, LaneWanted, protocol::ErrorCode};
-use fide_testbed::fabric::Cut;
+use fide_testbed::{fabric::Cut, trace::Trace};
 
 const SERVICE: u8 = 7;
 const PERIOD: Duration = Duration::from_millis(10);
@@ -36,6 +36,7 @@ fn inner_link(world: &mut World, tree: usize) -> usize {
 #[test]
 fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
     let Some(mut world) = world("", "") else { return };
+    let traces = [1, 2].map(|host| Trace::of_thread(world.agents.pid(host).expect("an agent"), "fide-loop"));
     let (mut one, mut two, mut three) = (world.program(1), world.program(2), world.program(3));
     two.client.listen(SERVICE).expect("listening");
     three.client.listen(SERVICE).expect("listening");
@@ -91,6 +92,14 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
         let lanes = world.lanes();
         if lanes.is_empty() { Ok(()) } else { Err(format!("{lanes:?}")) }
     });
+    drop((one, two));
+    sleep(QUIET);
+    for trace in traces {
+        match trace.and_then(Trace::finish) {
+            Ok(traced) => assert_eq!(traced.waits(), [] as [String; 0], "{traced:#?}"),
+            Err(why) => println!("not traced: {why}"),
+        }
+    }
 }
 
 #[test]
