@@ -115,7 +115,8 @@ mod tests {
         let mut members = Membership::EMPTY;
         members.insert(3, incarnation);
         let id = ViewId { generation: incarnation, number: 1 };
-        Vote { incarnation, id, members, promised, accepted: Some((promised, members)) }
+        let accepted = Some((promised, members));
+        Vote { incarnation, id, members, wait_us: 9000, promised, accepted, binds_us: 5000, promise_us: 63_000 }
     }
 
     #[test]

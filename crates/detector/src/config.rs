@@ -61,8 +61,8 @@ pub struct Config {
     pub heartbeat_ns: u64,
     pub trust: Trust,
     pub policy: Policy,
-    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. An agent that is started again must be given one
-    /// no shorter than the least its earlier incarnation had come to use: what that one promised must run out first.
+    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. If it may be shorter than what an earlier incarnation
+    /// of this host promised, that has to be said ([`crate::Detector::heed_former`]).
     pub timeout_ns: u64,
     /// A gap between two ticks above `heartbeat_ns + stall_slack_ns` is a stall of this observer.
     pub stall_slack_ns: u64,
@@ -76,7 +76,7 @@ pub struct Config {
 }
 
 /// Bytes of a view section beside its three lists of members.
-const VIEW_LEN_MAX: usize = 28;
+const VIEW_LEN_MAX: usize = 36;
 
 /// Default of [`Config::drift_ppm`].
 pub const DRIFT_PPM: u32 = 200;
@@ -205,6 +205,11 @@ impl Config {
         }
         // Rounded up, so that the margin is never too small.
         promise_ns - (promise_ns.saturating_mul(u64::from(self.drift_ppm))).div_ceil(1_000_000).min(promise_ns)
+    }
+
+    /// By a clock that runs as much faster as clocks may, a span of this one.
+    pub(crate) fn with_drift(&self, span_ns: u64) -> u64 {
+        span_ns.saturating_add(span_ns.saturating_mul(u64::from(self.drift_ppm)).div_ceil(1_000_000))
     }
 
     /// The largest message that always fits beside the fixed parts of a heartbeat, bytes.

@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError, Policy, Role, Trust};
 use crate::lease::{self, Sent};
 use crate::peer::Peer;
 use crate::piggyback::{Pool, Queues};
+use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
 use crate::types::*;
 use crate::view::{Agreement, Outcome, Vote};
@@ -65,6 +66,10 @@ pub struct Detector {
     pub(crate) lease_ns: u64,
     /// No lease that was given under an older view runs at this time any more.
     pub(crate) view_settled_ns: u64,
+    /// What an earlier life of this host promised holds until then.
+    pub(crate) former_until_ns: u64,
+    /// It promises no more than this, whatever its timeouts come to.
+    pub(crate) promise_max_us: u32,
     pub(crate) fenced: bool,
     pub(crate) excluded: bool,
     pub(crate) leaving: bool,
@@ -112,6 +117,8 @@ impl Detector {
             last_tick_ns: now_ns,
             lease_ns: 0,
             view_settled_ns: 0,
+            former_until_ns: now_ns,
+            promise_max_us: u32::MAX,
             fenced: config.trust == Trust::Lease,
             excluded: false,
             leaving: false,
@@ -148,12 +155,32 @@ impl Detector {
         if !vote.id.is_none() {
             detector.outcome(now_ns, Outcome::Installed { before }, detector.config.me);
         }
+        detector.heed_former(now_ns, vote.promise_us);
         Ok(detector)
+    }
+
+    /// An earlier life of this host, which has ended, promised up to `promise_us`, perhaps just before it ended. To be told before
+    /// anything else: until all that has run out this one founds no view and drops nobody.
+    pub fn heed_former(&mut self, now_ns: u64, promise_us: u32) {
+        if planted::is(Planted::ForgetsPromise) {
+            return;
+        }
+        let until_ns = now_ns.saturating_add(u64::from(promise_us) * 1000);
+        self.former_until_ns = self.former_until_ns.max(until_ns);
+        for peer in &mut self.peers {
+            peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
+        }
+    }
+
+    /// Promises no more than `promise_us` from now on, however long timeouts become: what whoever starts this host again must know.
+    pub fn set_promise_max(&mut self, promise_us: u32) {
+        self.promise_max_us = promise_us;
     }
 
     /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it before it asks for that.
     pub fn vote(&self) -> Vote {
-        self.agreement.vote()
+        let former_us = wait_us(self.former_until_ns.saturating_sub(self.last_tick_ns));
+        Vote { promise_us: self.promise_us().max(former_us), ..self.agreement.vote() }
     }
 
     pub fn config(&self) -> &Config {
@@ -572,9 +599,7 @@ impl Detector {
         ViewInfo { id: self.agreement.id, members: HostSet(self.agreement.members.hosts) }
     }
 
-    /// From when on no host acts by a lease of an older view than [`Detector::view`]: every acknowledgement that such a lease
-    /// stands on came before this view was accepted ([`crate::view`], rules 1 and 2), and binds no longer than the longest
-    /// promise.
+    /// From when on no host acts by a lease of an older view than [`Detector::view`] ([`crate::view`], rule 3).
     pub fn view_settled_ns(&self) -> u64 {
         self.view_settled_ns
     }
@@ -610,7 +635,19 @@ impl Detector {
     /// The least of the pair timeouts, as told to others.
     pub(crate) fn promise_us(&self) -> u32 {
         let least = self.peers.iter().filter(|p| p.id != self.config.me).map(|p| p.timeout_ns).min();
-        u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX)
+        u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX).min(self.promise_max_us)
+    }
+
+    /// For how long leases may still run that this host knows of, by any clock: those that it has granted, its own, and what is left
+    /// of older views.
+    pub(crate) fn binds_us(&self, now_ns: u64) -> u32 {
+        if self.config.trust == Trust::Network {
+            return 0;
+        }
+        // Whose lease has no end is alone in its view: only itself can decide another, and installs that at once.
+        let own_ns = if self.lease_ns == u64::MAX { 0 } else { self.lease_ns };
+        let until_ns = own_ns.max(self.view_settled_ns).max(self.former_until_ns);
+        self.promise_us().max(wait_us(self.config.with_drift(until_ns.saturating_sub(now_ns))))
     }
 
     pub(crate) fn tell(&mut self, event: Event) {
@@ -668,6 +705,11 @@ impl Detector {
             None => 0,
         }
     }
+}
+
+/// Rounded up.
+fn wait_us(ns: u64) -> u32 {
+    u32::try_from(ns.div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 /// The host itself as a subject.

@@ -188,8 +188,11 @@ impl Detector {
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
             let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
             let peer = &mut self.peers[usize::from(host) - 1];
-            let until_ns =
-                if promise_ns == 0 { now_ns } else { peer.acked_rx_ns.max(peer.last_rx_ns).saturating_add(promise_ns) };
+            let until_ns = if promise_ns == 0 {
+                now_ns
+            } else {
+                peer.promised_until_ns.max(peer.last_rx_ns.saturating_add(promise_ns))
+            };
             peer.superseded = Some(Superseded {
                 incarnation: current,
                 told,

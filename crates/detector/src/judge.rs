@@ -109,13 +109,14 @@ impl Detector {
             superseded: HostSet::EMPTY,
             free: HostSet::EMPTY,
             left: HostSet::EMPTY,
+            binds_us: self.binds_us(now_ns),
+            former_until_ns: self.former_until_ns,
             incarnations: &[0; MAX_HOSTS],
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,
             others_hold_a_view: false,
         };
         let lease = self.config.trust == Trust::Lease;
-        let promise_ns = if lease { u64::from(self.promise_us()) * 1000 } else { 0 };
         for peer in self.peers.iter().filter(|p| p.voter && p.id != me) {
             incarnations[usize::from(peer.id) - 1] = peer.incarnation;
             // Within it whoever has died is silent here, and what others have promised has run out (each promises its shortest).
@@ -131,6 +132,8 @@ impl Detector {
                 env.others_hold_a_view |= !peer.view.is_none();
             }
             let Some(member) = self.agreement.members.incarnation(peer.id) else { continue };
+            let early_ns = if planted::is(Planted::SuspectsEarly) { u64::from(self.promise_us()) * 250 } else { 0 };
+            let over = !lease || now_ns >= peer.promised_until_ns.saturating_sub(early_ns);
             if member == peer.incarnation {
                 let left = peer.goodbye;
                 if left {
@@ -139,15 +142,13 @@ impl Detector {
                 if silent || left {
                     env.silent.insert(peer.id);
                 }
-                let promise_ns = if planted::is(Planted::SuspectsEarly) { promise_ns / 4 * 3 } else { promise_ns };
-                let over = !lease || now_ns >= peer.acked_rx_ns.saturating_add(promise_ns);
                 if over && (silent || left || self.agreement.mute().contains(peer.id)) {
                     env.free.insert(peer.id);
                 }
             } else {
                 env.superseded.insert(peer.id);
                 env.silent.insert(peer.id);
-                if peer.superseded.is_none_or(|old| now_ns >= old.until_ns) {
+                if over || planted::is(Planted::FreesSuperseded) && peer.superseded.is_none() {
                     env.free.insert(peer.id);
                 }
             }
@@ -178,12 +179,11 @@ impl Detector {
 
     fn installed(&mut self, now_ns: u64, before: Membership) {
         let members = self.agreement.members;
-        let longest_us = self.peers.iter().map(|peer| peer.promise_us).max().unwrap_or(0).max(self.promise_us());
-        let lease = self.config.trust == Trust::Lease;
-        self.view_settled_ns = now_ns.saturating_add(if lease { u64::from(longest_us) * 1000 } else { 0 });
+        let wait_us = if planted::is(Planted::WaitsOwnPromise) { self.promise_us() } else { self.agreement.wait_us };
+        let settled_ns = now_ns.saturating_add(u64::from(wait_us) * 1000);
+        self.view_settled_ns = settled_ns;
         self.tell(Event::ViewChanged { id: self.agreement.id, members: HostSet(members.hosts) });
         let votes = HostSet(members.hosts);
-        let promise_ns = u64::from(self.promise_us()) * 1000;
         let mut others = self.voters;
         others.remove(self.config.me);
         for id in others.iter() {
@@ -205,10 +205,10 @@ impl Detector {
                         self.peers[at].follow(incarnation);
                     }
                     let peer = &mut self.peers[at];
-                    // As if acknowledged now: nobody is dropped within a promise of the view's installation.
-                    peer.acked_rx_ns = now_ns;
+                    // Nobody is dropped while a lease of an older view may run (rule 3 of the view's argument).
+                    peer.promised_until_ns = peer.promised_until_ns.max(settled_ns);
                     if let Some(old) = &mut peer.superseded {
-                        old.until_ns = now_ns.saturating_add(promise_ns);
+                        old.until_ns = old.until_ns.max(settled_ns);
                     }
                     if before.incarnation(id) != member {
                         peer.floor_ns = peer.floor_ns.max(now_ns);

@@ -57,6 +57,7 @@ impl Detector {
         let mut b = Builder::heartbeat(buf, me, self.config.incarnation, seq).ok()?;
         let mut behind = false;
         let alone = !self.by_view(me);
+        let promise_us = self.promise_us();
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             if peer.id == me {
@@ -70,7 +71,8 @@ impl Detector {
             let peer = &mut self.peers[at];
             let ack = if acks {
                 greet(&self.config, peer, now_ns, alone);
-                peer.acked_rx_ns = peer.acked_rx_ns.max(peer.last_rx_ns);
+                let until_ns = peer.last_rx_ns.saturating_add(u64::from(promise_us) * 1000);
+                peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
                 // An acknowledged heartbeat is one whose sections were taken, so that its sender need not repeat them.
                 let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
                 Ack { incarnation: peer.incarnation, seq_low }
@@ -86,7 +88,7 @@ impl Detector {
             b.view(&self.agreement.repr(behind)).ok()?;
         }
         if self.config.trust == Trust::Lease {
-            b.promise(self.promise_us()).ok()?;
+            b.promise(promise_us).ok()?;
         }
         if self.leaving {
             b.goodbye().ok()?;

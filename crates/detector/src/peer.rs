@@ -74,8 +74,9 @@ pub struct Peer {
     pub floor_ns: u64,
     pub suspected: bool,
     pub withheld: u64,
-    /// Reception of the newest heartbeat acknowledged to it: promises count from here.
-    pub acked_rx_ns: u64,
+    /// What this host has promised to it, by acknowledgements and by installing a view, ends then. Where views judge, to the
+    /// incarnation that is in the view, whichever is heard.
+    pub promised_until_ns: u64,
     /// Its newest heartbeat when it came up: what that one and those before it carried was not taken.
     pub up_seq: u64,
     /// Highest own heartbeat that it acknowledged.
@@ -142,7 +143,7 @@ impl Peer {
             floor_ns: 0,
             suspected: false,
             withheld: 0,
-            acked_rx_ns: 0,
+            promised_until_ns: 0,
             up_seq: 0,
             acked_seq: 0,
             limit_ns: 0,
@@ -169,6 +170,7 @@ impl Peer {
             dead_incarnation: self.dead_incarnation,
             superseded: self.superseded,
             withheld: self.withheld,
+            promised_until_ns: self.promised_until_ns,
             exclude_incarnation: self.exclude_incarnation,
             exclude_left: self.exclude_left,
             open: self.open,

@@ -102,6 +102,18 @@ planted! {
     VotesUnsynced,
     /// a witness that starts again has forgotten its vote, and is the incarnation that it was
     ForgetsVote,
+    /// who installs a view waits for its own promise, not for the longest that may still bind
+    WaitsOwnPromise,
+    /// a host that starts again with a shorter timeout has forgotten what it promised before
+    ForgetsPromise,
+    /// a member of the view whose newer incarnation was heard first is dropped at once
+    FreesSuperseded,
+    /// who has accepted a next view acknowledges as before
+    AcksAccepted,
+    /// who has accepted a next view takes acknowledgements for its lease
+    TakesAcksAccepted,
+    /// who has a lease accepts a view without itself
+    AcceptsWithoutItself,
 }
 
 /// 0: none; else one more than its place.

@@ -22,32 +22,57 @@
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
-//! Let x be unfenced in view V by the majority Q of V (x included), and let V+1 be decided by the majority A. Some q is in
-//! both. If q is not x: q accepted only after its promise to x ran out or a view that contains x. If q is x: while unfenced,
-//! x accepts only views that contain x. So V+1 contains x. That is not enough, since V+2 could drop x while x, still in V, lives on
-//! acknowledgements of members that also know nothing of V+1. Three rules close this:
+//! Hosts promise for different lengths of time: each promises its own shortest timeout, which grows while it runs. To be shown:
+//! **when a view without x is installed anywhere, no lease of x runs.** A lease of x in view V stands on a majority Q of V: x, and
+//! members q that acknowledged x and promised to accept no view without x for their promise, counted from that acknowledgement. The
+//! rules:
 //!
 //! 1. a voter that has accepted a next view acknowledges nobody until it is settled;
 //! 2. a voter that has accepted a next view takes no acknowledgement for its own lease until it is settled, and an
 //!    acknowledgement counts only from a member that holds the same view;
-//! 3. who installs a view counts every member as acknowledged at that moment, so drops none within a promise from then.
+//! 3. a voter says with what it accepts for how long leases may still run that it knows of ([`Vote::binds_us`]): the longest of its own
+//!    promise, what is left of its own lease, and what is left of the next line. Whoever decides the view takes the longest of a
+//!    majority that accepted it; this `wait_us` is told with the view's members. Who installs the view drops no member
+//!    ([`Env::free`]) until `wait_us` after that, by its own clock;
+//! 4. who has a lease accepts no view without itself.
 //!
-//! Every acknowledgement of Q's q to x came before q accepted V+1 (rule 1, or 2 if q is x), so before anyone installed V+1,
-//! and expires within a promise of that; V+2 cannot drop x earlier than that (rule 3).
+//! **Lemma: `wait_us` after a view U is first installed, no lease that stands on an older view runs.** By induction. Let A be the
+//! majority of V by which V+1 was decided, and let x have a lease in V by Q. Some q is in both. If q is not x, every
+//! acknowledgement of q to x that counts came before q accepted V+1 (rule 1: afterwards q is silent until it holds V+1 or a newer view,
+//! and then rule 2 refuses it), so it binds no longer than q's promise after that: q said so. If q is x, its lease did not grow after it
+//! accepted (rule 2), and it said how long that was. A lease in a view older than V ends, by induction, at the latest `wait_us` of V
+//! after V was installed, and every member of A has installed V and has said what was left of that. As V+1 is decided after all of A has
+//! accepted it, `wait_us` of V+1 covers all of these. Two hosts may learn of V+1 by different majorities A, with different waits: each
+//! is right. And a host that skipped views has the wait of the one that it installs, which covers all before it.
+//!
+//! **Now let U+1 be the first view without x,** decided by the majority A of U. Each member of A holds U, and dropped x no sooner than
+//! `wait_us` after it installed U: no lease of x in an older view runs (the lemma). A lease of x in U stands on a majority Q of U, so some
+//! q is in both. If q is not x, it accepted U+1 after its promise to x had run out. If q is x, it had no lease when it accepted (rule
+//! 4), and got none afterwards (rule 2). Acknowledgements that x had in an older view count in U too: their promises are
+//! q's own, and q keeps each until it ends, whatever view it holds (`promised_until_ns`). And x may be another incarnation by then:
+//! the promise is to the member of the view, whichever incarnation is heard.
+//!
+//! What it costs: nothing where the last change of view is longer ago than `wait_us`. Two hosts that die one soon after the other may be
+//! dropped later, by the longest promise of the fastest majority: a slow host counts only where nothing is decided without it.
+//!
+//! Drift: x takes a margin off what others promise ([`Config::lease_of`](crate::Config::lease_of)), which covers any one clock. What is left of
+//! a lease is told by one clock and waited for by another, and is lengthened by as much.
 //!
 //! # Founding, and what is not possible without a disk
 //!
 //! State is volatile. A restarted agent is a new incarnation that holds no view, and members add it. Views shrink down to
 //! two members, so a majority of the configured voters may hold no view while two others legitimately go on: a first view
-//! is founded by all configured voters but one, and at least a majority, all of them without a view. Any two unfenced
-//! holders of an older view then include a host that took part as a newer incarnation. It listened for a whole timeout
-//! first, in which what its earlier incarnation had promised ran out. A voter that accepted a first view joins no other
+//! is founded by all configured voters but one, and at least a majority, all of them without a view. A lease of x in an older view
+//! stands on x and another member at least, so on some q that took part in founding as a newer incarnation. That one listened first,
+//! for two timeouts and until what any earlier incarnation of it may have promised had run out ([`crate::Detector::heed_former`]): with
+//! a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
+//! ended, and gave programs no lease beyond the timeout that it had, which is no longer than its promise. A voter that accepted a first view joins no other
 //! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
 //! leaving. A member that has no majority left, but hears enough voters without a view to found a new one, gives its view
 //! up ([`Outcome::Lost`]): a restart is always safe.
 //!
 //! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
-//! both are there again.
+//! both are there again. What it has promised is in its vote, and is kept when it comes back with a shorter timeout.
 
 mod round;
 mod wanted;
@@ -85,6 +110,10 @@ pub struct Env<'a> {
     pub free: HostSet,
     /// Members of the view that said goodbye.
     pub left: HostSet,
+    /// Leases that this host has granted or holds, or knows to be left of older views, end within this.
+    pub binds_us: u32,
+    /// What this host promised in an earlier life holds until then.
+    pub former_until_ns: u64,
     /// By id-1: the incarnation heard.
     pub incarnations: &'a [u32; MAX_HOSTS],
     /// This host is leaving.
@@ -128,14 +157,21 @@ struct Proposer {
 }
 
 /// What a voter has said of views. A voter that stores it before it says it, and recalls it when it starts again, need not become
-/// another incarnation: nothing that it forgets besides can be used against it, as it takes every member for acknowledged just then.
+/// another incarnation: nothing that it forgets besides can be used against it, as it takes every member for acknowledged just then, with the longest promise that
+/// it may have given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vote {
     pub incarnation: u32,
     pub id: ViewId,
     pub members: Membership,
+    /// [`Agreement::wait_us`] of that view.
+    pub wait_us: u32,
     pub promised: u32,
     pub accepted: Option<(u32, Membership)>,
+    /// What it said with what it accepted.
+    pub binds_us: u32,
+    /// The longest promise that may still hold when it starts again.
+    pub promise_us: u32,
 }
 
 /// One voter's (or, without a vote, one observer's) part.
@@ -150,8 +186,12 @@ pub struct Agreement {
     started_ns: u64,
     pub id: ViewId,
     pub members: Membership,
+    /// For so long after this view was installed leases of older views may run: what those bound who accepted it.
+    pub wait_us: u32,
     promised: u32,
     accepted: Option<(u32, Membership)>,
+    /// Of what was accepted.
+    binds_us: u32,
     proposer: Option<Proposer>,
     wanted_since_ns: Option<u64>,
     /// The highest ballot that is known, and since when.
@@ -184,8 +224,10 @@ impl Agreement {
             started_ns: now_ns,
             id: ViewId::NONE,
             members: Membership::EMPTY,
+            wait_us: 0,
             promised: 0,
             accepted: None,
+            binds_us: 0,
             proposer: None,
             wanted_since_ns: None,
             highest: (0, now_ns),
@@ -204,14 +246,14 @@ impl Agreement {
 
     /// What this voter says from now on.
     pub fn vote(&self) -> Vote {
-        let Agreement { incarnation, id, members, promised, accepted, .. } = *self;
-        Vote { incarnation, id, members, promised, accepted }
+        let Agreement { incarnation, id, members, wait_us, promised, accepted, binds_us, .. } = *self;
+        Vote { incarnation, id, members, wait_us, promised, accepted, binds_us, promise_us: 0 }
     }
 
     /// Goes on with what this incarnation has said before.
     pub fn recall(&mut self, vote: &Vote) {
-        (self.id, self.members) = (vote.id, vote.members);
-        (self.promised, self.accepted) = (vote.promised, vote.accepted);
+        (self.id, self.members, self.wait_us) = (vote.id, vote.members, vote.wait_us);
+        (self.promised, self.accepted, self.binds_us) = (vote.promised, vote.accepted, vote.binds_us);
     }
 
     /// Starts again without a view, as a new incarnation.
@@ -220,6 +262,7 @@ impl Agreement {
         self.started_ns = now_ns;
         self.id = ViewId::NONE;
         self.members = Membership::EMPTY;
+        self.wait_us = 0;
         self.barred.0 = HostSet::EMPTY;
         self.foreign = (ViewId::NONE, Membership::EMPTY);
         self.reports.fill(None);
@@ -229,12 +272,13 @@ impl Agreement {
 
     /// Hosts that must not be acknowledged now: all, or those that a running proposal drops.
     pub fn mute(&self) -> HostSet {
-        if self.accepted.is_some() { HostSet(u64::MAX) } else { self.condemned }
+        let all = self.accepted.is_some() && !planted::is(Planted::AcksAccepted);
+        if all { HostSet(u64::MAX) } else { self.condemned }
     }
 
     /// May acknowledgements prolong the lease?
     pub fn takes_acks(&self) -> bool {
-        !self.id.is_none() && self.accepted.is_none()
+        !self.id.is_none() && (self.accepted.is_none() || planted::is(Planted::TakesAcksAccepted))
     }
 
     pub fn holds(&self, id: u16, incarnation: u32) -> bool {
@@ -257,6 +301,7 @@ impl Agreement {
     fn settle(&mut self) {
         self.promised = 0;
         self.accepted = None;
+        self.binds_us = 0;
         self.proposer = None;
         self.wanted_since_ns = None;
         self.wait_until_ns = 0;
@@ -288,7 +333,7 @@ impl Agreement {
         }
         let Some(members) = &repr.members else { return Outcome::Nothing };
         if !self.voter {
-            return self.install(repr.id, *members);
+            return self.install(repr.id, *members, repr.wait_us);
         }
         if !members.contains(self.me, self.incarnation) {
             if repr.id >= self.foreign.0 {
@@ -304,10 +349,10 @@ impl Agreement {
                 return Outcome::Excluded;
             }
         }
-        self.install(repr.id, *members)
+        self.install(repr.id, *members, repr.wait_us)
     }
 
-    fn install(&mut self, id: ViewId, members: Membership) -> Outcome {
+    fn install(&mut self, id: ViewId, members: Membership, wait_us: u32) -> Outcome {
         let before = self.members;
         // Not only if it has lasted here too: timeouts differ.
         let put_out = self.outside.0.minus(HostSet(members.hosts));
@@ -316,6 +361,7 @@ impl Agreement {
         }
         self.id = id;
         self.members = members;
+        self.wait_us = wait_us;
         self.settle();
         Outcome::Installed { before }
     }
@@ -340,7 +386,7 @@ impl Agreement {
             return Outcome::Nothing;
         }
         if founding {
-            let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns);
+            let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns).max(env.former_until_ns);
             self.ready = listened && !env.others_hold_a_view && !env.leaving;
             self.suspects = if env.others_hold_a_view { self.unheard_of_the_view(env) } else { HostSet::EMPTY };
             if !self.ready {
@@ -422,12 +468,12 @@ impl Agreement {
     pub fn repr(&self, spread: bool) -> ViewRepr {
         let mut repr = ViewRepr::steady(self.id);
         if spread && !self.id.is_none() {
-            repr.members = Some(self.members);
+            (repr.members, repr.wait_us) = (Some(self.members), self.wait_us);
         }
         if self.voter && (self.promised != 0 || !self.suspects.is_empty() || self.ready) {
             repr.acceptor = Some((self.promised, self.suspects.0));
         }
-        repr.accepted = self.accepted;
+        (repr.accepted, repr.binds_us) = (self.accepted, self.binds_us);
         repr.proposal = self.proposer.map(|p| Proposal { ballot: p.ballot, value: p.value });
         repr
     }

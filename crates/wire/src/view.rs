@@ -9,11 +9,13 @@
 //!  9 u8  phase        of PROPOSER: 1 or 2; 0 without it
 //! 10 u16 0
 //! 12 the parts that are there, in this order:
-//!    MEMBERS   {membership}                   of the view the sender holds, for those who lag
+//!    MEMBERS   {u32 wait_us, membership}      of the view the sender holds, for those who lag; for how long after it is installed
+//!                                             leases of older views may run
 //!    ACCEPTOR  {u32 promised, u64 suspects}   promised ballot (0 none); members that the sender does not hear, itself if it leaves.
 //!                                             Of a sender without a view: none, it takes part in founding one; else itself, and
 //!                                             members of the newest view that it was told of that it does not hear
-//!    ACCEPTED  {u32 ballot, membership}       last accepted
+//!    ACCEPTED  {u32 ballot, u32 binds_us, membership}
+//!                                             last accepted; for how long after it was accepted leases may run that the sender knows of
 //!    PROPOSER  {u32 ballot} + phase 2: {membership}
 //! membership = {u64 hosts (bit id-1), u32 incarnation for each, ascending id}
 //! ```
@@ -31,7 +33,7 @@ const ACCEPTED: u8 = 4;
 const PROPOSER: u8 = 8;
 
 /// Bytes of the longest VIEW section, its header not counted.
-pub const VIEW_MAX_LEN: usize = 12 + 3 * (8 + 4 * MAX_HOSTS) + 12 + 4 + 4;
+pub const VIEW_MAX_LEN: usize = 12 + 3 * (8 + 4 * MAX_HOSTS) + 4 + 12 + 8 + 4;
 
 /// Which view; ordered, `(0, 0)` is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -171,23 +173,27 @@ pub struct Proposal {
 pub struct ViewRepr {
     pub id: ViewId,
     pub members: Option<Membership>,
+    /// Beside `members`, else 0: for so long after it installs this view a host drops none of them.
+    pub wait_us: u32,
     /// (promised ballot, hosts the sender is ready to drop).
     pub acceptor: Option<(u32, u64)>,
     pub accepted: Option<(u32, Membership)>,
+    /// Beside `accepted`, else 0: leases that the sender has granted or holds may have run for so long when it accepted.
+    pub binds_us: u32,
     pub proposal: Option<Proposal>,
 }
 
 impl ViewRepr {
     /// Nothing is being agreed.
     pub const fn steady(id: ViewId) -> ViewRepr {
-        ViewRepr { id, members: None, acceptor: None, accepted: None, proposal: None }
+        ViewRepr { id, members: None, wait_us: 0, acceptor: None, accepted: None, binds_us: 0, proposal: None }
     }
 
     /// Bytes of the section, its header not counted.
     pub fn wire_len(&self) -> usize {
-        let parts = self.members.map_or(0, |m| m.wire_len())
+        let parts = self.members.map_or(0, |m| 4 + m.wire_len())
             + self.acceptor.map_or(0, |_| 12)
-            + self.accepted.map_or(0, |(_, m)| 4 + m.wire_len())
+            + self.accepted.map_or(0, |(_, m)| 8 + m.wire_len())
             + self.proposal.map_or(0, |p| 4 + p.value.map_or(0, |m| m.wire_len()));
         if parts == 0 { VIEW_STEADY_LEN } else { VIEW_STEADY_LEN + 4 + parts }
     }
@@ -208,7 +214,8 @@ impl ViewRepr {
         out[10..12].fill(0);
         let mut at = 12;
         if let Some(members) = &self.members {
-            at += members.emit(&mut out[at..]);
+            out[at..at + 4].copy_from_slice(&self.wait_us.to_le_bytes());
+            at += 4 + members.emit(&mut out[at + 4..]);
         }
         if let Some((promised, suspects)) = self.acceptor {
             out[at..at + 4].copy_from_slice(&promised.to_le_bytes());
@@ -217,7 +224,8 @@ impl ViewRepr {
         }
         if let Some((ballot, members)) = &self.accepted {
             out[at..at + 4].copy_from_slice(&ballot.to_le_bytes());
-            at += 4 + members.emit(&mut out[at + 4..]);
+            out[at + 4..at + 8].copy_from_slice(&self.binds_us.to_le_bytes());
+            at += 8 + members.emit(&mut out[at + 8..]);
         }
         if let Some(proposal) = &self.proposal {
             out[at..at + 4].copy_from_slice(&proposal.ballot.to_le_bytes());
@@ -244,6 +252,7 @@ impl ViewRepr {
             return Err(SectionError::View { what: "the phase must be 1 or 2 with a proposer part, 0 without" });
         }
         if parts & MEMBERS != 0 {
+            view.wait_us = le32(take(&mut b, 4)?, 0);
             view.members = Some(Membership::parse(&mut b)?);
         }
         if parts & ACCEPTOR != 0 {
@@ -251,7 +260,9 @@ impl ViewRepr {
             view.acceptor = Some((le32(part, 0), le64(part, 4)));
         }
         if parts & ACCEPTED != 0 {
-            let ballot = le32(take(&mut b, 4)?, 0);
+            let head = take(&mut b, 8)?;
+            let ballot = le32(head, 0);
+            view.binds_us = le32(head, 4);
             view.accepted = Some((ballot, Membership::parse(&mut b)?));
         }
         if parts & PROPOSER != 0 {

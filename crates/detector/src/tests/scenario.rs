@@ -3,10 +3,10 @@
 //! traces anew. Commands:
 //!
 //! ```text
-//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms] [planes=2] [observers=K] [witness=h3] [watch=h1>h2,...]
+//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms[,60ms,...]] [planes=2] [observers=K] [witness=h3] [watch=h1>h2,...]
 //! net [latency=50us] [jitter=0us] [loss=0] [dup=0]      (loss and dup per mille)
-//! recall h3                                             (a witness that has crashed)
-//! advance 10ms | start h1 | crash h1 | restart h1 | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
+//! recall h3 [timeout=5ms]                               (a witness that has crashed)
+//! advance 10ms | start h1 | crash h1 | restart h1 [timeout=5ms] | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
 //! record | replay h2 h1                                 (what was recorded of h2 goes to h1, over and over)
 //! cut h1 [h2] [plane 0] | deafen h1 h3 | heal           (deafen: h1 does not hear h3)
 //! join h1 NAME | exit h1 NAME CODE | kill h1 NAME SIGNAL | quit h1 NAME | stall h1 NAME | recover h1 NAME
@@ -46,7 +46,9 @@ fn make(words: &[&str]) -> World {
         .map(|me| {
             let mut c = cluster(n);
             c.me = me;
-            c.timeout_ns = option(words, "timeout").map_or(5_000_000, span);
+            // One for all, or one for each host in turn; the last is that of all who follow.
+            let timeouts: Vec<u64> = option(words, "timeout").unwrap_or("5ms").split(',').map(span).collect();
+            c.timeout_ns = timeouts[(usize::from(me) - 1).min(timeouts.len() - 1)];
             c.planes = option(words, "planes").map_or(2, |p| p.parse().unwrap());
             c.policy = if option(words, "policy") == Some("network") { Policy::Network } else { Policy::Majority };
             c.trust = if option(words, "trust") == Some("network") { Trust::Network } else { Trust::Lease };
@@ -90,9 +92,19 @@ fn command(world: &mut World, line: &str) {
             world.duplicate = option(&words, "dup").map_or(0, |v| v.parse().unwrap());
         }
         "advance" => world.run(span(words[1])),
-        "start" | "restart" => world.start(node),
+        "start" | "restart" => {
+            if let Some(timeout) = option(&words, "timeout") {
+                world.nodes[node].config.timeout_ns = span(timeout);
+            }
+            world.start(node);
+        }
         "crash" => world.crash(node),
-        "recall" => world.recall(node),
+        "recall" => {
+            if let Some(timeout) = option(&words, "timeout") {
+                world.nodes[node].config.timeout_ns = span(timeout);
+            }
+            world.recall(node);
+        }
         "pause" => world.nodes[node].paused_until_ns = world.now_ns + span(words[2]),
         "record" => world.record(),
         "replay" => world.replay(node, host(words[2])),

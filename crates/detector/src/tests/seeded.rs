@@ -17,6 +17,13 @@ struct Plan {
     suspensions: bool,
     /// And do not notice.
     blind: bool,
+    /// Each host has a timeout of its own, which grows while it runs, and may be another one when it starts again.
+    uneven: bool,
+}
+
+/// Few hosts are slow, and most are much faster.
+fn timeout_of(rng: &mut Rng) -> u64 {
+    if rng.chance(600) { 4 * MS + rng.below(4 * MS) } else { 10 * MS + rng.below(50 * MS) }
 }
 
 fn build(seed: u64, plan: &Plan) -> World {
@@ -28,7 +35,7 @@ fn build(seed: u64, plan: &Plan) -> World {
             c.me = me;
             c.trust = plan.trust;
             c.policy = plan.policy;
-            c.timeout_ns = 8 * MS;
+            c.timeout_ns = if plan.uneven { timeout_of(&mut rng) } else { 8 * MS };
             c
         })
         .collect();
@@ -62,13 +69,64 @@ fn scenario(seed: u64, plan: &Plan) {
     }
     let faults = 4 + rng.below(10);
     for _ in 0..faults {
-        fault(&mut world, &mut rng, plan);
+        if plan.uneven && rng.chance(300) {
+            let_in_while_cut(&mut world, &mut rng, plan);
+        } else {
+            fault(&mut world, &mut rng, plan);
+        }
+        let longest_ns = if plan.uneven && rng.chance(300) { 60 * MS } else { 10 * MS };
         for _ in 0..rng.below(4) {
             work(&mut world, &mut rng);
-            world.run(rng.below(10) * MS);
+            world.run(rng.below(longest_ns));
+            if plan.uneven && rng.chance(300) {
+                raise(&mut world, &mut rng);
+            }
         }
     }
     heal(&mut world, plan);
+}
+
+/// Two come back, and one of the others is cut off while they are let in.
+fn let_in_while_cut(world: &mut World, rng: &mut Rng, plan: &Plan) {
+    let count = world.nodes.len() as u64;
+    world.cuts.clear();
+    world.run(rng.below(150) * MS);
+    let first = rng.below(count);
+    let back: Vec<usize> = (0..1 + rng.below(2)).map(|i| ((first + i) % count) as usize).collect();
+    for node in &back {
+        if world.nodes[*node].detector.is_some() {
+            world.crash(*node);
+        }
+    }
+    world.run((80 + rng.below(120)) * MS);
+    for node in &back {
+        start(world, rng, *node, true);
+    }
+    let cut = ((first + back.len() as u64 + rng.below(count - back.len() as u64)) % count) as usize;
+    world.run(3 * MS + rng.below(8) * MS / 2);
+    world.isolate(cut, 0, true);
+    if plan.partitions {
+        world.isolate(cut, 1, true);
+    }
+    world.run(rng.below(100) * MS);
+}
+
+fn start(world: &mut World, rng: &mut Rng, node: usize, uneven: bool) {
+    if uneven && rng.chance(500) {
+        world.nodes[node].config.timeout_ns = timeout_of(rng);
+    }
+    world.start(node);
+}
+
+/// One host finds that others are later than it knew.
+fn raise(world: &mut World, rng: &mut Rng) {
+    let node = rng.below(world.nodes.len() as u64) as usize;
+    let (one, timeout_ns) = (rng.below(world.nodes.len() as u64) as u16 + 1, timeout_of(rng));
+    let all = rng.chance(700);
+    let Some(d) = &mut world.nodes[node].detector else { return };
+    for id in (1..=d.config().members.len() as u16).filter(|id| all || *id == one) {
+        let _ = d.set_timeout(id, timeout_ns);
+    }
 }
 
 fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
@@ -88,12 +146,12 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
             }
         }
         0 | 1 if !down => world.crash(node),
-        0..=3 if down => world.start(node),
+        0..=3 if down => start(world, rng, node, plan.uneven),
         2 if !down => {
             // Back at once: its earlier incarnation's promises still hold.
             world.crash(node);
             world.run(rng.below(3) * MS);
-            world.start(node);
+            start(world, rng, node, plan.uneven);
         }
         4 if plan.suspensions => world.suspend(node, rng.below(200) * MS),
         3 | 4 => world.nodes[node].paused_until_ns = world.now_ns + rng.below(60) * MS,
@@ -174,7 +232,7 @@ fn heal(world: &mut World, plan: &Plan) {
             !d.is_fenced(w.local_ns(n)) && peers_up && whole && Some(view) == first
         })
     };
-    for _ in 0..100 {
+    for _ in 0..if plan.uneven { 400 } else { 100 } {
         world.run(10 * MS);
         if together(world) {
             return;
@@ -185,7 +243,7 @@ fn heal(world: &mut World, plan: &Plan) {
         let id = (n + 1, d.config().incarnation, d.is_excluded(), d.is_fenced(world.local_ns(n)));
         eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.agreement.repr(true), d.counters());
     }
-    panic!("not together again a second after all was healed");
+    panic!("not together again long after all was healed");
 }
 
 fn run(name: &str, plan: &Plan, default: u64) {
@@ -200,6 +258,40 @@ fn run(name: &str, plan: &Plan, default: u64) {
     }
 }
 
+/// Each fault is found by a world that has been told to look for it, within some hundreds of seeds.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_are_found() {
+    use crate::planted::{Planted, arm};
+    let uneven = |hosts| Plan { hosts, uneven: true, ..LEASE_MAJORITY };
+    let faults = [
+        (Planted::WaitsOwnPromise, uneven(5)),
+        (Planted::ForgetsPromise, uneven(3)),
+        (Planted::FreesSuperseded, uneven(3)),
+        (Planted::AcksAccepted, uneven(3)),
+        (Planted::TakesAcksAccepted, uneven(3)),
+        (Planted::AcceptsWithoutItself, uneven(3)),
+    ];
+    let most: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1000);
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for (fault, plan) in faults {
+        arm(Some(fault));
+        let broken = |seed| {
+            let why = std::panic::catch_unwind(|| scenario(seed, &plan)).err()?;
+            let why = why.downcast::<String>().map_or_else(|_| "a panic".to_owned(), |why| *why);
+            Some(format!("seed {seed}: {}", why.split(": Verdict").next().unwrap_or_default()))
+        };
+        let found = (0..most).find_map(broken);
+        arm(None);
+        println!("{fault:?}: {found:?}");
+        if found.is_none() {
+            missed.push(fault);
+        }
+    }
+    assert!(missed.is_empty(), "nothing shows {missed:?}");
+}
+
 const LEASE_MAJORITY: Plan = Plan {
     hosts: 3,
     trust: Trust::Lease,
@@ -207,6 +299,7 @@ const LEASE_MAJORITY: Plan = Plan {
     partitions: true,
     suspensions: false,
     blind: false,
+    uneven: false,
 };
 const SUSPENDED: Plan = Plan { suspensions: true, ..LEASE_MAJORITY };
 const SUSPENDED_ALONE: Plan = Plan { policy: Policy::Network, partitions: false, ..SUSPENDED };
@@ -219,6 +312,22 @@ fn three_lease_majority() {
 #[test]
 fn five_lease_majority() {
     run("five_lease_majority", &Plan { hosts: 5, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn five_unequal_timeouts() {
+    run("five_unequal_timeouts", &Plan { hosts: 5, uneven: true, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn three_unequal_timeouts() {
+    run("three_unequal_timeouts", &Plan { uneven: true, ..LEASE_MAJORITY }, 60);
+}
+
+#[test]
+fn three_unequal_timeouts_network() {
+    let plan = Plan { policy: Policy::Network, partitions: false, uneven: true, ..LEASE_MAJORITY };
+    run("three_unequal_timeouts_network", &plan, 60);
 }
 
 #[test]

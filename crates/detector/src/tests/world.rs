@@ -27,6 +27,9 @@ impl Rng {
     }
 }
 
+/// A host promises at most so many of the timeouts that it began with.
+const PROMISE_FACTOR: u32 = 4;
+
 struct Flight {
     at_ns: u64,
     to: usize,
@@ -41,6 +44,14 @@ struct Slot {
     window: ReplayWindow,
     received: [u64; 2],
     beats: [Option<Beat>; 2],
+}
+
+/// What programs of a crashed agent still read: a lease in memory that nobody writes any more.
+struct Orphans {
+    incarnation: u32,
+    view: ViewId,
+    members: Membership,
+    until_ns: u64,
 }
 
 pub(super) struct Node {
@@ -60,6 +71,10 @@ pub(super) struct Node {
     /// When its agent started, and every incarnation's last sign of life (world's time).
     started_ns: u64,
     last_ns: BTreeMap<u32, u64>,
+    orphans: Vec<Orphans>,
+    last_turn_ns: u64,
+    /// What its present life promises at most, on disk before it promises anything; and until when the lives before it bind.
+    promised: Option<(u32, u64)>,
     /// By (host, slot, incarnation): ended, last piggyback.
     told: BTreeMap<(u16, u8, u32), (bool, u32)>,
 }
@@ -163,6 +178,9 @@ impl World {
                 kernel: vec![Slot::default(); 64],
                 started_ns: 0,
                 last_ns: BTreeMap::new(),
+                orphans: Vec::new(),
+                last_turn_ns: 0,
+                promised: None,
                 told: BTreeMap::new(),
             })
             .collect();
@@ -248,7 +266,13 @@ impl World {
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
         n.config.incarnation = self.incarnations;
-        n.detector = Some(Detector::new(n.config.clone(), now).unwrap());
+        let mut detector = Detector::new(n.config.clone(), now).unwrap();
+        let former_ns = n.promised.map_or(now, |(most_us, before_ns)| before_ns.max(now + u64::from(most_us) * 1000));
+        let most_us = n.config.timeout_ns as u32 / 1000 * PROMISE_FACTOR;
+        n.promised = Some((most_us, former_ns));
+        detector.heed_former(now, (former_ns - now).div_ceil(1000) as u32);
+        detector.set_promise_max(most_us);
+        n.detector = Some(detector);
         n.told.clear();
         n.inbox.clear();
         n.kernel.fill(Slot::default());
@@ -273,7 +297,17 @@ impl World {
     }
 
     pub(super) fn crash(&mut self, node: usize) {
+        let now = self.local_ns(node);
         let n = &mut self.nodes[node];
+        if let Some(d) = &n.detector {
+            // No agent gives its programs a lease for longer than the timeout that it began with, from its last turn. (Under policy
+            // network a host does not count whom it takes for dead; who is back just then may judge a host whose agent has crashed.)
+            let until_ns = d.lease_until_ns().min(n.last_turn_ns.saturating_add(d.config().timeout_ns));
+            let until_ns = if d.config().policy == Policy::Network { 0 } else { until_ns };
+            let (incarnation, view, members) = (d.config().incarnation, d.agreement.id, d.agreement.members);
+            n.orphans.retain(|o| now < o.until_ns);
+            n.orphans.push(Orphans { incarnation, view, members, until_ns });
+        }
         n.vote = n.detector.as_ref().map(|detector| (detector.vote(), n.vote.map_or(0, |(_, lives)| lives)));
         self.nodes[node].detector = None;
         self.nodes[node].restart_at_ns = None;
@@ -348,6 +382,7 @@ impl World {
             }
         }
         detector.tick(now);
+        self.nodes[node].last_turn_ns = now;
         let mut buf = [0u8; PAYLOAD_MAX];
         while let Some(transmit) = detector.poll_transmit(now, &mut buf) {
             for plane in 0..self.nodes[node].config.planes {
@@ -437,17 +472,23 @@ impl World {
         }
     }
 
-    /// Nobody is judged silent while it acts.
+    /// Nobody is judged silent while it acts, or its programs do.
     fn judged(&self, by: usize, verdict: &Verdict) {
-        let subject = usize::from(verdict.host) - 1;
-        let now = self.local_ns(subject);
-        if let Some(d) = &self.nodes[subject].detector
-            && self.strict
-            && self.nodes[subject].asleep_since_ns.is_none()
-        {
-            let acts = d.config().incarnation == verdict.incarnation && !d.is_fenced(now);
-            assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
-        }
+        let acts = self.strict
+            && self.acting().any(|(host, incarnation, ..)| (host, incarnation) == (verdict.host, verdict.incarnation));
+        assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
+    }
+
+    /// Who acts: host, incarnation, and the view by which it does.
+    fn acting(&self) -> impl Iterator<Item = (u16, u32, ViewId, Membership)> + '_ {
+        let awake = |n: &usize| self.nodes[*n].asleep_since_ns.is_none();
+        (0..self.nodes.len()).filter(awake).flat_map(|n| {
+            let (node, now, me) = (&self.nodes[n], self.local_ns(n), n as u16 + 1);
+            let agent = node.detector.as_ref().filter(move |d| !d.is_fenced(now));
+            let agent = agent.map(|d| (me, d.config().incarnation, d.agreement.id, d.agreement.members));
+            let orphans = node.orphans.iter().filter(move |o| now < o.until_ns);
+            agent.into_iter().chain(orphans.map(move |o| (me, o.incarnation, o.view, o.members)))
+        })
     }
 
     /// Those who act are members of the newest view held by any who acts.
@@ -456,18 +497,12 @@ impl World {
         if !self.strict || self.nodes[0].config.policy != Policy::Majority {
             return;
         }
-        let active: Vec<&Detector> = (0..self.nodes.len())
-            .filter_map(|n| Some((n, self.nodes[n].detector.as_ref()?)))
-            .filter(|(n, _)| self.nodes[*n].asleep_since_ns.is_none())
-            .filter(|(n, d)| !d.is_fenced(self.local_ns(*n)) && d.voters.contains(d.config().me))
-            .map(|(_, d)| d)
-            .collect();
-        let Some(newest) = active.iter().max_by_key(|d| d.view().id) else { return };
-        for d in &active {
-            assert_eq!(d.view().id.generation, newest.view().id.generation, "two lineages act at once");
-            let (me, incarnation) = (d.config().me, d.config().incarnation);
-            let inside = newest.agreement.members.contains(me, incarnation);
-            assert!(inside, "h{me} acts in {:?} outside of {:?}", d.view(), newest.view());
+        let voters = self.nodes[0].config.voters();
+        let active: Vec<_> = self.acting().filter(|(host, ..)| voters.contains(*host)).collect();
+        let Some((_, _, newest, members)) = active.iter().max_by_key(|(_, _, view, _)| *view) else { return };
+        for (host, incarnation, view, _) in &active {
+            assert_eq!(view.generation, newest.generation, "two lineages act at once");
+            assert!(members.contains(*host, *incarnation), "h{host} acts in {view:?} outside of {newest:?}");
         }
     }
 

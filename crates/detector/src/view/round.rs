@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A view's decision: what this host accepts, what it proposes and when, and whether that is decided.
 
+use crate::planted::{self, Planted};
 use crate::types::HostSet;
-use fide_wire::{Proposal, ViewId};
+use fide_wire::{MAX_HOSTS, Proposal, ViewId};
 
 use super::{Agreement, BACKOFF_HEARTBEATS, Env, Outcome, Proposer, RETRY_HEARTBEATS, founding_id};
 
@@ -21,7 +22,8 @@ impl Agreement {
         if self.accepted.is_some_and(|(ballot, _)| ballot == best.ballot) {
             return;
         }
-        let may_give_up = !self.id.is_none() && (env.leaving || env.idle);
+        let gives_up = env.leaving || env.idle || planted::is(Planted::AcceptsWithoutItself);
+        let may_give_up = !self.id.is_none() && gives_up;
         if !value.contains(self.me, self.incarnation) && !may_give_up {
             return;
         }
@@ -33,7 +35,16 @@ impl Agreement {
         self.condemned = dropped;
         if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.smallest() {
             self.accepted = Some((best.ballot, value));
+            self.binds_us = env.binds_us;
         }
+    }
+
+    /// Is this host outside of what was accepted last, as far as is known? Then it cannot finish a ballot, and only a member can.
+    fn is_outside(&self, id: u16, env: &Env<'_>) -> bool {
+        let incarnation = env.incarnations.get(usize::from(id).wrapping_sub(1)).copied();
+        let accepted = self.electors().filter_map(|(_, r)| r.accepted).chain(self.accepted);
+        let last = accepted.max_by_key(|(ballot, _)| *ballot);
+        last.is_some_and(|(_, value)| !incarnation.is_some_and(|incarnation| value.contains(id, incarnation)))
     }
 
     /// May this host finish a ballot that it has begun?
@@ -74,7 +85,8 @@ impl Agreement {
         let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
         // What another has begun takes as long as promises do to run out. Who wants something does not wait for who is gone.
         let owner = (highest & 0xff) as u16;
-        let begun = highest > 0 && owner != self.me && (!wants || self.finishes(owner, env));
+        let theirs = highest > 0 && owner != self.me && !self.is_outside(owner, env);
+        let begun = theirs && (!wants || self.finishes(owner, env));
         let patience_ns = if begun { 2 * env.timeout_ns + retry_ns } else { 0 };
         let backoff_ns = rank * BACKOFF_HEARTBEATS * env.heartbeat_ns;
         let due =
@@ -124,11 +136,20 @@ impl Agreement {
         let Some(Proposer { ballot, value: Some(value), promisers, .. }) = self.proposer else {
             return Outcome::Nothing;
         };
-        let votes = self.electors().filter(|(_, r)| r.accepted.is_some_and(|(b, _)| b == ballot)).count()
-            + usize::from(self.accepted.is_some_and(|(b, _)| b == ballot));
+        let own = self.accepted.filter(|(b, _)| *b == ballot).map(|_| self.binds_us);
+        let others = self.electors().filter(|(_, r)| r.accepted.is_some_and(|(b, _)| b == ballot));
+        let mut binds_us = [0; MAX_HOSTS];
+        let mut votes = 0;
+        for bind_us in others.map(|(_, r)| r.binds_us).chain(own) {
+            binds_us[votes] = bind_us;
+            votes += 1;
+        }
         if votes < self.quorum() {
             return Outcome::Nothing;
         }
+        // Of all majorities that have accepted it, the one that is bound for the shortest time.
+        let (_, wait_us, _) = binds_us[..votes].select_nth_unstable(self.quorum() - 1);
+        let wait_us = *wait_us;
         let id = if self.id.is_none() {
             // A promiser that restarted since has forgotten its promise.
             let mut others = promisers;
@@ -140,6 +161,6 @@ impl Agreement {
         } else {
             ViewId { generation: self.id.generation, number: self.id.number + 1 }
         };
-        self.install(id, value)
+        self.install(id, value, wait_us)
     }
 }

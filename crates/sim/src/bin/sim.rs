@@ -52,8 +52,16 @@ const ORDERS_ONLY: [Planted; 7] = [
     Planted::TakesPacketsFirst,
     Planted::TellsTheFormer,
 ];
-/// Found by the detector's own world: nothing is recorded and sent again here.
-const DETECTORS_ONLY: [Planted; 1] = [Planted::TakesRecordings];
+/// Found by the detector's own world: hosts with unequal timeouts, programs that outlive their agent, and what is recorded and sent again.
+const DETECTORS_ONLY: [Planted; 7] = [
+    Planted::TakesRecordings,
+    Planted::WaitsOwnPromise,
+    Planted::ForgetsPromise,
+    Planted::FreesSuperseded,
+    Planted::AcksAccepted,
+    Planted::TakesAcksAccepted,
+    Planted::AcceptsWithoutItself,
+];
 /// Lines of a trace that are shown where it is not asked for.
 const TRACE_LINES: usize = 60;
 

@@ -57,8 +57,10 @@ fn long_view() -> ViewRepr {
     ViewRepr {
         id: ViewId { generation: 9, number: 2 },
         members: Some(three),
+        wait_us: 63_000,
         acceptor: Some((0x101, 4)),
         accepted: Some((0x101, two)),
+        binds_us: 3_300,
         proposal: Some(Proposal { ballot: 0x101, value: Some(two) }),
     }
 }
@@ -143,8 +145,10 @@ fn the_longest_view_fits_beside_the_fixed_parts() {
     let view = ViewRepr {
         id: ViewId { generation: 1, number: 1 },
         members: Some(all),
+        wait_us: 1,
         acceptor: Some((1, 1)),
         accepted: Some((1, all)),
+        binds_us: 1,
         proposal: Some(Proposal { ballot: 1, value: Some(all) }),
     };
     assert_eq!(view.wire_len(), view::VIEW_MAX_LEN);
@@ -230,7 +234,7 @@ prop_compose! {
 
 prop_compose! {
     fn any_view()(
-        generation in any::<u32>(), number in any::<u32>(),
+        generation in any::<u32>(), number in any::<u32>(), times in any::<(u32, u32)>(),
         members in proptest::option::of(any_membership()),
         acceptor in proptest::option::of(any::<(u32, u64)>()),
         accepted in proptest::option::of((any::<u32>(), any_membership())),
@@ -238,6 +242,7 @@ prop_compose! {
     ) -> ViewRepr {
         ViewRepr {
             id: ViewId { generation, number }, members, acceptor, accepted,
+            wait_us: members.map_or(0, |_| times.0), binds_us: accepted.map_or(0, |_| times.1),
             proposal: proposal.map(|(ballot, value)| Proposal { ballot, value }),
         }
     }
