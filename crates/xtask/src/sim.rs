@@ -19,7 +19,7 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
 pub(crate) fn test() -> Outcome {
     run(&["--seeds", SEEDS], "clusters by seed")?;
     run(&["--planted", "all", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
-    Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "recordings"])
+    Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "planted_faults"])
         .run("planted faults, in the detector's own world")?;
     Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--test", "explore", "planted"])
         .run("planted faults, in every order")

@@ -201,7 +201,7 @@ fn show(world: &World, node: usize) -> String {
     out
 }
 
-fn run(text: &str) -> String {
+pub(super) fn run(text: &str) -> String {
     let mut out = String::new();
     let mut world: Option<World> = None;
     let mut expecting = false;
