@@ -62,7 +62,7 @@ impl Baseline {
 }
 
 /// The value below which a share `q` of them lies; 0 without any.
-fn middle(values: &mut [i64], q: f64) -> i64 {
+pub(crate) fn middle(values: &mut [i64], q: f64) -> i64 {
     if values.is_empty() {
         return 0;
     }

@@ -33,6 +33,7 @@
 //! hits are `q` windows apart, `q T / m` explains them too, for each `m` at which no further packet would have been hit. So
 //! the packets that were *not* late count as evidence as well:
 //!
+//! 0. Movements of one host's clock against the other's are taken out ([`crate::clocks`]): no delay, and no family.
 //! 1. Per stamp: when each packet was due there and how much later it was ([`Stamp`] by stamp, so that a delay counts where
 //!    it enters, and not again at later stamps; packets late before are left out). Outliers: above 8 sigmas of the noise,
 //!    estimated from the lower 20% of all delays, or the 98th percentile if that is more, though not above 25 us for it.
@@ -67,6 +68,7 @@ pub use family::{Alternative, DURATION_KNOWN, Family, IDS_MAX};
 pub use shape::{CONSTANT, Shape, expected_shape};
 pub use sweep::{RunFit, RunView, SweepFamily, sweep};
 
+use crate::clocks::Aligned;
 use crate::sample::{RunInfo, Samples, Stamp};
 use serde::{Deserialize, Serialize};
 use stage::{Rows, Stage};
@@ -116,6 +118,7 @@ pub struct Families {
 
 /// Finds the families of a run. Packets beyond the first 2^32 are not looked at.
 pub fn find_families(info: &RunInfo, samples: &Samples, options: &FamilyOptions) -> Families {
+    let samples = &Aligned::of(info, samples);
     let mut late = Rows::new(samples.len());
     let mut all = Families { families: Vec::new(), thresholds: Vec::new() };
     for stamp in Stamp::ALL {

@@ -4,6 +4,7 @@
 //! - [`sample`]: a run, four time stamps per packet (jitter report §2.1), and what its clocks did wrong.
 //! - [`event`]: what ran on a core meanwhile.
 //! - [`attribute`]: who made packets late.
+//! - [`clocks`]: how the two hosts' clocks moved against each other, and stamps without that.
 //! - [`log`]: both in a file, byte by byte; CSV.
 //! - [`stats`]: the run in numbers, and the bound it supports.
 //! - [`synth`]: made-up runs with known disturbances.
@@ -13,6 +14,7 @@
 
 pub mod attribute;
 mod baseline;
+pub mod clocks;
 pub mod event;
 pub mod families;
 pub mod log;

@@ -21,6 +21,7 @@ pub use tail::{
 };
 pub use violation::{TABLE_FACTOR, TABLE_PACKETS, Violation, table_violation, violation};
 
+use crate::clocks::{Aligned, ClockMoves};
 use crate::sample::{Fault, MISSING, Restart, RunInfo, Samples, Stamp};
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +109,8 @@ pub struct RunStats {
     pub faults: Vec<Fault>,
     /// All clock faults.
     pub faults_total: u64,
+    /// How the two hosts' clocks moved against each other, which is taken out of pings and pongs; none where they have one clock.
+    pub clocks: Option<ClockMoves>,
     /// Pongs that answered; more than one: it restarted.
     pub pongs: Vec<Restart>,
     /// By [`Measure::ALL`].
@@ -134,10 +137,11 @@ impl RunStats {
         let absent = samples.ids().windows(2).map(gap).fold(0, u64::saturating_add);
         let after_ns = options.late_after_ns.unwrap_or((info.period_ns / 10).min(i64::MAX as u64) as i64);
         let mut late = LateSends { after_ns, packets: 0, max_ns: 0 };
+        let aligned = Aligned::of(info, samples);
         let measures = Measure::ALL
             .iter()
             .map(|&measure| {
-                let series = series(info, samples, measure);
+                let series = measure::aligned_series(info, samples, &aligned, measure);
                 if measure == Measure::SendLateness {
                     late.packets = series.values.iter().filter(|&&v| v > after_ns).count() as u64;
                     late.max_ns = series.values.iter().copied().max().unwrap_or(0).max(0);
@@ -156,6 +160,7 @@ impl RunStats {
             late,
             faults: samples.faults().to_vec(),
             faults_total: samples.faults_total(),
+            clocks: aligned.moves,
             pongs: samples.restarts().to_vec(),
             measures,
         }

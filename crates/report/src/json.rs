@@ -5,6 +5,7 @@
 use crate::measures::{self, ORDER};
 use crate::model::{CulpritTotal, FamilyText, LatePacket, Report, Run};
 use fide_jitter::RunInfo;
+use fide_jitter::clocks::ClockMoves;
 use fide_jitter::sample::{Fault, Restart};
 use fide_jitter::stats::{Histogram, LateSends, MeasureStats, Reference, TailBound, Violation};
 use serde::Serialize;
@@ -48,6 +49,8 @@ struct Clocks<'a> {
     same: bool,
     faults: u64,
     first_faults: &'a [Fault],
+    /// Of one against the other; null with one clock, or if too little came back to tell.
+    relative: Option<&'a ClockMoves>,
 }
 
 #[derive(Serialize)]
@@ -107,7 +110,12 @@ impl<'a> RunJson<'a> {
                 loss: stats.loss,
                 late_sends: stats.late,
             },
-            clocks: Clocks { same: run.info.same_clock, faults: stats.faults_total, first_faults: &stats.faults },
+            clocks: Clocks {
+                same: run.info.same_clock,
+                faults: stats.faults_total,
+                first_faults: &stats.faults,
+                relative: stats.clocks.as_ref(),
+            },
             pongs: &stats.pongs,
             measures: measures.collect(),
             families: run.families.as_deref(),

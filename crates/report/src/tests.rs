@@ -272,6 +272,8 @@ fn json_keys_are_stable() {
     run.info.isolation = [("governor".to_owned(), "performance".to_owned())].into();
     run.stats.pongs = vec![Restart { row: 0, incarnation: 1 }];
     run.stats.faults = vec![Fault { row: 0, stamp: Stamp::Ts1, kind: FaultKind::Order, by: 1 }];
+    let one = fide_jitter::clocks::Move { row: 3, until_row: 4, by_ns: -50_000 };
+    run.stats.clocks = Some(fide_jitter::clocks::ClockMoves { drift_ppm: 2.0, moves: vec![one], moves_total: 1 });
     let behind = crate::model::Disturbance { shows: vec![Shows::default()], ..Default::default() };
     let mut json = to_json(Report { runs: &[run], disturbances: Some(&[behind]) });
     assert_eq!(json["version"], 1);

@@ -2,7 +2,8 @@
 //! What one of the four stamps adds to a packet's delay: when it was due there, and how much later it happened.
 
 use crate::baseline::Baseline;
-use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Schedule, Stamp};
+use crate::clocks::Aligned;
+use crate::sample::{JUMP_NS, MISSING, RunInfo, Schedule, Stamp};
 
 /// A clock that goes back further than this has jumped; less is noise.
 const BACK_NS: i64 = 1_000_000;
@@ -54,7 +55,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Looks at one stamp. `late` has the rows that were late at a stamp before; those late here are added.
-    pub(crate) fn of(info: &RunInfo, samples: &Samples, stamp: Stamp, late: &mut Rows) -> Stage {
+    pub(crate) fn of(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp, late: &mut Rows) -> Stage {
         let (rows, mut due) = raw(info, samples, stamp);
         let base = Baseline::of(&due);
         let ts = samples.stamps(stamp);
@@ -116,7 +117,7 @@ impl Stage {
 }
 
 /// Rows that have the stamp, and its distance from what it follows.
-fn raw(info: &RunInfo, samples: &Samples, stamp: Stamp) -> (Vec<u32>, Vec<i64>) {
+fn raw(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp) -> (Vec<u32>, Vec<i64>) {
     let (ids, ts) = (samples.ids(), samples.stamps(stamp));
     let n = ids.len().min(u32::MAX as usize);
     let (mut rows, mut values) = (Vec::with_capacity(n), Vec::with_capacity(n));

@@ -12,6 +12,7 @@ use super::search::{Found, View, chain_price, search, search_price, take_away};
 use super::shape::{Shape, expected_shape};
 use super::stage::{Rows, Stage};
 use super::{Family, FamilyOptions};
+use crate::clocks::Aligned;
 use crate::sample::{RunInfo, Samples, Schedule, Stamp};
 use crate::synth::Disturbance;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,7 @@ pub struct RunView {
 impl RunView {
     /// Of a run.
     pub fn of(info: &RunInfo, samples: &Samples) -> RunView {
+        let samples = &Aligned::of(info, samples);
         let mut late = Rows::new(samples.len());
         let stages = Stamp::ALL.iter().map(|&stamp| Stage::of(info, samples, stamp, &mut late)).collect();
         RunView { sending_ns: info.period_ns, schedule: info.schedule, stages, ids: samples.ids().to_vec() }

@@ -2,6 +2,7 @@
 //! What can be computed from four time stamps.
 
 use crate::baseline::Baseline;
+use crate::clocks::Aligned;
 use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Schedule, Stamp};
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +56,8 @@ impl Measure {
 pub enum Reference {
     /// They are what they are called.
     Absolute,
-    /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some 5000 packets. How
-    /// long a packet takes at least, and whether that changes slowly, cannot be told; how much longer some take, can.
+    /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some 5000 packets, after
+    /// steps and slews of the clocks were taken out ([`crate::clocks`]). How long a packet takes at least, and whether that changes slowly, cannot be told; how much longer some take, can.
     Baseline,
 }
 
@@ -90,15 +91,30 @@ pub fn series(info: &RunInfo, samples: &Samples, measure: Measure) -> Series {
                 put(&mut out, row, ts1[row] != MISSING, due.and_then(|due| ts1[row].checked_sub(due)), -JUMP_NS);
             }
         }
-        _ => latency(info, samples, measure, &mut out),
+        _ => latency(info, Stamp::ALL.map(|stamp| samples.stamps(stamp)), measure, &mut out),
     }
+    above_baseline(info, measure, &mut out);
+    out
+}
+
+/// As [`series`], of stamps from which the clocks' movements are taken out where two clocks are compared.
+pub(super) fn aligned_series(info: &RunInfo, samples: &Samples, aligned: &Aligned<'_>, measure: Measure) -> Series {
+    if measure.reference(info) == Reference::Absolute {
+        return series(info, samples, measure);
+    }
+    let mut out = Series::default();
+    latency(info, Stamp::ALL.map(|stamp| aligned.stamps(stamp)), measure, &mut out);
+    above_baseline(info, measure, &mut out);
+    out
+}
+
+fn above_baseline(info: &RunInfo, measure: Measure, out: &mut Series) {
     if measure.reference(info) == Reference::Baseline {
         let base = Baseline::of(&out.values);
         for (i, v) in out.values.iter_mut().enumerate() {
             *v = v.saturating_sub(base.at(i));
         }
     }
-    out
 }
 
 fn put(out: &mut Series, row: usize, there: bool, value: Option<i64>, lowest: i64) {
@@ -126,8 +142,7 @@ fn successive(samples: &Samples, stamp: Stamp, less: u64, out: &mut Series) {
     }
 }
 
-fn latency(info: &RunInfo, samples: &Samples, measure: Measure, out: &mut Series) {
-    let [ts1, ts2, ts3, ts4] = Stamp::ALL.map(|s| samples.stamps(s));
+fn latency(info: &RunInfo, [ts1, ts2, ts3, ts4]: [&[i64]; 4], measure: Measure, out: &mut Series) {
     // Two clocks may differ by anything.
     let lowest = if measure.reference(info) == Reference::Absolute { 0 } else { i64::MIN };
     let span = |from: i64, to: i64| to.checked_sub(from);

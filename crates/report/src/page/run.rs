@@ -7,6 +7,7 @@ use crate::html::{Cell, Html, Table};
 use crate::measures::{self, TIMES, meaning, title};
 use crate::model::Run;
 use crate::units::{count, date, duration, share, time};
+use fide_jitter::clocks::ClockMoves;
 use fide_jitter::sample::FaultKind;
 use fide_jitter::stats::Measure;
 use fide_jitter::{Schedule, Stamp};
@@ -99,6 +100,7 @@ fn remarks(run: &Run, html: &mut Html) {
              exact."
                 .into(),
         );
+        all.extend(stats.clocks.as_ref().filter(|clocks| clocks.moves_total > 0).map(moves));
     }
     if stats.late.packets > 0 {
         all.push(format!(
@@ -147,6 +149,26 @@ fn remarks(run: &Run, html: &mut Html) {
         html.element("li", words);
     });
     html.raw("</ul>\n");
+}
+
+/// What the clocks did beyond their drift.
+fn moves(clocks: &ClockMoves) -> String {
+    let each = clocks.moves.iter().take(5).map(|one| {
+        let by = format!("{}{}", if one.by_ns < 0 { "-" } else { "+" }, time(one.by_ns.unsigned_abs() as f64));
+        if one.until_row - one.row < 64 {
+            format!("a step of {by} at row {}", count(one.until_row))
+        } else {
+            format!("a slew of {by} over rows {} to {}", count(one.row), count(one.until_row))
+        }
+    });
+    let more = clocks.moves_total.saturating_sub(5);
+    format!(
+        "The hosts' clocks moved against each other beyond a drift of {:.1} millionths: {}{}. That is taken out of pings and pongs \
+         and of what is periodic: it is no delay.",
+        clocks.drift_ppm,
+        each.collect::<Vec<_>>().join(", "),
+        if more > 0 { format!(", and {} more", count(more)) } else { String::new() }
+    )
 }
 
 /// Clock faults by kind.
