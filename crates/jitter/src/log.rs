@@ -57,6 +57,11 @@ pub const BLOCK_ROWS: usize = 4096;
 pub const BLOCK_ROWS_MAX: u32 = 65_536;
 /// Longest payload of a block, and longest JSON, bytes.
 pub const PAYLOAD_MAX: u32 = 1 << 20;
+/// Samples that [`read_log`] takes from a log: as many as one measurement may have. Each takes at least a byte of the file, and
+/// 72 in memory.
+pub const SAMPLES_MAX: u64 = 20_000_000;
+/// Events that [`read_log`] takes from a log: as many as both ends may record, twice.
+pub const EVENTS_MAX: u64 = 16_000_000;
 /// Bytes of a name; a longer one is cut.
 pub const NAME_MAX: usize = 255;
 /// Names of a log.
@@ -128,6 +133,18 @@ pub enum LogError {
         expected: String,
         /// What is.
         found: String,
+    },
+    /// More than fits into memory, wherever it came from.
+    #[error(
+        "the log has more than {limit} {what} (at byte {offset}); no measurement writes so many: read it block by block, or cut it"
+    )]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many are read.
+        limit: u64,
+        /// Where there are more.
+        offset: u64,
     },
     /// The run's description does not fit.
     #[error("the description of the run takes {len} bytes as JSON; at most {PAYLOAD_MAX} fit")]

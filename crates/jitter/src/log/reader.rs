@@ -3,8 +3,8 @@
 
 use super::code::{self, Bad, Cursor};
 use super::{
-    BLOCK_HEADER_LEN, BLOCK_ROWS_MAX, HEADER_LEN, KIND_END, KIND_EVENTS, KIND_NAMES, KIND_SAMPLES, LogError, MAGIC,
-    PAYLOAD_MAX, Totals, VERSION,
+    BLOCK_HEADER_LEN, BLOCK_ROWS_MAX, EVENTS_MAX, HEADER_LEN, KIND_END, KIND_EVENTS, KIND_NAMES, KIND_SAMPLES,
+    LogError, MAGIC, PAYLOAD_MAX, SAMPLES_MAX, Totals, VERSION,
 };
 use crate::event::Event;
 use crate::sample::{RunInfo, Sample, Samples};
@@ -298,12 +298,23 @@ pub struct Log {
     pub ending: Ending,
 }
 
-/// Reads all of a log.
+/// Reads all of a log, of at most [`SAMPLES_MAX`] samples and [`EVENTS_MAX`] events.
+///
+/// # Errors
+/// [`LogError`]; nothing of the log is given then.
 pub fn read_log(r: impl Read) -> Result<Log, LogError> {
+    read_at_most(r, SAMPLES_MAX, EVENTS_MAX)
+}
+
+pub(super) fn read_at_most(r: impl Read, samples_max: u64, events_max: u64) -> Result<Log, LogError> {
     let mut reader = LogReader::open(r)?;
     let info = reader.info().clone();
     let (mut samples, mut events, mut names) = (Samples::new(), Vec::new(), Vec::new());
     while let Some(block) = reader.next_block()? {
+        let all = [(reader.seen.samples, samples_max, "samples"), (reader.seen.events, events_max, "events")];
+        if let Some((_, limit, what)) = all.into_iter().find(|(seen, limit, _)| seen > limit) {
+            return Err(LogError::TooMany { what, limit, offset: reader.offset });
+        }
         match block {
             Block::Samples { incarnation, rows } => {
                 samples.restart(incarnation);

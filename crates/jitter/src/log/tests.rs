@@ -46,6 +46,18 @@ fn read_any(bytes: &[u8]) -> Result<Log, LogError> {
 }
 
 #[test]
+fn log_of_more_than_a_measurement_writes_is_refused() {
+    let log = written(&plain(10_000), &[]);
+    assert_eq!(reader::read_at_most(&log[..], 10_000, 0).unwrap().samples.len(), 10_000);
+    let error = reader::read_at_most(&log[..], 9_999, 0).unwrap_err();
+    assert!(matches!(error, LogError::TooMany { what: "samples", limit: 9_999, .. }), "{error}");
+    let event = Event { kind: CulpritKind::Interrupt, host: Host::A, cpu: 0, name: 3, start_ns: 1, end_ns: 2 };
+    let log = written(&[], &[event, event]);
+    assert!(matches!(reader::read_at_most(&log[..], 0, 1), Err(LogError::TooMany { what: "events", .. })));
+    assert_eq!(reader::read_at_most(&log[..], 0, 2).unwrap().events.len(), 2);
+}
+
+#[test]
 fn ten_thousand_packets_come_back_and_are_small() {
     let rows = plain(10_000);
     let events: Vec<Event> = (0..5000)
