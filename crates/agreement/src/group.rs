@@ -6,7 +6,8 @@
 //!
 //! - A member whose own lease has run out tells its user no decision and answers no question: the others may have gone on.
 //!   Its protocol goes on taking messages, which harms nobody: it decides nothing that the others have not acknowledged.
-//! - One that is excluded has crashed, as far as the group goes. It stops, and joins again as another incarnation.
+//! - One that is excluded has crashed, as far as the group goes. It stops, and joins again as another incarnation. Until it is a member
+//!   it keeps what it has, from which the group is founded again if all were excluded ([`holding`]).
 //! - A group is of incarnations, not of hosts. What another incarnation sends, or what is told of it, changes nothing.
 //!
 //! **Views.** The log is a chain of epochs, one for each [`View`]: a protocol among the members of that view, from its first
@@ -40,6 +41,7 @@ mod datagram;
 mod entry;
 mod epoch;
 mod forming;
+mod holding;
 mod joining;
 mod payloads;
 mod receiving;
@@ -63,6 +65,7 @@ use admission::Admission;
 use control::Control;
 use epoch::Epoch;
 use forming::Forming;
+use holding::Past;
 use joining::Joining;
 use tail::Tail;
 
@@ -126,6 +129,10 @@ pub enum GroupError {
     TailMax { tail_max: u64, payload_max: u64 },
     #[error(transparent)]
     Transfer(#[from] transfer::ConfigError),
+    #[error(
+        "this member is {standing:?} as incarnation {was} and cannot go on as {incarnation}; it has to be excluded, and the number higher"
+    )]
+    Incarnation { incarnation: u32, was: u32, standing: Standing },
 }
 
 /// What a host is to its group.
@@ -136,7 +143,7 @@ pub enum Standing {
     Member,
     /// A view was agreed without it. It still serves those who have not heard of it.
     Removed,
-    /// The detector has excluded it: it has to join as another incarnation.
+    /// The detector has excluded it: it goes on as another incarnation ([`Group::rejoin`]).
     Excluded,
     /// It has left.
     Left,
@@ -184,6 +191,7 @@ pub struct Group<P: Start> {
     /// Hosts that are in no group, as they have said since the last resend, and the highest ballot that they have promised.
     present: (HostSet, u32),
     joining: Joining,
+    past: Past,
     admission: Admission,
     /// By id-1: decisions kept for one who joins.
     kept: Box<[Option<Identity>]>,
@@ -251,6 +259,7 @@ impl<P: Start> Group<P> {
             ballot: 0,
             present: (HostSet::EMPTY, 0),
             joining: Joining::default(),
+            past: Past::new(config.incarnation),
             admission: Admission::new(),
             kept: vec![None; MAX_HOSTS].into_boxed_slice(),
             transfers: Transfers::new(config.me, config.marked())?,
@@ -360,11 +369,6 @@ impl<P: Start> Group<P> {
         self.settle();
         self.crashed(host, incarnation);
         self.pump();
-    }
-
-    /// The others go on without this member. It is over; another incarnation may join.
-    pub fn excluded(&mut self) {
-        self.standing = Standing::Excluded;
     }
 
     /// This member does and says nothing from now on. To be called before the detector says goodbye, as the others go on without
@@ -483,6 +487,7 @@ impl<P: Start> Group<P> {
                 self.joining.waits(self.transfers.counters().chunks_taken, &mut self.transfers);
                 self.ask();
                 self.form_on(lease);
+                self.claim_on(lease);
             }
             (Standing::Member, Some(epoch)) => {
                 let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));

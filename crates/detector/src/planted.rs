@@ -94,6 +94,8 @@ planted! {
     TakesEqualsForOne,
     /// a payload that is sent ahead waits for hosts, whatever their incarnation, and not for members
     WaitsForHosts,
+    /// members that were all excluded found their group again without the word of all members of its last view
+    FoundsFromSome,
     /// a process that has a successor is told of after it
     TellsTheFormer,
     /// a member takes packets while the agent has told more than it has heard

@@ -166,6 +166,22 @@ impl<P: Start> Core<P> {
         }
     }
 
+    /// The others go on without this member, or all were excluded, and all that the agent has told was heard: time for [`Core::rejoin`].
+    pub fn is_excluded(&self) -> bool {
+        self.group.standing() == Standing::Excluded && !self.behind
+    }
+
+    /// Wants to be in again, as another incarnation of the member, which is stored, and as another process. Who is up has to be told anew
+    /// ([`Core::now_up`]).
+    ///
+    /// # Errors
+    /// [`group::GroupError::Incarnation`]; nothing has changed.
+    pub fn rejoin(&mut self, incarnation: u32) -> Result<(), group::GroupError> {
+        self.group.rejoin(incarnation)?;
+        self.ears.begin_anew();
+        Ok(())
+    }
+
     fn hear<A: Agent>(&mut self, agent: &mut A) -> Result<(), A::Error> {
         self.behind = true;
         for _ in 0..EVENTS_PER_TURN {

@@ -63,6 +63,13 @@ impl Ears {
         self.peers.get_mut(usize::from(host).wrapping_sub(1))
     }
 
+    /// Nobody is known to be up.
+    pub(crate) fn begin_anew(&mut self) {
+        for peer in &mut self.peers {
+            (peer.process, peer.member) = (0, 0);
+        }
+    }
+
     /// An event of the agent. False if it ends this member: the others go on without it.
     pub(crate) fn told<P: Start>(&mut self, event: &Event, group: &mut Group<P>) -> bool {
         match event {

@@ -15,7 +15,10 @@ use fide_agreement::{
     Decision, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
     transfer::{Reason, RoomError},
 };
-use fide_client::{Client, ConnectOptions, Event, Monitor, MonitorId, Wanted, now_ns, protocol::PeerState};
+use fide_client::{
+    Client, ConnectOptions, Event, Joined, Monitor, MonitorId, ProcessId, Wanted, now_ns, protocol::PeerState,
+};
+use fide_wire::Key;
 use rustix::{
     event::{Timespec, epoll},
     fd::OwnedFd,
@@ -33,6 +36,8 @@ use crate::{
 const TOKEN_CLIENT: u64 = 0;
 const TOKEN_PORT: u64 = 1;
 const TOKEN_WATCHED: u64 = 2;
+/// Between two tries to join with the agent again.
+const AGAIN_NS: u64 = 20_000_000;
 
 /// What a member has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,15 +62,28 @@ pub struct Counters {
 #[derive(Debug)]
 struct Link {
     client: Client,
+    process: ProcessId,
     /// Of each other host its process, and the watch on it.
     monitors: Vec<(u16, String, MonitorId)>,
+    /// The incarnation of this host that the agent has told last, while the program has not acknowledged it.
+    rejoined: Option<u32>,
 }
 
 impl core::Agent for Link {
     type Error = Error;
 
     fn poll_event(&mut self) -> Result<Option<Event>, Error> {
-        Ok(self.client.poll_event()?)
+        loop {
+            let Some(event) = self.client.poll_event()? else { return Ok(None) };
+            match &event {
+                Event::Rejoined { incarnation } => self.rejoined = Some(*incarnation),
+                // Of a watch that was given up.
+                Event::Up { monitor, .. } | Event::Piggyback { monitor, .. } if !self.watches(*monitor) => continue,
+                Event::Verdict(verdict) if !self.watches(verdict.monitor) => continue,
+                _ => {}
+            }
+            return Ok(Some(event));
+        }
     }
 
     fn lease(&self) -> Lease {
@@ -83,10 +101,34 @@ impl core::Agent for Link {
 
     fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Error> {
         let Some((_, target, id)) = self.monitors.iter_mut().find(|(of, ..)| *of == host) else { return Ok(None) };
-        self.client.unmonitor(*id)?;
+        match self.client.unmonitor(*id) {
+            Ok(()) | Err(fide_client::Error::Unregistered(_)) => {}
+            Err(why) => return Err(why.into()),
+        }
         let monitor = self.client.monitor(target, Wanted::default())?;
         *id = monitor.id;
         Ok(up(&monitor))
+    }
+}
+
+impl Link {
+    fn watches(&self, monitor: MonitorId) -> bool {
+        self.monitors.iter().any(|(.., id)| *id == monitor)
+    }
+
+    /// Joins again, as another process: this host is another incarnation, which the program knows.
+    fn join_again(&mut self, name: &str) -> Result<Joined, Error> {
+        if let Some(incarnation) = self.rejoined.take() {
+            // If there is a newer one by now it is told too.
+            let _ = self.client.rejoined_acknowledge(incarnation);
+        }
+        match self.client.quit(self.process) {
+            Ok(()) | Err(fide_client::Error::Unregistered(_)) => {}
+            Err(why) => return Err(why.into()),
+        }
+        let joined = self.client.join(name)?;
+        self.process = joined.id;
+        Ok(joined)
     }
 }
 
@@ -124,11 +166,15 @@ pub struct Member<P: Start> {
     link: Link,
     packets: Packets,
     record: Record,
+    key: Key,
+    name: String,
     me: u16,
     names: Vec<String>,
     epoll: OwnedFd,
     /// A descriptor of the caller's was readable.
     watched: bool,
+    /// Where the agent did not take it again, when it is asked next.
+    again_ns: u64,
 }
 
 impl<P: Start> Member<P> {
@@ -169,11 +215,7 @@ impl<P: Start> Member<P> {
         if need > joined.pbsize.into() {
             return Err(Error::Heartbeat { need, granted: joined.pbsize });
         }
-        let mut session = [0; 8];
-        rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())
-            .map_err(Error::system("getrandom"))?;
-        let sender = Sender { host: me, process: joined.incarnation, incarnation };
-        let sealer = Sealer::new(&config.key, sender, u64::from_ne_bytes(session));
+        let sealer = sealer(&config.key, Sender { host: me, process: joined.incarnation, incarnation })?;
         let mut monitors = Vec::new();
         for host in core.others().iter() {
             let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
@@ -190,13 +232,16 @@ impl<P: Start> Member<P> {
         port.descriptors().try_for_each(|fd| watch(fd, TOKEN_PORT))?;
         Ok(Self {
             core,
-            link: Link { client, monitors },
+            link: Link { client, process: joined.id, monitors, rejoined: None },
             packets: Packets { port, sealer, opener: Opener::new(config.key) },
             record,
+            key: config.key,
+            name: config.group,
             me,
             names,
             epoll,
             watched: false,
+            again_ns: 0,
         })
     }
 
@@ -229,6 +274,10 @@ impl<P: Start> Member<P> {
         let sleep_ns = core.due_ns().min(due).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
         self.core.after(&mut self.link, &mut self.packets, told, came)?;
+        if self.core.is_excluded() && self.link.client.is_attached() && now >= self.again_ns {
+            self.again_ns = now.saturating_add(AGAIN_NS);
+            self.rejoin()?;
+        }
         // There is a group: that outlives this host before anything follows from it.
         if let Some(view) = self.core.poll_record(self.record.is_founded()) {
             self.record.founded(view)?;
@@ -238,6 +287,24 @@ impl<P: Start> Member<P> {
             return Err(Error::TooLong { to });
         }
         self.core.last(&mut self.link, &mut self.packets);
+        Ok(())
+    }
+
+    /// This host was excluded, or its agent started anew: the member goes on as another incarnation, keeps what it has, and asks to be let
+    /// in.
+    fn rejoin(&mut self) -> Result<(), Error> {
+        // An agent that is just going away, or still has the name: later.
+        let Ok(joined) = self.link.join_again(&self.name) else { return Ok(()) };
+        let mut up = Vec::new();
+        for host in self.core.others().iter() {
+            let Ok(process) = core::Agent::watch_again(&mut self.link, host) else { return Ok(()) };
+            up.push((host, process));
+        }
+        let incarnation = self.record.again()?;
+        self.packets.sealer = sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?;
+        self.core.rejoin(incarnation)?;
+        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
+        self.again_ns = 0;
         Ok(())
     }
 
@@ -348,7 +415,11 @@ impl<P: Start> Member<P> {
 
     #[must_use]
     pub fn standing(&self) -> Standing {
-        self.core.group.standing()
+        match self.core.group.standing() {
+            // Not for long: it is about to ask to be let in.
+            Standing::Excluded => Standing::Joining,
+            standing => standing,
+        }
     }
 
     #[must_use]
@@ -414,7 +485,15 @@ impl<P: Start> Member<P> {
             format!("the last refused of {}: {why}", self.names.get(usize::from(*host) - 1).map_or("?", String::as_str))
         });
         let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
-        let mut all: Vec<String> = fenced.into_iter().chain(silent).chain(refused).collect();
+        let held = self.core.group.holds_for().map(|missing| {
+            let missing: Vec<&str> = missing.iter().filter_map(|host| self.name(host)).collect();
+            format!(
+                "this host was excluded, and keeps what it has until the group goes on elsewhere, or is founded again by all of its last \
+                 members; nothing is known yet of those on {}",
+                missing.join(", ")
+            )
+        });
+        let mut all: Vec<String> = held.into_iter().chain(fenced).chain(silent).chain(refused).collect();
         if all.is_empty() {
             all.push(if self.record.is_founded() {
                 "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \
@@ -439,6 +518,13 @@ impl<P: Start> Member<P> {
     pub fn client(&self) -> &Client {
         &self.link.client
     }
+}
+
+/// Of packets of this sender, in a session of their own.
+fn sealer(key: &Key, sender: Sender) -> Result<Sealer, Error> {
+    let mut session = [0; 8];
+    rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty()).map_err(Error::system("getrandom"))?;
+    Ok(Sealer::new(key, sender, u64::from_ne_bytes(session)))
 }
 
 /// The process that a monitor has found up.

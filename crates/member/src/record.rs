@@ -62,6 +62,16 @@ impl Record {
         Ok(record)
     }
 
+    /// Another incarnation begins; it is stored when this returns.
+    pub(crate) fn again(&mut self) -> Result<u32, RecordError> {
+        let last = self.content.incarnation;
+        let incarnation = last.checked_add(1);
+        let incarnation =
+            incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
+        self.store(Content { incarnation, ..self.content.clone() })?;
+        Ok(incarnation)
+    }
+
     pub(crate) fn incarnation(&self) -> u32 {
         self.content.incarnation
     }
@@ -105,8 +115,11 @@ mod tests {
         let mut second = Record::begin(dir.path(), "g").unwrap();
         assert!(second.incarnation() > first.incarnation() && !second.is_founded());
         second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
-        let third = Record::begin(dir.path(), "g").unwrap();
+        let mut third = Record::begin(dir.path(), "g").unwrap();
         assert!(third.is_founded() && third.incarnation() > second.incarnation());
+        let before = third.incarnation();
+        assert!(third.again().unwrap() > before);
+        assert!(third.is_founded() && Record::begin(dir.path(), "g").unwrap().incarnation() > third.incarnation());
         assert!(!Record::begin(dir.path(), "other").unwrap().is_founded());
     }
 

@@ -195,6 +195,8 @@ impl<P: Start> Replica<P> {
                 self.is_member = true;
                 say(&Told::Ready { node, ns: now_ns() });
             }
+            // Its host was excluded: it keeps what it has, and asks to be let in.
+            Standing::Joining => self.is_member = false,
             Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
             Standing::Lacking => {
                 bail!("a decision names a payload that is not here; start this replica again, and it joins")

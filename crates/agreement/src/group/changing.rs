@@ -128,6 +128,8 @@ impl<P: Start> Group<P> {
     pub fn installed(&mut self) {
         self.joining.installed(&mut self.transfers);
         self.position = self.joining.have().unwrap_or(self.position);
+        // What was the user's before is gone.
+        self.past.forget();
         self.ask();
     }
 
@@ -188,6 +190,7 @@ impl<P: Start> Group<P> {
         let Some((welcome, decisions)) = self.joining.complete() else { return };
         let Welcome { from, start, view, .. } = welcome;
         self.forming = None;
+        self.past.forget();
         (self.position, self.tail) = (from, Tail::new(from, self.config.tail_max));
         self.catching = decisions;
         if planted::is(Planted::JoinsWithout) {

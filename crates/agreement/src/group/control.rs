@@ -11,11 +11,16 @@
 //!    over:    nothing
 //!    present: u32 ballot that is promised
 //!    begin:   u32 ballot; the view
+//!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 the one that was a member, 0 for none; if one was:
+//!             u64 position of what it was told last, the view that it was in
 //! ```
 
 use fide_detector::HostSet;
 
-use super::datagram::DatagramError;
+use super::{
+    datagram::DatagramError,
+    holding::{Claim, Held},
+};
 use crate::{transfer::Identity, view::View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub(super) enum Control {
     Present { ballot: u32 },
     /// "This is the first view of the group."
     Begin { ballot: u32, view: View },
+    /// "As these incarnations I am over, and this is what I have."
+    Claim(Claim),
 }
 
 impl Control {
@@ -70,6 +77,16 @@ impl Control {
                 out.extend_from_slice(&ballot.to_le_bytes());
                 view.write(out);
             }
+            Self::Claim(Claim { since, over, held }) => {
+                out.push(8);
+                out.extend_from_slice(&since.to_le_bytes());
+                out.extend_from_slice(&over.to_le_bytes());
+                out.extend_from_slice(&held.as_ref().map_or(0, |held| held.was).to_le_bytes());
+                if let Some(Held { position, view, .. }) = held {
+                    out.extend_from_slice(&position.to_le_bytes());
+                    view.write(out);
+                }
+            }
         }
     }
 
@@ -92,6 +109,17 @@ impl Control {
         if kind == 7 {
             let (number, view) = content.split_at_checked(4).ok_or(wrong.clone())?;
             return Ok(Self::Begin { ballot: ballot(number).ok_or(wrong)?, view: View::read(view)? });
+        }
+        if kind == 8 {
+            let word = |at: usize| content.get(at..).and_then(ballot).ok_or(wrong.clone());
+            let (since, over, was) = (word(0)?, word(4)?, word(8)?);
+            if was == 0 {
+                let claim = Claim { since, over, held: None };
+                return if content.len() == 12 { Ok(Self::Claim(claim)) } else { Err(wrong) };
+            }
+            let position = content.get(12..).and_then(number).ok_or(wrong)?;
+            let view = View::read(&content[20..])?;
+            return Ok(Self::Claim(Claim { since, over, held: Some(Held { was, position, view }) }));
         }
         if kind != 3 {
             return read().ok_or(wrong);
@@ -122,7 +150,11 @@ mod tests {
             (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
             Just(Control::Over),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
-            (any::<u32>(), view).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
+            (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
+            (any::<[u32; 2]>(), prop::option::of((1u32.., any::<u64>(), view))).prop_map(|([since, over], held)| {
+                let held = held.map(|(was, position, view)| Held { was, position, view });
+                Control::Claim(Claim { since, over, held })
+            }),
         ]
     }
 
@@ -137,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(kind in 0u8..9, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_message_or_refused(kind in 0u8..10, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

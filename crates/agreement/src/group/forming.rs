@@ -15,8 +15,9 @@
 //! incarnation, which no view of before has in it.
 //!
 //! **Why a record.** Hosts that all have died and come back would found the group anew, without what had been decided. Whoever has
-//! stored that there was one only joins ([`Group::join`]). If that is true of all of them the group is lost, and a person has to
-//! say so by removing the records while none runs.
+//! stored that there was one only joins ([`Group::join`]). If that is true of all of them, and they have died as processes, the group is
+//! lost, and a person has to say so by removing the records while none runs. Those that were only excluded found it again
+//! ([`super::holding`]).
 
 use fide_detector::{
     HostSet,
@@ -79,11 +80,14 @@ impl<P: Start> Group<P> {
     /// [`Group::recorded`] is called.
     #[must_use]
     pub fn poll_record(&self) -> Option<&View> {
-        self.forming.as_ref()?.begins.as_ref()
+        self.forming.as_ref().filter(|_| !self.standing.is_over())?.begins.as_ref()
     }
 
     /// The group of [`Group::poll_record`] is on record.
     pub fn recorded(&mut self) {
+        if self.standing.is_over() {
+            return;
+        }
         let Some(Forming { ballot, begins: Some(view), .. }) = self.forming.take_if(|forming| forming.begins.is_some())
         else {
             return;

@@ -114,7 +114,10 @@ impl<P: Start> Group<P> {
     ) -> Result<(), DatagramError> {
         match control {
             Control::Join { have } => self.asked(from, Asks { incarnation: prefix.sender, have })?,
-            Control::Base { position, state } if self.standing == Standing::Joining => {
+            Control::Base { position, state }
+                if self.standing == Standing::Joining
+                    && self.past.held().is_none_or(|held| prefix.view > held.view.number()) =>
+            {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }
             Control::Welcome { from: after, start, decisions, view }
@@ -150,6 +153,7 @@ impl<P: Start> Group<P> {
             Control::Begin { ballot, view } if self.standing == Standing::Joining => {
                 self.begun(from, prefix.sender, ballot, view);
             }
+            Control::Claim(claim) => self.claimed(from, prefix.sender, claim),
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;
             }

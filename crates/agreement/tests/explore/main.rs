@@ -3,8 +3,10 @@
 //!
 //! - `hsuc`: a crash also comes between any two copies of a message; links may lose. `FIDE_EXPLORE=large` adds a third instance.
 //! - `huc`: over an FCURB that keeps its promises and no more.
+//! - `groups`: by seed, under leases, with hosts that are excluded and processes that die.
 //! - `huc_leased`: over its own FCURB, where heartbeats reach some and not others, and links may lose.
 
+mod groups;
 mod hsuc;
 mod huc;
 mod huc_leased;

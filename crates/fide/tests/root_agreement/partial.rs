@@ -5,17 +5,6 @@ use std::io::{BufRead, BufReader};
 
 use super::*;
 
-impl World {
-    fn has_ended(&mut self, host: u16) {
-        retry_until("its replica has ended", LIMIT, || {
-            let log = log(&self.agents, host.into());
-            if log.contains("the group goes on without this host") { Ok(()) } else { Err(log) }
-        })
-        .unwrap();
-        self.replicas.nodes.retain(|node| node.host != host);
-    }
-}
-
 /// What a program was told of `counter@h2` by the agent of another host, line by line.
 struct Watch(std::process::Child, std::sync::mpsc::Receiver<serde_json::Value>);
 
@@ -58,7 +47,7 @@ fn root_a_member_that_starts_again_while_its_host_is_out_is_let_in() {
     let watches = [1, 3].map(|host| Watch::start(&world, host));
     world.bed.separate(&[1, 2]).unwrap();
     world.add(1);
-    world.has_ended(2);
+    world.kill(2);
     world.start_again(2);
     std::thread::sleep(Duration::from_millis(500));
     world.bed.reunite(&[1, 2]).unwrap();
@@ -72,4 +61,45 @@ fn root_a_member_that_starts_again_while_its_host_is_out_is_let_in() {
         let last = told.iter().rfind(|event| event["kind"] == "up" || event["kind"] == "verdict").unwrap();
         assert_eq!(last["kind"], "up", "{told:#?}");
     }
+}
+
+/// Hosts 1 and 3 do not hear each other, so that host 3 goes. While it is out host 1 is cut off: no majority is left of the two that went
+/// on, and all begin anew. No process has died, and what was answered is there.
+#[test]
+fn root_members_that_are_all_excluded_found_their_group_again() {
+    all_excluded(Protocol::Hsuc);
+}
+
+#[test]
+fn root_members_that_are_all_excluded_found_their_group_again_where_decisions_ride_on_heartbeats() {
+    all_excluded(Protocol::Huc);
+}
+
+fn all_excluded(protocol: Protocol) {
+    let Some(mut world) = world(3, protocol) else { return };
+    world.add(1);
+    world.bed.separate(&[1, 3]).unwrap();
+    // Both act until it is agreed that one stops; what the leader is asked meanwhile waits for that.
+    (0..25).for_each(|_| world.add(1));
+    world.bed.isolate(1).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    world.bed.rejoin(1).unwrap();
+    world.bed.reunite(&[1, 3]).unwrap();
+    let mut back = Vec::new();
+    let mut leader = None;
+    world.wait("all are members again", |host, told| {
+        match told {
+            Told::Ready { .. } => back.push(host),
+            Told::Leads { .. } => leader = Some(host),
+            _ => {}
+        }
+        back.sort_unstable();
+        back.dedup();
+        leader.filter(|_| back.len() == 3)
+    });
+    world.agree();
+    let before = world.counter;
+    world.add(leader.unwrap());
+    assert_eq!((before, world.counter), (26 * 8, 27 * 8), "nothing was lost");
+    world.agree();
 }

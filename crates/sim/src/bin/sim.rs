@@ -43,7 +43,7 @@ struct Arguments {
 
 const SEEDS: u64 = 1000;
 /// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
-const ORDERS_ONLY: [Planted; 7] = [
+const ORDERS_ONLY: [Planted; 8] = [
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
@@ -51,6 +51,7 @@ const ORDERS_ONLY: [Planted; 7] = [
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::TellsTheFormer,
+    Planted::FoundsFromSome,
 ];
 /// Found by the detector's own world: hosts with unequal timeouts, programs that outlive their agent, and what is recorded and sent again.
 const DETECTORS_ONLY: [Planted; 7] = [

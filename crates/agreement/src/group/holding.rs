@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A member that was excluded keeps what it has, until it is known that the group goes on elsewhere.
+//!
+//! It may not act any more, and goes on as another incarnation that asks to be let in ([`Group::rejoin`]). Where the others go on it
+//! takes over their state, as anybody who joins. Where all were excluded, though their processes live, nobody could let anybody in: then they
+//! tell each other what they hold (`claim`), and found the group again.
+//!
+//! **The rule.** V is the view of the highest number among the claims. Every member of V, as the incarnation that it is in V, has to have said
+//! what it holds, or that it has never begun V. Then the one of them that was told most (of several the most senior) begins view V+1, of
+//! itself alone, with what it holds; the others join it. While one member of V has not answered, all wait: it may have gone on alone.
+//!
+//! **What is told is not lost.** Whoever was told a decision was told it as a member of a view up to V. What was told in an earlier view
+//! is before where V begins, and so with everybody who has begun V. What was told in V was told to a member of V, which answers, and stops at
+//! what it holds. So the one that was told most was told all. (What was decided and told to nobody may be lost: nobody has acted on it.)
+//!
+//! **There is no second group beside it.** Suppose that another one lives, or could come to live, when V+1 is founded.
+//! - It goes on from V: some member of V has begun a view after V, as the incarnation that it is in V. When it is excluded it holds
+//!   that view, and claims no earlier one: V was not the highest. While it is not excluded it claims nothing.
+//! - It was founded from V too, by another member: both had the claims of all members of V. A claim never changes: a member is excluded
+//!   from V once, acts as that incarnation no more, and holds the same until it is a member again, as another incarnation, of a view after V.
+//!   So both found the same one to be told most.
+//! - It was founded from an earlier view U: all members of U have claimed it. Then nobody has begun the view after U but by that founding,
+//!   and V came of it, or U is V.
+//!
+//! A claim is of an incarnation that is over, and of the present one only where it can never begin V, as all others in V are dead. A process that
+//! started anew knows nothing of its host's former incarnations, and answers for none of them.
+//!
+//! **What is on disk** does not matter for that: a record keeps hosts from founding a *first* view ([`super::forming`]). Incarnations only
+//! grow, as the record has the last one.
+//!
+//! A member that holds something takes a state only of a view after the one it holds: who has not heard yet of its own exclusion may
+//! offer an older one.
+
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
+use fide_wire::MAX_HOSTS;
+
+use super::{Group, GroupError, Standing, control::Control, forming::Forming, tail::Tail};
+use crate::{
+    Start,
+    lease::Lease,
+    view::{Member, View},
+};
+
+/// What a member has that was excluded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    /// The incarnation that was a member.
+    pub(super) was: u32,
+    /// Of what its user was told last.
+    pub(super) position: u64,
+    pub(super) view: View,
+}
+
+/// What a process says of its incarnations that are over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// It answers for its host's incarnations from this one on.
+    pub(super) since: u32,
+    /// Up to this one.
+    pub(super) over: u32,
+    /// Of them this one was a member last; none was.
+    pub(super) held: Option<Held>,
+}
+
+impl Claim {
+    /// What is known of an incarnation: none if it may be acting, or have acted.
+    fn answers(&self, incarnation: u32) -> Option<Answer> {
+        let was = self.held.as_ref().map_or(0, |held| held.was);
+        match &self.held {
+            Some(held) if held.was == incarnation => Some(Answer::Holds(held.position)),
+            _ if was < incarnation && (self.since..=self.over).contains(&incarnation) => Some(Answer::NeverBegan),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Holds(u64),
+    NeverBegan,
+}
+
+/// What this process and others were before.
+#[derive(Debug, Clone)]
+pub(super) struct Past {
+    /// The first incarnation of this process.
+    since: u32,
+    held: Option<Held>,
+    /// By id-1: who has said it, and what.
+    claims: Box<[Option<(u32, Claim)>]>,
+}
+
+impl Past {
+    pub(super) fn new(since: u32) -> Self {
+        Self { since, held: None, claims: vec![None; MAX_HOSTS].into_boxed_slice() }
+    }
+
+    pub(super) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// What was held is not needed any more, as the group goes on; for the incarnation that held it this process does not answer.
+    pub(super) fn forget(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.since = self.since.max(held.was + 1);
+        }
+        self.claims.fill(None);
+    }
+}
+
+impl<P: Start> Group<P> {
+    /// The others go on without this member, or all of them were excluded. It is over as this incarnation, and keeps what it has;
+    /// [`Group::rejoin`] makes another incarnation of it.
+    pub fn excluded(&mut self) {
+        if self.standing.is_over() {
+            return;
+        }
+        let was = self.config.incarnation;
+        let view = match (self.standing, self.next.take()) {
+            // Told, and about to begin.
+            (Standing::Member, Some(next)) => Some(next).filter(|next| next.holds(self.config.me, was)),
+            (Standing::Member, None) => self.view().cloned(),
+            _ => None,
+        };
+        if let Some(view) = view {
+            self.past.forget();
+            self.past.held = Some(Held { was, position: self.position, view });
+        } else if self.standing != Standing::Joining {
+            // It was a member, and the others agreed to go on without it.
+            self.past.forget();
+            self.past.since = was + 1;
+        }
+        self.standing = Standing::Excluded;
+    }
+
+    /// After [`Group::excluded`]: this host wants to be in again, as a higher incarnation, which is stored. It keeps the user's state, and its
+    /// position. Who is up has to be told anew.
+    ///
+    /// # Errors
+    /// [`GroupError::Incarnation`]; nothing has changed.
+    pub fn rejoin(&mut self, incarnation: u32) -> Result<(), GroupError> {
+        let was = self.config.incarnation;
+        if self.standing != Standing::Excluded || incarnation <= was {
+            return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
+        }
+        let mut group = Self::join(super::Config { incarnation, ..self.config })?;
+        group.past = self.past.clone();
+        group.dead = self.dead;
+        group.position = self.position;
+        group.forming = self.forming.take().map(|_| Forming::new());
+        *self = group;
+        Ok(())
+    }
+
+    /// Up to which of its incarnations this process answers.
+    fn over(&self) -> u32 {
+        let super::Config { me, incarnation, .. } = self.config;
+        let can_never_begin = |view: &View| {
+            let dead = |member: &Member| self.dead[usize::from(member.host) - 1] >= member.incarnation;
+            view.holds(me, incarnation) && view.members().iter().all(|member| member.host == me || dead(member))
+        };
+        let claimed = self.past.claims.iter().flatten().filter_map(|(_, claim)| claim.held.as_ref());
+        if claimed.into_iter().any(|held| can_never_begin(&held.view)) { incarnation } else { incarnation - 1 }
+    }
+
+    fn claim(&self) -> Claim {
+        Claim { since: self.past.since, over: self.over(), held: self.past.held.clone() }
+    }
+
+    /// To be called at each resend while in no group.
+    pub(super) fn claim_on(&mut self, lease: Lease) {
+        let claim = self.claim();
+        if claim.held.is_none() && claim.over < claim.since {
+            return;
+        }
+        let up = (1..).zip(&self.up).filter(|(_, up)| **up != 0).map(|(host, _)| host);
+        let others = up.collect::<HostSet>().and(self.config.hosts);
+        if !others.is_empty() {
+            self.say(others, Control::Claim(claim));
+        }
+        if let Ok((view, first)) = self.found_again(lease)
+            && first == self.config.me
+        {
+            self.joining.give_up(&mut self.transfers);
+            self.past.forget();
+            self.tail = Tail::new(self.position, self.config.tail_max);
+            self.begin(view, self.position);
+            self.pump();
+        }
+    }
+
+    pub(super) fn claimed(&mut self, from: u16, sender: u32, claim: Claim) {
+        if self.standing == Standing::Joining {
+            self.past.claims[usize::from(from) - 1] = Some((sender, claim));
+        }
+    }
+
+    /// The view with which the group would be founded again, and by whom; else the hosts whose word is missing.
+    fn found_again(&self, lease: Lease) -> Result<(View, u16), HostSet> {
+        let super::Config { me, incarnation, .. } = self.config;
+        let mine = self.claim();
+        let claims = |host: u16| {
+            let said = self.past.claims.get(usize::from(host).wrapping_sub(1))?.as_ref();
+            let up = self.up[usize::from(host) - 1];
+            if host == me { Some(&mine) } else { said.filter(|(by, _)| *by == up && up != 0).map(|(_, claim)| claim) }
+        };
+        let views = (1..=MAX_HOSTS as u16).filter_map(|host| Some(&claims(host)?.held.as_ref()?.view));
+        let Some(last) = views.max_by_key(|view| view.number()) else { return Err(HostSet::EMPTY) };
+        let mut missing = HostSet::EMPTY;
+        let mut most: Option<(u64, u16)> = None;
+        for member in last.members() {
+            match claims(member.host).and_then(|claim| claim.answers(member.incarnation)) {
+                Some(Answer::Holds(position)) if most.is_none_or(|(most, _)| position > most) => {
+                    most = Some((position, member.host));
+                }
+                Some(_) => {}
+                None if planted::is(Planted::FoundsFromSome) => {}
+                None => missing.insert(member.host),
+            }
+        }
+        let view =
+            last.number().checked_add(1).and_then(|number| View::new(number, &[Member { host: me, incarnation }]).ok());
+        match (view, most) {
+            (Some(view), Some((_, first))) if missing.is_empty() && lease.holds() => Ok((view, first)),
+            _ => Err(missing),
+        }
+    }
+
+    /// Whether this host was excluded and keeps what it has; then hosts without whose word the group is not founded again.
+    #[must_use]
+    pub fn holds_for(&self) -> Option<HostSet> {
+        self.past.held.as_ref().filter(|_| self.standing == Standing::Joining)?;
+        Some(self.found_again(Lease { now_ns: 0, until_ns: 1 }).err().unwrap_or(HostSet::EMPTY))
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Groups by seed, step by step: hosts are excluded one by one or all at once, come back, and are told of each other late; processes die;
+//! messages are lost, repeated and reordered. What the detector promises is made up: who has a lease is held dead by nobody.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fide_agreement::{Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group, hsuc, transfer};
+
+const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
+const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
+const HOSTS: u16 = 3;
+/// Messages under way; more are lost.
+const NETWORK_MAX: usize = 200;
+/// Enough to mend all that was lost.
+const CALM_ROUNDS: usize = 300;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).unwrap()
+    }
+}
+
+/// What a host's detector has to tell.
+#[derive(Clone, Copy)]
+enum News {
+    Up(u16, u32),
+    Down(u16, u32),
+    /// And is this incarnation from then on.
+    Excluded(u32),
+}
+
+struct Host {
+    group: Group<Hsuc>,
+    incarnation: u32,
+    news: VecDeque<News>,
+    /// What its user was told: a number for each position.
+    log: Vec<u64>,
+}
+
+struct World {
+    random: Random,
+    hosts: BTreeMap<u16, Host>,
+    /// Who has a lease, as which incarnation.
+    leased: BTreeMap<u16, u32>,
+    incarnations: u32,
+    network: Vec<(u16, u16, Vec<u8>)>,
+    /// All that was ever told.
+    told: Vec<u64>,
+    values: u64,
+    died: bool,
+}
+
+fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
+    group::Config {
+        group: 7,
+        me,
+        incarnation,
+        hosts: HostSet::first(HOSTS.into()),
+        setting: hsuc::Setting { window: 2, value_max: 256, links: Links::Lossy },
+        tail_max: 100,
+        transfer: transfer::Config {
+            chunk_max: 400,
+            payload_max: 4096,
+            held_max: 1 << 18,
+            wants_max: 4,
+            arriving_max: 8,
+        },
+    }
+}
+
+fn hash(before: u64, bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(before ^ 0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            random: Random(seed),
+            hosts: BTreeMap::new(),
+            leased: BTreeMap::new(),
+            incarnations: 10,
+            network: Vec::new(),
+            told: Vec::new(),
+            values: 0,
+            died: false,
+        };
+        for id in 1..=HOSTS {
+            let incarnation = 10 + u32::from(id);
+            let group = Group::form(config(id, incarnation)).unwrap();
+            world.hosts.insert(id, Host { group, incarnation, news: VecDeque::new(), log: Vec::new() });
+            world.leased.insert(id, incarnation);
+        }
+        world.incarnations += u32::from(HOSTS);
+        for id in 1..=HOSTS {
+            world.meet(id);
+        }
+        world
+    }
+
+    /// All others, and it, are told of each other.
+    fn meet(&mut self, id: u16) {
+        let Some(incarnation) = self.leased.get(&id).copied() else { return };
+        let others: Vec<(u16, u32)> = self.leased.iter().map(|(id, incarnation)| (*id, *incarnation)).collect();
+        for (other, up) in others.into_iter().filter(|(other, _)| *other != id) {
+            self.hosts.get_mut(&other).unwrap().news.push_back(News::Up(id, incarnation));
+            self.hosts.get_mut(&id).unwrap().news.push_back(News::Up(other, up));
+        }
+    }
+
+    fn dead(&mut self, id: u16, incarnation: u32) {
+        for (_, host) in self.hosts.iter_mut().filter(|(other, _)| **other != id) {
+            host.news.push_back(News::Down(id, incarnation));
+        }
+    }
+
+    /// A host is back, as another incarnation.
+    fn admit(&mut self, id: u16) {
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        self.leased.insert(id, incarnation);
+        self.hosts.get_mut(&id).unwrap().news.push_back(News::Excluded(incarnation));
+        self.meet(id);
+    }
+
+    fn lease(&self, id: u16) -> Lease {
+        if self.leased.get(&id) == Some(&self.hosts[&id].incarnation) { HELD } else { RUN_OUT }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let id = 1 + self.random.below(HOSTS.into()) as u16;
+        match self.random.below(200) {
+            // The others agree to go on without it.
+            0 if self.leased.len() == 3 => {
+                let incarnation = self.leased.remove(&id).unwrap();
+                self.dead(id, incarnation);
+            }
+            // Nobody hears a majority any more; two found the cluster again, and each is another incarnation then.
+            1 => {
+                let gone = std::mem::take(&mut self.leased);
+                gone.into_iter().for_each(|(id, incarnation)| self.dead(id, incarnation));
+                (1..=HOSTS).filter(|other| *other != id).for_each(|other| self.admit(other));
+            }
+            2..=4 if !self.leased.contains_key(&id) && self.leased.len() > 1 => self.admit(id),
+            // Its process dies, and starts again.
+            5 if self.random.below(8) == 0 => {
+                self.died = true;
+                let host = &self.hosts[&id];
+                let was = host.incarnation;
+                let founded =
+                    host.group.view().is_some() || host.group.standing() != Standing::Joining || !host.log.is_empty();
+                self.dead(id, was);
+                self.incarnations += 1;
+                let incarnation = self.incarnations;
+                let begin = if founded { Group::join } else { Group::form };
+                let group = begin(config(id, incarnation)).unwrap();
+                self.hosts.insert(id, Host { group, incarnation, news: VecDeque::new(), log: Vec::new() });
+                if let Some(leased) = self.leased.get_mut(&id) {
+                    *leased = incarnation;
+                    self.meet(id);
+                }
+            }
+            6..=30 => self.hear(id),
+            31..=45 => {
+                let lease = self.lease(id);
+                self.hosts.get_mut(&id).unwrap().group.resend(lease);
+            }
+            46..=60 => {
+                self.values += 1;
+                let (lease, value) = (self.lease(id), self.values);
+                let group = &mut self.hosts.get_mut(&id).unwrap().group;
+                // The same payload again and again.
+                let _ = match value % 4 {
+                    0 => group.propose_payload(lease, vec![7; 500]).map(drop),
+                    _ => group.propose(lease, &value.to_le_bytes()),
+                };
+            }
+            61..=70 if !self.network.is_empty() => {
+                let at = self.random.below(self.network.len());
+                self.network.swap_remove(at);
+            }
+            71..=75 if !self.network.is_empty() => {
+                let again = self.network[self.random.below(self.network.len())].clone();
+                self.network.push(again);
+            }
+            _ if !self.network.is_empty() => {
+                let at = self.random.below(self.network.len());
+                let (from, to, bytes) = self.network.swap_remove(at);
+                let _ = self.hosts.get_mut(&to).unwrap().group.receive(from, &bytes);
+            }
+            _ => {}
+        }
+        (1..=HOSTS).try_for_each(|id| self.follow(id))
+    }
+
+    fn hear(&mut self, id: u16) {
+        let host = self.hosts.get_mut(&id).unwrap();
+        match host.news.pop_front() {
+            Some(News::Up(other, incarnation)) => host.group.up(other, incarnation),
+            Some(News::Down(other, incarnation)) => host.group.down(other, incarnation),
+            Some(News::Excluded(incarnation)) => {
+                host.group.excluded();
+                host.group.rejoin(incarnation).expect("a higher incarnation");
+                host.incarnation = incarnation;
+            }
+            None => {}
+        }
+    }
+
+    fn follow(&mut self, id: u16) -> Result<(), String> {
+        let lease = self.lease(id);
+        let Self { hosts, network, told, .. } = self;
+        let host = hosts.get_mut(&id).unwrap();
+        if host.group.poll_record().is_some() {
+            host.group.recorded();
+        }
+        if host.group.wants_state() {
+            let state = host.log.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let _ = host.group.give_state(state);
+        }
+        if let Some((position, state)) = host.group.poll_install() {
+            host.log = state.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+            if host.log.len() as u64 != position || !told.starts_with(&host.log) {
+                return Err(format!("h{id} takes over another state than that at {position}"));
+            }
+            host.group.installed();
+        }
+        while let Some(decision) = host.group.poll_decision(lease) {
+            let (instance, value) = (decision.instance, decision.value.to_vec());
+            for entry in group::entries(&value) {
+                if let Entry::Payload(identity) = entry
+                    && host.group.payload(&identity).is_none_or(|payload| payload != [7; 500])
+                {
+                    return Err(format!("h{id} tells {identity}, which is not there"));
+                }
+            }
+            host.log.push(hash(instance, &value));
+            if host.log.len() as u64 != instance {
+                return Err(format!("h{id} has {} and is told {instance}", host.log.len()));
+            }
+            if told.len() < host.log.len() {
+                told.push(hash(instance, &value));
+            }
+            if told[host.log.len() - 1] != hash(instance, &value) {
+                return Err(format!("h{id} is told something else at {instance} than was told before"));
+            }
+        }
+        if host.group.standing() == Standing::Lacking {
+            return Err(format!("h{id} lacks a payload"));
+        }
+        if host.group.may_answer(lease) && host.log.len() < told.len() {
+            return Err(format!("h{id} answers at {}, and {} were told", host.log.len(), told.len()));
+        }
+        let mut bytes = Vec::new();
+        while let Some(to) = host.group.poll_transmit(&mut bytes) {
+            for to in to.iter() {
+                host.group.address(&mut bytes, to);
+                if network.len() < NETWORK_MAX {
+                    network.push((id, to, bytes.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All is well from here on: all are back, and everything arrives.
+    fn calm(&mut self) -> Result<(), String> {
+        (1..=HOSTS)
+            .filter(|id| !self.leased.contains_key(id))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|id| self.admit(id));
+        for _ in 0..CALM_ROUNDS {
+            for id in 1..=HOSTS {
+                while !self.hosts[&id].news.is_empty() {
+                    self.hear(id);
+                }
+                let lease = self.lease(id);
+                self.hosts.get_mut(&id).unwrap().group.resend(lease);
+                self.follow(id)?;
+            }
+            for (from, to, bytes) in std::mem::take(&mut self.network) {
+                let _ = self.hosts.get_mut(&to).unwrap().group.receive(from, &bytes);
+                self.follow(to)?;
+            }
+        }
+        let standings: Vec<_> = self.hosts.values().map(|host| host.group.standing()).collect();
+        let acts = standings.contains(&Standing::Member);
+        if (acts || !self.died) && standings.iter().any(|standing| *standing != Standing::Member) {
+            return Err(format!("not all are back: {standings:?}"));
+        }
+        let logs: Vec<usize> = self.hosts.values().map(|host| host.log.len()).collect();
+        if acts && logs.iter().any(|len| *len != self.told.len()) {
+            return Err(format!("{} were told, and members have {logs:?}", self.told.len()));
+        }
+        Ok(())
+    }
+}
+
+/// Of so many seeds: how many ended with all as members, or the first that went wrong.
+fn run(seeds: u64) -> Result<u64, (u64, String)> {
+    let mut back = 0;
+    for seed in 0..seeds {
+        let mut world = World::new(seed);
+        let followed = (0..1500).try_for_each(|_| world.step()).and_then(|()| world.calm());
+        followed.map_err(|why| (seed, why))?;
+        back += u64::from(world.hosts.values().all(|host| host.group.standing() == Standing::Member));
+    }
+    Ok(back)
+}
+
+#[test]
+fn excluded_members_lose_nothing_and_come_back() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    let back = run(seeds).unwrap();
+    println!("{back} of {seeds} groups lived to the end");
+    assert!(back > seeds / 2);
+}
+
+/// See `hsuc::planted_faults_are_seen`.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_in_groups_are_seen() {
+    use fide_agreement::planted::{Planted, arm};
+    let _alone = super::alone();
+    for fault in [Planted::FoundsFromSome, Planted::TakesEqualsForOne, Planted::WaitsForHosts] {
+        arm(Some(fault));
+        let found = run(4000);
+        arm(None);
+        let (seed, why) = found.expect_err("a fault that nothing shows");
+        println!("{fault:?}: seed {seed}: {why}");
+    }
+}
