@@ -3,4 +3,5 @@
 
 mod common;
 mod descriptors;
+mod fuzz;
 mod users;

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A client by seed: requests that are right, wrong, out of order, cut or mangled; memory scribbled on; descriptors
+//! abused. Whatever it does, the agent goes on, and what others asked for is done.
+//!
+//! `FIDE_SEEDS=n` for more of them; a failure names its seed, and `FIDE_SEED=s` runs that one again.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, OwnedFd},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, epoll},
+    fs::{FallocateFlags, OFlags, SealFlags},
+    net::Shutdown,
+    time::{Itimerspec, TimerfdTimerFlags, Timespec},
+};
+use serde_json::{Value, json};
+
+use super::common::{Agent, Got, LIMIT, Raw, USER, as_user, readable};
+
+const SEEDS: u64 = 6;
+const STEPS: u64 = 400;
+const CONNECTIONS_MAX: usize = 8;
+const CHILDREN_MAX: usize = 4;
+
+/// SplitMix64: every run of a seed draws the same.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit.max(1) as u64).expect("below a usize")
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    fn number(&mut self) -> u64 {
+        let odd = [0, 1, 2, 63, 64, 255, 256, 1000, 65_535, u64::from(u32::MAX), 1 << 32, u64::MAX - 1, u64::MAX];
+        if self.below(2) == 0 { self.one(&odd) } else { self.next() >> self.below(64) }
+    }
+}
+
+/// A connection, and what came with its session.
+struct Held {
+    raw: Raw,
+    fds: Vec<OwnedFd>,
+}
+
+struct Hostile {
+    random: Random,
+    path: std::path::PathBuf,
+    held: Vec<Held>,
+    children: Vec<Child>,
+    tokens: Vec<String>,
+    sets: Vec<OwnedFd>,
+    answers: u64,
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Hostile {
+    fn new(seed: u64, path: std::path::PathBuf) -> Self {
+        let random = Random(seed);
+        Self { random, path, held: Vec::new(), children: Vec::new(), tokens: Vec::new(), sets: Vec::new(), answers: 0 }
+    }
+
+    fn name(&mut self) -> String {
+        let odd = ["", "a", "b@h1", "@h1", "a@h1", "a@h2", "..", "-", "a b", "\u{0}", "\u{1b}[2J", "日本"];
+        match self.random.below(4) {
+            0 => "x".repeat(self.random.below(40)),
+            1 => format!("n{}", self.random.below(20)),
+            _ => self.random.one(&odd).to_owned(),
+        }
+    }
+
+    fn pid(&mut self) -> u64 {
+        let child = self.children.first().map_or(1, |child| u64::from(child.id()));
+        let own = u64::from(std::process::id());
+        let number = self.random.number();
+        self.random.one(&[0, child, child, own, 1, 2, number])
+    }
+
+    fn request(&mut self) -> Value {
+        let (number, name) = (self.random.number(), self.name());
+        let lane = json!({
+            "receivers": [name], "message_max_bytes": number, "period_ns": self.random.number(), "messages_max": self.random.number(),
+        });
+        let mut request = match self.random.below(20) {
+            0 | 1 => {
+                let session = match self.random.below(4) {
+                    0 => json!(self.tokens.first()),
+                    1 => json!(name),
+                    _ => Value::Null,
+                };
+                let protocol = self.random.one(&[2, 2, 2, 1, number]);
+                json!({ "op": "hello", "protocol": protocol, "program": name, "session": session })
+            }
+            2..=5 => {
+                let beat = self.random.one(&[0, 1, 4000, 10_000, number]);
+                json!({ "op": "join", "name": name, "pid": self.pid(), "beat_timeout_us": beat })
+            }
+            6 => json!({ "op": "quit", "slot": self.random.below(70) }),
+            7..=9 => {
+                json!({ "op": "monitor", "target": format!("{name}@h1"), "timeout_us": number, "pbsize": self.random.below(2000) })
+            }
+            10 => json!({ "op": "unmonitor", "watch": self.random.below(50) }),
+            11 => json!({ "op": self.random.one(&["listen", "unlisten"]), "service": self.random.below(300) }),
+            12 => json!({ "op": "open_lane", "name": name }),
+            13 => json!({ "op": self.random.one(&["change_lane", "close_lane"]), "handle": self.random.below(300) }),
+            14 => json!({ "op": "explain", "event": name }),
+            15 => json!({ "op": "events", "since": number, "kind": name }),
+            // Of another version, so that nothing comes of it where it is allowed.
+            16 => {
+                json!({ "op": "take_over", "phase": self.random.one(&["prepare", "switch", "taken"]), "version": "0.0.0-none" })
+            }
+            17 => json!({ "op": name }),
+            _ => json!({ "op": self.random.one(&["status", "metrics", "events"]) }),
+        };
+        if let (Some(request), Some(lane)) = (request.as_object_mut(), lane.as_object())
+            && request["op"].as_str().is_some_and(|op| op.ends_with("_lane"))
+        {
+            request.extend(lane.clone());
+        }
+        request["id"] = json!(self.random.number());
+        request
+    }
+
+    /// What is written is no request any more, most of the time.
+    fn mangled(&mut self) -> Vec<u8> {
+        let mut bytes = self.request().to_string().into_bytes();
+        for _ in 0..=self.random.below(6) {
+            let at = self.random.below(bytes.len());
+            match self.random.below(5) {
+                0 => bytes.truncate(at),
+                1 if !bytes.is_empty() => bytes[at] = self.random.next().to_le_bytes()[0],
+                2 => bytes.insert(at, self.random.one(b"{}[]\",:0e-\\\x00\xff")),
+                3 if !bytes.is_empty() => drop(bytes.remove(at)),
+                _ => {
+                    let (copy, more) = (bytes[at..].to_vec(), self.random.below(40));
+                    (0..more).for_each(|_| bytes.extend(&copy));
+                }
+            }
+        }
+        bytes
+    }
+
+    fn any(&mut self) -> Option<usize> {
+        (!self.held.is_empty()).then(|| self.random.below(self.held.len()))
+    }
+
+    /// A session's descriptors: alive table, region, events.
+    fn session(&mut self) -> Option<&[OwnedFd]> {
+        let with: Vec<usize> = (0..self.held.len()).filter(|at| self.held[*at].fds.len() == 3).collect();
+        let at = *with.get(self.random.below(with.len()))?;
+        Some(&self.held[at].fds)
+    }
+
+    fn step(&mut self) {
+        match self.random.below(24) {
+            0 | 1 if self.held.len() < CONNECTIONS_MAX => {
+                if let Ok(raw) = Raw::try_connect(&self.path) {
+                    self.held.push(Held { raw, fds: Vec::new() });
+                }
+            }
+            2 => {
+                if let Some(at) = self.any() {
+                    self.held.swap_remove(at);
+                }
+            }
+            3 => {
+                let how = self.random.one(&[Shutdown::Read, Shutdown::Write, Shutdown::Both]);
+                if let Some(at) = self.any().filter(|_| self.random.below(4) == 0) {
+                    let _ = rustix::net::shutdown(&self.held[at].raw.fd, how);
+                }
+            }
+            4 | 5 => {
+                let bytes = self.mangled();
+                self.send(&bytes, false);
+            }
+            6 => {
+                let len = self.random.one(&[0, 1, 100, 65_535, 65_536, 65_537, 100_000]);
+                let byte = self.random.one(b"{[\"\x00 9");
+                self.send(&vec![byte; len], false);
+            }
+            7 => {
+                let bytes = self.request().to_string();
+                self.send(bytes.as_bytes(), true);
+            }
+            8..=10 => self.scribble(),
+            11 => self.change_region(),
+            12 | 13 => self.abuse_events(),
+            14 => self.abuse_table(),
+            15 if self.children.len() < CHILDREN_MAX => {
+                self.children.extend(Command::new("sleep").arg("60").spawn());
+            }
+            15 => {
+                let mut child = self.children.remove(0);
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            16 => {
+                // None of the answers is read.
+                let Some(at) = self.any() else { return };
+                for _ in 0..self.random.below(300) {
+                    let bytes = self.request().to_string();
+                    let _ = self.held[at].raw.send(bytes.as_bytes(), &[]);
+                }
+            }
+            _ => {
+                let bytes = self.request().to_string();
+                self.send(bytes.as_bytes(), false);
+                self.read();
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8], with_descriptors: bool) {
+        let Some(at) = self.any() else { return };
+        let mut fds = Vec::new();
+        if with_descriptors {
+            for _ in 0..=self.random.below(3) {
+                fds.extend(match self.random.below(3) {
+                    0 => File::open("/dev/null").map(OwnedFd::from).ok(),
+                    1 => rustix::event::eventfd(0, EventfdFlags::CLOEXEC).ok(),
+                    // The connection itself, in itself.
+                    _ => self.held[at].raw.fd.try_clone().ok(),
+                });
+            }
+        }
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let _ = self.held[at].raw.send(bytes, &fds);
+    }
+
+    /// Every answer is one.
+    fn read(&mut self) {
+        let mut closed = Vec::new();
+        for (at, held) in self.held.iter_mut().enumerate() {
+            loop {
+                match held.raw.receive(Duration::from_millis(1)) {
+                    Got::Answer(answer, fds) => {
+                        assert!(answer["id"].is_u64() && (answer.get("ok").is_some() != answer.get("error").is_some()));
+                        self.answers += 1;
+                        if let Some(token) = answer["ok"]["session"].as_str() {
+                            self.tokens.insert(0, token.to_owned());
+                            held.fds = fds;
+                        }
+                    }
+                    Got::Closed => break closed.push(at),
+                    Got::Nothing => break,
+                }
+            }
+        }
+        for at in closed.into_iter().rev() {
+            self.held.swap_remove(at);
+        }
+    }
+
+    fn scribble(&mut self) {
+        let words: Vec<(u64, u64)> = (0..=self.random.below(30))
+            .map(|_| {
+                let len = (fide_shm::session::OUTBOX_BYTES + fide_shm::session::INBOX_BYTES) as u64 + 66_000;
+                // Positions and headers lie at the beginnings.
+                let at = if self.random.below(2) == 0 { self.random.next() % 1024 } else { self.random.next() % len };
+                (at & !7, self.random.number())
+            })
+            .collect();
+        let Some(fds) = self.session() else { return };
+        for (at, word) in words {
+            let _ = rustix::io::pwrite(&fds[1], &word.to_le_bytes(), at);
+        }
+    }
+
+    fn change_region(&mut self) {
+        let (at, len) = (self.random.number() % 400_000, 1 + self.random.number() % 400_000);
+        let Some(fds) = self.session() else { return };
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = rustix::fs::fallocate(&fds[1], hole, at, len);
+        assert!(rustix::fs::ftruncate(&fds[1], at).is_err(), "the size is sealed");
+        assert!(rustix::fs::fallocate(&fds[1], FallocateFlags::empty(), 1 << 20, 4096).is_err(), "and so is growth");
+        assert!(rustix::fs::fcntl_add_seals(&fds[1], SealFlags::WRITE).is_err());
+    }
+
+    fn abuse_events(&mut self) {
+        let (what, number) = (self.random.below(6), self.random.next() % 1_000_000_000);
+        let number_or_most = [self.random.number(), u64::MAX - 1];
+        let bytes = self.random.one(&number_or_most).to_ne_bytes();
+        let Some(events) = self.session().and_then(|fds| fds[2].try_clone().ok()) else { return };
+        let at = Timespec { tv_sec: 0, tv_nsec: number.cast_signed() };
+        let never = Timespec { tv_sec: 1 << 40, tv_nsec: 0 };
+        let flags = TimerfdTimerFlags::empty();
+        match what {
+            0 => drop(rustix::fs::fcntl_setfl(&events, OFlags::empty())),
+            1 => drop(rustix::fs::fcntl_setfl(&events, OFlags::NONBLOCK | OFlags::APPEND)),
+            2 => {
+                // Written only while that cannot wait for this very thread.
+                let _ = rustix::fs::fcntl_setfl(&events, OFlags::NONBLOCK);
+                let _ = rustix::io::write(&events, &bytes);
+            }
+            3 => drop(rustix::time::timerfd_settime(&events, flags, &Itimerspec { it_interval: at, it_value: at })),
+            4 => drop(rustix::time::timerfd_settime(&events, flags, &Itimerspec { it_interval: at, it_value: never })),
+            _ if self.sets.len() < 64 => {
+                if let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC) {
+                    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                    let _ = epoll::add(&set, &events, epoll::EventData::new_u64(0), edge);
+                    self.sets.push(set);
+                }
+            }
+            _ => self.sets.clear(),
+        }
+    }
+
+    fn abuse_table(&mut self) {
+        let at = self.random.number() % 4096;
+        let Some(fds) = self.session() else { return };
+        assert!(rustix::io::pwrite(&fds[0], &[7; 8], at).is_err(), "the table is for reading");
+        assert!(rustix::fs::ftruncate(&fds[0], 0).is_err());
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&fds[0], hole, 0, 4096).is_err());
+        assert!(fide_shm::region::Mapping::new(fds[0].as_fd(), 0, 4096, true).is_err(), "and not for writing");
+    }
+}
+
+/// Runs one seed; how many answers there were.
+fn run(seed: u64, path: std::path::PathBuf) -> u64 {
+    let mut hostile = Hostile::new(seed, path);
+    for _ in 0..STEPS {
+        hostile.step();
+    }
+    hostile.read();
+    hostile.answers
+}
+
+fn descriptors(agent: &Agent) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).map_or(0, Iterator::count)
+}
+
+fn seed(seed: u64) {
+    println!("FIDE_SEED={seed} cargo test -p fide --test hostile fuzz");
+    let mut agent = Agent::start(7540);
+    agent.serves();
+    // A program that means no harm, and somebody who waits for it.
+    let mut honest = agent.connect();
+    let (_, fds) = honest.hello();
+    let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    honest.ok(json!({ "op": "join", "name": "honest", "pid": child.id() }));
+    honest.ok(json!({ "op": "monitor", "target": "honest@h1" }));
+    let before = descriptors(&agent);
+    let path = agent.socket();
+    // Every other one without rights, so that it is held back as users are.
+    let unprivileged = seed.is_multiple_of(2) && rustix::process::geteuid().is_root();
+    let answers = if unprivileged { as_user(USER, move || run(seed, path)).expect("root") } else { run(seed, path) };
+    assert!(answers > 20, "the agent answered {answers} times only");
+    assert!(agent.child.try_wait().expect("its state").is_none(), "the agent has ended: {}", agent.log());
+    assert!(!agent.log().contains("panicked"), "{}", agent.log());
+    agent.serves();
+    if unprivileged {
+        while readable(fds[2].as_fd(), Duration::ZERO) {
+            let _ = rustix::io::read(&fds[2], &mut [0; 8]);
+        }
+        child.kill().expect("killed");
+        assert!(readable(fds[2].as_fd(), LIMIT), "the end of an honest program is told");
+    }
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    drop(honest);
+    let until = Instant::now() + LIMIT;
+    while descriptors(&agent) > before {
+        assert!(Instant::now() < until, "{} descriptors, {before} before", descriptors(&agent));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn fuzzed_requests_memory_and_descriptors_leave_agent_serving() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("FIDE_SEED") {
+        Some(one) => seed(one),
+        None => (0..number("FIDE_SEEDS").unwrap_or(SEEDS)).for_each(seed),
+    }
+}
