@@ -417,6 +417,24 @@ impl Receive {
 pub struct ClientRings(MapHandle);
 
 impl ClientRings {
+    /// So many bytes of zeroes that this process and a client can map, and that stay where they are: no page of it is ever
+    /// taken away, whatever the client does.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel has no memory for it, or cannot have it mapped (before Linux 5.5).
+    pub fn memory(bytes: usize) -> Result<OwnedFd, BpfError> {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+            map_flags: libbpf_sys::BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let fail = |source| BpfError::Map { what: "memory for a client could not be made", source };
+        let bytes = u32::try_from(bytes).map_err(|error| fail(io::Error::other(error)))?;
+        let map = MapHandle::create(MapType::Array, Some("fide_session"), 4, bytes, 1, &options)
+            .map_err(|error| fail(io::Error::other(error)))?;
+        map.as_fd().try_clone_to_owned().map_err(fail)
+    }
+
     /// Makes a ring for `client` and returns the descriptor that the client maps and polls.
     ///
     /// # Errors

@@ -149,7 +149,8 @@ impl<T: Shared> Region<T> {
         Self::map(fd)
     }
 
-    /// Maps a region made by [`Region::create`], of this process or another (a client, or the agent before this one).
+    /// Maps a region made by [`Region::create`], of this process or another (a client, or the agent before this one); or
+    /// memory of the kernel's that it lets be mapped, such as a BPF map, which has neither size nor holes.
     ///
     /// # Errors
     /// [`RegionError::Size`] or [`RegionError::NotSealed`] if it is not one, or what the kernel said.
@@ -221,8 +222,15 @@ impl<T: Shared> ReadRegion<T> {
     }
 }
 
+/// Bits of a mode that say what kind of file it is; none are set for an anonymous inode of the kernel.
+const S_IFMT: u32 = 0o170_000;
+
 fn check<T>(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
     let stat = rustix::fs::fstat(fd).map_err(RegionError::system("fstat of shared memory"))?;
+    if stat.st_mode & S_IFMT == 0 {
+        // No file at all: mapping more of it than there is fails, and it cannot shrink.
+        return Ok(());
+    }
     let (actual, expected) = (stat.st_size as u64, size_of::<T>() as u64);
     if actual != expected {
         return Err(RegionError::Size { actual, expected });
@@ -255,6 +263,12 @@ mod tests {
         let refused = Mapping::new(read_only.as_fd(), 0, size_of::<Page>(), true).unwrap_err();
         assert!(matches!(refused, RegionError::System { errno: Errno::ACCESS, .. }), "{refused}");
         assert_eq!(rustix::fs::fstat(&region.fd).unwrap().st_mode & 0o777, 0o444);
+    }
+
+    #[test]
+    fn anonymous_inode_that_cannot_be_mapped_is_refused() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(Region::<Page>::map(eventfd), Err(RegionError::System { .. })));
     }
 
     #[test]

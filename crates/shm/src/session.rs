@@ -69,6 +69,9 @@ const _: () = {
     assert!(size_of::<Layout>() == 192 + 128 + OUTBOX_BYTES + 128 + INBOX_BYTES + 128 + LANE_OUTBOX_BYTES);
 };
 
+/// Bytes of a session region.
+pub const SESSION_BYTES: usize = size_of::<Layout>();
+
 /// What a client left for a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneMessage<'a> {
@@ -104,7 +107,19 @@ impl AgentSession {
     /// # Errors
     /// What the kernel said.
     pub fn create() -> Result<Self, RegionError> {
-        let region = Region::<Layout>::create("fide-session")?;
+        Self::init(Region::<Layout>::create("fide-session")?)
+    }
+
+    /// A new session in memory of the kernel's, [`SESSION_BYTES`] of zeroes. Out of a memfd a client can punch holes, and
+    /// whoever then touches it waits until the client is done punching.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn create_in(fd: OwnedFd) -> Result<Self, RegionError> {
+        Self::init(Region::map(fd)?)
+    }
+
+    fn init(region: Region<Layout>) -> Result<Self, RegionError> {
         let layout = region.get();
         layout.version.store(SESSION_VERSION, Ordering::Relaxed);
         layout.size.store(size_of::<Layout>() as u32, Ordering::Relaxed);

@@ -6,13 +6,16 @@ use std::{
     process,
 };
 
-use fide_bpf::Registration;
+use fide_bpf::{ClientRings, Registration};
 use fide_client::protocol::{
     Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MESSAGE_MAX, MetricsOk, MonitorOk, Op,
     PROTOCOL_VERSION, PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
 use fide_detector::{JoinError, MonitorError, Wanted};
-use fide_shm::session::AgentSession;
+use fide_shm::{
+    region::RegionError,
+    session::{AgentSession, SESSION_BYTES},
+};
 use fide_wire::{MAX_CLIENTS, MAX_PROCESSES, Name};
 use rustix::event::epoll;
 
@@ -167,7 +170,7 @@ impl Control {
             .free_client()
             .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
         let who = self.connections[&connection].who;
-        let region = AgentSession::create().map_err(|error| no_session("no memory", &error))?;
+        let region = self.session_memory().map_err(|error| no_session("no memory", &error))?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| no_session("no descriptor", &error));
         let (channel, events) = match &self.parts.rings {
             Some(rings) => (Channel::Ring, rings.open(client).map_err(|error| no_session("no event ring", &error))?),
@@ -194,6 +197,17 @@ impl Control {
         self.parts.exchange.call(Command::OpenSession { client, memory })?;
         self.sessions.insert(client, session);
         Ok(client)
+    }
+
+    /// What a client cannot take pages away from, where there is such memory.
+    fn session_memory(&self) -> Result<AgentSession, RegionError> {
+        if self.parts.rings.is_some() {
+            match ClientRings::memory(SESSION_BYTES) {
+                Ok(memory) => return AgentSession::create_in(memory),
+                Err(error) => tracing::warn!("a session's memory is a file: {error}"),
+            }
+        }
+        AgentSession::create()
     }
 
     fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {

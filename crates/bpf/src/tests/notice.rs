@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Notices: told by the program itself, once, to exactly those who wait.
 
-use fide_shm::event::{EventRecord, FLAG_DIRECT, Reason, kind};
-use fide_wire::{HOST_SLOT, Roster, RosterState};
+use std::os::fd::AsFd;
+
+use fide_shm::{
+    event::{EventRecord, FLAG_DIRECT, Reason, kind},
+    region::Mapping,
+    session::{AgentSession, ClientSession, SESSION_BYTES},
+};
+use fide_wire::{HOST_SLOT, PIGGYBACK_MAX, Roster, RosterState};
+use rustix::{fs::FallocateFlags, mm::Advice};
 
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
 use crate::{
-    Told,
+    ClientRings, Told,
     intf::{ADMIT_DEAD, Admit, MAX_CLIENTS, PACKET_NOTICE, PACKET_UNADMITTED},
 };
 
@@ -227,6 +234,27 @@ fn root_clients_come_and_go() {
     rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 2, 0);
     rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
     assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 2);
+}
+
+/// A hole that is punched keeps whoever touches that memory waiting.
+#[test]
+fn root_session_memory_has_no_holes() {
+    let Some(_rig) = Rig::new() else { return };
+    let memory = ClientRings::memory(SESSION_BYTES).expect("memory");
+    let again = || memory.try_clone().expect("descriptor");
+    let mut agent = AgentSession::create_in(again()).expect("mapped");
+    let mut client = ClientSession::map(again()).expect("mapped");
+    client.push_outbox(3, b"kept").expect("room");
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert!(rustix::fs::fallocate(&memory, hole, 0, 4096).is_err());
+    assert!(rustix::fs::ftruncate(&memory, 0).is_err());
+    let mapping = Mapping::new(memory.as_fd(), 0, SESSION_BYTES, true).expect("mapped");
+    // SAFETY: pages of this mapping, into which nothing refers.
+    assert!(unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), 4096, Advice::LinuxRemove) }.is_err());
+    let mut buffer = [0; PIGGYBACK_MAX];
+    assert_eq!(agent.pop_outbox(&mut buffer), Ok(Some((3, &b"kept"[..]))));
+    let small = ClientRings::memory(4096).expect("memory");
+    assert!(AgentSession::create_in(small).is_err(), "it is too small");
 }
 
 #[test]
