@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asks again and again whether it may act, and says so when the answer changes, and whenever a line comes in: what
+//! Asks again and again whether it may act, and says so when the answer changes, after more than a second without a look
+//! (on any clock), and whenever a line comes in: what
 //! `make clocks` runs in its guest. `lease_probe SOCKET < questions`.
 
 use fide_client::{Client, ConnectOptions, Event, Live};
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(1);
+/// A look this late is the first after the machine stood still.
+const STILL_NS: u64 = 1_500_000_000;
 
 fn say(what: &str, live: &Live) {
     // The answer first, as a program would ask.
@@ -35,7 +38,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let mut fenced = true;
+    let mut last = Clocks::read(false);
     loop {
+        let now = Clocks::read(false);
+        if now.boot_ns - last.boot_ns > STILL_NS || now.raw_ns - last.raw_ns > STILL_NS {
+            say("woke", &live);
+        }
+        last = now;
         if live.fenced() != fenced {
             fenced = !fenced;
             say(if fenced { "fenced" } else { "acts" }, &live);

@@ -160,3 +160,24 @@ fn lanes_need_a_controller_and_listening_does_not() {
     kill_process(pid, Signal::TERM).expect("sent");
     assert_eq!(listen.0.wait().expect("ended").code(), Some(0));
 }
+
+/// Its clocks are offset: the end of its host's lease is another point in time to it.
+#[test]
+fn root_program_in_another_time_namespace_is_refused() {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--monotonic", "7", "--fork"]);
+        command
+    };
+    if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs root, unshare of util-linux and a kernel with time namespaces");
+        return;
+    }
+    let cluster = Cluster::start(7498);
+    drop(cluster.client(1));
+    let mut command = unshare();
+    command.args([env!("CARGO_BIN_EXE_fide"), "watch", "p@l1"]).env("FIDE_SOCKET", cluster.socket(1));
+    let output = command.output().expect("unshare");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("another time namespace"), "{said}");
+}

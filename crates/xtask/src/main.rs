@@ -4,6 +4,7 @@
 //! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
 #![forbid(unsafe_code)]
 
+mod clocks;
 mod headers;
 mod histories;
 mod rdma;
@@ -33,6 +34,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
   bench            all benches
   rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
+  clocks [...]     a guest suspended, stopped, slewed, by each time source (or those named); downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         "bench-agreement" => bench(&["bench-agreement"], rest),
         "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement"], rest),
         "rdma" => rdma::test(),
+        "clocks" => clocks::test(rest),
         "clean" => clean(),
         _ => {
             eprintln!("{USAGE}");

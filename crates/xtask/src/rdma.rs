@@ -6,7 +6,7 @@
 //! an emulated processor says nothing about that.
 
 mod guest;
-mod image;
+pub(crate) mod image;
 
 use crate::run::{Step, target_dir};
 use crate::{Outcome, setup};

@@ -31,13 +31,18 @@ pub(super) fn make(target: &Path) -> Result<Image, String> {
     stage_programs(&root, &busybox, &target.join("debug/fide"))?;
     stage_modules(&root, &unpacked, &version)?;
     let initial = dir.join("initial.cpio");
-    let pack = format!("find . | '{}' cpio -o -H newc > '{}'", busybox.display(), initial.display());
-    Step::new("sh").args(&["-c", &pack]).dir(&root).run("file system of the guests")?;
+    pack(&busybox, &root, &initial)?;
     Ok(Image { kernel, initial })
 }
 
+/// All below `root` as a first file system.
+pub(crate) fn pack(busybox: &Path, root: &Path, initial: &Path) -> Result<(), String> {
+    let pack = format!("find . | '{}' cpio -o -H newc > '{}'", busybox.display(), initial.display());
+    Step::new("sh").args(&["-c", &pack]).dir(root).run("file system of the guests")
+}
+
 /// Fetches and unpacks what is not there yet. The kernel's version.
-fn download(dir: &Path, unpacked: &Path) -> Result<String, String> {
+pub(crate) fn download(dir: &Path, unpacked: &Path) -> Result<String, String> {
     let package = kernel_package()?;
     let version = package.trim_start_matches("linux-image-").to_owned();
     let modules = unpacked.join("lib/modules").join(&version);
@@ -112,12 +117,12 @@ fn stage_programs(root: &Path, busybox: &Path, fide: &Path) -> Result<(), String
 }
 
 /// The same path below `root`.
-fn inside(root: &Path, path: &Path) -> PathBuf {
+pub(crate) fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// With its mode, and what a link points to instead of the link.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |e| format!("{} to {}: {e}", from.display(), to.display());
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(failed)?;
@@ -126,7 +131,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Shared libraries that a program is loaded with, the loader among them.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(program).output().map_err(|e| format!("ldd: {e}"))?;
     if !output.status.success() {
         return Err(format!("ldd {}: {}", program.display(), output.status));

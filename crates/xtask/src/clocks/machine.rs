@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The emulated machine: its lines, its monitor, its second serial line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Lines that nobody has read yet.
+const LINES: usize = 4096;
+
+pub(super) struct Machine {
+    emulator: Child,
+    lines: Receiver<String>,
+    monitor: BufReader<UnixStream>,
+    orders: UnixStream,
+    commands: u32,
+}
+
+impl Machine {
+    /// Boots it. `dir` is for its two sockets.
+    pub(super) fn start(kernel: &Path, initial: &Path, dir: &Path, source: &str) -> Result<Self, String> {
+        let socket = |name: &str| -> PathBuf { dir.join(format!("{name}-{}", std::process::id())) };
+        let (monitor, orders) = (socket("monitor"), socket("orders"));
+        for path in [&monitor, &orders] {
+            let _ = std::fs::remove_file(path);
+        }
+        // The kernel believes neither in an emulated counter nor in an emulated clock unless told to.
+        let counter = if source == "tsc" { "reliable" } else { "unstable" };
+        let mut emulator = Command::new("qemu-system-x86_64")
+            .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
+            .args(["-serial", "stdio", "-smp", "2", "-m", "512"])
+            .args(["-chardev", &format!("socket,id=orders,path={},server=on,wait=off", orders.display())])
+            .args(["-device", "isa-serial,chardev=orders"])
+            .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(initial)
+            .args(["-append", &format!("console=ttyS0 panic=-1 quiet tsc={counter} clocksource={source}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("qemu-system-x86_64 did not start: {e}"))?;
+        let (to, lines) = sync_channel(LINES);
+        if let Some(out) = emulator.stdout.take() {
+            // Ends with the emulator.
+            std::thread::spawn(move || {
+                for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
+                    let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                    if !line.contains("PROBE stall") {
+                        println!("guest: {line}");
+                    }
+                    let _ = to.try_send(line);
+                }
+            });
+        }
+        let connected = connect(&monitor).and_then(|monitor| Ok((monitor, connect(&orders)?)));
+        for path in [&monitor, &orders] {
+            let _ = std::fs::remove_file(path);
+        }
+        match connected {
+            Ok((monitor, orders)) => {
+                let mut machine = Self { emulator, lines, monitor: BufReader::new(monitor), orders, commands: 0 };
+                machine.answer()?;
+                machine.monitor("qmp_capabilities")?;
+                Ok(machine)
+            }
+            Err(why) => {
+                let _ = emulator.kill();
+                let _ = emulator.wait();
+                Err(why)
+            }
+        }
+    }
+
+    /// One line of JSON of the monitor.
+    fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.monitor.read_line(&mut line).map_err(|e| format!("the emulator's monitor: {e}"))?;
+        Ok(line)
+    }
+
+    /// Has the monitor do one thing.
+    pub(super) fn monitor(&mut self, what: &str) -> Result<(), String> {
+        let order = format!("{{\"execute\": \"{what}\"}}\n");
+        self.monitor.get_mut().write_all(order.as_bytes()).map_err(|e| format!("the emulator's monitor: {e}"))?;
+        loop {
+            let line = self.answer()?;
+            if line.is_empty() || line.contains("\"error\"") {
+                return Err(format!("the emulator's monitor refused {what}: {line}"));
+            }
+            // Else an event.
+            if line.contains("\"return\"") {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The emulator's process is stopped, or goes on: to the guest, its host has no time for it.
+    pub(super) fn signal(&self, name: &str) -> Result<(), String> {
+        let pid = self.emulator.id().to_string();
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &pid]).status().map_err(|e| format!("kill: {e}"))?;
+        if status.success() { Ok(()) } else { Err(format!("kill -{name} {pid}: {status}")) }
+    }
+
+    pub(super) fn order(&mut self, order: &str) -> Result<(), String> {
+        self.orders.write_all(format!("{order}\n").as_bytes()).map_err(|e| format!("the guest's second line: {e}"))
+    }
+
+    /// Runs a command in the guest and waits for its end.
+    pub(super) fn run(&mut self, command: &str, until: Instant) -> Result<(), String> {
+        self.run_reading(command, until).map(drop)
+    }
+
+    /// As [`Machine::run`]; with the lines that came meanwhile.
+    pub(super) fn run_reading(&mut self, command: &str, until: Instant) -> Result<Vec<String>, String> {
+        self.commands += 1;
+        let done = format!("CLOCKS DONE {}.", self.commands);
+        self.order(&format!("sh {command}; echo {done}"))?;
+        self.wait(&done, until)
+    }
+
+    /// Lines up to the first that holds `what`, which is the last of them.
+    pub(super) fn wait(&mut self, what: &str, until: Instant) -> Result<Vec<String>, String> {
+        let mut seen = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).map_err(|_| format!("the guest did not say {what:?} in time"))?;
+            seen.push(line);
+            if seen.last().is_some_and(|line| line.contains(what)) {
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// What came and was not read.
+    pub(super) fn rest(&mut self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
+
+fn connect(path: &Path) -> Result<UnixStream, String> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return Ok(stream),
+            Err(e) if Instant::now() > until => return Err(format!("{}: {e}", path.display())),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
