@@ -36,15 +36,18 @@ struct Told {
 pub(crate) fn measure(args: &Args, report: &mut Report) {
     let goal = Goal::AtLeast(1.0);
     match try_measure(args.quiet()) {
-        Ok((figure, times)) => {
-            report.add(figure.goal(goal));
+        Ok((figure, times, unexplained)) => {
+            let name = format!("{NAME}_unexplained_verdicts");
+            report.add(figure.goal(goal).unless(unexplained > 0));
+            report.add(Figure::count(&name, unexplained, times.n()).goal(Goal::AtMost(0.0)));
             report.add(Figure::time(&format!("{NAME}_detection"), Statistic::P50, &times));
         }
         Err(why) => report.add(Figure::unmeasured(NAME, "share", format!("{why:#}")).goal(goal)),
     }
 }
 
-fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
+/// The figure, the times, and the verdicts that nobody's death explains.
+fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples, u64)> {
     let bed = Testbed::build(Spec::hosts(HOSTS))?;
     let agents = start_agents(&bed)?;
     let start = Instant::now();
@@ -147,7 +150,7 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples)> {
         why: Some(remark),
         ..Figure::default()
     };
-    Ok((figure, times))
+    Ok((figure, times, told.len() as u64))
 }
 
 /// Which program of a host (by number, from 1) dies: a different slot on each.

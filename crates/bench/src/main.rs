@@ -7,12 +7,14 @@
 //! | `silent` | a host's ports at the switches are cut | BFD, memberlist |
 //! | `steady` | nobody dies: false verdicts under load, an agent's share of a core | |
 //! | `crowd` | 64 programs on each of 9 hosts, one of each dies | |
+//! | `sessions` | programs come and go: heartbeats that are late because of it | |
 #![forbid(unsafe_code)]
 
 mod crowd;
 mod fide_side;
 mod killed;
 mod list;
+mod sessions;
 mod silent;
 mod steady;
 mod trials;
@@ -75,6 +77,7 @@ enum Part {
     Silent,
     Steady,
     Crowd,
+    Sessions,
 }
 
 impl Args {
@@ -125,6 +128,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.wants(Part::Crowd) {
         crowd::measure(args, &mut report);
+    }
+    if args.wants(Part::Sessions) {
+        sessions::measure(args, &mut report);
     }
     print!("\n{report}");
     println!("written to {}", report.write()?.display());

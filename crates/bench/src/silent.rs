@@ -113,6 +113,11 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
             _ => Figure::unmeasured(&silence, "us", why(name)),
         });
     }
+    // A silence that was missed, or a verdict before it, is in no sample.
+    let judge = |figure| match of("fide") {
+        Some(fide) => fide.judge(figure),
+        None => figure,
+    };
     for name in baselines {
         let figure = format!("host_silent_vs_{name}");
         let figure = match of("fide") {
@@ -121,20 +126,23 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         };
         let nothing = Samples::default();
         let figure = figure.against(name, Statistic::P50, of(name).map_or(&nothing, |o| &o.samples));
-        report.add(if name == BFD { figure.goal(Goal::AtMost(0.4)) } else { figure });
+        let figure = if name == BFD { figure.goal(Goal::AtMost(0.4)) } else { figure };
+        report.add(judge(figure));
     }
-    add_over_timeout(report, &silences.into_inner(), &why("fide"));
+    add_over_timeout(report, &silences.into_inner(), &why("fide"), judge);
     Ok(())
 }
 
-fn add_over_timeout(report: &mut Report, silences: &[Silence], why: &str) {
+fn add_over_timeout(report: &mut Report, silences: &[Silence], why: &str, judge: impl Fn(Figure) -> Figure) {
     let name = "host_silent_over_timeout";
     let over: Vec<i64> = silences.iter().map(Silence::over_timeout_ns).collect();
     let goal = Goal::AtMost(OVER_TIMEOUT_GOAL_US);
     report.add(match signed_us(name, Statistic::P99, &over) {
-        Some(figure) => figure
-            .remark("from before the cut; below 0: the last heartbeat that came through was older than the cut")
-            .goal(goal),
+        Some(figure) => judge(
+            figure
+                .remark("from before the cut; below 0: the last heartbeat that came through was older than the cut")
+                .goal(goal),
+        ),
         None => Figure::unmeasured(name, "us", why).goal(goal),
     });
     // The agent's part of it, without the waking of a program on a busy machine.

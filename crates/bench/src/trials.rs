@@ -28,6 +28,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// A figure of these samples: not met if a trial failed, and it says how many did.
+    pub(crate) fn judge(&self, mut figure: Figure) -> Figure {
+        if self.failures > 0 {
+            let failed =
+                format!("{} trials failed: {}", self.failures, self.why.as_deref().unwrap_or("no reason is known"));
+            figure.why = Some(figure.why.map_or(failed.clone(), |why| format!("{failed}; {why}")));
+        }
+        figure.unless(self.failures > 0)
+    }
+
     /// Adds what a later block gave.
     pub(crate) fn absorb(&mut self, later: Outcome) {
         self.samples.absorb(&later.samples);
@@ -103,6 +113,7 @@ pub(crate) fn signed_us(name: &str, statistic: Statistic, samples: &[i64]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fide_testbed::figures::Goal;
 
     struct Count(u64, bool);
     impl Subject for Count {
@@ -140,5 +151,19 @@ mod tests {
         let outcomes = interleave("test", &mut [(Box::new(Count(0, true)), 20)]);
         assert_eq!((outcomes[0].failures, outcomes[0].samples.n()), (MAX_FAILURES, 0));
         assert_eq!(outcomes[0].why.as_deref(), Some("always fails"));
+    }
+
+    #[test]
+    fn a_failed_trial_fails_its_figure_and_is_counted() {
+        let mut outcome = Outcome::default();
+        outcome.samples.add(1000);
+        let figure = || Figure::time("test", Statistic::P50, &Samples::default()).goal(Goal::AtMost(9.0));
+        let met = || Figure::count("test", 1, 1).remark("as it is").goal(Goal::AtMost(9.0));
+        assert_eq!((outcome.judge(met()).met, outcome.judge(figure()).met), (Some(true), None));
+        (outcome.failures, outcome.why) = (2, Some("no notice".into()));
+        let judged = outcome.judge(met());
+        assert_eq!(judged.met, Some(false));
+        assert_eq!(judged.why.as_deref(), Some("2 trials failed: no notice; as it is"));
+        assert_eq!(outcome.judge(figure()).met, None, "what was not measured stays so");
     }
 }

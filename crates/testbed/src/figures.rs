@@ -239,6 +239,12 @@ impl Figure {
         self
     }
 
+    /// Not met, whatever its value, if something went wrong that the value does not show.
+    pub fn unless(mut self, wrong: bool) -> Self {
+        self.met = self.met.map(|met| met && !wrong);
+        self
+    }
+
     /// Adds a remark.
     pub fn remark(mut self, why: impl Into<String>) -> Self {
         self.why = Some(why.into());
