@@ -19,7 +19,7 @@ use crossbeam_queue::ArrayQueue;
 use fide_detector as detector;
 use fide_lane::{link::Sender, service::Terms};
 use fide_shm::{event::EventRecord, session::AgentSession};
-use fide_wire::{Keys, Name};
+use fide_wire::{Keys, Name, Told};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags},
@@ -109,6 +109,14 @@ pub enum Command {
     Unmonitor {
         client: u8,
         watch: u32,
+    },
+    /// What an agent before has told to be up, to this watch.
+    Former {
+        client: u8,
+        watch: u32,
+        slot: u8,
+        incarnation: u32,
+        timeout_ns: u64,
     },
     Snapshot(Box<Snapshot>),
     SetKeys(Keys),
@@ -243,6 +251,9 @@ pub struct Record {
 /// Reports of trees waiting for the control thread: what is found and does not fit is found again if it lasts.
 const REPORTS: usize = 256;
 
+/// Shapes of other hosts waiting for the control thread; they are told again every second.
+const SHAPES: usize = 64;
+
 /// Both ends share this.
 #[derive(Debug)]
 pub struct Exchange {
@@ -250,6 +261,7 @@ pub struct Exchange {
     replies: ArrayQueue<Reply>,
     records: ArrayQueue<Record>,
     reports: ArrayQueue<Report>,
+    shapes: ArrayQueue<Told>,
     /// Wakes the loop.
     to_engine: OwnedFd,
     /// Wakes the control thread.
@@ -278,6 +290,7 @@ impl Exchange {
             replies: ArrayQueue::new(COMMANDS),
             records: ArrayQueue::new(RECORDS),
             reports: ArrayQueue::new(REPORTS),
+            shapes: ArrayQueue::new(SHAPES),
             to_engine: eventfd()?,
             to_control: eventfd()?,
             records_lost: AtomicU64::new(0),
@@ -360,6 +373,16 @@ impl Exchange {
     /// Notes what the copies of packets tell of a tree; dropped when the control thread is far behind.
     pub fn report(&self, report: Report) {
         let _ = self.reports.push(report);
+    }
+
+    /// Notes what another host takes the cluster to be. Nobody is woken for it.
+    pub fn tell_shape(&self, told: Told) {
+        let _ = self.shapes.push(told);
+    }
+
+    /// Next shape of another host.
+    pub fn take_shape(&self) -> Option<Told> {
+        self.shapes.pop()
     }
 
     /// Next report of a tree.

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use crate::names;
 
 mod file;
+pub mod shape;
 
 use file::{AgentTable, ClusterTable, File};
 

@@ -10,6 +10,7 @@ mod keys;
 mod lanes;
 pub(crate) mod quotas;
 mod requests;
+mod shapes;
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,7 @@ use std::{
 
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_lane::{link::Sockets, now_ns};
-use fide_wire::{Keys, MAX_CLIENTS};
+use fide_wire::{Keys, MAX_CLIENTS, Shape};
 use rustix::{
     buffer::spare_capacity,
     event::{Timespec, epoll},
@@ -52,6 +53,7 @@ pub use excluded::Excluded;
 use keys::KeyChange;
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
+use shapes::Shapes;
 
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -89,7 +91,10 @@ pub struct Parts {
     pub rings: Option<ClientRings>,
     pub exit_watch: Option<ExitWatch>,
     pub table: OwnedFd,
+    /// As they are in the file.
     pub keys: Keys,
+    /// What this host takes the cluster to be.
+    pub shape: Shape,
     pub rungs: Rungs,
     pub incarnation: u32,
     pub timeout_ns: u64,
@@ -167,6 +172,8 @@ pub struct Control {
     journal: Journal,
     key_stamp: Option<(i64, i64, u64)>,
     key_change: Option<KeyChange>,
+    /// Hosts that are configured otherwise.
+    shapes: Shapes,
     /// What the loop was told last; 0 before it was told anything.
     payload_max: usize,
     /// What the lane of the heartbeats was granted, bytes.
@@ -209,6 +216,7 @@ impl Control {
             names: Kept::default(),
             journal,
             key_change: None,
+            shapes: Shapes::default(),
             payload_max: 0,
             payload_granted: usize::MAX,
             tickets: Tickets::default(),
@@ -348,6 +356,12 @@ impl Control {
         while let Some(report) = self.parts.exchange.take_report() {
             if let Some(trees) = &self.parts.trees {
                 trees.report(report);
+            }
+        }
+        while let Some(told) = self.parts.exchange.take_shape() {
+            let me = self.parts.config.member(self.parts.me).name;
+            if let Some(line) = self.shapes.hear(&self.parts.shape, me, &told, Instant::now()) {
+                tracing::warn!("{line}");
             }
         }
         if key::stamp(&self.parts.config.key_file) != self.key_stamp {

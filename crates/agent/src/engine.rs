@@ -15,11 +15,13 @@
 //! `docs/agent-loop.md`; a test holds it to that list.
 
 mod clocks;
+mod former;
 mod freeze;
 mod input;
 mod lanes;
 mod output;
 mod sessions;
+mod shape;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -41,7 +43,7 @@ use fide_shm::{
     bpf_ring::BpfRing,
     table::{AliveTable, NameBytes},
 };
-use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX};
+use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Name, PAYLOAD_MAX, Shape};
 
 use crate::{
     clock::Clock,
@@ -50,6 +52,7 @@ use crate::{
     timeout::{Network, Timeouts},
     vote::{VoteError, Votes},
 };
+use former::Formers;
 use freeze::Repeat;
 pub use freeze::{Frozen, ResumeError};
 use lanes::Lanes;
@@ -101,7 +104,13 @@ pub struct Parts {
     pub table: AliveTable,
     /// Host names by id, as records carry them.
     pub names: Vec<NameBytes>,
+    /// Of tags, derived from the plain ones.
     pub keys: Keys,
+    /// As they are in the file.
+    pub plain: Keys,
+    /// What this host takes the cluster to be.
+    pub shape: Shape,
+    pub name: Name,
     pub exchange: Arc<Exchange>,
     pub mode: Mode,
     pub own_lateness_max_ns: u64,
@@ -160,6 +169,8 @@ pub struct Engine {
     notices_sent: usize,
     ring_full_seen: u64,
     timeout_min_ns: u64,
+    shape_next_ns: u64,
+    formers: Formers,
     busy_turn: bool,
     stopping: bool,
     /// Why it stops by itself.
@@ -199,6 +210,8 @@ impl Engine {
             notices_sent: 0,
             ring_full_seen: 0,
             timeout_min_ns: parts.detector.config().timeout_ns,
+            shape_next_ns: 0,
+            formers: Formers::new(),
             busy_turn: false,
             stopping: false,
             failed: None,
@@ -281,8 +294,10 @@ impl Engine {
             return;
         }
         self.transmit();
+        self.say_shape();
         self.serve_lanes();
         self.tell_events();
+        self.tell_formers(raw_ns());
         self.retry_undelivered();
         self.publish();
     }

@@ -27,6 +27,7 @@ use std::{
 use fide_bpf::{ReceiveFds, XdpMode};
 use fide_client::protocol::{MESSAGE_MAX, Op, Refusal, Reply, Request, TakeOverPhase};
 use fide_lane::link::Sockets;
+use fide_wire::Shape;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -53,6 +54,11 @@ pub enum HandoverError {
     Nonsense(String),
     #[error("the running agent receives by XDP, and this one cannot: {0}; the running one goes on")]
     Program(String),
+    #[error(
+        "the configuration has another cluster name, members, trust or policy than the running agent: other hosts would not \
+         hear this one; a takeover changes the program only, so stop the agent and start it on every host"
+    )]
+    Shape,
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -67,6 +73,8 @@ pub struct PrepareOk {
     /// XDP links.
     pub links: usize,
     pub native: bool,
+    /// What its host takes the cluster to be.
+    pub shape: u64,
     /// The map of watched processes, 1 if there is an exit watch.
     pub exit_watch: usize,
     /// The agent's own process.
@@ -163,11 +171,14 @@ impl Successor {
     ///
     /// # Errors
     /// [`HandoverError`].
-    pub fn prepare(path: &Path) -> Result<(Self, Inherited), HandoverError> {
+    pub fn prepare(path: &Path, shape: &Shape) -> Result<(Self, Inherited), HandoverError> {
         let socket = socket::connect(path)
             .map_err(|source| HandoverError::NoAgent { path: path.display().to_string(), source })?;
         let successor = Self { socket };
         let (prepared, fds): (PrepareOk, _) = successor.ask(TakeOverPhase::Prepare)?;
+        if prepared.shape != shape.digest() {
+            return Err(HandoverError::Shape);
+        }
         let missing = || HandoverError::Nonsense("descriptors are missing".to_owned());
         let mut fds = fds.into_iter();
         let mut sockets = Vec::new();

@@ -154,7 +154,10 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
     let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
     let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
-    let keys = Keys::from(key::load(&config.key_file)?);
+    let plain = Keys::from(key::load(&config.key_file)?);
+    let shape = config.shape();
+    // Hosts that take the cluster for something else are not heard.
+    let keys = shape.keys(&plain);
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
     let core = config.core.unwrap_or_else(default_core);
@@ -162,7 +165,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
 
     // Before anything is attached: a second agent must find out without disturbing the first.
     let (successor, mut inherited, listener) = if options.takeover {
-        let (successor, inherited) = Successor::prepare(&path)?;
+        let (successor, inherited) = Successor::prepare(&path, &shape)?;
         (Some(successor), Some(inherited), None)
     } else {
         (None, None, Some(Listener::bind(&path)?))
@@ -189,6 +192,9 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     };
     let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    if let Some(kernel) = &host.kernel {
+        kernel.receive.set_plain_key(0, Some(&plain.current.0));
+    }
     // More of them need rights that are given up soon.
     let templates = host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?;
     let hears = if config.controller.is_some() { hear_all(&interfaces)? } else { Vec::new() };
@@ -247,6 +253,9 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
         table,
         keys,
+        plain,
+        shape,
+        name: config.member(me).name,
         exchange: exchange.clone(),
         mode: match config.mode {
             config::Mode::Sleep => Mode::Sleep,
@@ -307,7 +316,8 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             rings,
             exit_watch: host.exit_watch,
             table: readable,
-            keys,
+            keys: plain,
+            shape,
             rungs: host.rungs,
             incarnation,
             timeout_ns,

@@ -8,7 +8,10 @@ use std::time::Instant;
 
 use crate::{
     clock::Stand,
-    config::{Config, Mode, Policy, Role, Trust},
+    config::{
+        Config, Mode, Policy, Role, Trust,
+        shape::{Differs, says},
+    },
     control::Excluded,
     rungs::Rungs,
     snapshot::Snapshot,
@@ -48,6 +51,8 @@ pub struct Told<'a> {
     pub excluded: Option<&'a Excluded>,
     /// Which processes of other hosts are left out, so that the answer is no longer than a message may be.
     pub left_out: LeftOut,
+    /// Hosts that are configured otherwise, and in what.
+    pub differs: Vec<(&'a str, &'a [Differs])>,
 }
 
 /// Processes of other hosts that an answer leaves out.
@@ -104,6 +109,9 @@ impl Told<'_> {
             }),
             "own_lateness_max_us": snapshot.own_lateness_max_ns / 1000,
             "rungs": self.rungs,
+            "differs": self.differs.iter().map(|(host, items)| json!({
+                "host": host, "items": items, "says": says(items),
+            })).collect::<Vec<_>>(),
             "peers": self.peers(),
             "processes": self.local.iter().map(|local| json!({
                 "name": local.name, "slot": local.slot, "pid": local.pid, "uid": local.uid,

@@ -41,6 +41,9 @@ pub const PACKET_CHUNKS: u32 = 3;
 /// [`Wake::detail`]: the same, but its tag does not fit: damaged on the way, or anybody's.
 pub const PACKET_DAMAGED: u32 = 4;
 
+/// [`Wake::detail`]: what its sender takes the cluster to be, under the plain key.
+pub const PACKET_SHAPE: u32 = 5;
+
 /// One authentication key of the receive program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +69,8 @@ pub struct Config {
     /// Damaged packets of lanes reach the agent too.
     pub salvage: u32,
     pub keys: [Key; 2],
+    /// Of packets that say what a host takes the cluster to be.
+    pub plain: [Key; 2],
 }
 
 /// Which incarnation of a peer is heard, and whether its silence matters.
@@ -124,7 +129,9 @@ pub struct Stats {
     pub told_directly: u64,
     pub timer_fired: u64,
     pub exits_seen: u64,
-    pub reserved: [u64; 5],
+    /// The next shape goes to the agent from then on.
+    pub shape_next_ns: u64,
+    pub reserved: [u64; 4],
 }
 
 /// Header of a record in the ring that wakes the agent; a packet's payload follows it.

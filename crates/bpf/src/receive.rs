@@ -154,6 +154,7 @@ impl Receive {
                     any_plane: u32::from(settings.any_plane),
                     salvage: u32::from(settings.salvage),
                     keys: [key(&settings.key), Key::default()],
+                    plain: [Key::default(); 2],
                 },
             ),
         }
@@ -374,12 +375,23 @@ impl Receive {
 
     /// Accepts `new` beside or instead of the key in `position` (0 or 1); `None` forgets it.
     pub fn set_key(&self, position: usize, new: Option<&[u8; 16]>) {
-        assert!(position < 2);
-        let config = self.config.at(0);
+        // SAFETY: a place in the mapped configuration; the index is checked.
+        self.put_key(unsafe { &raw mut (*self.config.at(0)).keys[position] }, new);
+    }
+
+    /// The same for packets that say what a host takes the cluster to be.
+    ///
+    /// # Panics
+    /// If `position` is not 0 or 1.
+    pub fn set_plain_key(&self, position: usize, new: Option<&[u8; 16]>) {
+        // SAFETY: a place in the mapped configuration; the index is checked.
+        self.put_key(unsafe { &raw mut (*self.config.at(0)).plain[position] }, new);
+    }
+
+    fn put_key(&self, slot: *mut Key, new: Option<&[u8; 16]>) {
         // SAFETY: fields of the mapped configuration. `valid` goes first when a key is cleared and
         // last when it is set, so that the program never uses half a key.
         unsafe {
-            let slot = &raw mut (*config).keys[position];
             (&raw mut (*slot).valid).write_volatile(0);
             fence(Ordering::SeqCst);
             if let Some(bytes) = new {

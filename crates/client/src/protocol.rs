@@ -78,6 +78,16 @@ pub enum Op {
         #[serde(default)]
         pbsize: u16,
     },
+    /// An agent before this one has told that the subject of a watch is up as this incarnation, and not its end: tell that once
+    /// it is certain, if it is; reply [`Empty`].
+    Former {
+        /// Given by `monitor`.
+        watch: u32,
+        slot: u8,
+        incarnation: u32,
+        /// What was granted before.
+        timeout_us: u32,
+    },
     /// Stop watching; reply [`Empty`].
     Unmonitor {
         /// Given by `monitor`.

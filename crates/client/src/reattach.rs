@@ -50,6 +50,8 @@ pub(crate) enum State {
 pub(crate) enum Item {
     Process(u32),
     Monitor(u32),
+    /// What the agent before has told of it, with the timeout that it had granted.
+    Former(u32, u32),
     Service(u8),
 }
 
@@ -255,6 +257,11 @@ impl Client {
                 beat_timeout_us: joined.beat_timeout_us,
             }),
             Item::Monitor(id) => self.registry.monitors.get(id).map(|m| m.wanted.op(&m.target)),
+            Item::Former(id, timeout_us) => {
+                self.registry.monitors.get(id).zip(self.registry.open(*id)).map(|(monitored, (slot, incarnation))| {
+                    Op::Former { watch: monitored.watch, slot, incarnation, timeout_us: *timeout_us }
+                })
+            }
             Item::Service(service) => Some(Op::Listen { service: *service }),
         };
         let id = self.new_id();
@@ -279,12 +286,19 @@ impl Client {
             },
             Item::Monitor(id) => match (self.registry.monitors.get_mut(&id), reply.result::<MonitorOk>()) {
                 (Some(monitored), Ok(granted)) => {
+                    let timeout_us = monitored.granted.timeout_us;
                     monitored.register(granted);
+                    // The new agent may never hear of what the one before has told to be up.
+                    if self.registry.open(id).is_some() {
+                        self.todo.push(Item::Former(id, timeout_us));
+                    }
                     None
                 }
                 (_, Ok(_)) => None,
                 (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
             },
+            // An agent that does not know of this tells what it hears itself.
+            Item::Former(..) => None,
             Item::Service(service) => reply.result::<Empty>().err().map(|refusal| {
                 self.lanes.services.retain(|other| *other != service);
                 (format!("service {service}").into(), refusal)

@@ -117,6 +117,12 @@ impl Registry {
         Some((subject.host, subject.slot, subject.incarnation, subject.over))
     }
 
+    /// The newest incarnation of a monitor's target, if it was told to be up and not its end: (slot, incarnation).
+    pub(crate) fn open(&self, monitor: u32) -> Option<(u8, u32)> {
+        let subject = self.monitors.get(&monitor)?.subjects.iter().rev().find(|s| s.up_told || s.over)?;
+        (!subject.over).then_some((subject.slot, subject.incarnation))
+    }
+
     /// Takes one record in; what the user is to be told of it goes to `tell`.
     pub(crate) fn feed(&mut self, record: &EventRecord, told: Told<'_>, mut tell: impl FnMut(Event)) {
         let evidence = Evidence {

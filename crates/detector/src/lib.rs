@@ -14,6 +14,7 @@
 //! | [`types`] | events, verdicts, evidence, counters |
 //! | [`peer`] | what is heard of one host: planes, timeout, acknowledgements (FiDe §3.3, §3.4) |
 //! | [`echo`] | which hosts are alive now, and not a recording |
+//! | [`former`] | what became of hosts that an agent before this one has told to be up |
 //! | [`lease`] | for how long this node may act, and why that is safe |
 //! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
 //! | `doubt` | what follows when this host's clock may have stood still |
@@ -32,6 +33,7 @@ pub mod config;
 pub mod detector;
 mod doubt;
 pub mod echo;
+pub mod former;
 mod inbox;
 mod judge;
 pub mod lease;
@@ -46,6 +48,7 @@ pub mod view;
 
 pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
 pub use detector::{Detector, Transmit, TransmitKind};
+pub use former::Former;
 pub use snapshot::SnapshotError;
 pub use types::*;
 pub use view::Vote;

@@ -2,6 +2,7 @@
 //! Tests of the whole detector. The pure parts have theirs beside them.
 
 mod former;
+mod gone;
 mod scenario;
 mod seeded;
 mod unit;

@@ -105,6 +105,12 @@ fn micros(value: &Value) -> String {
     value.as_u64().map_or_else(|| "never".to_owned(), |us| format!("{:?}", Duration::from_micros(us)))
 }
 
+/// A line for each host that is configured otherwise: it is not heard.
+pub(crate) fn differs(status: &Value) -> impl Iterator<Item = String> {
+    list(&status["differs"])
+        .map(|other| format!("NOT HEARD: {} is configured otherwise in {}", text(&other["host"]), text(&other["says"])))
+}
+
 fn status_text(status: &Value) -> String {
     let mut out = String::new();
     let fence = if status["fenced"] == Value::Bool(true) { "FENCED: may not act" } else { "may act" };
@@ -145,6 +151,9 @@ fn status_text(status: &Value) -> String {
             text(&clock["counter"]),
             ["suspended", "stopped", "moved"].iter().filter_map(|kind| clock[kind].as_u64()).sum::<u64>(),
         );
+    }
+    for line in differs(status) {
+        let _ = writeln!(out, "{line}");
     }
     let _ = writeln!(out, "\n{:<12} {:<8} {:>12} {:>12}  planes (silent, lost)", "peer", "state", "timeout", "jitter");
     for peer in list(&status["peers"]) {

@@ -20,7 +20,7 @@ use fide_host::{
 use serde_json::{Value, json};
 
 use crate::{
-    ask::{SocketArguments, ask},
+    ask::{SocketArguments, ask, differs},
     exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
     host::HostArguments,
 };
@@ -51,6 +51,8 @@ struct Report {
     rungs: Vec<Rung>,
     /// Rungs of the agent that runs here.
     agent: Option<Value>,
+    /// Hosts that are configured otherwise, for people and for programs.
+    differs: (Vec<String>, Value),
     measured: Option<Measured>,
     bound: Result<Bound, String>,
     bound_state: &'static str,
@@ -93,6 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         interfaces: host.interfaces,
         conditions,
         rungs,
+        differs: agent
+            .as_ref()
+            .map(|status| (differs(status).collect(), status["differs"].clone()))
+            .unwrap_or_default(),
         agent: agent.map(|status| status["rungs"].clone()),
         measured,
         bound_state: bound.as_ref().map_or_else(BoundError::name, |_| "held"),
@@ -105,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     } else {
         print!("{}", report.text());
     }
-    let bad = Summary::of(&report.conditions).bad > 0;
+    let bad = Summary::of(&report.conditions).bad > 0 || !report.differs.0.is_empty();
     Ok(ExitCode::from(if bad { UNHEALTHY } else { 0 }))
 }
 
@@ -141,6 +147,7 @@ impl Report {
             "conditions": self.conditions,
             "rungs": self.rungs,
             "agent_rungs": self.agent,
+            "differs": self.differs.1,
             "measured": { "core": self.measured, "bound": bound },
         })
     }
@@ -160,6 +167,9 @@ impl Report {
             summary.good,
             summary.not_applicable
         );
+        for line in &self.differs.0 {
+            let _ = writeln!(out, "{line}");
+        }
         for (verdict, head) in [
             (Verdict::Bad, "BAD"),
             (Verdict::Unknown, "UNKNOWN"),

@@ -6,6 +6,7 @@
 //! - [`view`]: the VIEW section, which carries the agreement on who is a member.
 //! - [`chunk`]: packets that carry several services' data, each with a checksum of its own.
 //! - [`auth`]: the key, the SipHash-2-4 tag, [`seal`] and [`verify`].
+//! - [`shape`]: what a host takes the cluster to be, and the key of tags among hosts that agree on it.
 //! - [`window`]: [`ReplayWindow`], which refuses a sequence number seen before.
 //! - [`name`]: [`Name`] of a host or a process.
 //!
@@ -13,7 +14,7 @@
 //!
 //! ```text
 //!  0 u16 magic 0xF1DE      8 u64 seq
-//!  2 u8  version<<4|kind  16 u64 tag: SipHash-2-4(key, payload with these 8 bytes zero)
+//!  2 u8  version<<4|kind  16 u64 tag: SipHash-2-4(key, payload with these 8 bytes zero); the key is that of the shape
 //!  3 u8  plane            24 u32 incarnation of the sending agent
 //!  4 u16 sender           28 ack_count x {u32 incarnation, u32 seq_low}
 //!  6 u8  ack_count           section_count x {u8 kind, u8 slot, u16 len, len bytes}
@@ -32,6 +33,7 @@ pub mod message;
 pub mod name;
 pub mod packet;
 pub mod section;
+pub mod shape;
 pub mod view;
 pub mod window;
 
@@ -40,6 +42,7 @@ pub use chunk::{Chunk, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, C
 pub use name::{Name, NameError};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
 pub use section::{Body, Echoes, Excluded, Monitor, Roster, RosterState, Section, SectionError};
+pub use shape::{Digest, SHAPE, SHAPE_LEN, Shape, Told};
 pub use view::{Membership, Proposal, View, ViewId, ViewRepr};
 pub use window::{ReplayWindow, Seen};
 

@@ -142,3 +142,30 @@ fn a_witness_votes_and_there_is_one_at_most() {
     let two = witness.replace("name = \"h2\"", "name = \"h2\"\nrole = \"witness\"");
     assert!(says(&two).contains("h2 and eye are witnesses"), "{}", says(&two));
 }
+
+#[test]
+fn hosts_have_a_shape_in_common_and_timeouts_of_their_own() {
+    use super::shape::{differences, says};
+    let shape = |drop_in: &str| load_with(GOOD, &[("a.toml", drop_in)]).expect("good").shape();
+    let here = shape("");
+    for alike in ["[cluster]\ntimeout_us = 90000\n", "[cluster]\nheartbeat_us = 500\n", "[agent]\ncore = 1\n"] {
+        assert_eq!(shape(alike), here, "{alike}");
+    }
+    let there = shape("[cluster]\ntrust = \"network\"\nname = \"other\"\n");
+    let found = differences(&here, &there);
+    assert_eq!(found.iter().map(|differs| differs.item).collect::<Vec<_>>(), ["cluster", "trust"]);
+    assert_eq!(says(&found), "cluster (another name there, this name here), trust (network there, lease here)");
+    let of = |from: &str, to: &str| load(&GOOD.replace(from, to)).expect("good").shape();
+    for (from, to) in [
+        ("\"eye\"", "\"ear\""),
+        ("10.70.2.3", "10.70.2.4"),
+        ("role = \"observer\"", "role = \"voter\""),
+        ("role = \"observer\"", "role = \"observer\"\nmonitors = [\"h1\"]"),
+    ] {
+        let found = differences(&here, &of(from, to));
+        assert_eq!(found.len(), 1, "{to}: {found:?}");
+        assert_eq!(found[0].item, "members");
+    }
+    let more = "role = \"observer\"\n[[member]]\nname = \"h4\"\naddresses = [\"10.70.1.4\", \"10.70.2.4\"]";
+    assert_eq!(says(&differences(&here, &of("role = \"observer\"", more))), "members (4 there, 3 here)");
+}

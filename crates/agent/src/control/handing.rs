@@ -56,6 +56,7 @@ impl Control {
                     maps: estate.receive.len() - estate.links,
                     links: estate.links,
                     native: estate.native,
+                    shape: self.parts.shape.digest(),
                     exit_watch: usize::from(self.parts.exit_watch.is_some()),
                     pid: std::process::id(),
                     manager: self.notify.manager().cloned(),

@@ -11,6 +11,8 @@ use fide_client::protocol::{
     Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MESSAGE_MAX, MetricsOk, MonitorOk, Op,
     PROTOCOL_VERSION, PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
+use std::time::Instant;
+
 use fide_detector::{JoinError, MonitorError, Wanted};
 use fide_shm::{
     region::RegionError,
@@ -72,6 +74,10 @@ impl Control {
             Op::Join { name, pid, beat_timeout_us } => self.join(id, connection, &name, pid, beat_timeout_us),
             Op::Quit { slot } => self.quit(id, connection, slot),
             Op::Monitor { target, timeout_us, pbsize } => self.monitor(id, connection, &target, timeout_us, pbsize),
+            Op::Former { watch, slot, incarnation, timeout_us } => {
+                let timeout_ns = u64::from(timeout_us) * 1000;
+                self.former(id, connection, |client| Command::Former { client, watch, slot, incarnation, timeout_ns })
+            }
             Op::Unmonitor { watch } => self.unmonitor(id, connection, watch),
             Op::Status {} => self.status(id),
             Op::Explain { event } => self.explain(id, &event),
@@ -443,6 +449,12 @@ impl Control {
         ))
     }
 
+    fn former(&mut self, id: u64, connection: u64, command: impl FnOnce(u8) -> Command) -> Answered {
+        let client = self.client_of(connection)?;
+        self.parts.exchange.call(command(client))?;
+        Ok(Answer::ok(id, &Empty {}))
+    }
+
     fn unmonitor(&mut self, id: u64, connection: u64, watch: u32) -> Answered {
         let client = self.client_of(connection)?;
         match self.parts.exchange.call(Command::Unmonitor { client, watch })? {
@@ -492,6 +504,7 @@ impl Control {
             timeout_ns: self.parts.timeout_ns,
             excluded: self.excluded.as_ref(),
             left_out: LeftOut::None,
+            differs: self.shapes.differing(Instant::now()).map(|(name, items)| (name.as_str(), items)).collect(),
         };
         let mut answer = told.to_json();
         for left_out in [LeftOut::Ended, LeftOut::All] {

@@ -10,6 +10,7 @@ use fide_lane::{now_ns, raw_ns};
 use fide_wire::{PAYLOAD_MAX, Packet, seal, set_seq};
 use serde::{Deserialize, Serialize};
 
+use super::WATCHES_MAX;
 use super::{
     Engine,
     lanes::FrozenLanes,
@@ -31,6 +32,7 @@ pub struct Frozen {
     next_cookie: u64,
     lost: Vec<u64>,
     started_ns: u64,
+    formers: Vec<super::former::Open>,
     lanes: FrozenLanes,
     clock: Clock,
 }
@@ -94,6 +96,7 @@ impl Engine {
             next_cookie: self.next_cookie,
             lost: self.sessions.iter().map(|session| session.as_ref().map_or(0, |session| session.lost)).collect(),
             started_ns: self.started_ns,
+            formers: self.formers.open.clone(),
             lanes: self.lanes.freeze(),
             clock: self.parts.clock.clone(),
         }
@@ -134,6 +137,7 @@ impl Engine {
         }
         self.next_cookie = frozen.next_cookie;
         self.started_ns = frozen.started_ns;
+        self.formers.open.extend(frozen.formers.into_iter().take(WATCHES_MAX));
         self.lanes.resume(frozen.lanes);
         self.parts.clock = frozen.clock;
         for (client, memory) in memories {

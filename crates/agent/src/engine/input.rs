@@ -4,7 +4,10 @@
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, ProcessState};
 use fide_lane::{now_ns, raw_ns, service::Finding};
-use fide_wire::{HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, ViewId, chunk, verify};
+use fide_wire::{
+    HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, Told, ViewId, chunk,
+    verify,
+};
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
@@ -146,6 +149,10 @@ impl Engine {
                     self.chunks_received(wake.ns, payload, wake.detail == intf::PACKET_CHUNKS);
                     return;
                 }
+                if wake.detail == intf::PACKET_SHAPE {
+                    self.shape_received(Told::read(payload));
+                    return;
+                }
                 let result = if wake.detail == intf::PACKET_SECTIONS {
                     self.parts.detector.handle_sections(now, rx_ns, plane, payload)
                 } else {
@@ -198,6 +205,10 @@ impl Engine {
         // What the receive program would count so, too.
         if !(HEADER_LEN..=PAYLOAD_MAX).contains(&len) {
             self.counters.malformed += 1;
+            return;
+        }
+        if len == SHAPE_LEN && payload[KIND_OFFSET] & 0xf == SHAPE {
+            self.shape_unchecked(len);
             return;
         }
         let whole = verify(payload, &self.parts.keys).is_ok();

@@ -3,9 +3,9 @@
 
 use std::os::fd::AsFd;
 
-use fide_detector::{ProcessState, Target, Wanted};
+use fide_detector::{PeerState, ProcessState, Target, Wanted};
 use fide_lane::{now_ns, raw_ns};
-use fide_shm::event::{EventRecord, kind};
+use fide_shm::event::{EventRecord, Reason, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +93,10 @@ impl Engine {
             }
             Command::Monitor { client, host, name, wanted } => {
                 Reply::Monitored(self.monitor(client, host, name, wanted))
+            }
+            Command::Former { client, watch, slot, incarnation, timeout_ns } => {
+                self.note_former(client, watch, slot, incarnation, timeout_ns);
+                Reply::Done
             }
             Command::Unmonitor { client, watch } => Reply::Unmonitored(self.unmonitor(client, watch)),
             Command::Snapshot(mut snapshot) => {
@@ -244,12 +248,23 @@ impl Engine {
         };
         match name {
             None => {
-                if let Some(peer) = self.parts.detector.peer(host).filter(|peer| peer.incarnation != 0) {
+                // One that is not up has perhaps never been: it may be a recording.
+                let known = |peer: &fide_detector::PeerView| peer.state != PeerState::Unknown;
+                if let Some(peer) = self.parts.detector.peer(host).filter(known) {
                     monitored.incarnation = peer.incarnation;
-                    monitored.alive = Some(peer.state == fide_detector::PeerState::Up);
+                    monitored.alive = Some(peer.state == PeerState::Up);
                     self.tell_newcomer(client, watch.id, host, HOST_SLOT, peer.incarnation, None);
-                    self.watches.assign(host, HOST_SLOT, None);
+                    let why = match peer.state {
+                        PeerState::Dead => Some(Reason::HostSilent),
+                        PeerState::Left => Some(Reason::Left),
+                        PeerState::Unknown | PeerState::Up => None,
+                    };
+                    if let Some(why) = why {
+                        self.tell_one(client, self.end_of(watch.id, host, HOST_SLOT, peer.incarnation, why), &[]);
+                    }
                 }
+                // Whoever comes up later is told to it.
+                self.watches.assign(host, HOST_SLOT, None);
             }
             Some(name) => {
                 if let Some((slot, process)) = self.find(host, name) {
@@ -430,12 +445,15 @@ impl Engine {
         }
     }
 
-    fn set_keys(&mut self, keys: &Keys) {
-        self.parts.keys = *keys;
+    fn set_keys(&mut self, plain: &Keys) {
+        let keys = self.parts.shape.keys(plain);
+        (self.parts.plain, self.parts.keys) = (*plain, keys);
         if let Some(kernel) = &self.parts.kernel {
             // The new one is accepted before it is used anywhere.
             kernel.receive.set_key(1, keys.previous.as_ref().map(|key| &key.0));
             kernel.receive.set_key(0, Some(&keys.current.0));
+            kernel.receive.set_plain_key(1, plain.previous.as_ref().map(|key| &key.0));
+            kernel.receive.set_plain_key(0, Some(&plain.current.0));
         }
     }
 

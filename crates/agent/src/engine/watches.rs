@@ -78,6 +78,11 @@ impl Watches {
         self.list.iter().copied().filter(move |watch| watch.host == host && watch.name == name)
     }
 
+    /// The watch `id` of `client`.
+    pub(super) fn by_id(&self, client: u8, id: u32) -> Option<Watch> {
+        self.list.iter().copied().find(|watch| watch.client == client && watch.id == id)
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()

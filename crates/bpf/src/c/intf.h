@@ -24,6 +24,9 @@
 /* Every so many packets of a stale or dead incarnation one reaches the agent. */
 #define FIDE_STALE_SAMPLE 32
 
+/* Shapes that reach the agent are at least so far apart; they are said again every second. */
+#define FIDE_SHAPE_PAUSE_NS 1000000
+
 /* ---- what the agent tells the programs ---- */
 
 struct fide_key {
@@ -42,6 +45,7 @@ struct fide_config {
 	__u32 any_plane; /* planes are trees: each may come over any of these interfaces */
 	__u32 salvage; /* damaged packets of lanes reach the agent too, for their chunks that are whole */
 	struct fide_key keys[2];
+	struct fide_key plain[2]; /* of packets that say what a host takes the cluster to be */
 };
 
 #define FIDE_ADMIT_MONITOR 1 /* arm the timer: its silence matters here */
@@ -94,7 +98,8 @@ struct fide_stats {
 	__u64 told_directly;
 	__u64 timer_fired;
 	__u64 exits_seen;
-	__u64 reserved[5];
+	__u64 shape_next_ns; /* the next shape goes to the agent from then on */
+	__u64 reserved[4];
 };
 
 /* ---- records in the ring that wakes the agent ---- */
@@ -108,6 +113,7 @@ struct fide_stats {
 #define FIDE_PACKET_UNADMITTED 1 /* an incarnation the agent has not admitted */
 #define FIDE_PACKET_NOTICE 2
 #define FIDE_PACKET_CHUNKS 3 /* of a lane, authentic and of the admitted incarnation */
+#define FIDE_PACKET_SHAPE 5 /* what its sender takes the cluster to be, under the plain key */
 #define FIDE_PACKET_DAMAGED 4 /* the same, but its tag does not fit: anybody may have written it */
 
 struct fide_wake {

@@ -131,3 +131,30 @@ fn root_a_wrong_tag_is_refused_before_anything_is_believed() {
     assert_eq!((stats.bad_tag, stats.stale, stats.foreign), (1, 0, 0));
     assert!(rig.wakes().is_empty(), "an unknown incarnation is news only from somebody with the key");
 }
+
+#[test]
+fn root_shape_is_handed_on_under_the_plain_key_alone() {
+    let Some(mut rig) = Rig::new() else { return };
+    let shape = fide_wire::Shape { trust: 2, policy: 2, members: 9, cluster: 1, list: 2 };
+    // Of a host that has this one's number, and more members.
+    let mut packet = shape.packet(super::rig::ME, &"h9".parse().expect("a name"), 5);
+    fide_wire::seal(&mut packet, 0, &Key([9; 16]));
+    rig.run(&packet);
+    assert_eq!(rig.receive.stats().bad_tag, 1, "no plain key yet");
+    rig.receive.set_plain_key(1, Some(&[9; 16]));
+    rig.run(&packet);
+    let wakes = rig.wakes();
+    let [(wake, payload)] = wakes.as_slice() else { panic!("{wakes:?}") };
+    assert_eq!((wake.detail, payload.as_slice()), (crate::intf::PACKET_SHAPE, packet.as_slice()));
+    // Few of many, and none under the key of tags; nor does anything else go under the plain one.
+    let stats = rig.receive.stats();
+    for _ in 0..1000 {
+        rig.run(&packet);
+    }
+    assert!(rig.wakes().len() < 1000, "every one was handed on");
+    fide_wire::seal(&mut packet, 0, &KEY);
+    rig.run(&packet);
+    rig.run(&Beat::of(1, 1).key(Key([9; 16])).plain());
+    assert_eq!(rig.receive.stats().bad_tag, stats.bad_tag + 2);
+    assert!(rig.wakes().is_empty());
+}

@@ -101,6 +101,22 @@ impl World {
         }
     }
 
+    /// The same while `away` is down.
+    pub(crate) fn settled_but(&self, hosts: &[usize], away: usize) {
+        for host in hosts {
+            until(&format!("h{host} settled"), || {
+                let status = self.agents.ask(*host, "status", json!({}))?;
+                let peers = status["peers"].as_array().into_iter().flatten();
+                let others = peers.filter(|peer| hosts.iter().any(|host| peer["host"] == format!("h{host}")));
+                let up = others.filter(|peer| peer["state"] == "up").count();
+                if up == hosts.len() - 1 && status["fenced"] == json!(false) {
+                    return Ok(());
+                }
+                Err(format!("without h{away}: fenced {}, peers {}", status["fenced"], status["peers"]))
+            });
+        }
+    }
+
     /// What an agent remembers, as `kind` of each or as a text.
     pub(crate) fn events(&self, host: usize) -> Vec<Value> {
         let answer = self.agents.ask(host, "events", json!({ "since": 0 })).expect("events");

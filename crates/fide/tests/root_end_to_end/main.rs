@@ -12,3 +12,4 @@ mod network;
 mod refused;
 mod run;
 mod sessions;
+mod trust;

@@ -32,10 +32,12 @@ impl Meddler {
         let host = world.fabric.host(1);
         let bound = host.run_in(|| UdpSocket::bind((host.address(plane), 0)));
         let key = std::fs::read_to_string(world.agents.key_file()).expect("the cluster's key");
+        let plain: Key = key.trim().parse().expect("a key");
+        let config = fide_agent::config::Config::load(&world.agents.dir(1).join("fide.toml")).expect("good");
         Self {
             socket: bound.expect("namespace").expect("a socket"),
             to: SocketAddrV4::new(group, PORT),
-            key: key.trim().parse().expect("a key"),
+            key: config.shape().key(&plain),
             incarnation: program.client.agent().incarnation,
             number: 1,
         }

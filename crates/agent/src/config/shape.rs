@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What of the configuration all hosts must have in common.
+
+use fide_wire::{Digest, Shape};
+
+use super::{Config, Policy, Role, Trust};
+
+const NETWORK: u8 = 1;
+const LEASE: u8 = 2;
+const MAJORITY: u8 = 2;
+
+impl Config {
+    /// Name, members, trust and policy. Timeouts, keys and everything in `[agent]` may differ.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let mut cluster = Digest::default();
+        cluster.add(self.cluster.as_bytes());
+        let mut list = Digest::default();
+        for member in &self.members {
+            list.add(member.name.as_bytes());
+            list.add(match member.role {
+                Role::Voter => b"voter",
+                Role::Observer => b"observer",
+                Role::Witness => b"witness",
+            });
+            let addresses: Vec<u8> = member.addresses.iter().flat_map(|address| address.octets()).collect();
+            list.add(&addresses);
+            let mut monitors = member.monitors.clone();
+            monitors.sort_unstable();
+            let monitors: Vec<u8> = monitors.iter().flat_map(|id| id.to_le_bytes()).collect();
+            list.add(&monitors);
+        }
+        Shape {
+            trust: match self.trust {
+                Trust::Network => NETWORK,
+                Trust::Lease => LEASE,
+            },
+            policy: match self.policy {
+                Policy::Network => NETWORK,
+                Policy::Majority => MAJORITY,
+            },
+            members: u8::try_from(self.members.len()).expect("at most 64"),
+            cluster: cluster.value(),
+            list: list.value(),
+        }
+    }
+}
+
+/// One thing in which two hosts differ.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Differs {
+    /// `cluster`, `members`, `trust` or `policy`.
+    pub item: &'static str,
+    pub there: String,
+    pub here: String,
+}
+
+/// In what `there` differs from `here`.
+#[must_use]
+pub fn differences(here: &Shape, there: &Shape) -> Vec<Differs> {
+    let mut all = Vec::new();
+    let mut differs = |item, there: String, here: String| all.push(Differs { item, there, here });
+    if here.cluster != there.cluster {
+        differs("cluster", "another name".to_owned(), "this name".to_owned());
+    }
+    if here.members != there.members {
+        differs("members", there.members.to_string(), here.members.to_string());
+    } else if here.list != there.list {
+        let as_many = |whose| format!("{} with {whose} names, addresses, roles or monitors", here.members);
+        differs("members", as_many("other"), as_many("these"));
+    }
+    let trust = |code| if code == NETWORK { "network" } else { "lease" }.to_owned();
+    if here.trust != there.trust {
+        differs("trust", trust(there.trust), trust(here.trust));
+    }
+    let policy = |code| if code == NETWORK { "network" } else { "majority" }.to_owned();
+    if here.policy != there.policy {
+        differs("policy", policy(there.policy), policy(here.policy));
+    }
+    all
+}
+
+/// The same for people.
+#[must_use]
+pub fn says(differs: &[Differs]) -> String {
+    let one = |d: &Differs| format!("{} ({} there, {} here)", d.item, d.there, d.here);
+    differs.iter().map(one).collect::<Vec<_>>().join(", ")
+}

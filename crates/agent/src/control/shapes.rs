@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hosts whose configuration is another one.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use fide_wire::{MAX_HOSTS, Name, Shape, Told};
+
+use crate::config::shape::{Differs, differences, says};
+
+/// Hosts remembered. Of one more nothing is kept.
+const HOSTS_MAX: usize = MAX_HOSTS;
+/// A host that has not said so for this long does not differ any more, or is gone.
+const KEPT: Duration = Duration::from_secs(5);
+/// Between two lines of the log about the same difference.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
+struct Other {
+    differs: Vec<Differs>,
+    heard: Instant,
+    said: Instant,
+}
+
+/// Who differs, and in what.
+#[derive(Default)]
+pub(super) struct Shapes {
+    others: BTreeMap<Name, Other>,
+}
+
+impl Shapes {
+    /// Takes what another host has told; a line for the log, if it is to be said.
+    pub(super) fn hear(&mut self, here: &Shape, me: Name, told: &Told, now: Instant) -> Option<String> {
+        let mut differs = differences(here, &told.shape);
+        if told.name == me {
+            let it = "another host has it too".to_owned();
+            differs.push(Differs { item: "name", there: me.as_str().to_owned(), here: it });
+        }
+        if differs.is_empty() {
+            self.others.remove(&told.name);
+            return None;
+        }
+        let before = self.others.get_mut(&told.name);
+        let again = before.as_ref().is_some_and(|other| other.differs == differs);
+        if let Some(other) = before.filter(|other| again && now < other.said + SAID_AGAIN) {
+            other.heard = now;
+            return None;
+        }
+        if self.others.len() >= HOSTS_MAX && !self.others.contains_key(&told.name) {
+            return None;
+        }
+        let line = format!(
+            "host {} is configured otherwise in {}: it and this host do not hear each other until the configurations are alike",
+            told.name.as_str(),
+            says(&differs)
+        );
+        self.others.insert(told.name, Other { differs, heard: now, said: now });
+        Some(line)
+    }
+
+    /// Those who differ now, by name.
+    pub(super) fn differing(&mut self, now: Instant) -> impl Iterator<Item = (&Name, &[Differs])> {
+        self.others.retain(|_, other| now < other.heard + KEPT);
+        self.others.iter().map(|(name, other)| (name, other.differs.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn difference_is_said_once_a_minute_and_forgotten_when_it_ends() {
+        let here = Shape { trust: 2, policy: 2, members: 3, cluster: 1, list: 1 };
+        let name = |text: &str| text.parse::<Name>().expect("a name");
+        let told = |text: &str, shape| Told { name: name(text), incarnation: 1, shape };
+        let (me, other) = (name("h1"), Shape { trust: 1, ..here });
+        let mut shapes = Shapes::default();
+        let start = Instant::now();
+        let mut hear = |host: &str, shape, after| shapes.hear(&here, me, &told(host, shape), start + after);
+        let second = Duration::from_secs(1);
+        let line = hear("h2", other, Duration::ZERO).expect("said");
+        assert!(line.contains("h2") && line.contains("trust (network there, lease here)"), "{line}");
+        assert_eq!(hear("h2", other, second), None);
+        assert!(hear("h2", Shape { policy: 1, ..other }, second).expect("said").contains("policy"));
+        assert!(hear("h2", Shape { policy: 1, ..other }, 62 * second).is_some());
+        assert_eq!(hear("h3", here, second), None, "alike");
+        assert!(hear("h1", here, 62 * second).expect("said").contains("name"), "this host's own name");
+        let now = |after| start + after;
+        assert_eq!(shapes.differing(now(63 * second)).count(), 2);
+        // Mended, and gone.
+        shapes.hear(&here, me, &told("h2", here), now(64 * second));
+        assert_eq!(shapes.differing(now(64 * second)).count(), 1);
+        assert_eq!(shapes.differing(now(90 * second)).count(), 0);
+        for n in 0..2 * HOSTS_MAX {
+            let host = format!("x{n}");
+            shapes.hear(&here, me, &told(&host, other), now(90 * second));
+        }
+        assert_eq!(shapes.differing(now(90 * second)).count(), HOSTS_MAX, "at the bound");
+    }
+}

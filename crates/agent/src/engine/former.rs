@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ends of what an agent before this one has told to be up ([`fide_detector::former`]).
+
+use fide_detector::Former;
+use fide_lane::now_ns;
+use fide_shm::event::{EventRecord, Reason, kind};
+use fide_wire::HOST_SLOT;
+use serde::{Deserialize, Serialize};
+
+use super::{Engine, WATCHES_MAX, watches::Watch};
+
+/// Between two looks at them.
+const LOOK_NS: u64 = 5_000_000;
+/// Of a process' incarnation, the bits that its host's has too, and how far they are shifted.
+const HOST_BITS: u32 = 0xf_ffff;
+const PROCESS_SHIFT: u32 = 12;
+
+/// What a client was told to be up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Open {
+    client: u8,
+    watch: u32,
+    host: u16,
+    slot: u8,
+    incarnation: u32,
+    timeout_ns: u64,
+}
+
+/// Those of all clients, one for each watch at most.
+#[derive(Debug)]
+pub(super) struct Formers {
+    pub(super) open: Vec<Open>,
+    next_ns: u64,
+}
+
+impl Formers {
+    pub(super) fn new() -> Self {
+        Self { open: Vec::with_capacity(WATCHES_MAX), next_ns: 0 }
+    }
+}
+
+impl Engine {
+    /// Remembers what an agent before has told to this watch. One for each: the newest.
+    pub(super) fn note_former(&mut self, client: u8, watch: u32, slot: u8, incarnation: u32, timeout_ns: u64) {
+        let Some(Watch { host, .. }) = self.watches.by_id(client, watch) else { return };
+        let formers = &mut self.formers;
+        formers.open.retain(|open| (open.client, open.watch) != (client, watch));
+        if formers.open.len() < WATCHES_MAX {
+            formers.open.push(Open { client, watch, host, slot, incarnation, timeout_ns });
+        }
+        formers.next_ns = 0;
+    }
+
+    /// Tells the ends that are certain by now, each once: what could not be told stays.
+    pub(super) fn tell_formers(&mut self, now: u64) {
+        if self.formers.open.is_empty() || now < self.formers.next_ns {
+            return;
+        }
+        self.formers.next_ns = now + LOOK_NS;
+        let mut at = 0;
+        while let Some(open) = self.formers.open.get(at).copied() {
+            let Open { client, watch, host, slot, incarnation, timeout_ns } = open;
+            let is_it = |of_host: u32| match slot {
+                HOST_SLOT => of_host == incarnation,
+                _ => of_host & HOST_BITS == incarnation >> PROCESS_SHIFT,
+            };
+            let done = match self.parts.detector.became_of(now, host, is_it, timeout_ns, self.started_ns) {
+                _ if self.watches.by_id(client, watch).is_none() => true,
+                Former::Unknown => false,
+                Former::Here => true,
+                Former::Over => {
+                    let record = self.end_of(watch, host, slot, incarnation, Reason::HostSilent);
+                    self.tell_one(client, record, &[])
+                }
+            };
+            if done {
+                self.formers.open.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// The end of a subject, for one watch.
+    pub(super) fn end_of(&self, watch: u32, host: u16, slot: u8, incarnation: u32, why: Reason) -> EventRecord {
+        let record = EventRecord { kind: kind::VERDICT, watch, host, slot, incarnation, ..EventRecord::default() };
+        EventRecord { rx_ns: now_ns(), ..record }.with_reason(why)
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an agent that has just started says of what the one before has told.
+
+use super::world::World;
+use crate::config::tests::cluster;
+use crate::*;
+
+const MS: u64 = 1_000_000;
+
+fn world(hosts: u16, policy: Policy, trust: Trust) -> World {
+    let configs = (1..=hosts).map(|me| Config { me, policy, trust, ..cluster(hosts) }).collect();
+    let mut world = World::new(configs, 1);
+    (0..usize::from(hosts)).for_each(|node| world.start(node));
+    world.run(60 * MS);
+    world
+}
+
+fn incarnation(world: &World, node: usize) -> u32 {
+    world.nodes[node].config.incarnation
+}
+
+/// What the first host knows of an incarnation of another since it started at `since_ns`.
+fn former(world: &World, host: u16, incarnation: u32, since_ns: u64) -> Former {
+    let detector = world.nodes[0].detector.as_ref().expect("it runs");
+    detector.became_of(world.local_ns(0), host, |is| is == incarnation, 5 * MS, since_ns)
+}
+
+#[test]
+fn former_of_a_view_is_over_when_a_view_lacks_it() {
+    let mut world = world(4, Policy::Majority, Trust::Lease);
+    let (third, second) = (incarnation(&world, 2), incarnation(&world, 1));
+    world.crash(0);
+    world.run(40 * MS);
+    world.crash(2);
+    world.run(40 * MS);
+    world.start(0);
+    let since_ns = world.local_ns(0);
+    let mut over = false;
+    for _ in 0..120 {
+        world.run(MS / 2);
+        let now = former(&world, 3, third, since_ns);
+        assert_ne!(now, Former::Here);
+        assert!(!over || now == Former::Over, "it is over once and for all");
+        over |= now == Former::Over;
+        // The one that lives is never over.
+        assert_ne!(former(&world, 2, second, since_ns), Former::Over);
+    }
+    assert!(over);
+    assert_eq!(former(&world, 2, second, since_ns), Former::Here);
+    world.start(2);
+    world.run(60 * MS);
+    assert_eq!(former(&world, 3, third, since_ns), Former::Over, "another is up");
+    assert_eq!(former(&world, 3, incarnation(&world, 2), since_ns), Former::Here);
+    assert_eq!(former(&world, 9, 1, since_ns), Former::Unknown);
+}
+
+#[test]
+fn former_is_not_over_without_a_view_or_by_a_view_that_has_it() {
+    let mut world = world(3, Policy::Majority, Trust::Lease);
+    let third = incarnation(&world, 2);
+    // Cut off from its start: it founds nothing, and knows nothing.
+    world.crash(0);
+    for plane in 0..2 {
+        world.isolate(0, plane, true);
+    }
+    world.start(0);
+    let since_ns = world.local_ns(0);
+    world.run(200 * MS);
+    assert_eq!(former(&world, 3, third, since_ns), Former::Unknown);
+}
+
+#[test]
+fn former_is_over_by_silence_only_where_a_silence_is_a_death() {
+    for (trust, end) in [(Trust::Network, Former::Over), (Trust::Lease, Former::Unknown)] {
+        let mut world = world(2, Policy::Network, trust);
+        let second = incarnation(&world, 1);
+        world.crash(0);
+        world.crash(1);
+        world.start(0);
+        let since_ns = world.local_ns(0);
+        world.run(4 * MS);
+        assert_eq!(former(&world, 2, second, since_ns), Former::Unknown, "not before the timeout");
+        world.run(10 * MS);
+        assert_eq!(former(&world, 2, second, since_ns), end);
+        world.start(1);
+        world.run(20 * MS);
+        assert_eq!(former(&world, 2, second, since_ns), Former::Over, "another is up");
+    }
+}
+
+#[test]
+fn former_that_is_heard_and_not_up_is_not_over() {
+    let mut world = world(2, Policy::Network, Trust::Network);
+    let second = incarnation(&world, 1);
+    world.crash(0);
+    // Heard, but it does not hear this host, so it cannot answer.
+    world.cuts.extend([(0, 1, 0), (0, 1, 1)]);
+    world.start(0);
+    let since_ns = world.local_ns(0);
+    world.run(50 * MS);
+    assert_eq!(former(&world, 2, second, since_ns), Former::Unknown);
+    world.cuts.clear();
+    world.run(10 * MS);
+    assert_eq!(former(&world, 2, second, since_ns), Former::Here);
+}
