@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_specification_has_enough_mutants_and_holds_without() {
-        for spec in ["osrb", "fcurb", "hsuc", "huc", "lease", "hsuc_lease"] {
+        for spec in ["osrb", "fcurb", "hsuc", "huc", "lease", "view_lease", "hsuc_lease"] {
             let of = |wanted: fn(&Expect) -> bool| SMALL.iter().filter(|r| r.spec == spec && wanted(&r.expect)).count();
             assert!(of(|e| matches!(e, Expect::Rejected)) >= 4, "{spec}");
             assert!(of(|e| matches!(e, Expect::Holds(_))) >= 1, "{spec}");

@@ -110,6 +110,19 @@ pub(super) const SMALL: &[Run] = runs![
     lease, "mutant: holds dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
     lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 
+    view_lease, "as implemented, a restart", [N = "3", MaxRestarts = "1"], Holds(Temporal::No);
+    view_lease, "claim: it is never dropped", [], Fails("NeverDropped");
+    view_lease, "mutant: waits for its own promise", [Without = r#"{"waits-longest"}"#], Rejected;
+    view_lease, "mutant: drops at once after a change", [Without = r#"{"waits-at-all"}"#], Rejected;
+    view_lease, "mutant: says not what is left of older views", [Without = r#"{"says-what-is-left"}"#], Rejected;
+    view_lease, "mutant: says not what it holds itself", [Without = r#"{"says-own-lease"}"#], Rejected;
+    view_lease, "mutant: acknowledges what it has accepted to leave", [Without = r#"{"mute-when-accepted"}"#], Rejected;
+    view_lease, "mutant: is acknowledged after it accepted", [Without = r#"{"deaf-when-accepted"}"#], Rejected;
+    view_lease, "mutant: counts acknowledgements of a newer view", [Without = r#"{"same-view"}"#], Rejected;
+    view_lease, "mutant: drops before its promise ends", [Without = r#"{"keeps-promise"}"#], Rejected;
+    view_lease, "mutant: accepts without itself, and acts", [Without = r#"{"stays-while-acting"}"#], Rejected;
+    view_lease, "mutant: restarts and promises less", [N = "3", MaxRestarts = "1", Without = r#"{"remembers-promise"}"#], Rejected;
+
     hsuc_lease, "as implemented", [], Holds(Temporal::No);
     hsuc_lease, "as implemented", [Instances = "3", Window = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
@@ -170,6 +183,7 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
+    view_lease, "as implemented", [N = "4"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
