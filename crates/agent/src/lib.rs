@@ -24,6 +24,7 @@ pub mod notify;
 pub mod pidns;
 pub mod privileges;
 pub mod process;
+pub mod promise;
 pub mod pulse;
 pub mod rungs;
 pub mod signals;

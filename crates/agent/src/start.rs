@@ -232,7 +232,10 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let begin = match &successor {
         None => {
             let slack_ns = timeouts.stall_slack_ns(lateness_ns);
-            begin::fresh(&config, me, &names, timeout_ns, slack_ns, votes.as_mut())?
+            // Measured or planned to be later than this, peers get more time, and no longer promises.
+            let measured_ns = if timeouts.fixed { 0 } else { timeouts.for_jitter(u64::MAX, Network::default()) };
+            let longest_ns = timeout_ns.max(measured_ns);
+            begin::fresh(&config, me, &names, timeout_ns, slack_ns, longest_ns, votes.as_mut())?
         }
         Some(successor) => begin::taken_over(successor, &name)?,
     };

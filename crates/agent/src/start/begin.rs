@@ -4,6 +4,7 @@
 use std::{io, os::fd::OwnedFd};
 
 use fide_detector::{self as detector, Detector, HostSet};
+use fide_host::roots::Roots;
 use fide_lane::{interface, now_ns, raw_ns};
 use fide_shm::{session::AgentSession, table::AliveTable};
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
@@ -15,7 +16,7 @@ use crate::{
     control::{self, Resumed},
     engine::Frozen,
     handover::{HandoverError, Successor},
-    incarnation,
+    incarnation, promise,
     vote::Votes,
 };
 
@@ -38,6 +39,8 @@ pub(super) struct Taken {
 
 /// A new incarnation, or a witness' own if it remembers its vote, which is stored again before anything is said.
 ///
+/// `longest_ns`: what timeouts may come to.
+///
 /// # Errors
 /// [`StartError`].
 pub(super) fn fresh(
@@ -46,6 +49,7 @@ pub(super) fn fresh(
     interfaces: &[String],
     timeout_ns: u64,
     stall_slack_ns: u64,
+    longest_ns: u64,
     votes: Option<&mut Votes>,
 ) -> Result<Begin, StartError> {
     let mut votes = votes;
@@ -63,10 +67,19 @@ pub(super) fn fresh(
             need_bytes: settings.payload_min() + PACKET_HEADERS,
         });
     }
-    let detector = match &recalled {
+    let lease = settings.trust == detector::Trust::Lease;
+    let mut detector = match &recalled {
         Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
         None => Detector::new(settings, raw_ns())?,
     };
+    if lease {
+        // What this life may promise is on disk before it does; what earlier ones promised is over before it acts against that.
+        let boot = Roots::default().boot_id().map_err(|error| io::Error::other(error.to_string()))?;
+        let most_us = u32::try_from(longest_ns / 1000).unwrap_or(u32::MAX);
+        let now = raw_ns();
+        detector.heed_former(now, promise::begin(&config.state_dir, &boot, now, most_us)?);
+        detector.set_promise_max(most_us);
+    }
     if let Some(votes) = votes {
         votes.store(&detector.vote())?;
         match recalled {

@@ -315,7 +315,7 @@ fn planted_faults_are_found() {
         (Planted::TakesAcksAccepted, uneven(5)),
         (Planted::AcceptsWithoutItself, uneven(3)),
     ];
-    let most: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2000);
+    let most: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(6000);
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for (fault, plan) in faults {
@@ -337,7 +337,10 @@ fn planted_faults_are_found() {
     let text = include_str!("../../scenarios/30_superseded_before_the_view.txt");
     let found = std::panic::catch_unwind(|| super::scenario::run(text)).is_err();
     arm(None);
-    assert!(found, "the scenario does not show {:?}", Planted::FreesSuperseded);
+    if !found {
+        missed.push(Planted::FreesSuperseded);
+    }
+    let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "nothing shows {missed:?}");
 }
 
