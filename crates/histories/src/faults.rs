@@ -3,7 +3,10 @@
 //!
 //! Faults may overlap, also of the same kind on the same host: what is held counts how often, and ends with the last.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -11,6 +14,9 @@ use crate::{
     plan::{Fault, Step, What},
     world::World,
 };
+
+/// After a fault it takes this long until whoever is excluded because of it knows, and its member has ended: a few timeouts.
+const KNOWN: Duration = Duration::from_millis(250);
 
 /// Something that holds on until it is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,11 +35,13 @@ pub(crate) struct Held {
     counts: BTreeMap<Hold, u32>,
     /// By host: faults that are not over.
     hits: Vec<u32>,
+    /// By host: when the last was over.
+    over: Vec<Option<Instant>>,
 }
 
 impl Held {
     pub(crate) fn new(hosts: usize) -> Self {
-        Self { counts: BTreeMap::new(), hits: vec![0; hosts] }
+        Self { counts: BTreeMap::new(), hits: vec![0; hosts], over: vec![None; hosts] }
     }
 }
 
@@ -48,7 +56,9 @@ pub(crate) struct Done {
 impl World {
     /// Nothing is wrong with this host, as far as is known here.
     fn is_whole_host(&self, host: usize) -> bool {
-        self.held.hits[host - 1] == 0 && self.members[host - 1].is_ready
+        let is_known = self.held.over[host - 1].is_none_or(|over| over.elapsed() > KNOWN);
+        let member = &self.members[host - 1];
+        self.held.hits[host - 1] == 0 && is_known && member.is_ready && !member.is_orphan
     }
 
     /// Whether what the group promises to survive is still kept if this fault comes now: as many hosts stay whole as make a
@@ -81,6 +91,7 @@ impl World {
                 let host = who.host(leader, hosts);
                 if what != What::Member {
                     self.agents.start_again(host)?;
+                    self.members[host - 1].is_orphan = true;
                 }
                 if what != What::Agent {
                     self.kill_member(host)?;
@@ -131,6 +142,7 @@ impl World {
         }
         for host in &done.hits {
             self.held.hits[host - 1] -= 1;
+            self.held.over[host - 1] = Some(Instant::now());
         }
         Ok(())
     }

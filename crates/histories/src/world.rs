@@ -55,6 +55,8 @@ pub(crate) struct Member {
     again: Instant,
     /// It is in the group since its last start.
     pub(crate) is_ready: bool,
+    /// Its agent was killed: it will end, as the next agent is another incarnation.
+    pub(crate) is_orphan: bool,
 }
 
 impl Member {
@@ -122,7 +124,9 @@ impl World {
         let (to, told) = channel();
         let again = Instant::now();
         let mut world = Self {
-            members: (0..hosts).map(|_| Member { child: None, life: 0, again, is_ready: false }).collect(),
+            members: (0..hosts)
+                .map(|_| Member { child: None, life: 0, again, is_ready: false, is_orphan: false })
+                .collect(),
             held: Held::new(hosts),
             agents,
             probe,
@@ -237,6 +241,7 @@ impl World {
         let output = BufReader::new(child.stdout.take().ok_or_else(|| anyhow!("a member's output is piped"))?);
         let member = &mut self.members[host - 1];
         member.life += 1;
+        member.is_orphan = false;
         member.child = Some(child);
         let (to, life) = (self.to.clone(), member.life);
         std::thread::spawn(move || {
