@@ -85,6 +85,18 @@ fn root_restarted_agent_revives_no_old_leader() {
     holds(&[named("agent-restart", Protocol::Hsuc), named("agent-restart-3", Protocol::Huc)]);
 }
 
+/// Its member starts again before the host is let in.
+#[test]
+fn root_host_that_others_do_not_hear_comes_back() {
+    holds(&[named("parted", Protocol::Hsuc)]);
+}
+
+/// Two faults at a time. `make histories` runs more of the same.
+#[test]
+fn root_histories_by_seed_are_linearizable() {
+    holds(&(1..=7).map(Plan::of).collect::<Vec<_>>());
+}
+
 #[test]
 fn root_pause_of_all_hosts_loses_nothing() {
     holds(&[named("all-paused", Protocol::Huc)]);
