@@ -432,7 +432,7 @@ fn suspended_lease_network() {
 fn suspension_that_nobody_notices_is_found() {
     for plan in [SUSPENDED, SUSPENDED_ALONE] {
         let blind = Plan { blind: true, ..plan };
-        let found = (0..200).find(|seed| std::panic::catch_unwind(|| scenario(*seed, &blind)).is_err());
+        let found = (0..2000).find(|seed| std::panic::catch_unwind(|| scenario(*seed, &blind)).is_err());
         assert!(found.is_some(), "{:?}", blind.policy);
     }
 }

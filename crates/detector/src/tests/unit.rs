@@ -90,19 +90,28 @@ fn stalled_and_recovered_send_no_packet_of_their_own() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "a".parse().unwrap()).unwrap().slot;
-    d.poll_transmit(0, &mut buf).unwrap();
-    for (at, state) in [(100, ProcessState::Stalled), (200, ProcessState::Alive), (300, ProcessState::Stalled)] {
-        d.process_changed(at, slot, state, at).unwrap();
-        assert_eq!(d.poll_timeout(), MS, "with the next heartbeat");
-        assert!(d.poll_transmit(at + 1, &mut buf).is_none());
-    }
-    let (heartbeat, before) = (d.poll_transmit(MS, &mut buf).unwrap(), d.counters().notices_sent);
-    assert_eq!((heartbeat.kind, before), (TransmitKind::Heartbeat, 0));
     let mut told = plain(2);
-    told.handle_packet(MS, MS, 0, &buf[..heartbeat.len]).unwrap();
+    // They come to know each other.
+    for now in [0, MS, 2 * MS, 3 * MS] {
+        let len = d.poll_transmit(now, &mut buf).unwrap().len;
+        told.handle_packet(now, now, 0, &buf[..len]).unwrap();
+        let len = told.poll_transmit(now, &mut buf).unwrap().len;
+        d.handle_packet(now, now, 0, &buf[..len]).unwrap();
+    }
+    let start = 3 * MS;
+    d.tick(start);
+    for (at, state) in [(100, ProcessState::Stalled), (200, ProcessState::Alive), (300, ProcessState::Stalled)] {
+        d.process_changed(start + at, slot, state, start + at).unwrap();
+        assert_eq!(d.poll_timeout(), start + MS, "with the next heartbeat");
+        assert!(d.poll_transmit(start + at + 1, &mut buf).is_none());
+    }
+    let now = start + MS;
+    let (heartbeat, before) = (d.poll_transmit(now, &mut buf).unwrap(), d.counters().notices_sent);
+    assert_eq!((heartbeat.kind, before), (TransmitKind::Heartbeat, 0));
+    told.handle_packet(now, now, 0, &buf[..heartbeat.len]).unwrap();
     assert_eq!(verdicts(&mut told), vec![(1, slot, VerdictKind::Stalled)]);
-    d.process_changed(MS, slot, ProcessState::Killed { signal: 9 }, MS).unwrap();
-    assert_eq!(d.poll_transmit(MS, &mut buf).unwrap().kind, TransmitKind::Notice);
+    d.process_changed(now, slot, ProcessState::Killed { signal: 9 }, now).unwrap();
+    assert_eq!(d.poll_transmit(now, &mut buf).unwrap().kind, TransmitKind::Notice);
 }
 
 #[test]
