@@ -50,7 +50,7 @@ fn root_both_sides_of_the_interface_have_one_layout() {
     let Some(rig) = Rig::new() else { return };
     let btf = &btf_of(rig.receive.program());
     same!(btf, "fide_key", Key, k0, k1, valid, reserved);
-    same!(btf, "fide_config", Config, me, members, port, generation, ifindex, any_plane, salvage, keys);
+    same!(btf, "fide_config", Config, me, members, port, generation, ifindex, any_plane, salvage, keys, plain);
     same!(btf, "fide_admit", Admit, incarnation, flags, timeout_ns);
     same!(btf, "fide_watch", Watch, claim, clients, undelivered, piggyback_seq, reserved);
     same!(
@@ -87,6 +87,7 @@ fn root_both_sides_of_the_interface_have_one_layout() {
         told_directly,
         timer_fired,
         exits_seen,
+        shape_next_ns,
         reserved
     );
     same!(btf, "fide_wake", Wake, kind = "type", len, ns, subject, detail, cookie);
