@@ -362,8 +362,8 @@ int fide_wake_eagerly(void);
 // what must not see a late write needs the token of fide_may_act.
 int fide_is_fenced(const struct fide_t *fide);
 
-// For how many nanoseconds this host may still act if it is not heard again: 0 when fenced, INT64_MAX without limit.
-// No lock, no system call.
+// For how many nanoseconds this host may still act if its agent's loop does not run again: 0 when fenced, INT64_MAX without limit
+// (which no agent gives: under trust = "network" it is the shortest timeout). No lock, no system call.
 int64_t fide_lease_remaining_ns(const struct fide_t *fide);
 
 // May this program act now, as what, and until when? 1 if it may: `*permit` says the rest. 0 if it is fenced: `*permit` is not

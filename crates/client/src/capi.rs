@@ -448,8 +448,8 @@ pub unsafe extern "C" fn fide_is_fenced(fide: *const Fide) -> c_int {
     guard(|| Ok(unsafe { handle(fide) }?.live.fenced().into()))
 }
 
-/// For how many nanoseconds this host may still act if it is not heard again: 0 when fenced, INT64_MAX without limit.
-/// No lock, no system call.
+/// For how many nanoseconds this host may still act if its agent's loop does not run again: 0 when fenced, INT64_MAX without limit
+/// (which no agent gives: under trust = "network" it is the shortest timeout). No lock, no system call.
 ///
 /// # Safety
 /// `fide` is a live handle.

@@ -191,8 +191,8 @@ impl Live {
         self.lease_left_ns() == 0
     }
 
-    /// For how long this host may still act if it is not heard again: `None` without limit (trust = "network"), zero
-    /// when fenced.
+    /// For how long this host may still act if its agent's loop does not run again: zero when fenced, `None` without limit. Agents
+    /// give no lease without limit: under trust = "network" it is the shortest timeout, and does not depend on being heard.
     #[must_use]
     pub fn lease_remaining(&self) -> Option<Duration> {
         let left_ns = self.lease_left_ns();
