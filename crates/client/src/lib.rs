@@ -43,7 +43,8 @@ mod link;
 mod memory;
 mod permit;
 mod reattach;
-mod registry;
+#[doc(hidden)]
+pub mod registry;
 
 pub mod capi;
 pub mod protocol;

@@ -59,11 +59,12 @@ impl Window {
 
 /// A monitor as asked for and as granted.
 #[derive(Debug)]
-pub(crate) struct Monitored {
-    pub(crate) target: Arc<str>,
+pub struct Monitored {
+    /// "name@host", or "@host".
+    pub target: Arc<str>,
     pub(crate) wanted: Wanted,
     /// The agent's id; 0 while the agent does not know of it.
-    pub(crate) watch: u32,
+    pub watch: u32,
     pub(crate) granted: MonitorOk,
     /// Newest last, at most [`SUBJECTS_MAX`].
     subjects: Vec<Subject>,
@@ -71,18 +72,22 @@ pub(crate) struct Monitored {
 
 /// A process as asked for and as granted.
 #[derive(Debug)]
-pub(crate) struct JoinedProcess {
-    pub(crate) name: Arc<str>,
+pub struct JoinedProcess {
+    /// Its name.
+    pub name: Arc<str>,
     pub(crate) pid: u32,
     pub(crate) beat_timeout_us: u32,
-    pub(crate) granted: JoinOk,
+    /// Slot, incarnation, room for messages.
+    pub granted: JoinOk,
 }
 
 /// Everything registered.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
-    pub(crate) monitors: BTreeMap<u32, Monitored>,
-    pub(crate) processes: BTreeMap<u32, JoinedProcess>,
+pub struct Registry {
+    /// By [`MonitorId`].
+    pub monitors: BTreeMap<u32, Monitored>,
+    /// By [`ProcessId`].
+    pub processes: BTreeMap<u32, JoinedProcess>,
     next_id: u32,
     /// Records of nobody's watch.
     pub(crate) unknown: u64,
@@ -96,7 +101,8 @@ impl Registry {
         self.next_id
     }
 
-    pub(crate) fn add_monitor(&mut self, target: &str, wanted: Wanted, granted: MonitorOk) -> MonitorId {
+    /// A monitor that the agent has granted.
+    pub fn add_monitor(&mut self, target: &str, wanted: Wanted, granted: MonitorOk) -> MonitorId {
         let id = self.new_id();
         let mut monitored =
             Monitored { target: target.into(), wanted, watch: 0, granted: granted.clone(), subjects: Vec::new() };
@@ -105,7 +111,8 @@ impl Registry {
         MonitorId(id)
     }
 
-    pub(crate) fn add_process(&mut self, name: &str, pid: u32, beat_timeout_us: u32, granted: JoinOk) -> ProcessId {
+    /// A process that the agent has taken in.
+    pub fn add_process(&mut self, name: &str, pid: u32, beat_timeout_us: u32, granted: JoinOk) -> ProcessId {
         let id = self.new_id();
         self.processes.insert(id, JoinedProcess { name: name.into(), pid, beat_timeout_us, granted });
         ProcessId(id)
@@ -124,7 +131,7 @@ impl Registry {
     }
 
     /// Takes one record in; what the user is to be told of it goes to `tell`.
-    pub(crate) fn feed(&mut self, record: &EventRecord, told: Told<'_>, mut tell: impl FnMut(Event)) {
+    pub fn feed(&mut self, record: &EventRecord, told: Told<'_>, mut tell: impl FnMut(Event)) {
         let evidence = Evidence {
             host_id: record.host,
             slot: record.slot,
@@ -234,7 +241,7 @@ fn by_watch(monitors: &mut BTreeMap<u32, Monitored>, watch: u32) -> Option<(Moni
 
 impl Monitored {
     /// The agent (or a new one) registered it.
-    pub(crate) fn register(&mut self, granted: MonitorOk) {
+    pub fn register(&mut self, granted: MonitorOk) {
         self.watch = granted.watch;
         if granted.state != PeerState::Unknown && granted.incarnation != 0 {
             let record = EventRecord {

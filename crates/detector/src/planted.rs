@@ -116,6 +116,14 @@ planted! {
     TakesAcksAccepted,
     /// who has a lease accepts a view without itself
     AcceptsWithoutItself,
+    /// a program takes the lease of a later incarnation of its host for its own
+    LeaseOfAnother,
+    /// a program that must run once goes on as a later incarnation of its host
+    RunGoesOn,
+    /// leases and timeouts are counted on a clock that is slewed
+    SlewedClock,
+    /// a lease does not end while its host is suspended
+    SleepsUnseen,
 }
 
 /// 0: none; else one more than its place.

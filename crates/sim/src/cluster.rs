@@ -13,11 +13,17 @@
 //!
 //! The same seed and the same program give the same run, event by event.
 
+mod agent;
 pub mod check;
+mod client;
+mod clock;
 mod disk;
 mod host;
 pub mod plan;
 pub mod protocol;
+mod seat;
+mod service;
+mod session;
 pub mod shrink;
 mod state;
 pub mod world;

@@ -12,7 +12,13 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Parser;
 use fide_detector::planted::Planted;
-use fide_sim::cluster::{Failure, plan::Plan, run, shrink::shrink, world::Stats};
+use fide_sim::cluster::{
+    Failure,
+    plan::{Features, Plan},
+    run,
+    shrink::shrink,
+    world::Stats,
+};
 use serde_json::json;
 
 /// Runs whole clusters in a seeded world: the real detector and the real agreement under drift, pauses, loss, cuts and crashes.
@@ -30,9 +36,18 @@ struct Arguments {
     /// Plant a fault that has to be found; `all`: each in turn
     #[arg(long, value_name = "FAULT")]
     planted: Option<String>,
+    /// What runs may have besides, separated by commas: what the code does not stand yet
+    #[arg(long, value_name = "FEATURES", value_delimiter = ',')]
+    with: Vec<String>,
     /// With one seed: leave out what the failure does not need
     #[arg(long)]
     shrink: bool,
+    /// Lines of a failure's trace that are shown
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    lines: usize,
+    /// Go on after a failure, and name each seed that fails
+    #[arg(long)]
+    list: bool,
     /// Threads; by default one for each core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -63,8 +78,8 @@ const DETECTORS_ONLY: [Planted; 7] = [
     Planted::TakesAcksAccepted,
     Planted::AcceptsWithoutItself,
 ];
-/// Lines of a trace that are shown where it is not asked for.
-const TRACE_LINES: usize = 60;
+/// Found where a service runs, which takes a switch (`--with service`).
+const SWITCHED: [Planted; 1] = [Planted::RunGoesOn];
 
 fn main() -> ExitCode {
     // A panic of the code under test is told as a violation, with its seed.
@@ -92,9 +107,19 @@ fn start(arguments: &Arguments) -> anyhow::Result<bool> {
     };
     plant(planted);
     match arguments.seed {
-        Some(seed) => Ok(replay(seed, arguments.shrink)),
+        Some(seed) => Ok(replay(&Plan::with(seed, features(arguments)?), arguments)),
         None => sweep(arguments, planted),
     }
+}
+
+/// What plans have.
+fn features(arguments: &Arguments) -> anyhow::Result<Features> {
+    arguments.with.iter().try_fold(Features::MENDED, |features, wanted| {
+        let known = Features::NAMES.iter().find(|(name, _)| name == wanted);
+        let names = || Features::NAMES.map(|(name, _)| name).join(", ");
+        Ok(features
+            .and(known.with_context(|| format!("{wanted} is nothing a run can have; there are: {}", names()))?.1))
+    })
 }
 
 #[cfg(feature = "planted")]
@@ -106,7 +131,8 @@ fn plant(fault: Option<Planted>) {
 fn plant(_: Option<Planted>) {}
 
 /// All seeds: what they did together, and the lowest that failed.
-fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<(u64, Failure)>) {
+fn all(arguments: &Arguments, count: u64, progress: bool) -> anyhow::Result<(Stats, Option<(u64, Failure)>)> {
+    let (from, threads, features) = (arguments.from, threads(arguments), features(arguments)?);
     let (next, failed) = (AtomicU64::new(from), AtomicU64::new(u64::MAX));
     let begun = Instant::now();
     let worker = |first: bool| {
@@ -115,14 +141,18 @@ fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<
         loop {
             let seed = next.fetch_add(1, Relaxed);
             // Those below a failure are still run: the lowest is told.
-            if seed >= (from + count).min(failed.load(Relaxed)) {
+            let first_failed = if arguments.list { u64::MAX } else { failed.load(Relaxed) };
+            if seed >= (from + count).min(first_failed) {
                 return (sum, lowest);
             }
-            match run(&Plan::of(seed), None) {
+            match run(&Plan::with(seed, features), None) {
                 Ok(stats) => sum.add(&stats),
                 Err(failure) => {
                     failed.fetch_min(seed, Relaxed);
-                    lowest = Some((seed, failure));
+                    if arguments.list {
+                        println!("{seed}: {} ({})", failure.violation, moment(&failure));
+                    }
+                    lowest = [lowest, Some((seed, failure))].into_iter().flatten().min_by_key(|(seed, _)| *seed);
                 }
             }
             if first && progress && said.elapsed().as_secs() >= 5 {
@@ -141,7 +171,7 @@ fn all(from: u64, count: u64, threads: usize, progress: bool) -> (Stats, Option<
         sum.add(&stats);
         lowest = [lowest, failure].into_iter().flatten().min_by_key(|(seed, _)| *seed);
     }
-    (sum, lowest)
+    Ok((sum, lowest))
 }
 
 fn threads(arguments: &Arguments) -> usize {
@@ -151,7 +181,7 @@ fn threads(arguments: &Arguments) -> usize {
 fn sweep(arguments: &Arguments, planted: Option<Planted>) -> anyhow::Result<bool> {
     let (count, threads) = (arguments.seeds.unwrap_or(SEEDS), threads(arguments));
     let begun = Instant::now();
-    let (sum, failed) = all(arguments.from, count, threads, true);
+    let (sum, failed) = all(arguments, count, true)?;
     let took = begun.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let speed = sum.deliveries as f64 / took / threads as f64;
@@ -176,9 +206,13 @@ fn sweep(arguments: &Arguments, planted: Option<Planted>) -> anyhow::Result<bool
         println!("{}", named.join(", "));
     }
     let Some((seed, failure)) = failed else { return Ok(true) };
+    if arguments.list {
+        return Ok(false);
+    }
     eprintln!("seed {seed}: {} ({})", failure.violation, moment(&failure));
-    tell_smallest(&Plan::of(seed));
-    eprintln!("replay: cargo xtask sim {seed}{}   (commit {})", plants(planted), commit());
+    tell_smallest(&Plan::with(seed, features(arguments)?), arguments.lines);
+    let with = if arguments.with.is_empty() { String::new() } else { format!(" --with {}", arguments.with.join(",")) };
+    eprintln!("replay: cargo xtask sim {seed}{}{with}   (commit {})", plants(planted), commit());
     Ok(false)
 }
 
@@ -199,26 +233,26 @@ fn moment(failure: &Failure) -> String {
 }
 
 /// The smallest plan that fails in the same way, and the end of its trace.
-fn tell_smallest(plan: &Plan) {
+fn tell_smallest(plan: &Plan, lines: usize) {
     let (smallest, failure) = shrink(plan);
     eprintln!("the least that was found to fail alike: {} ({})", failure.violation, moment(&failure));
     tell_plan(&smallest);
     let mut trace = Vec::new();
     let _ = run(&smallest, Some(&mut trace));
-    let skipped = trace.len().saturating_sub(TRACE_LINES);
+    let skipped = trace.len().saturating_sub(lines);
     eprintln!("  ... {skipped} lines");
     trace.iter().skip(skipped).for_each(|line| eprintln!("  {line}"));
 }
 
 fn tell_plan(plan: &Plan) {
     eprintln!(
-        "  {} hosts{}, {:?}, policy {:?}, timeout {} ms, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
+        "  {} hosts{}, {:?}, policy {:?}, timeouts {:?} ns, window {}, latency {} ns and up to {} more, loss {}, repeats {}, stragglers {}, \
          late turns {} per mille, drift bound {} ppm",
         plan.hosts,
         if plan.witness { ", the last a witness" } else { "" },
         plan.protocol,
         plan.policy,
-        plan.timeout_ns / 1_000_000,
+        plan.timeouts,
         plan.window,
         plan.latency_min_ns,
         plan.jitter_max_ns,
@@ -232,12 +266,11 @@ fn tell_plan(plan: &Plan) {
 }
 
 /// One seed, line by line.
-fn replay(seed: u64, shrinks: bool) -> bool {
-    let plan = Plan::of(seed);
-    tell_plan(&plan);
+fn replay(plan: &Plan, arguments: &Arguments) -> bool {
+    tell_plan(plan);
     let mut trace = Vec::new();
-    let ended = run(&plan, Some(&mut trace));
-    if !shrinks {
+    let ended = run(plan, Some(&mut trace));
+    if !arguments.shrink {
         trace.iter().for_each(|line| println!("{line}"));
     }
     match ended {
@@ -247,8 +280,8 @@ fn replay(seed: u64, shrinks: bool) -> bool {
         }
         Err(failure) => {
             eprintln!("{} ({})", failure.violation, moment(&failure));
-            if shrinks {
-                tell_smallest(&plan);
+            if arguments.shrink {
+                tell_smallest(plan, arguments.lines);
             }
             false
         }
@@ -257,14 +290,15 @@ fn replay(seed: u64, shrinks: bool) -> bool {
 
 /// Plants each fault, and counts the seeds until it is found.
 fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
-    let (limit, threads) = (arguments.seeds.unwrap_or(SEEDS), threads(arguments));
+    let limit = arguments.seeds.unwrap_or(SEEDS);
     let mut found = BTreeMap::new();
-    for fault in Planted::ALL.iter().filter(|fault| !ORDERS_ONLY.contains(fault) && !DETECTORS_ONLY.contains(fault)) {
+    let elsewhere = [&ORDERS_ONLY[..], &DETECTORS_ONLY, &SWITCHED].concat();
+    for fault in Planted::ALL.iter().filter(|fault| !elsewhere.contains(fault)) {
         if std::io::stderr().is_terminal() {
             eprintln!("{fault:?} ...");
         }
         plant(Some(*fault));
-        let (_, failed) = all(arguments.from, limit, threads, false);
+        let (_, failed) = all(arguments, limit, false)?;
         if !arguments.json {
             match &failed {
                 Some((seed, failure)) => println!(

@@ -2,8 +2,10 @@
 //! What must hold. Each file checks one thing, and knows of the code under test only what users are told.
 
 mod agreement;
+mod deaths;
 mod leader;
 mod leases;
+mod masters;
 mod register;
 mod verdicts;
 mod views;
@@ -11,8 +13,10 @@ mod views;
 use std::fmt;
 
 pub(super) use agreement::{Log, number};
+pub(super) use deaths::Deaths;
 pub(super) use leader::one_leader;
 pub(super) use leases::leased;
+pub(super) use masters::Masters;
 pub(super) use register::Register;
 pub(super) use verdicts::Verdicts;
 pub(super) use views::Views;

@@ -1,130 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One host of a world.
+//! One host of a world: its clocks, its agent, a member's process, a service, and its disk.
 
 use std::collections::VecDeque;
 
-use fide_agreement::{Group, HostSet, Lease, Standing, group, transfer};
+use fide_agreement::{HostSet, Standing};
 use fide_detector::{
-    Config, Detector, Member, PeerState, Role, Trust, Vote,
+    Config, Detector, Member, Role, Trust, Vote,
     planted::{self, Planted},
 };
+use fide_member::packet::Sender;
 use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
 
 use super::{
+    agent::Agent,
+    clock::Clock,
     disk::Disk,
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
-    state::State,
+    seat::Seat,
+    service::Service,
 };
 
-/// Datagrams and heartbeats that wait for a host that stands still, as in a socket's queue; more are lost.
+/// Heartbeats that wait for an agent that does not run, as in a socket's queue; more are lost.
 pub(super) const INBOX_MAX: usize = 256;
 /// Which group; there is no other.
-const GROUP: u64 = 0xf1de;
+pub(super) const GROUP: u64 = 0xf1de;
 /// Bytes of a payload, and of a user's state.
 pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
 /// Bytes of it in a datagram.
-const CHUNK_MAX: usize = 400;
-/// Between two looks at what was not answered.
-const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
+pub(super) const CHUNK_MAX: usize = 400;
 
 /// A packet on its way.
 #[derive(Debug)]
 pub(super) struct Packet {
-    pub(super) from: u16,
     pub(super) plane: u8,
-    /// Of the group, not of the detector.
-    pub(super) group: bool,
+    /// Of a member: who has sealed it, and whether it asks for a packet. None: of an agent.
+    pub(super) sealed: Option<(Sender, bool)>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A clock that runs at its own pace.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
-    drift_ppm: i64,
-    offset_ns: u64,
-}
-
-impl Clock {
-    pub(super) fn new((drift_ppm, offset_ns): (i64, u64)) -> Self {
-        Self { drift_ppm, offset_ns }
-    }
-
-    pub(super) fn local_ns(self, now_ns: u64) -> u64 {
-        (signed(now_ns) + signed(now_ns) * self.drift_ppm / 1_000_000).cast_unsigned() + self.offset_ns
-    }
-
-    /// The first true time at which this clock shows `local_ns`, or a little later; never, if that is too far away.
-    pub(super) fn true_ns(self, local_ns: u64) -> u64 {
-        let run_ns = local_ns.saturating_sub(self.offset_ns);
-        if run_ns > LONGEST_NS {
-            return u64::MAX;
-        }
-        (signed(run_ns) * 1_000_000 / (1_000_000 + self.drift_ppm) + 1).cast_unsigned()
-    }
-}
-
-/// No run takes longer: an hour.
-const LONGEST_NS: u64 = 3_600_000_000_000;
-
-fn signed(ns: u64) -> i64 {
-    debug_assert!(ns <= LONGEST_NS, "a run of {ns} ns");
-    ns.cast_signed()
-}
+/// What a member's record has: its incarnation, and whether there is a group.
+pub(super) type Record = (u32, bool);
 
 pub(super) struct Host<P: Protocol> {
     pub(super) id: u16,
     pub(super) clock: Clock,
-    /// None: crashed.
-    pub(super) detector: Option<Detector>,
+    /// It has not crashed.
+    pub(super) is_up: bool,
+    pub(super) agent: Option<Agent>,
     pub(super) incarnation: u32,
-    pub(super) group: Option<Group<P>>,
-    /// Of the process whose messages ride on heartbeats.
-    slot: u8,
-    /// There is a group.
-    pub(super) record: Disk<()>,
+    pub(super) seat: Option<Seat<P>>,
+    /// When the member before this one ended, true time.
+    pub(super) ended_ns: u64,
+    pub(super) service: Option<Service>,
+    pub(super) record: Disk<Record>,
     /// Of a witness: its vote, and how often it has started.
     votes: Disk<(Vote, u32)>,
     lives: u32,
-    /// Of its user: instances told or taken over, and what they come to.
-    pub(super) state: State,
+    /// For the agent.
     pub(super) inbox: VecDeque<Packet>,
-    /// True time.
+    /// The agent stands still, true time.
     pub(super) paused_until_ns: u64,
-    /// Its next turn, true time; other turns that were planned are void.
+    /// All of the host does, true time.
+    pub(super) suspended_until_ns: u64,
+    /// The agent's next turn, true time; other turns that were planned are void.
     pub(super) turn_ns: u64,
     /// Excluded: back as another incarnation, true time.
     pub(super) restart_ns: Option<u64>,
-    /// Own clock.
-    pub(super) resend_ns: u64,
+    /// It has said goodbye, and is about to end.
+    pub(super) leaves: bool,
     /// Copies that it still sends before it crashes.
     pub(super) dies_after: Option<u32>,
+    /// Of its agents, timeouts that were raised while they ran.
+    pub(super) timeout_ns: u64,
 }
 
 impl<P: Protocol> Host<P> {
-    pub(super) fn new(id: u16, clock: Clock) -> Self {
+    pub(super) fn new(id: u16, plan: &Plan) -> Self {
+        let at = usize::from(id) - 1;
         Self {
             id,
-            clock,
-            detector: None,
+            clock: Clock::new(plan.clocks[at]),
+            is_up: false,
+            agent: None,
             incarnation: 0,
-            group: None,
-            slot: 0,
+            seat: None,
+            ended_ns: 0,
+            service: None,
             record: Disk::default(),
             votes: Disk::default(),
             lives: 0,
-            state: State::default(),
             inbox: VecDeque::new(),
             paused_until_ns: 0,
+            suspended_until_ns: 0,
             turn_ns: u64::MAX,
             restart_ns: None,
-            resend_ns: 0,
+            leaves: false,
             dies_after: None,
+            timeout_ns: plan.timeouts[at],
         }
     }
 
-    /// A witness that has a vote on its disk goes on as the incarnation that it was, and not as this one.
-    pub(super) fn start(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
+    /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, and not as this one.
+    pub(super) fn start_agent(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
         let recalled = self.votes.read().filter(|_| self.is_witness(plan));
         let incarnation = recalled.map_or(incarnation, |(vote, _)| vote.incarnation);
         let all = HostSet::first(usize::from(plan.hosts));
@@ -142,7 +120,7 @@ impl<P: Protocol> Host<P> {
             heartbeat_ns: HEARTBEAT_NS,
             trust: Trust::Lease,
             policy: plan.policy,
-            timeout_ns: plan.timeout_ns,
+            timeout_ns: self.timeout_ns,
             stall_slack_ns: HEARTBEAT_NS,
             drift_ppm: plan.drift_ppm,
             piggyback_max: PIGGYBACK_MAX,
@@ -160,59 +138,34 @@ impl<P: Protocol> Host<P> {
             }
             None => Detector::new(config, local_ns),
         };
-        let mut detector = detector.expect("a good configuration");
+        let detector = detector.expect("a good configuration");
         if self.is_witness(plan) {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();
         }
-        if P::RIDES {
-            self.slot = detector.join(local_ns, "member".parse().expect("a name")).expect("room for one").slot;
-        }
-        self.detector = Some(detector);
+        self.agent = Some(Agent::new(self.id, plan.hosts, detector, &self.clock.read(now_ns)));
         self.inbox.clear();
-        self.paused_until_ns = 0;
         self.restart_ns = None;
-        self.dies_after = None;
         self.turn_ns = now_ns;
-        self.enter(plan);
     }
 
-    fn group(&self, plan: &Plan) -> group::Config<P::Setting> {
-        group::Config {
-            group: GROUP,
-            me: self.id,
-            incarnation: self.incarnation,
-            hosts: plan.group(),
-            setting: P::setting(plan),
-            tail_max: plan.tail_max,
-            transfer: transfer::Config {
-                chunk_max: CHUNK_MAX,
-                payload_max: PAYLOAD_MAX_BYTES,
-                held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
-                wants_max: 4,
-                arriving_max: 8,
-            },
+    /// The agent is killed, and nothing else.
+    pub(super) fn end_agent(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.end();
         }
+        self.inbox.clear();
+        self.turn_ns = u64::MAX;
+        self.restart_ns = None;
     }
 
-    /// It founds its group with the others, or asks to be let in, and knows nothing.
-    fn enter(&mut self, plan: &Plan) {
-        self.state = State::default();
-        if self.is_witness(plan) {
-            return;
-        }
-        let enter = if self.record.read().is_some() { Group::join } else { Group::form };
-        self.group = Some(enter(self.group(plan)).expect("a good group"));
-        self.tell_who_is_up();
-    }
-
-    fn tell_who_is_up(&mut self) {
-        let (Some(group), Some(detector)) = (&mut self.group, &self.detector) else { return };
-        for id in 1..=detector.config().members.len() as u16 {
-            if let Some(peer) = detector.peer(id).filter(|peer| peer.state == PeerState::Up) {
-                group.up(id, peer.incarnation);
-            }
-        }
+    /// A member's process starts, as an incarnation above all before, which is stored.
+    pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) {
+        let (before, is_founded) = self.record.read().unwrap_or_default();
+        let record = (before + 1, is_founded);
+        self.record.write(record);
+        self.record.sync();
+        self.seat = Some(Seat::new(plan, self.id, pid, record, now_ns));
     }
 
     pub(super) fn is_witness(&self, plan: &Plan) -> bool {
@@ -221,8 +174,8 @@ impl<P: Protocol> Host<P> {
 
     /// Its vote is on disk before it is said. It may crash before that, after it, or in the middle of it.
     pub(super) fn store_vote(&mut self, mut crashes: impl FnMut() -> bool) -> bool {
-        let Some(detector) = &self.detector else { return true };
-        let vote = (detector.vote(), self.lives);
+        let Some(agent) = &self.agent else { return true };
+        let vote = (agent.detector.vote(), self.lives);
         if self.votes.read() == Some(vote) {
             return true;
         }
@@ -240,98 +193,43 @@ impl<P: Protocol> Host<P> {
     }
 
     pub(super) fn crash(&mut self) {
-        self.record.crash();
+        self.end_agent();
         self.votes.crash();
-        self.detector = None;
-        self.group = None;
-        self.inbox.clear();
-        self.turn_ns = u64::MAX;
-        self.restart_ns = None;
+        self.record.crash();
+        self.is_up = false;
+        self.leaves = false;
+        self.suspended_until_ns = 0;
+        self.seat = None;
+        self.service = None;
         self.dies_after = None;
     }
 
-    pub(super) fn lease(&self, now_ns: u64) -> Lease {
-        let until_ns = self.detector.as_ref().map_or(0, Detector::lease_until_ns);
-        Lease { now_ns: self.clock.local_ns(now_ns), until_ns }
+    /// Whether the host itself may act, by what its agent has left in the table as this incarnation.
+    pub(super) fn acts_as(&self, incarnation: u32, now_ns: u64) -> bool {
+        let now = self.clock.read(now_ns);
+        let acts = |agent: &Agent| {
+            agent.table.incarnation.get() == incarnation && agent.table.lease_left_ns(incarnation, &now) > 0
+        };
+        self.agent.as_ref().is_some_and(acts)
     }
 
     /// Speaks for the group: the one thing that two must never do at once.
     pub(super) fn leads(&self, now_ns: u64) -> bool {
-        self.group.as_ref().is_some_and(|group| group.may_answer(self.lease(now_ns)))
+        self.seat.as_ref().is_some_and(|seat| seat.may_answer(&self.clock.read(now_ns)))
     }
 
-    /// As another incarnation, of which nobody knows yet; its group is to be joined.
-    pub(super) fn begin_again(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
-        self.restart_ns = None;
-        self.incarnation = incarnation;
-        let local_ns = self.clock.local_ns(now_ns);
-        if let Some(detector) = &mut self.detector {
-            detector.restart(local_ns, incarnation).expect("a higher incarnation");
-            self.enter(plan);
-        }
-    }
-
-    /// It is a member, or not.
+    /// Its member is one, or not.
     pub(super) fn standing(&self) -> Option<Standing> {
-        self.group.as_ref().map(Group::standing)
+        self.seat.as_ref().map(Seat::standing)
     }
 
-    /// Detector and group do what is due; false if nothing lives here.
-    pub(super) fn turn(&mut self, now_ns: u64) -> bool {
-        let local_ns = self.clock.local_ns(now_ns);
-        let Some(detector) = &mut self.detector else { return false };
-        detector.tick(local_ns);
-        let lease = self.lease(now_ns);
-        if self.resend_ns <= local_ns
-            && let Some(group) = &mut self.group
-        {
-            self.resend_ns = local_ns + RESEND_NS;
-            group.resend(lease);
-        }
-        true
-    }
-
-    /// What was received, or is refused, which is all the same here.
-    pub(super) fn receive(&mut self, now_ns: u64, packet: &Packet) -> bool {
-        let local_ns = self.clock.local_ns(now_ns);
-        match (packet.group, &mut self.group, &mut self.detector) {
-            (true, Some(group), Some(detector)) => {
-                group.heard_by(detector.heard_by());
-                group.receive(packet.from, &packet.bytes).is_ok()
-            }
-            (false, _, Some(detector)) => {
-                detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes).is_ok()
-            }
-            _ => false,
-        }
-    }
-
-    /// Heartbeats have brought this, of that host.
-    pub(super) fn broadcast(&mut self, from: u16, bytes: &[u8]) {
-        if let (Some(group), Some(detector)) = (&mut self.group, &self.detector) {
-            group.heard_by(detector.heard_by());
-            // Or is refused, which is all the same here.
-            let _ = group.receive(from, bytes);
-        }
-    }
-
-    /// What its group has for the next heartbeat goes there. What does not fit is sent again otherwise.
-    pub(super) fn ride(&mut self, datagram: &mut Vec<u8>) -> bool {
-        let (Some(group), Some(detector)) = (&mut self.group, &mut self.detector) else { return false };
-        let rides = P::RIDES && group.poll_broadcast(datagram);
-        if rides {
-            let _ = detector.piggyback(self.slot, datagram);
-        }
-        rides
-    }
-
-    /// When it has to have a turn, true time.
+    /// When the agent has to have a turn, true time.
     pub(super) fn deadline_ns(&self) -> u64 {
-        let Some(detector) = &self.detector else { return u64::MAX };
-        let mut local_ns = detector.poll_timeout();
-        if self.group.is_some() {
-            local_ns = local_ns.min(self.resend_ns);
-        }
+        let Some(agent) = &self.agent else { return u64::MAX };
+        let local_ns = match agent.frozen_until_ns() {
+            Some(until_ns) => until_ns,
+            None => agent.detector.poll_timeout(),
+        };
         self.clock.true_ns(local_ns).min(self.restart_ns.unwrap_or(u64::MAX))
     }
 }

@@ -31,7 +31,8 @@ pub struct Plan {
     pub seed: u64,
     pub hosts: u16,
     pub policy: Policy,
-    pub timeout_ns: u64,
+    /// Of each host, at first.
+    pub timeouts: Vec<u64>,
     pub protocol: protocol::Name,
     /// Instances under way, of HSUC.
     pub window: u64,
@@ -58,6 +59,59 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// They begin with the hosts, and not once these have founded their group.
     pub early: bool,
+    /// Members' processes that are late between waiting and what their users do then.
+    pub stall_permille: u32,
+    /// A service that must run once.
+    pub service: bool,
+    /// Payloads may be equal, or too long.
+    pub equal: bool,
+    /// Members start again while their host is not let in yet.
+    pub hasty: bool,
+}
+
+/// What a plan may have besides; each bit is drawn apart, so that a plan without it is the same otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features(pub u32);
+
+impl Features {
+    /// A timeout and promise of its own for each host, raised while it runs; views that change while a host is cut off.
+    pub const UNEQUAL: Self = Self(1);
+    /// Agents and members that stand still, end and begin apart from each other.
+    pub const APART: Self = Self(1 << 1);
+    /// A service under a keeper.
+    pub const SERVICE: Self = Self(1 << 2);
+    /// Clocks that are slewed.
+    pub const SLEW: Self = Self(1 << 3);
+    /// Hosts that are suspended.
+    pub const SUSPEND: Self = Self(1 << 4);
+    /// Recorded packets that come again.
+    pub const REPLAY: Self = Self(1 << 5);
+    /// Equal payloads, and payloads that are too long.
+    pub const EQUAL: Self = Self(1 << 6);
+    /// Members that start again while their host is not let in yet.
+    pub const HASTY: Self = Self(1 << 7);
+    /// All that the code is to stand.
+    pub const MENDED: Self = Self(Self::SLEW.0 | Self::SUSPEND.0 | Self::EQUAL.0 | Self::HASTY.0);
+    pub const NAMES: [(&str, Self); 8] = [
+        ("unequal", Self::UNEQUAL),
+        ("apart", Self::APART),
+        ("service", Self::SERVICE),
+        ("slew", Self::SLEW),
+        ("suspend", Self::SUSPEND),
+        ("replay", Self::REPLAY),
+        ("equal", Self::EQUAL),
+        ("hasty", Self::HASTY),
+    ];
+
+    #[must_use]
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +168,60 @@ pub enum What {
         among: u64,
     },
     Heal,
+    /// All peers of a host are given this timeout by it, if it is longer than what they have.
+    Raise {
+        host: u16,
+        timeout_ns: u64,
+    },
+    /// A host is cut off as soon as a change of the detectors' view has been accepted anywhere, and a little later.
+    CutAtChange {
+        host: u16,
+        after_ns: u64,
+    },
+    /// The agent alone stands still.
+    PauseAgent {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The member alone stands still.
+    PauseSeat {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The keeper of the service alone stands still.
+    PauseService {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The agent alone is killed, and another one starts.
+    KillAgent {
+        host: u16,
+        down_ns: u64,
+    },
+    /// Another agent takes over from this one, which takes so long.
+    TakeOver {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The member alone is killed, and another one starts.
+    KillSeat {
+        host: u16,
+    },
+    /// The host's clock runs faster by so much.
+    Slew {
+        host: u16,
+        ppm: i64,
+    },
+    /// The host stands still, and its monotonic clock with it.
+    Suspend {
+        host: u16,
+        for_ns: u64,
+    },
+    /// What was recorded of others' heartbeats comes again to a host, for so long.
+    Replay {
+        host: u16,
+        for_ns: u64,
+    },
 }
 
 /// Which faults come together.
@@ -139,6 +247,37 @@ impl fmt::Display for Fault {
             What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
             What::Divide { among } => write!(f, "the hosts of {among:#b} are cut from each other"),
             What::Heal => write!(f, "all links are mended"),
+            What::Raise { host, timeout_ns } => {
+                write!(f, "h{host} raises its timeouts to {:.3} ms", milliseconds(timeout_ns))
+            }
+            What::CutAtChange { host, after_ns } => {
+                write!(
+                    f,
+                    "h{host} is cut off {:.3} ms after the next change of view is accepted",
+                    milliseconds(after_ns)
+                )
+            }
+            What::PauseAgent { host, for_ns } => {
+                write!(f, "the agent of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::PauseSeat { host, for_ns } => {
+                write!(f, "the member of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::PauseService { host, for_ns } => {
+                write!(f, "the keeper of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::KillAgent { host, down_ns } => {
+                write!(f, "the agent of h{host} is killed, and starts after {:.3} ms", milliseconds(down_ns))
+            }
+            What::TakeOver { host, for_ns } => {
+                write!(f, "the agent of h{host} hands over, for {:.3} ms", milliseconds(for_ns))
+            }
+            What::KillSeat { host } => write!(f, "the member of h{host} is killed"),
+            What::Slew { host, ppm } => write!(f, "the clock of h{host} is slewed by {ppm} ppm"),
+            What::Suspend { host, for_ns } => write!(f, "h{host} is suspended for {:.3} ms", milliseconds(for_ns)),
+            What::Replay { host, for_ns } => {
+                write!(f, "h{host} is sent what was recorded, for {:.3} ms", milliseconds(for_ns))
+            }
         }
     }
 }
@@ -152,6 +291,148 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
+        Self::with(seed, Features::MENDED)
+    }
+
+    /// The plan of a seed that has these features.
+    #[must_use]
+    pub fn with(seed: u64, features: Features) -> Self {
+        let mut plan = Self::plain(seed);
+        let mut random = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xfea7);
+        // Drawn whether they count or not.
+        let wants: [bool; 8] = std::array::from_fn(|_| random.random_range(0..2) == 0);
+        let draws: [u64; 8] = std::array::from_fn(|_| random.random());
+        let with = |at: usize| features.has(Features::NAMES[at].1) && wants[at];
+        let random = |at: usize| ChaCha8Rng::seed_from_u64(draws[at]);
+        if with(0) {
+            plan.be_unequal(&mut random(0));
+        }
+        if with(1) {
+            plan.come_apart(&mut random(1));
+        }
+        if with(2) {
+            plan.service = true;
+        }
+        if with(3) {
+            plan.be_slewed(&mut random(3));
+        }
+        if with(4) {
+            plan.be_suspended(&mut random(4));
+        }
+        if with(5) {
+            plan.be_replayed(&mut random(5));
+        }
+        plan.equal = with(6);
+        plan.hasty = with(7);
+        plan.faults.sort_by_key(|fault| fault.at_ns);
+        plan
+    }
+
+    /// Faults of one kind, spread over the time that there are any.
+    fn add(&mut self, random: &mut ChaCha8Rng, most: usize, mut what: impl FnMut(&mut ChaCha8Rng, u16) -> What) {
+        let within_ns = if self.early { FAULTS_NS / EARLIER } else { FAULTS_NS };
+        for _ in 0..random.random_range(1..=most) {
+            let host = random.random_range(1..=self.hosts).min(random.random_range(1..=self.hosts));
+            let at_ns = random.random_range(0..within_ns);
+            self.faults.push(Fault { at_ns, what: what(random, host) });
+        }
+    }
+
+    fn be_unequal(&mut self, random: &mut ChaCha8Rng) {
+        let timeout_ns =
+            |random: &mut ChaCha8Rng| [4, 6, 13, 60, random.random_range(4..=60)][random.random_range(0..5)] * MS;
+        self.timeouts = (0..self.hosts).map(|_| timeout_ns(random)).collect();
+        self.add(random, 4, |random, host| What::Raise { host, timeout_ns: timeout_ns(random) });
+        if self.policy == Policy::Majority && self.hosts > 3 && random.random_range(0..2) == 0 {
+            self.rejoin(random);
+        }
+    }
+
+    /// Hosts end and come back, and another is cut off while they are let in: it still holds what a slow one has promised it.
+    fn rejoin(&mut self, random: &mut ChaCha8Rng) {
+        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        for _ in 0..random.random_range(1..3) {
+            let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+            let mut then = |after_ns: u64, what: What| {
+                at_ns += after_ns;
+                self.faults.push(Fault { at_ns, what });
+            };
+            let first = random.random_range(0..self.hosts);
+            let place = |step: u16| 1 + (first + step) % self.hosts;
+            for step in 1..=self.hosts / 2 {
+                then(0, What::Crash { host: place(step) });
+            }
+            for step in 1..=self.hosts / 2 {
+                let after_ns = if step == 1 { 3 * longest_ns } else { random.random_range(0..2 * MS) };
+                then(after_ns, What::Start { host: place(step) });
+            }
+            then(0, What::CutAtChange { host: place(0), after_ns: random.random_range(0..2 * MS) });
+            then(random.random_range(20..120) * MS, What::Heal);
+        }
+    }
+
+    fn come_apart(&mut self, random: &mut ChaCha8Rng) {
+        self.stall_permille = [0, 5, 50][random.random_range(0..3)];
+        let for_ns = |random: &mut ChaCha8Rng| match random.random_range(0..3) {
+            0 => random.random_range(0..3 * MS),
+            1 => random.random_range(0..30 * MS),
+            _ => random.random_range(0..120 * MS),
+        };
+        self.add(random, 10, |random, host| match random.random_range(0..12) {
+            0..2 => What::PauseAgent { host, for_ns: for_ns(random) },
+            2..5 => What::PauseSeat { host, for_ns: for_ns(random) },
+            5..9 => What::KillAgent { host, down_ns: random.random_range(0..3) * for_ns(random) / 4 },
+            9 => What::TakeOver { host, for_ns: random.random_range(0..20 * MS) },
+            10 => What::PauseService { host, for_ns: for_ns(random) },
+            _ => What::KillSeat { host },
+        });
+    }
+
+    fn be_slewed(&mut self, random: &mut ChaCha8Rng) {
+        // NTP's for long, a step of chrony's for a short while.
+        self.add(random, 4, |random, host| {
+            let ppm = [-500, 0, 500, -80_000, 80_000][random.random_range(0..5)];
+            What::Slew { host, ppm }
+        });
+        let short: Vec<Fault> = self
+            .faults
+            .iter()
+            .copied()
+            .filter(|fault| matches!(fault.what, What::Slew { ppm, .. } if ppm.abs() > 500))
+            .collect();
+        for Fault { at_ns, what } in short {
+            if let What::Slew { host, .. } = what {
+                let at_ns = at_ns + random.random_range(MS..100 * MS);
+                self.faults.push(Fault { at_ns, what: What::Slew { host, ppm: 0 } });
+            }
+        }
+    }
+
+    fn be_suspended(&mut self, random: &mut ChaCha8Rng) {
+        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        self.add(random, 4, |random, host| {
+            let for_ns = match random.random_range(0..2) {
+                0 => longest_ns + random.random_range(0..3 * MS),
+                _ => random.random_range(0..120 * MS),
+            };
+            What::Suspend { host, for_ns }
+        });
+    }
+
+    fn be_replayed(&mut self, random: &mut ChaCha8Rng) {
+        self.add(random, 3, |random, host| What::Replay { host, for_ns: random.random_range(5 * MS..100 * MS) });
+        // A host that starts anew has no window yet.
+        for fault in self.faults.clone() {
+            if let What::Start { host } = fault.what
+                && random.random_range(0..2) == 0
+            {
+                let what = What::Replay { host, for_ns: random.random_range(5 * MS..100 * MS) };
+                self.faults.push(Fault { at_ns: fault.at_ns, what });
+            }
+        }
+    }
+
+    fn plain(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let hosts = random.random_range(2..=5_u16);
         // Under `network` everybody judges alone, and two that are wholly apart both go on: that is what it accepts.
@@ -167,7 +448,7 @@ impl Plan {
             hosts,
             policy,
             protocol: protocol::Name::Hsuc,
-            timeout_ns: random.random_range(6..=12) * MS,
+            timeouts: vec![random.random_range(6..=12) * MS; usize::from(hosts)],
             window: [1, 2, 4, 16][random.random_range(0..4)],
             witness: false,
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
@@ -187,6 +468,10 @@ impl Plan {
             work_every_ns: random.random_range(50_000..1_000_000),
             faults: Vec::new(),
             early: false,
+            stall_permille: 0,
+            service: false,
+            equal: false,
+            hasty: false,
         };
         // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
         let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
@@ -219,6 +504,22 @@ impl Plan {
         plan
     }
 
+    /// For how long the world is left alone: what takes timeouts takes longer with longer ones.
+    #[must_use]
+    pub fn quiet_ns(&self, least_ns: u64) -> u64 {
+        let raised = self.faults.iter().filter_map(|fault| match fault.what {
+            What::Raise { timeout_ns, .. } => Some(timeout_ns),
+            _ => None,
+        });
+        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 10
+    }
+
+    /// The longest of the hosts' timeouts at first.
+    #[must_use]
+    pub fn timeout_ns(&self) -> u64 {
+        self.timeouts.iter().copied().max().unwrap_or_default()
+    }
+
     /// Hosts that may be in the group.
     #[must_use]
     pub fn group(&self) -> HostSet {
@@ -228,7 +529,7 @@ impl Plan {
     /// Members hear nobody but the witness, so that it decides who goes on; whoever does is cut off, and the witness ends and starts
     /// again: it must not help another now.
     fn divide(&mut self, random: &mut ChaCha8Rng) {
-        let (witness, among) = (self.hosts, self.group().0);
+        let (witness, among, timeout_ns) = (self.hosts, self.group().0, self.timeout_ns());
         for _ in 0..random.random_range(0..4) {
             let mut at_ns = random.random_range(0..FAULTS_NS / 2);
             let mut then = |after_ns: u64, what: What| {
@@ -240,7 +541,7 @@ impl Plan {
             let host = random.random_range(1..witness).min(random.random_range(1..witness));
             let (ends, cut_off) = (random.random_range(0..4) > 0, random.random_range(0..4) > 0);
             // They fall silent, that lasts, and what they were promised runs out.
-            let granted_ns = 3 * self.timeout_ns + random.random_range(0..3 * self.timeout_ns);
+            let granted_ns = 3 * timeout_ns + random.random_range(0..3 * timeout_ns);
             if cut_off {
                 then(granted_ns, What::Isolate { host, plane: 0 });
                 then(0, What::Isolate { host, plane: 1 });
@@ -250,7 +551,7 @@ impl Plan {
                 then(after_ns, What::Crash { host: witness });
                 then(random.random_range(0..2 * MS), What::Start { host: witness });
             }
-            then(random.random_range(0..8 * self.timeout_ns), What::Heal);
+            then(random.random_range(0..8 * timeout_ns), What::Heal);
         }
         self.faults.sort_by_key(|fault| fault.at_ns);
     }
@@ -262,7 +563,7 @@ impl Plan {
             let one = random.random_range(1..=self.hosts);
             let other = 1 + (one + random.random_range(0..self.hosts - 1)) % self.hosts;
             let among = HostSet::from_iter([one, other]).0;
-            let until_ns = (at_ns + random.random_range(2..20) * self.timeout_ns).min(FAULTS_NS - 1);
+            let until_ns = (at_ns + random.random_range(2..20) * self.timeout_ns()).min(FAULTS_NS - 1);
             self.faults.push(Fault { at_ns, what: What::Divide { among } });
             if random.random_range(0..3) == 0 {
                 let host = random.random_range(1..=self.hosts);
@@ -299,7 +600,7 @@ impl Plan {
                     0 => random.random_range(0..3 * MS),
                     1 => random.random_range(0..30 * MS),
                     2 => random.random_range(0..120 * MS),
-                    _ => self.timeout_ns + random.random_range(0..3 * MS),
+                    _ => self.timeout_ns() + random.random_range(0..3 * MS),
                 };
                 What::Pause { host, for_ns }
             }

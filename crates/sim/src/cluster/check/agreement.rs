@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Uniform agreement, validity, integrity, log equality, termination (FiDe App. A.1). Values are numbers that are used once.
+//! Uniform agreement, validity, integrity, log equality, termination (FiDe App. A.1). Values are numbers that are used once, but for payloads
+//! that are proposed twice.
 
 use std::collections::HashMap;
 
@@ -11,8 +12,8 @@ pub(in super::super) struct Log {
     instances: Vec<Vec<u8>>,
     /// After each instance.
     states: Vec<State>,
-    /// By value: which incarnation proposed it, and in which instance it was decided.
-    values: HashMap<u64, (u32, Option<u64>)>,
+    /// By value: which process proposed it last, how often it was proposed, and in which instances it was decided.
+    values: HashMap<u64, (u32, u32, Vec<u64>)>,
 }
 
 pub(in super::super) fn number(value: &[u8]) -> Option<u64> {
@@ -25,7 +26,8 @@ impl Log {
     }
 
     pub(in super::super) fn proposed(&mut self, value: u64, by: u32) {
-        self.values.insert(value, (by, None));
+        let (last, count, _) = self.values.entry(value).or_insert((by, 0, Vec::new()));
+        (*last, *count) = (by, *count + 1);
     }
 
     /// A member whose user has this state has told an instance with these values.
@@ -53,10 +55,12 @@ impl Log {
                 None => {
                     return violated("validity", format!("instance {instance} has {value}, which nobody proposed"));
                 }
-                Some((_, Some(other))) => {
-                    return violated("integrity", format!("{value} is decided in {other} and in {instance}"));
+                Some((_, count, decided)) if decided.len() == *count as usize => {
+                    let text =
+                        format!("{value} is decided in {decided:?} and in {instance}, and was proposed {count} times");
+                    return violated("integrity", text);
                 }
-                Some((_, decided)) => *decided = Some(instance),
+                Some((.., decided)) => decided.push(instance),
             }
         }
         let mut after = self.states.last().copied().unwrap_or_default();
@@ -91,16 +95,16 @@ impl Log {
         }
     }
 
-    /// The world is quiet, and these members act: host, incarnation, how many instances it has told.
+    /// The world is quiet, and these members act: host, process, how many instances it has told.
     pub(in super::super) fn settled(&self, members: &[(u16, u32, u64)]) -> Checked {
         for (member, _, told) in members {
             if *told != self.len() {
                 return violated("termination", format!("h{member} has told {told} of {} instances", self.len()));
             }
         }
-        for (value, (by, decided)) in &self.values {
-            let acts = members.iter().find(|(_, incarnation, _)| incarnation == by);
-            if let Some((member, ..)) = acts.filter(|_| decided.is_none()) {
+        for (value, (by, _, decided)) in &self.values {
+            let acts = members.iter().find(|(_, pid, _)| pid == by);
+            if let Some((member, ..)) = acts.filter(|_| decided.is_empty()) {
                 return violated("termination", format!("value {value}, proposed at h{member}, was never decided"));
             }
         }

@@ -47,8 +47,7 @@ impl Verdicts {
             return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
         }
         let subject = &hosts[usize::from(host) - 1];
-        let acts = subject.incarnation == incarnation && subject.lease(now_ns).holds();
-        if ended && acts && subject.detector.is_some() {
+        if ended && subject.acts_as(incarnation, now_ns) {
             let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
             return violated("nobody who acts is dead", text);
         }

@@ -3,6 +3,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use fide_member::packet::Sender;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -78,7 +79,16 @@ impl Network {
         self.cuts.fill(0);
     }
 
-    pub(super) fn send(&mut self, now_ns: u64, from: u16, to: u16, plane: u8, group: bool, bytes: &[u8]) {
+    #[allow(clippy::too_many_arguments, reason = "what a packet is")]
+    pub(super) fn send(
+        &mut self,
+        now_ns: u64,
+        from: u16,
+        to: u16,
+        plane: u8,
+        sealed: Option<(Sender, bool)>,
+        bytes: &[u8],
+    ) {
         if *self.link(from, to) >> plane & 1 == 1 || !self.calm && self.chance(self.loss_permille) {
             return;
         }
@@ -91,7 +101,7 @@ impl Network {
             let mut buffer = self.buffers.pop().unwrap_or_default();
             buffer.clear();
             buffer.extend_from_slice(bytes);
-            let packet = Some((to, Packet { from, plane, group, bytes: buffer }));
+            let packet = Some((to, Packet { plane, sealed, bytes: buffer }));
             let place = match self.free.pop() {
                 Some(place) => {
                     self.store[place] = packet;
@@ -112,7 +122,23 @@ impl Network {
         self.store[place].take().expect("a packet arrives once")
     }
 
-    pub(super) fn give_back(&mut self, packet: Packet) {
-        self.buffers.push(packet.bytes);
+    /// What was recorded comes again.
+    pub(super) fn replay(&mut self, now_ns: u64, to: u16, plane: u8, bytes: &[u8]) {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        self.store.push(Some((to, Packet { plane, sealed: None, bytes: buffer })));
+        self.push(now_ns, Next::Arrives(self.store.len() - 1));
+    }
+
+    pub(super) fn cut_off(&mut self, host: u16, plane: u8) {
+        for other in 1..=self.hosts as u16 {
+            self.cut(host, other, plane);
+            self.cut(other, host, plane);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.buffers.push(bytes);
     }
 }

@@ -11,7 +11,9 @@ macro_rules! stats {
 
         impl Stats {
             pub fn add(&mut self, other: &Self) {
+                let most = self.events_at_once.max(other.events_at_once);
                 $(self.$name += other.$name;)+
+                self.events_at_once = most;
             }
 
             /// Each with its name.
@@ -24,7 +26,7 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Packets given to detectors and groups.
+    /// Packets given to detectors, and datagrams given to groups.
     deliveries,
     /// What heartbeats took along, each at each receiver.
     broadcasts,
@@ -42,6 +44,14 @@ stats! {
     views,
     /// States that were taken over by those who joined.
     transfers,
+    /// Agents that were killed, and nothing else of their hosts.
+    agents_killed,
+    /// Masters of a service.
+    promotions,
+    /// What they did.
+    acts,
+    /// Most events that a member was told in one turn.
+    events_at_once,
     /// Members that acted at the end.
     acting_at_the_end,
     /// Runs that ended with a member that waits for one of whose death nobody is left to tell.

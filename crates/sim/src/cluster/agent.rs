@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host's agent: the real detector, and what the agent's loop does with it for the programs of its host, in the loop's order.
+
+use std::{collections::HashMap, rc::Rc};
+
+use fide_client::protocol::{JoinOk, MonitorOk, PeerState as Known};
+use fide_detector::{
+    Detector, Event, PeerState, ProcessState, ProcessView, Target, Transmit, Verdict, VerdictKind, Wanted,
+};
+use fide_shm::{
+    clock::{ASLEEP_NOISE_NS, Clocks},
+    event::{EVENT_MAX, EventRecord, Reason, kind},
+};
+use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
+
+use super::{
+    plan::HEARTBEAT_NS,
+    session::{Answer, Link, Op, Session, Table},
+};
+
+/// Heartbeats that an agent which hands over repeats at most.
+const REPEATS_MAX: u64 = 250;
+
+/// One connection, and the session that was granted over it.
+struct Connected {
+    link: Rc<Link>,
+    pid: u32,
+    token: u32,
+}
+
+struct Watch {
+    id: u32,
+    token: u32,
+    host: u16,
+    name: Option<Name>,
+}
+
+/// Another agent reads this one's state; until then the last heartbeat is repeated.
+struct Frozen {
+    state: Vec<u8>,
+    until_ns: u64,
+    next_ns: u64,
+    count: u64,
+}
+
+pub(super) struct Agent {
+    pub(super) detector: Detector,
+    me: u16,
+    pub(super) table: Rc<Table>,
+    connected: Vec<Connected>,
+    sessions: Vec<Rc<Session>>,
+    watches: Vec<Watch>,
+    /// Whom the words about a slot are for: those who watch the process that was up there last.
+    subjects: HashMap<(u16, u8), Option<Name>>,
+    next_watch: u32,
+    next_token: u32,
+    /// By slot: whose process, and who registered it.
+    owners: Vec<(u8, u32, u32)>,
+    /// Processes that have ended, as the kernel tells.
+    exits: Vec<u32>,
+    timeout_min_ns: u64,
+    /// For how long the host was suspended, as it was seen last.
+    asleep_ns: u64,
+    /// By id - 1: what the table was written from.
+    published: Vec<(u64, PeerState, u32)>,
+    repeat: Vec<u8>,
+    frozen: Option<Frozen>,
+}
+
+impl Agent {
+    pub(super) fn new(me: u16, hosts: u16, detector: Detector, now: &Clocks) -> Self {
+        let incarnation = detector.config().incarnation;
+        let table = Rc::new(Table::default());
+        table.incarnation.set(incarnation);
+        let timeout_min_ns = detector.config().timeout_ns;
+        Self {
+            detector,
+            me,
+            table,
+            connected: Vec::new(),
+            sessions: Vec::new(),
+            watches: Vec::new(),
+            subjects: HashMap::new(),
+            next_watch: 0,
+            next_token: incarnation << 12,
+            owners: Vec::new(),
+            exits: Vec::new(),
+            timeout_min_ns,
+            asleep_ns: now.asleep_ns(),
+            published: vec![(0, PeerState::Unknown, 0); usize::from(hosts)],
+            repeat: Vec::new(),
+            frozen: None,
+        }
+    }
+
+    pub(super) fn connect(&mut self, pid: u32) -> Rc<Link> {
+        let link = Rc::new(Link::default());
+        self.connected.push(Connected { link: Rc::clone(&link), pid, token: 0 });
+        link
+    }
+
+    /// The kernel's word that a process has ended.
+    pub(super) fn ended(&mut self, pid: u32) {
+        self.exits.push(pid);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
+    /// Something waits for the next turn, besides what the detector waits for.
+    pub(super) fn is_called(&self) -> bool {
+        !self.exits.is_empty()
+            || self.connected.iter().any(|of| of.link.closed.get() || of.link.request.borrow().is_some())
+    }
+
+    /// It ends, and with it its connections.
+    pub(super) fn end(&self) {
+        self.connected.iter().for_each(|of| of.link.closed.set(true));
+    }
+
+    /// Another agent begins to take over, and is done at some time.
+    pub(super) fn freeze(&mut self, now_ns: u64, until_ns: u64) {
+        self.tell_events();
+        let (state, next_ns) = (self.detector.to_bytes(), self.detector.next_heartbeat_ns().max(now_ns));
+        self.frozen = Some(Frozen { state, until_ns, next_ns, count: 0 });
+    }
+
+    /// When a frozen agent has to go on.
+    pub(super) fn frozen_until_ns(&self) -> Option<u64> {
+        self.frozen.as_ref().map(|frozen| frozen.until_ns.min(frozen.next_ns))
+    }
+
+    /// The heartbeat that a frozen agent repeats, if one is due. The new agent goes on once it is ready.
+    pub(super) fn repeat(&mut self, now: &Clocks) -> Option<&[u8]> {
+        let now_ns = now.raw_ns;
+        let frozen = self.frozen.as_mut()?;
+        if now_ns >= frozen.until_ns {
+            let mut detector = Detector::from_bytes(&frozen.state).expect("of this version");
+            detector.skip_heartbeats(REPEATS_MAX + 1);
+            self.detector = detector;
+            self.frozen = None;
+            // Its clients come back with their sessions.
+            self.end();
+            self.connected.clear();
+            return None;
+        }
+        if now_ns < frozen.next_ns {
+            return None;
+        }
+        frozen.next_ns = now_ns + HEARTBEAT_NS;
+        if self.repeat.is_empty() || frozen.count >= REPEATS_MAX {
+            return None;
+        }
+        frozen.count += 1;
+        let seq = Packet::new(&self.repeat[..]).ok()?.seq() + 1;
+        set_seq(&mut self.repeat, seq);
+        self.table.set_lease(self.lease_until_ns(now_ns), now);
+        Some(&self.repeat)
+    }
+
+    /// Whether the host stood still: then the lease of before is over for everybody, before anything that came meanwhile is believed.
+    pub(super) fn look_at_clocks(&mut self, now: &Clocks) {
+        let asleep_ns = now.asleep_ns();
+        let gap_ns = asleep_ns.saturating_sub(std::mem::replace(&mut self.asleep_ns, asleep_ns));
+        if gap_ns > ASLEEP_NOISE_NS {
+            self.table.set_lease(0, now);
+            self.detector.doubt(now.raw_ns, gap_ns);
+        }
+    }
+
+    /// All that comes before packets are sent.
+    pub(super) fn turn(&mut self, now: &Clocks) {
+        self.look_at_clocks(now);
+        let now_ns = now.raw_ns;
+        for pid in std::mem::take(&mut self.exits) {
+            for (slot, _, token) in self.owners.extract_if(.., |(_, of, _)| *of == pid) {
+                let _ = token;
+                // It may have said goodbye.
+                let _ = self.detector.process_changed(now_ns, slot, ProcessState::Killed { signal: 9 }, now_ns);
+            }
+        }
+        self.detector.tick(now_ns);
+        self.take_messages();
+        self.serve(now_ns);
+    }
+
+    fn take_messages(&mut self) {
+        for session in &self.sessions {
+            while let Some((slot, message)) = session.take() {
+                if self.owners.iter().any(|(of, _, token)| *of == slot && *token == session.token) {
+                    // What finds no place is sent again otherwise.
+                    let _ = self.detector.piggyback(slot, &message);
+                }
+            }
+        }
+    }
+
+    /// What programs ask for.
+    fn serve(&mut self, now_ns: u64) {
+        for at in (0..self.connected.len()).rev() {
+            if self.connected[at].link.closed.get() {
+                let gone = self.connected.swap_remove(at);
+                self.close(gone.token);
+            }
+        }
+        for at in 0..self.connected.len() {
+            let Connected { link, pid, token } = &self.connected[at];
+            let (link, pid, token) = (Rc::clone(link), *pid, *token);
+            let Some(op) = link.request.borrow_mut().take() else { continue };
+            let answer = match op {
+                Op::Hello { token } => {
+                    let session = match self.sessions.iter().find(|session| session.token == token) {
+                        Some(session) => Rc::clone(session),
+                        None => {
+                            self.next_token += 1;
+                            self.sessions.push(Session::new(self.next_token));
+                            Rc::clone(self.sessions.last().expect("just pushed"))
+                        }
+                    };
+                    self.connected[at].token = session.token;
+                    Answer::Hello { table: Rc::clone(&self.table), session }
+                }
+                Op::Join { name } => self.join(now_ns, &name, pid, token),
+                Op::Monitor { host, name } => {
+                    let name = name.map(|name| name.parse().expect("a name"));
+                    self.monitor(now_ns, host, name, token).map_or(Answer::Refused, Answer::Monitored)
+                }
+            };
+            *link.answer.borrow_mut() = Some(answer);
+        }
+    }
+
+    fn join(&mut self, now_ns: u64, name: &str, pid: u32, token: u32) -> Answer {
+        match self.detector.join(now_ns, name.parse().expect("a name")) {
+            Ok(joined) => {
+                self.owners.retain(|(slot, ..)| *slot != joined.slot);
+                self.owners.push((joined.slot, pid, token));
+                let pbsize = u16::try_from(self.detector.piggyback_grant()).expect("a packet");
+                Answer::Joined(JoinOk { slot: joined.slot, incarnation: joined.incarnation, pbsize })
+            }
+            Err(_) => Answer::Refused,
+        }
+    }
+
+    pub(super) fn monitor(&mut self, now_ns: u64, host: u16, name: Option<Name>, token: u32) -> Option<MonitorOk> {
+        let target = Target { host, process: name };
+        let granted = self.detector.monitor(now_ns, target, Wanted::default(), HOST_SLOT).ok()?;
+        self.next_watch += 1;
+        let id = self.next_watch;
+        self.watches.push(Watch { id, token, host, name });
+        let mut monitored = MonitorOk {
+            watch: id,
+            host_id: host,
+            timeout_us: u32::try_from(granted.timeout_ns / 1000).unwrap_or(u32::MAX),
+            pbsize: granted.pbsize,
+            state: Known::Unknown,
+            slot: HOST_SLOT,
+            incarnation: 0,
+        };
+        let (slot, incarnation, ended) = match name {
+            None => {
+                let peer = self.detector.peer(host).filter(|peer| peer.incarnation != 0);
+                let Some(peer) = peer else { return Some(monitored) };
+                (HOST_SLOT, peer.incarnation, (peer.state != PeerState::Up).then_some(None))
+            }
+            Some(name) => {
+                let Some((slot, process)) = self.find(host, name) else { return Some(monitored) };
+                (slot, process.incarnation, process.state.is_final().then_some(Some(process)))
+            }
+        };
+        (monitored.slot, monitored.incarnation) = (slot, incarnation);
+        self.subjects.insert((host, slot), name);
+        monitored.state = if ended.is_some() { Known::Dead } else { Known::Alive };
+        let up = EventRecord { kind: kind::UP, host, slot, incarnation, watch: id, ..EventRecord::default() };
+        self.tell_one(token, up, &[]);
+        if let Some(Some(process)) = ended {
+            let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
+            self.tell_one(token, record.with_reason(reason(process.state)), &[]);
+        }
+        Some(monitored)
+    }
+
+    /// The slot of a process by name: the live one, else the one that ended last.
+    fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
+        (0..MAX_PROCESSES as u8)
+            .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
+            .filter(|(_, process)| process.name == name)
+            .max_by_key(|(_, process)| (!process.state.is_final(), process.incarnation))
+    }
+
+    pub(super) fn unmonitor(&mut self, id: u32) {
+        for watch in self.watches.extract_if(.., |watch| watch.id == id) {
+            let _ = self.detector.unmonitor(Target { host: watch.host, process: watch.name }, HOST_SLOT);
+        }
+    }
+
+    fn close(&mut self, token: u32) {
+        for watch in self.watches.extract_if(.., |watch| watch.token == token) {
+            let _ = self.detector.unmonitor(Target { host: watch.host, process: watch.name }, HOST_SLOT);
+        }
+        self.sessions.retain(|session| session.token != token);
+    }
+
+    /// The agent was told to begin again as another incarnation.
+    pub(super) fn begin_again(&mut self, now_ns: u64, incarnation: u32) {
+        self.detector.restart(now_ns, incarnation).expect("a higher incarnation");
+        self.table.incarnation.set(incarnation);
+        let record = EventRecord { incarnation, ..EventRecord::of_host(kind::REJOINED, self.me) };
+        self.tell_all(record);
+    }
+
+    /// A packet to send. Programs know what it does to the lease before it leaves.
+    pub(super) fn poll_transmit(&mut self, now: &Clocks, buffer: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
+        let now_ns = now.raw_ns;
+        let sent = self.detector.poll_transmit(now_ns, buffer)?;
+        self.table.set_lease(self.lease_until_ns(now_ns), now);
+        if sent.kind == fide_detector::TransmitKind::Heartbeat {
+            self.repeat.clear();
+            self.repeat.extend_from_slice(&buffer[..sent.len]);
+        }
+        Some(sent)
+    }
+
+    /// Peers hold this host silent once nothing was sent for the shortest timeout.
+    fn lease_until_ns(&self, now_ns: u64) -> u64 {
+        self.detector.lease_until_ns().min(now_ns + self.timeout_min_ns)
+    }
+
+    pub(super) fn publish(&mut self, now: &Clocks) {
+        let heard_by = self.detector.heard_by();
+        for (id, before) in (1..).zip(&mut self.published) {
+            let Some(peer) = self.detector.peer(id) else { continue };
+            let seen = (peer.last_seq, peer.state, peer.incarnation);
+            if std::mem::replace(before, seen) != seen {
+                let mut heard = self.table.heard_by.get();
+                if heard_by.contains(id) {
+                    heard.insert(id);
+                } else {
+                    heard.remove(id);
+                }
+                self.table.heard_by.set(heard);
+            }
+        }
+        self.table.set_lease(self.lease_until_ns(now.raw_ns), now);
+    }
+
+    /// Tells programs of all that has happened; what it was, to `each`.
+    pub(super) fn tell_events(&mut self) -> Vec<Event> {
+        let mut told = Vec::new();
+        while let Some(event) = self.detector.poll_event() {
+            self.tell(&event);
+            if !matches!(event, Event::Piggyback { .. }) {
+                told.push(event);
+            }
+        }
+        told
+    }
+
+    fn tell(&mut self, event: &Event) {
+        match *event {
+            Event::Up { host, slot, incarnation, name } => {
+                let name = (slot != HOST_SLOT).then_some(name);
+                self.subjects.insert((host, slot), name);
+                let record = EventRecord { kind: kind::UP, host, slot, incarnation, ..EventRecord::default() };
+                for watch in self.watches.iter().filter(|watch| watch.host == host && watch.name == name) {
+                    self.tell_one(watch.token, EventRecord { watch: watch.id, ..record }, &[]);
+                }
+            }
+            Event::Verdict(verdict) => {
+                let Verdict { host, slot, incarnation, .. } = verdict;
+                let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
+                self.tell_watchers(host, slot, record.with_reason(reason_of(verdict.kind)), &[]);
+            }
+            Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
+                let bytes = self.detector.piggyback_bytes(event);
+                let seq = u64::from(pb_seq);
+                let record =
+                    EventRecord { kind: kind::PIGGYBACK, host, slot, incarnation, seq, ..EventRecord::default() };
+                self.tell_watchers(host, slot, record, bytes);
+            }
+            Event::PathLost { host, plane } => self.tell_path(kind::PATH_LOST, host, plane),
+            Event::PathRestored { host, plane } => self.tell_path(kind::PATH_RESTORED, host, plane),
+            Event::Fenced { .. } => self.tell_fence(true),
+            Event::Unfenced { .. } => self.tell_fence(false),
+            _ => {}
+        }
+    }
+
+    fn tell_fence(&self, fenced: bool) {
+        self.table.fenced.set(fenced);
+        self.tell_all(EventRecord::of_host(if fenced { kind::FENCED } else { kind::UNFENCED }, self.me));
+    }
+
+    fn tell_path(&self, kind: u32, host: u16, plane: u8) {
+        let record = EventRecord { plane, ..EventRecord::of_host(kind, host) };
+        let watched = |token| self.watches.iter().any(|watch| watch.token == token && watch.host == host);
+        for session in self.sessions.iter().filter(|session| watched(session.token)) {
+            push(session, record, &[]);
+        }
+    }
+
+    /// All who watch the process that is in that slot.
+    fn tell_watchers(&self, host: u16, slot: u8, record: EventRecord, data: &[u8]) {
+        let name = self.subjects.get(&(host, slot)).copied().flatten();
+        if name.is_none() && slot != HOST_SLOT {
+            return;
+        }
+        let watched =
+            |token| self.watches.iter().any(|watch| watch.token == token && watch.host == host && watch.name == name);
+        for session in self.sessions.iter().filter(|session| watched(session.token)) {
+            push(session, record, data);
+        }
+    }
+
+    fn tell_all(&self, record: EventRecord) {
+        self.sessions.iter().for_each(|session| push(session, record, &[]));
+    }
+
+    fn tell_one(&self, token: u32, record: EventRecord, data: &[u8]) {
+        self.sessions.iter().filter(|session| session.token == token).for_each(|session| push(session, record, data));
+    }
+
+    /// Of its peers' timeouts, which are only ever raised.
+    pub(super) fn raise_timeout(&mut self, peer: u16, timeout_ns: u64) {
+        // Refused if it is lower, or of this host.
+        let _ = self.detector.set_timeout(peer, timeout_ns);
+    }
+}
+
+fn push(session: &Session, record: EventRecord, data: &[u8]) {
+    let mut bytes = [0; EVENT_MAX];
+    session.push(record.encode(data, &mut bytes).expect("short data"));
+}
+
+fn reason_of(kind: VerdictKind) -> Reason {
+    match kind {
+        VerdictKind::Exited { code } => Reason::Exited(code),
+        VerdictKind::Killed { signal } => Reason::Killed(signal),
+        VerdictKind::Left => Reason::Left,
+        VerdictKind::HostSilent => Reason::HostSilent,
+        VerdictKind::Stalled => Reason::Stalled,
+        VerdictKind::Recovered => Reason::Recovered,
+    }
+}
+
+fn reason(state: ProcessState) -> Reason {
+    match state {
+        ProcessState::Exited { code } => Reason::Exited(code),
+        ProcessState::Killed { signal } => Reason::Killed(signal),
+        ProcessState::HostSilent => Reason::HostSilent,
+        ProcessState::Alive | ProcessState::Stalled | ProcessState::Left => Reason::Left,
+    }
+}

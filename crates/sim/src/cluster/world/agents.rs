@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents: their turns, what they send, and whom they wake.
+
+use fide_agreement::HostSet;
+use fide_detector::{Event as Told, Verdict};
+use rand::RngExt;
+
+use super::{
+    super::{
+        check::{Checked, one_leader},
+        host::Packet,
+        plan::MS,
+        protocol::Protocol,
+    },
+    NAP_NS, Next, SERVE_NS, SOON_NS, WAKE_NS, World, may_send,
+};
+
+/// Recorded packets.
+const RECORDED_MAX: usize = 256;
+
+impl<P: Protocol> World<'_, P> {
+    pub(super) fn feed(&mut self, at: usize, packet: Packet) {
+        self.stats.deliveries += 1;
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let local_ns = now.raw_ns;
+        if let Some(agent) = &mut host.agent {
+            agent.look_at_clocks(&now);
+            // What is refused is as if it were lost.
+            let _ = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
+        }
+        self.network.give_back(packet.bytes);
+    }
+
+    pub(super) fn agent_turn(&mut self, at: usize) -> Checked {
+        let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
+        let host = &mut self.hosts[at];
+        if naps && host.paused_until_ns <= self.now_ns {
+            host.paused_until_ns = self.now_ns + self.network.random.random_range(0..NAP_NS);
+        }
+        if host.paused_until_ns > self.now_ns {
+            host.turn_ns = host.paused_until_ns;
+            self.network.push(host.turn_ns, Next::Agent(at));
+            return Ok(());
+        }
+        let now = host.clock.read(self.now_ns);
+        let local_ns = now.raw_ns;
+        let Some(agent) = &mut host.agent else { return Ok(()) };
+        if agent.is_frozen() {
+            return self.frozen_turn(at);
+        }
+        while let Some(packet) = self.hosts[at].inbox.pop_front() {
+            self.feed(at, packet);
+            self.follow(at)?;
+            if self.hosts[at].agent.is_none() {
+                return Ok(());
+            }
+        }
+        let restarts = self.hosts[at].restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns);
+        let host = &mut self.hosts[at];
+        let Some(agent) = &mut host.agent else { return Ok(()) };
+        if restarts {
+            self.incarnations += 1;
+            (host.restart_ns, host.incarnation) = (None, self.incarnations);
+            agent.begin_again(local_ns, self.incarnations);
+        }
+        agent.turn(&now);
+        self.follow(at)
+    }
+
+    fn frozen_turn(&mut self, at: usize) -> Checked {
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let Some(agent) = &mut host.agent else { return Ok(()) };
+        let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([host.id]));
+        if let Some(bytes) = agent.repeat(&now) {
+            let mut bytes = bytes.to_vec();
+            for plane in 0..2 {
+                fide_wire::set_plane(&mut bytes, plane);
+                for to in others.iter() {
+                    self.network.send(self.now_ns, host.id, to, plane, None, &bytes);
+                }
+            }
+        }
+        if agent.is_frozen() {
+            self.plan_agent(at);
+            return Ok(());
+        }
+        self.agent_turn(at)
+    }
+
+    /// What follows at an agent from what has happened there: packets, then words to programs, then the table.
+    pub(super) fn follow(&mut self, at: usize) -> Checked {
+        if !self.transmit(at) || self.hosts[at].dies_after == Some(0) {
+            self.crash(at);
+            return Ok(());
+        }
+        let host = &mut self.hosts[at];
+        let (id, now) = (host.id, host.clock.read(self.now_ns));
+        let Some(agent) = &mut host.agent else { return Ok(()) };
+        let told = agent.tell_events();
+        agent.publish(&now);
+        for event in told {
+            match event {
+                Told::Excluded { .. } => {
+                    self.stats.exclusions += 1;
+                    self.hosts[at].restart_ns = Some(self.now_ns + MS);
+                }
+                Told::Verdict(_) => self.stats.verdicts += 1,
+                _ => {}
+            }
+            self.note(|_| match event {
+                Told::Verdict(verdict) => {
+                    let Verdict { host, slot, incarnation, kind, evidence, .. } = verdict;
+                    format!("h{id} is told that h{host}.{slot}#{incarnation} is dead: {kind:?}, by {:?}", evidence.via)
+                }
+                Told::ViewChanged { id: view, members } => {
+                    let members: Vec<u16> = members.iter().collect();
+                    format!("h{id} is in view {}.{} of {members:?}", view.generation, view.number)
+                }
+                event => format!("h{id} is told {event:?}"),
+            });
+            self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
+        }
+        self.plan_agent(at);
+        self.wake(at);
+        one_leader(&self.hosts, at, self.now_ns)
+    }
+
+    fn plan_agent(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let turn_ns = host.deadline_ns().max(self.now_ns + SOON_NS).max(host.paused_until_ns);
+        if turn_ns != host.turn_ns {
+            host.turn_ns = turn_ns;
+            self.network.push(turn_ns, Next::Agent(at));
+        }
+    }
+
+    /// Programs of a host that have something to do.
+    fn wake(&mut self, at: usize) {
+        let host = &self.hosts[at];
+        let local_ns = host.clock.local_ns(self.now_ns);
+        if host.seat.as_ref().is_some_and(|seat| seat.client.is_called(local_ns)) {
+            self.wake_seat(at);
+        }
+        let host = &mut self.hosts[at];
+        if let Some(service) = host.service.as_mut().filter(|service| service.client.is_called(local_ns)) {
+            let turn_ns = (self.now_ns + self.network.random.random_range(1..WAKE_NS)).max(service.paused_until_ns);
+            if service.turn_ns > turn_ns {
+                service.turn_ns = turn_ns;
+                self.network.push(turn_ns, Next::Service(at));
+            }
+        }
+    }
+
+    /// A program of the host has asked for something.
+    pub(super) fn call_agent(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let Some(agent) = host.agent.as_ref().filter(|agent| agent.is_called() && !agent.is_frozen()) else { return };
+        let _ = agent;
+        let turn_ns = (self.now_ns + self.network.random.random_range(SOON_NS..SERVE_NS)).max(host.paused_until_ns);
+        if host.turn_ns > turn_ns {
+            host.turn_ns = turn_ns;
+            self.network.push(turn_ns, Next::Agent(at));
+        }
+    }
+
+    /// False if a witness crashes while it stores its vote.
+    fn transmit(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let network = &mut self.network;
+        if host.is_witness(self.plan) && !host.store_vote(|| !network.calm && network.chance(20)) {
+            return false;
+        }
+        let (id, now_ns, now) = (host.id, self.now_ns, host.clock.read(self.now_ns));
+        let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([id]));
+        let Some(agent) = &mut host.agent else { return true };
+        let records =
+            self.plan.faults.iter().any(|fault| matches!(fault.what, super::super::plan::What::Replay { .. }));
+        let buffer = &mut self.heartbeat;
+        let mut sent_any = false;
+        while let Some(sent) = agent.poll_transmit(&now, buffer) {
+            sent_any = true;
+            for plane in 0..2 {
+                fide_wire::set_plane(&mut buffer[..], plane);
+                for to in others.iter() {
+                    if may_send(&mut host.dies_after) {
+                        self.network.send(now_ns, id, to, plane, None, &buffer[..sent.len]);
+                    }
+                }
+                if records {
+                    if self.recorded.len() == RECORDED_MAX {
+                        self.recorded.remove(0);
+                    }
+                    self.recorded.push((id, plane, buffer[..sent.len].to_vec()));
+                }
+            }
+        }
+        if sent_any && !self.armed.is_empty() && agent.detector.vote().accepted.is_some() {
+            for (host, after_ns) in std::mem::take(&mut self.armed) {
+                self.network.push(now_ns + after_ns, Next::CutOff(host));
+            }
+        }
+        true
+    }
+
+    /// Recorded heartbeats of others come again.
+    pub(super) fn replay(&mut self, at: usize, until_ns: u64) {
+        if self.now_ns >= until_ns || self.recorded.is_empty() {
+            return;
+        }
+        let id = self.hosts[at].id;
+        for _ in 0..4 {
+            let which = self.network.random.random_range(0..self.recorded.len());
+            let (from, plane, bytes) = &self.recorded[which];
+            if *from != id {
+                self.network.replay(self.now_ns + SOON_NS, id, *plane, bytes);
+            }
+        }
+        self.network.push(self.now_ns + MS, Next::Replay(at, until_ns));
+    }
+}

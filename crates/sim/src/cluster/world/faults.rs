@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plan has happen.
+
+use fide_agreement::{HostSet, Standing};
+
+use super::{
+    super::{host::Host, plan::What, protocol::Protocol},
+    Next, World,
+};
+
+/// Copies of heartbeats that a host sends after it was asked to leave.
+const GOODBYES: u32 = 30;
+
+impl<P: Protocol> World<'_, P> {
+    pub(super) fn crash(&mut self, at: usize) {
+        if self.hosts[at].is_up {
+            self.stats.crashes += 1;
+            self.hosts[at].crash();
+            let id = self.hosts[at].id;
+            self.note(|_| format!("h{id} crashes"));
+        }
+    }
+
+    fn host(&mut self, host: u16) -> &mut Host<P> {
+        &mut self.hosts[usize::from(host) - 1]
+    }
+
+    /// Agent, member and service stand still.
+    fn pause(&mut self, host: u16, until_ns: u64) {
+        let host = self.host(host);
+        if !host.is_up {
+            return;
+        }
+        host.paused_until_ns = host.paused_until_ns.max(until_ns);
+        host.suspended_until_ns = host.suspended_until_ns.max(until_ns);
+        if let Some(seat) = &mut host.seat {
+            seat.paused_until_ns = seat.paused_until_ns.max(until_ns);
+        }
+        if let Some(service) = &mut host.service {
+            service.paused_until_ns = service.paused_until_ns.max(until_ns);
+        }
+    }
+
+    pub(super) fn fault(&mut self, what: What) {
+        self.note(|_| format!("{what:?}"));
+        let now_ns = self.now_ns;
+        match what {
+            What::Crash { host } => self.crash(usize::from(host) - 1),
+            What::CrashSending { host, copies } => {
+                let host = self.host(host);
+                host.dies_after = host.is_up.then_some(copies);
+            }
+            What::Start { host } => {
+                if !self.host(host).is_up {
+                    self.start(usize::from(host) - 1);
+                }
+            }
+            What::Pause { host, for_ns } => self.pause(host, now_ns + for_ns),
+            // It says no goodbye: it comes back as the one that it was.
+            What::Leave { host } if self.hosts[usize::from(host) - 1].is_witness(self.plan) => {
+                self.crash(usize::from(host) - 1);
+            }
+            What::Leave { host } => {
+                let host = self.host(host);
+                let local_ns = host.clock.local_ns(now_ns);
+                if let Some(agent) = &mut host.agent {
+                    agent.detector.leave(local_ns);
+                    host.leaves = true;
+                    if let Some(seat) = &mut host.seat {
+                        seat.core.group.leave();
+                    }
+                    host.restart_ns = None;
+                    // It says goodbye some times before it is gone.
+                    host.dies_after = Some(GOODBYES);
+                }
+            }
+            What::Remove { host: subject } => {
+                if let Some(host) = self.hosts.iter_mut().find(|host| host.leads(now_ns)) {
+                    let now = host.clock.read(now_ns);
+                    // Refused, if it is no member.
+                    let _ = host.seat.as_mut().map(|seat| seat.core.group.remove(seat.lease(&now), subject));
+                }
+            }
+            What::Cut { from, to, plane } => self.network.cut(from, to, plane),
+            What::Isolate { host, plane } => self.network.cut_off(host, plane),
+            What::Split { side } => {
+                let on = |host: u16| side >> (host - 1) & 1 == 1;
+                for from in 1..=self.plan.hosts {
+                    for to in (1..=self.plan.hosts).filter(|to| on(*to) != on(from)) {
+                        self.network.cut(from, to, 0);
+                        self.network.cut(from, to, 1);
+                    }
+                }
+            }
+            What::Divide { among } => {
+                let among = HostSet(among);
+                for from in among.iter() {
+                    for to in among.iter().filter(|to| *to != from) {
+                        self.network.cut(from, to, 0);
+                        self.network.cut(from, to, 1);
+                    }
+                }
+            }
+            What::Heal => {
+                self.network.mend();
+                self.armed.clear();
+            }
+            What::Raise { host, timeout_ns } => {
+                let all = self.plan.hosts;
+                let host = self.host(host);
+                host.timeout_ns = host.timeout_ns.max(timeout_ns);
+                let Some(agent) = &mut host.agent else { return };
+                (1..=all).for_each(|peer| agent.raise_timeout(peer, timeout_ns));
+            }
+            What::CutAtChange { host, after_ns } => self.armed.push((host, after_ns)),
+            What::PauseAgent { host, for_ns } => {
+                let host = self.host(host);
+                host.paused_until_ns = host.paused_until_ns.max(now_ns + for_ns);
+            }
+            What::PauseSeat { host, for_ns } => {
+                if let Some(seat) = &mut self.host(host).seat {
+                    seat.paused_until_ns = seat.paused_until_ns.max(now_ns + for_ns);
+                }
+            }
+            What::PauseService { host, for_ns } => {
+                if let Some(service) = &mut self.host(host).service {
+                    service.paused_until_ns = service.paused_until_ns.max(now_ns + for_ns);
+                }
+            }
+            What::KillAgent { host, down_ns } => {
+                let at = usize::from(host) - 1;
+                if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
+                    self.stats.agents_killed += 1;
+                    self.hosts[at].end_agent();
+                    self.network.push(now_ns + down_ns, Next::StartAgent(at));
+                    self.wake_seat(at);
+                }
+            }
+            What::TakeOver { host, for_ns } => {
+                let witness = self.hosts[usize::from(host) - 1].is_witness(self.plan);
+                let host = self.host(host);
+                let local_ns = host.clock.local_ns(now_ns);
+                if let Some(agent) = host.agent.as_mut().filter(|agent| !agent.is_frozen() && !witness) {
+                    agent.freeze(local_ns, local_ns + for_ns);
+                }
+            }
+            What::KillSeat { host } => {
+                let at = usize::from(host) - 1;
+                if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
+                    self.end_seat(at);
+                }
+            }
+            What::Slew { host, ppm } => self.host(host).clock.slew(now_ns, ppm),
+            What::Suspend { host, for_ns } => {
+                if self.host(host).is_up && self.host(host).suspended_until_ns <= now_ns {
+                    self.host(host).clock.suspend(now_ns, for_ns);
+                    self.pause(host, now_ns + for_ns);
+                }
+            }
+            What::Replay { host, for_ns } => {
+                self.network.push(now_ns, Next::Replay(usize::from(host) - 1, now_ns + for_ns));
+            }
+        }
+    }
+
+    pub(super) fn quiet(&mut self) {
+        self.note(|_| "all is well from here on".to_owned());
+        self.network.calm = true;
+        self.network.mend();
+        self.armed.clear();
+        let now_ns = self.now_ns;
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
+            // Who has said goodbye goes.
+            host.dies_after = host.dies_after.filter(|_| host.leaves);
+            host.clock.slew(now_ns, 0);
+            // Who is suspended comes back by itself.
+            let least_ns = host.suspended_until_ns.min(host.paused_until_ns).max(now_ns);
+            let wakes_ns = if host.clock.stands(now_ns) { least_ns } else { now_ns };
+            if host.paused_until_ns > now_ns {
+                host.paused_until_ns = wakes_ns;
+                host.turn_ns = wakes_ns;
+                self.network.push(wakes_ns, Next::Agent(at));
+            }
+            if let Some(seat) = host.seat.as_mut().filter(|seat| seat.paused_until_ns > now_ns) {
+                (seat.paused_until_ns, seat.turn_ns) = (wakes_ns, wakes_ns);
+                self.network.push(wakes_ns, Next::Seat(at));
+            }
+        }
+    }
+}
