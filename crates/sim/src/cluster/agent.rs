@@ -231,7 +231,14 @@ impl Agent {
         }
     }
 
-    fn join(&mut self, now_ns: u64, name: &str, pid: u32, token: u32) -> Answer {
+    /// A process says goodbye.
+    pub(super) fn quit(&mut self, now_ns: u64, slot: u8) {
+        self.owners.retain(|(of, ..)| *of != slot);
+        // It may be unknown here.
+        let _ = self.detector.process_changed(now_ns, slot, ProcessState::Left, now_ns);
+    }
+
+    pub(super) fn join(&mut self, now_ns: u64, name: &str, pid: u32, token: u32) -> Answer {
         match self.detector.join(now_ns, name.parse().expect("a name")) {
             Ok(joined) => {
                 self.owners.retain(|(slot, ..)| *slot != joined.slot);

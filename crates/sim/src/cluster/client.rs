@@ -9,7 +9,7 @@ use std::{collections::VecDeque, rc::Rc};
 
 use fide_agreement::Lease;
 use fide_client::{
-    Event, Wanted,
+    Event, MonitorId, Wanted,
     protocol::{JoinOk, MonitorOk, PeerState},
     registry::Registry,
 };
@@ -156,6 +156,34 @@ impl Client {
     /// It knows that its host is another incarnation, and acts as a newcomer.
     pub(super) fn acknowledge(&mut self) {
         self.acknowledged = self.incarnation_told;
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self.state, State::Attached(_))
+    }
+
+    pub(super) fn watches(&self, monitor: MonitorId) -> bool {
+        self.targets.iter().any(|(id, ..)| *id == monitor.0)
+    }
+
+    /// Joins again, as another process of its host, which is the incarnation that the program was told. None while that is refused.
+    pub(super) fn join_again(
+        &mut self,
+        now_ns: u64,
+        agent: &mut Agent,
+        name: &str,
+        told: Option<u32>,
+    ) -> Option<JoinOk> {
+        // If there is a newer one by now it is told too.
+        if told == Some(self.incarnation_told) {
+            self.acknowledge();
+        }
+        if let Some((_, joined)) = self.registry.processes.pop_first() {
+            agent.quit(now_ns, joined.granted.slot);
+        }
+        let Answer::Joined(granted) = agent.join(now_ns, name, self.pid, self.session.token) else { return None };
+        self.registry.add_process("process", self.pid, 0, granted.clone());
+        Some(granted)
     }
 
     fn look_for_another_life(&mut self) {

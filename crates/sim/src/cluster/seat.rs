@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{HostSet, Lease, Standing, group, transfer};
+use fide_agreement::{HostSet, Lease, Standing, View, group, transfer};
 use fide_client::Event;
 use fide_member::{
     core::{self, Core},
@@ -14,7 +14,8 @@ use fide_shm::clock::Clocks;
 use super::{
     agent::Agent,
     client::{Client, Opened, Wants},
-    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet},
+    disk::Disk,
+    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet, Record},
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
     state::State,
@@ -22,6 +23,8 @@ use super::{
 
 /// Between two looks at what was not answered.
 const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
+/// Between two tries to join with the agent again.
+const AGAIN_NS: u64 = 20_000_000;
 /// Packets that wait in the member's sockets; more are lost.
 pub(super) const INBOX_MAX: usize = 256;
 /// Packets taken in one turn.
@@ -54,6 +57,13 @@ pub(super) struct Seat<P: Protocol> {
     pub(super) turn_ns: u64,
     /// It ends, true time.
     pub(super) ends_ns: u64,
+    /// The incarnation of its host that it was told last, and has not acknowledged.
+    rejoined: Option<u32>,
+    /// When it tries to join again, own clock.
+    again_ns: u64,
+    /// The newest view that its user was told, and the newest of itself alone, by number.
+    told: u32,
+    alone: u32,
 }
 
 /// Packets that are being filled, by host.
@@ -128,15 +138,29 @@ struct Attached<'a> {
     now: &'a Clocks,
     /// What was told, in order.
     told: &'a mut Vec<Event>,
+    rejoined: &'a mut Option<u32>,
 }
 
 impl core::Agent for Attached<'_> {
     type Error = ();
 
     fn poll_event(&mut self) -> Result<Option<Event>, ()> {
-        let event = self.client.poll_event(self.now.raw_ns, self.agent.as_deref_mut());
-        self.told.extend(event.clone());
-        Ok(event)
+        loop {
+            let event = self.client.poll_event(self.now.raw_ns, self.agent.as_deref_mut());
+            match &event {
+                Some(Event::Rejoined { incarnation }) => *self.rejoined = Some(*incarnation),
+                // Of a watch that was given up.
+                Some(Event::Up { monitor, .. } | Event::Piggyback { monitor, .. })
+                    if !self.client.watches(*monitor) =>
+                {
+                    continue;
+                }
+                Some(Event::Verdict(verdict)) if !self.client.watches(verdict.monitor) => continue,
+                _ => {}
+            }
+            self.told.extend(event.clone());
+            return Ok(event);
+        }
     }
 
     fn lease(&self) -> Lease {
@@ -200,6 +224,10 @@ impl<P: Protocol> Seat<P> {
             paused_until_ns: 0,
             turn_ns: now_ns,
             ends_ns: u64::MAX,
+            rejoined: None,
+            again_ns: 0,
+            told: 1,
+            alone: 1,
         }
     }
 
@@ -227,30 +255,78 @@ impl<P: Protocol> Seat<P> {
 
     /// What comes before waiting.
     pub(super) fn before(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
-        let Self { core, client, inbox, outbox, .. } = self;
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.before(now.raw_ns, &mut Attached { client, agent, now, told: &mut told }, &mut port);
+        core.before(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What comes after it.
     pub(super) fn after(&mut self, now: &Clocks, agent: Option<&mut Agent>) -> Left {
-        let Self { core, client, inbox, outbox, .. } = self;
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let mut left = Left::default();
         let (told, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
         let mut port = Port { inbox, outbox, taken: &mut left.taken, datagrams: 0 };
-        let mut agent = Attached { client, agent, now, told: &mut left.told };
+        let mut agent = Attached { client, agent, now, told: &mut left.told, rejoined };
         left.failed = core.after(&mut agent, &mut port, told, came).is_err();
         left.datagrams = port.datagrams;
         left
     }
 
+    /// Its host was excluded, or its agent started anew: it goes on as another incarnation, keeps what it has, and asks to be let in.
+    pub(super) fn rejoin(&mut self, now: &Clocks, agent: Option<&mut Agent>, record: &mut Disk<Record>) -> bool {
+        let now_ns = now.raw_ns;
+        let Some(agent) = agent.filter(|agent| !agent.is_frozen()) else { return false };
+        if !self.core.is_excluded() || !self.client.is_attached() || now_ns < self.again_ns {
+            return false;
+        }
+        self.again_ns = now_ns + AGAIN_NS;
+        let told = self.rejoined.take();
+        // An agent that still has the name: later.
+        let Some(joined) = self.client.join_again(now_ns, agent, NAME, told) else { return false };
+        let mut up = Vec::new();
+        for host in self.core.others().iter() {
+            let Ok(process) = self.client.watch_again(now_ns, Some(&mut *agent), host) else { return false };
+            up.push((host, process));
+        }
+        let (before, is_founded) = record.read().unwrap_or_default();
+        let incarnation = before + 1;
+        record.write((incarnation, is_founded));
+        record.sync();
+        self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };
+        self.core.rejoin(incarnation).expect("excluded, and a higher incarnation");
+        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
+        self.again_ns = 0;
+        true
+    }
+
+    /// The view with which it has just founded the group again. Nobody is told of it, as of the first one: all other views are told
+    /// before they begin.
+    pub(super) fn found_again(&mut self) -> Option<View> {
+        let view = self.core.group.view()?;
+        if view.number() <= self.alone || view.members().len() != 1 || self.standing() != Standing::Member {
+            return None;
+        }
+        self.alone = view.number();
+        (view.number() > self.told).then(|| view.clone())
+    }
+
+    /// Its user is told a view.
+    pub(super) fn told_view(&mut self, view: &View) {
+        self.told = self.told.max(view.number());
+    }
+
+    /// Who proposes: another incarnation is somebody else.
+    pub(super) fn voice(&self) -> (u32, u32) {
+        (self.pid, self.sender.incarnation)
+    }
+
     /// What follows once its record is stored.
     pub(super) fn last(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
-        let Self { core, client, inbox, outbox, .. } = self;
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.last(&mut Attached { client, agent, now, told: &mut told }, &mut port);
+        core.last(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What it has given to the network.

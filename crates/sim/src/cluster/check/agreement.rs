@@ -12,9 +12,12 @@ pub(in super::super) struct Log {
     instances: Vec<Vec<u8>>,
     /// After each instance.
     states: Vec<State>,
-    /// By value: which process proposed it last, how often it was proposed, and in which instances it was decided.
-    values: HashMap<u64, (u32, u32, Vec<u64>)>,
+    /// By value: which process proposed it last, as which incarnation, how often it was proposed, and in which instances it was decided.
+    values: HashMap<u64, (Voice, u32, Vec<u64>)>,
 }
+
+/// A process, and its incarnation.
+type Voice = (u32, u32);
 
 pub(in super::super) fn number(value: &[u8]) -> Option<u64> {
     value.try_into().ok().map(u64::from_le_bytes)
@@ -25,7 +28,7 @@ impl Log {
         self.instances.len() as u64
     }
 
-    pub(in super::super) fn proposed(&mut self, value: u64, by: u32) {
+    pub(in super::super) fn proposed(&mut self, value: u64, by: Voice) {
         let (last, count, _) = self.values.entry(value).or_insert((by, 0, Vec::new()));
         (*last, *count) = (by, *count + 1);
     }
@@ -96,7 +99,7 @@ impl Log {
     }
 
     /// The world is quiet, and these members act: host, process, how many instances it has told.
-    pub(in super::super) fn settled(&self, members: &[(u16, u32, u64)]) -> Checked {
+    pub(in super::super) fn settled(&self, members: &[(u16, Voice, u64)]) -> Checked {
         for (member, _, told) in members {
             if *told != self.len() {
                 return violated("termination", format!("h{member} has told {told} of {} instances", self.len()));

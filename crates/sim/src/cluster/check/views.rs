@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views are numbered one after the other; that all members are told the same one at the same position is the log's.
+//! Views are numbered one after the other, also where the group is founded again; that all members are told the same one at the same position is the log's.
 
 use fide_agreement::View;
 

@@ -43,7 +43,7 @@ impl<P: Protocol> World<'_, P> {
         let running: Vec<&Host<P>> = self.members().filter(runs).collect();
         let acting: Vec<&Host<P>> = running.iter().copied().filter(seat).collect();
         let seats: Vec<&Seat<P>> = acting.iter().filter_map(|host| host.seat.as_ref()).collect();
-        let settled: Vec<_> = seats.iter().map(|seat| (seat.sender.host, seat.pid, seat.state.position)).collect();
+        let settled: Vec<_> = seats.iter().map(|seat| (seat.sender.host, seat.voice(), seat.state.position)).collect();
         let bereft = seats.iter().any(|seat| self.waits_for_the_unknown(seat));
         if !bereft {
             self.log.settled(&settled)?;

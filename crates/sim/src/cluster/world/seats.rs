@@ -4,6 +4,7 @@
 use std::fmt;
 
 use fide_agreement::{Entry, Standing, group::entries};
+use fide_member::packet::Sender;
 use rand::RngExt;
 
 use super::{
@@ -90,6 +91,7 @@ impl<P: Protocol> World<'_, P> {
                 self.end_seat(at);
                 return Ok(());
             }
+            self.rejoin(at);
             if !self.record(at) {
                 return Ok(());
             }
@@ -118,12 +120,19 @@ impl<P: Protocol> World<'_, P> {
         let Some(seat) = &mut host.seat else { return Ok(()) };
         seat.waited = false;
         seat.before(&now, host.agent.as_mut());
+        if let Some(view) = seat.found_again() {
+            let id = host.id;
+            self.views.told(&view)?;
+            self.note(|_| format!("h{id} founds the group again, with {view:?}"));
+            self.stats.founded_again += 1;
+        }
+        let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
         let due_ns = seat.core.due_ns().min(seat.client.timer_ns);
         let standing = seat.standing();
-        if seat.ends_ns == u64::MAX && matches!(standing, Standing::Excluded | Standing::Removed) {
+        if seat.ends_ns == u64::MAX && standing == Standing::Removed {
             // It serves those who have not heard of its removal for a while.
-            seat.ends_ns = self.now_ns + if standing == Standing::Removed { 10 * MS } else { MS };
-            self.stats.removals += u64::from(standing == Standing::Removed);
+            seat.ends_ns = self.now_ns + 10 * MS;
+            self.stats.removals += 1;
         }
         let ends_ns = seat.ends_ns;
         if !self.send_out(at) {
@@ -138,6 +147,20 @@ impl<P: Protocol> World<'_, P> {
         }
         self.plan_seat(at, turn_ns);
         one_leader(&self.hosts, at, self.now_ns)
+    }
+
+    /// A member that was excluded asks to be in again.
+    fn rejoin(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let Some(seat) = &mut host.seat else { return };
+        if !seat.rejoin(&now, host.agent.as_mut(), &mut host.record) {
+            return;
+        }
+        let Sender { host: id, process, incarnation } = seat.sender;
+        self.processes.insert((id, incarnation), process);
+        self.stats.rejoins += 1;
+        self.note(|_| format!("the member of h{id} goes on as incarnation {incarnation}, process {process}"));
     }
 
     /// The process is over; whoever keeps it starts another.
@@ -230,7 +253,7 @@ impl<P: Protocol> World<'_, P> {
             any = true;
             self.stats.decisions += 1;
             let (instance, value) = (decision.instance, decision.value.to_vec());
-            let mut told = Vec::new();
+            let (mut told, mut views) = (Vec::new(), Vec::new());
             for entry in entries(&value) {
                 let number = match &entry {
                     Entry::Value(value) => number(value),
@@ -242,6 +265,7 @@ impl<P: Protocol> World<'_, P> {
                     }
                     Entry::View(view) => {
                         self.views.told(view)?;
+                        views.push(view.clone());
                         continue;
                     }
                 };
@@ -254,6 +278,7 @@ impl<P: Protocol> World<'_, P> {
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
             self.log.told(id, seat.state, instance, &value, &told)?;
             seat.state.tell(instance, &value);
+            views.iter().for_each(|view| seat.told_view(view));
             self.register.told(id, instance, told.into_iter())?;
         }
     }
@@ -303,7 +328,7 @@ impl<P: Protocol> World<'_, P> {
     fn write(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return Ok(()) };
-        let (id, pid, lease) = (host.id, seat.pid, seat.lease(&host.clock.read(self.now_ns)));
+        let (id, voice, lease) = (host.id, seat.voice(), seat.lease(&host.clock.read(self.now_ns)));
         let group = &mut seat.core.group;
         let mut value = self.values + 1;
         let mut again = false;
@@ -345,7 +370,7 @@ impl<P: Protocol> World<'_, P> {
             self.values = self.values.max(value);
             self.stats.writes += 1;
             self.note(|_| format!("h{id} is asked to write {value}"));
-            self.log.proposed(value, pid);
+            self.log.proposed(value, voice);
             if !again {
                 self.register.write(value, id);
             }

@@ -40,6 +40,10 @@ stats! {
     exclusions,
     /// Members that were taken out while they lived.
     removals,
+    /// Members that were excluded, and went on as another incarnation.
+    rejoins,
+    /// Groups that were founded again by members that were all excluded.
+    founded_again,
     /// Views that were agreed after the first.
     views,
     /// States that were taken over by those who joined.
