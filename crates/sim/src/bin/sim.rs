@@ -58,15 +58,13 @@ struct Arguments {
 
 const SEEDS: u64 = 1000;
 /// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
-const ORDERS_ONLY: [Planted; 8] = [
+const ORDERS_ONLY: [Planted; 6] = [
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
-    Planted::TakesEqualsForOne,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::TellsTheFormer,
-    Planted::FoundsFromSome,
 ];
 /// Found by the detector's own world: hosts with unequal timeouts, programs that outlive their agent, and what is recorded and sent again.
 const DETECTORS_ONLY: [Planted; 7] = [
