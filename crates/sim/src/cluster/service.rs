@@ -33,8 +33,9 @@ pub(super) enum Program {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Takes over once the master on that host has failed.
-    Standby { of: u16 },
+    /// Takes over once the master on that host has failed, which is that process: a watch that begins is told of the end of the last
+    /// process of that name that is known, which may be one before it.
+    Standby { of: u16, process: u32 },
     /// The so manyth.
     Master { epoch: u64, program: Program },
 }
@@ -52,9 +53,9 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn standby(pid: u32, of: u16, now_ns: u64) -> Self {
+    pub(super) fn standby(pid: u32, (of, process): (u16, u32), now_ns: u64) -> Self {
         let wants = vec![Wants::Monitor(of, Some(NAME.to_owned()))];
-        Self::new(pid, Role::Standby { of }, wants, now_ns)
+        Self::new(pid, Role::Standby { of, process }, wants, now_ns)
     }
 
     pub(super) fn master(pid: u32, epoch: u64, now_ns: u64) -> Self {
@@ -75,8 +76,10 @@ impl Service {
         }
         let mut failed = false;
         while let Some(event) = self.client.poll_event(local_ns, agent.as_deref_mut()) {
-            if let (Event::Verdict(Verdict { reason, .. }), Role::Standby { .. }) = (&event, self.role) {
-                failed |= reason.is_failure();
+            if let (Event::Verdict(Verdict { reason, evidence, .. }), Role::Standby { process, .. }) =
+                (&event, self.role)
+            {
+                failed |= reason.is_failure() && evidence.incarnation >= process;
             }
             if let (Event::Rejoined { .. }, Role::Master { program, .. }) = (&event, &mut self.role) {
                 // Others were told that it is dead, and one of them may have taken its place.

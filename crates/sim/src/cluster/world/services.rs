@@ -74,7 +74,7 @@ impl<P: Protocol> World<'_, P> {
         }
         let next_ns = self.network.random.random_range(0..2 * ACTS_NS);
         self.network.push(self.now_ns + next_ns, Next::Act);
-        let Some((master, _)) = self.masters.newest() else {
+        let Some((master, newest)) = self.masters.newest() else {
             // Where its host is up.
             if let Some(at) = self.hosts.iter().position(|host| host.agent.is_some()) {
                 self.promote(at);
@@ -91,7 +91,22 @@ impl<P: Protocol> World<'_, P> {
             self.stats.acts += 1;
             self.masters.acts(host.id, epoch, service.looked_ns)?;
         }
-        let stands_by = |service: &Service| service.role == Role::Standby { of: master };
+        let runs = |service: &Service| matches!(service.role, Role::Master { epoch, .. } if epoch == newest);
+        let Some(service) = self.hosts[usize::from(master) - 1].service.as_ref().filter(|service| runs(service)) else {
+            // It ended with its host, before anybody stood by or with whoever did: people start it again.
+            let stands_by = |service: &Service| matches!(service.role, Role::Standby { of, .. } if of == master);
+            if !self.hosts.iter().any(|host| host.service.as_ref().is_some_and(stands_by)) {
+                let at = self.hosts.iter().position(|host| host.agent.is_some());
+                at.into_iter().for_each(|at| {
+                    self.end_service(at);
+                    self.promote(at);
+                });
+            }
+            return Ok(());
+        };
+        // Once it is known to run.
+        let Some((_, process)) = service.client.process() else { return Ok(()) };
+        let stands_by = |service: &Service| matches!(service.role, Role::Standby { of, .. } if of == master);
         if self.hosts.iter().any(|host| host.service.as_ref().is_some_and(stands_by)) {
             return Ok(());
         }
@@ -102,7 +117,7 @@ impl<P: Protocol> World<'_, P> {
         if let Some(at) = free {
             self.end_service(at);
             self.pids += 1;
-            self.hosts[at].service = Some(Service::standby(self.pids, master, self.now_ns));
+            self.hosts[at].service = Some(Service::standby(self.pids, (master, process), self.now_ns));
             self.network.push(self.now_ns, Next::Service(at));
         }
         Ok(())
