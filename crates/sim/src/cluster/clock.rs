@@ -84,6 +84,14 @@ impl Clock {
         self.since_ns = now_ns + for_ns;
         self.asleep_ns += for_ns;
     }
+
+    /// The host starts anew: what stood still goes on.
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        if self.stands(now_ns) {
+            self.asleep_ns -= self.since_ns - now_ns;
+            self.since_ns = now_ns;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +108,14 @@ mod tests {
         assert!(clock.true_ns(2_000_207).abs_diff(2_000_000) < 3);
         clock.slew(2_000_000, 0);
         assert_eq!(clock.read(3_000_000).mono_ns, 3_080_307);
+    }
+
+    #[test]
+    fn a_host_that_starts_anew_is_not_suspended() {
+        let mut clock = Clock::new((0, 0));
+        clock.suspend(1_000, 500);
+        clock.begin(1_200);
+        assert_eq!((clock.read(1_300).raw_ns, clock.read(1_300).asleep_ns()), (1_100, 200));
     }
 
     #[test]

@@ -194,6 +194,7 @@ impl<'p, P: Protocol> World<'p, P> {
     fn start(&mut self, at: usize) {
         self.hosts[at].is_up = true;
         self.hosts[at].paused_until_ns = 0;
+        self.hosts[at].clock.begin(self.now_ns);
         self.start_agent(at);
         let after_ns = self.network.random.random_range(0..MS);
         self.network.push(self.now_ns + after_ns, Next::StartSeat(at));
