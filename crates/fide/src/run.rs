@@ -186,7 +186,7 @@ fn begin<'a>(
 /// Waits until this host may act. None: the program is to end before it began.
 fn await_lease(client: &mut Client, signals: &Signals) -> Result<Option<()>, Failure> {
     let mut said = false;
-    while client.fenced() {
+    while client.may_act().is_none() {
         if !std::mem::replace(&mut said, true) {
             eprintln!("fide: this host is fenced; the program begins when it is heard");
         }
@@ -212,12 +212,14 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     };
     let signals = Signals::block()?;
     let mut client = connect(&arguments.socket, "fide guard")?;
+    // Before it is joined, or its number might be another's by then.
+    let held = pidfd(pid);
     let joined = client.join_pid(&arguments.name, pid, Duration::ZERO)?;
     println!("{}@{} is process {pid}, under watch until it ends", arguments.name, client.agent().host);
     if arguments.detach {
         return Ok(ExitCode::SUCCESS);
     }
-    let Ok(pidfd) = pidfd(pid) else { return Ok(ExitCode::SUCCESS) };
+    let pidfd = held?;
     let stopper = Arc::new(Stopper::of(pidfd, arguments.unit.is_some().then_some(pid)));
     let keeper = match arguments.fence.on_fence {
         OnFence::Ignore => None,
@@ -253,7 +255,7 @@ fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {
 impl FenceArguments {
     fn keeper(&self, client: &Client, stopper: &Arc<Stopper>) -> Result<Keeper, Failure> {
         let margin_ns = u64::from(self.fence_margin_us) * 1000;
-        Ok(Keeper::begin(client.live(), Arc::clone(stopper), margin_ns, false)?)
+        Ok(Keeper::begin(client.live(), Arc::clone(stopper), margin_ns, self.on_fence == OnFence::Kill)?)
     }
 
     /// Runs the operator's command; it is waited for.
@@ -286,6 +288,10 @@ fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
     let this = std::env::current_exe()?;
     let mut gated = Command::new(this);
     gated.arg(GATE).arg(wait.as_raw_fd().to_string()).args(command);
+    // Another's, if this runs within a program of `fide run`.
+    for name in ["FIDE_TOKEN", "FIDE_INCARNATION", "FIDE_HOST_ID"] {
+        gated.env_remove(name);
+    }
     let wait_fd = wait.as_raw_fd();
     // SAFETY: between fork and exec only fcntl(2), prctl(2) and calls on a local signal set, which are safe there.
     unsafe {
@@ -378,7 +384,8 @@ impl Followed<'_> {
 
     /// Waits until the program ends, and says what happens to it.
     fn follow(&mut self, client: &mut Client, signals: &Signals) -> Result<Ended, Failure> {
-        let mut stopped = self.is_stopped();
+        // It may have been stopped since it began.
+        let mut stopped = false;
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_KEEPER.subsec_nanos()) };
         loop {
             let pidfd = self.stopper.pidfd().as_fd();
@@ -425,10 +432,7 @@ impl Followed<'_> {
     fn changed(&self, stopped: bool) -> Result<(), Failure> {
         match (self.arguments.on_fence, stopped) {
             (OnFence::Ignore, _) => return Ok(()),
-            (OnFence::Kill, true) => {
-                eprintln!("fide: this host is fenced; the program is killed");
-                self.stopper.kill()?;
-            }
+            (OnFence::Kill, true) => eprintln!("fide: this host is fenced; the program is killed"),
             (_, true) => eprintln!("fide: this host is fenced; the program is stopped until it is heard again"),
             (_, false) => eprintln!("fide: this host is heard again; the program goes on"),
         }

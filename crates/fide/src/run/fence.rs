@@ -95,23 +95,23 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Begins. `stopped`: the program is stopped already.
+    /// Begins, with a program that runs, or is about to. `kills`: instead of stopping it, for good.
     ///
     /// # Errors
     /// No thread or descriptor is to be had.
-    pub(super) fn begin(live: Live, stopper: Arc<Stopper>, margin_max_ns: u64, stopped: bool) -> io::Result<Self> {
+    pub(super) fn begin(live: Live, stopper: Arc<Stopper>, margin_max_ns: u64, kills: bool) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            stopped: AtomicBool::new(stopped),
+            stopped: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
         let theirs = Arc::clone(&shared);
-        let fence = Fence::new(margin_max_ns, stopped);
+        let fence = Fence::new(margin_max_ns, false);
         let (granted, urgent) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("fence".into()).spawn(move || {
             // Below the agent's loop, which has to prove that this host is heard.
             let _ = granted.send(set_fifo(LOOP_PRIORITY - 2));
-            let result = turns(&live, &stopper, fence, &theirs);
+            let result = turns(&live, &stopper, fence, kills, &theirs);
             let _ = rustix::io::write(&theirs.changed, &1u64.to_ne_bytes());
             result
         })?;
@@ -169,17 +169,23 @@ impl AsFd for Keeper {
     }
 }
 
-fn turns(live: &Live, stopper: &Stopper, mut fence: Fence, shared: &Shared) -> io::Result<()> {
+fn turns(live: &Live, stopper: &Stopper, mut fence: Fence, kills: bool, shared: &Shared) -> io::Result<()> {
     while !shared.ending.load(Ordering::SeqCst) {
         let until_ns = live.lease_until_ns();
         let (act, wait_ns) = fence.look(now_ns(), until_ns);
         if act != Act::Nothing {
-            if act == Act::Stop { stopper.stop() } else { stopper.go_on() }?;
+            match act {
+                // Whatever comes after, and whether or not anybody looks meanwhile.
+                Act::Stop if kills => stopper.kill()?,
+                Act::Stop => stopper.stop()?,
+                _ => stopper.go_on()?,
+            }
             shared.stopped.store(act == Act::Stop, Ordering::SeqCst);
             let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns.min(999_999_999).cast_signed() };
-        match clock_nanosleep_relative(ClockId::Monotonic, &wait) {
+        // A suspension is over when it is: the lease ended meanwhile.
+        match clock_nanosleep_relative(ClockId::Boottime, &wait) {
             NanosleepRelativeResult::Ok | NanosleepRelativeResult::Interrupted(_) => {}
             NanosleepRelativeResult::Err(errno) => return Err(errno.into()),
         }

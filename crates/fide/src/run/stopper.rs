@@ -176,10 +176,7 @@ pub(super) fn remove(dir: &Path) {
         match fs::remove_dir(dir) {
             // Somebody is dying in it.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-                if !procs.is_empty() {
-                    std::thread::sleep(std::time::Duration::from_millis(2));
-                }
+                std::thread::sleep(std::time::Duration::from_millis(2));
             }
             _ => return,
         }
