@@ -130,6 +130,9 @@ pub(crate) struct Maps {
     pub(crate) beat: Beat,
 }
 
+/// Looks at view and lease until they are of one moment; views do not change so often.
+const VIEW_LOOKS_MAX: usize = 4;
+
 /// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
 /// progress". Follows the client from agent to agent. No call makes a system call.
 ///
@@ -205,11 +208,19 @@ impl Live {
     #[must_use]
     pub fn may_act(&self) -> Option<Permit> {
         self.with(|maps| {
-            // The view before the lease: a lease that is read after it covers it.
-            let view = maps.table.view();
             let incarnation = self.incarnation();
-            let now_ns = now_ns();
-            let left_ns = maps.table.lease_left_ns(incarnation);
+            // Of one moment: a role that follows from the members of an older view is not held by a lease of a newer one. An agent
+            // writes a view before its first lease in it.
+            let (mut view, mut now_ns, mut left_ns) = (maps.table.view(), 0, 0);
+            for _ in 0..VIEW_LOOKS_MAX {
+                now_ns = self::now_ns();
+                left_ns = maps.table.lease_left_ns(incarnation);
+                let again = maps.table.view();
+                if again == view {
+                    break;
+                }
+                (view, left_ns) = (again, 0);
+            }
             let view = view.map(|view| View {
                 id: ViewId { generation: view.generation, number: view.number },
                 members: view.members,

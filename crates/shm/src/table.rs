@@ -344,6 +344,12 @@ impl AliveTable {
         self.changed();
     }
 
+    /// Generation and number of the view that was written last; zeros for none.
+    pub fn view_id(&self) -> (u32, u32) {
+        let id = self.region.get().header.view.read().map_or(0, |[id, ..]| id);
+        ((id >> 32) as u32, id as u32)
+    }
+
     /// The agent's loop ran at `now_ns`.
     pub fn tick(&self, now_ns: u64) {
         self.region.get().header.agent_tick_ns.store(now_ns, Ordering::Release);

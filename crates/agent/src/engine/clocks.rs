@@ -21,6 +21,11 @@ impl Engine {
 
     /// As clients read it.
     pub(super) fn publish_lease(&self) {
+        // The view first: whoever reads a lease of it finds it beside the lease.
+        let id = self.parts.detector.view().id;
+        if self.parts.table.view_id() != (id.generation, id.number) {
+            self.publish_view();
+        }
         let until_raw_ns = self.lease_until_ns(raw_ns());
         let clock = &self.parts.clock;
         self.parts.table.set_lease(&clock.lease(until_raw_ns), clock.mono_of(until_raw_ns));
