@@ -122,6 +122,8 @@ pub struct Client {
     pub(crate) timer: OwnedFd,
     pub(crate) state: State,
     pub(crate) attempt: u32,
+    /// Registrations with a new agent that were refused and are tried again, since the last time all stood.
+    pub(crate) refused_again: u32,
     /// What a new agent has still to be told; the one being told now is last.
     pub(crate) todo: Vec<Item>,
     /// Request and lane: being opened again.
@@ -228,6 +230,7 @@ impl Client {
             lost_seen: memory.session.lost(),
             state: State::Away,
             attempt: 0,
+            refused_again: 0,
             todo: Vec::new(),
             reopening: None,
             hello,

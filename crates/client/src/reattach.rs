@@ -20,7 +20,7 @@ use crate::{
     lanes::{LANE_TIMEOUT, LaneId},
     link::{Link, Received},
     memory::{Memory, now_ns},
-    protocol::{Empty, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, Refusal, Reply, Request},
+    protocol::{Empty, ErrorCode, JoinOk, LaneOk, MonitorOk, Op, Outcome, PROTOCOL_VERSION, Refusal, Reply, Request},
 };
 use rustix::{
     event::epoll,
@@ -33,8 +33,11 @@ use std::{sync::Arc, time::Duration};
 const BACKOFF_MIN_NS: u64 = 5_000_000;
 /// Longest pause.
 const BACKOFF_MAX_NS: u64 = 1_000_000_000;
-/// How long an agent may take for each answer while re-attaching.
-const ANSWER_NS: u64 = 2_000_000_000;
+/// How long an agent may take for each answer while re-attaching. All its clients come at once after a restart, and each user's wait
+/// for their share.
+const ANSWER_NS: u64 = 10_000_000_000;
+/// Times that a registration may be refused for want of room, or because its name is still taken, before it is given up.
+const REFUSED_AGAIN_MAX: u32 = 8;
 
 /// Where the client stands with its agent.
 #[derive(Debug)]
@@ -240,7 +243,7 @@ impl Client {
         if self.watch_events().is_err() {
             return self.detach("the event descriptor cannot be waited for");
         }
-        self.attempt = 0;
+        (self.attempt, self.refused_again) = (0, 0);
         self.pending.push_back(Event::Reattached { resumed });
         self.look_for_another_life();
         self.reopen_next();
@@ -275,6 +278,17 @@ impl Client {
     }
 
     fn registered(&mut self, item: Item, reply: Reply) {
+        // What the agent before held may not be given back yet: the places of those who have not come again, or the name of a connection
+        // that the agent has not seen end.
+        if let Outcome::Error(Refusal { code: ErrorCode::Full | ErrorCode::NameTaken, message, .. }) = &reply.outcome
+            && matches!(item, Item::Process(_) | Item::Monitor(_))
+            && self.refused_again < REFUSED_AGAIN_MAX
+        {
+            self.refused_again += 1;
+            let why = format!("not registered yet: {message}");
+            self.todo.push(item);
+            return self.detach(&why);
+        }
         let refused: Option<(Arc<str>, Refusal)> = match item {
             Item::Process(id) => match (self.registry.processes.get_mut(&id), reply.result::<JoinOk>()) {
                 (Some(joined), Ok(granted)) => {

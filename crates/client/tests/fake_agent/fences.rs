@@ -3,7 +3,10 @@
 
 use crate::edges::next;
 use crate::fake::*;
-use fide_client::{Error, Event, Wanted};
+use fide_client::{
+    Error, Event, Wanted,
+    protocol::{ErrorCode, Refusal, Reply},
+};
 use fide_shm::{
     event::{EventRecord, kind},
     table::{LEASE_FOREVER_NS, ViewRecord},
@@ -85,4 +88,24 @@ fn permit_names_view_incarnation_and_end() {
     agent.table.set_view(&ViewRecord { generation: 3, number: 5, members: 0b11, settled_ns: 1 });
     let later = client.may_act().expect("it may");
     assert!(later.is_lowest() && later.token() > permit.token());
+}
+
+#[test]
+fn name_that_is_still_taken_is_asked_for_again() {
+    let agent = FakeAgent::new();
+    let (peer, mut client) = connected(&agent);
+    beside(|| peer.joins(6), || client.join("me").unwrap());
+    drop(peer);
+    assert!(matches!(next(&mut client), Event::Detached { .. }));
+    let serve = || {
+        let (peer, _) = agent.greet("two");
+        let refusal = Refusal::new(ErrorCode::NameTaken, "another process is \"me\"", "");
+        peer.send(&Reply::error(peer.request().id, refusal).to_bytes());
+        let (again, asked) = agent.greet("two");
+        assert_eq!(asked.as_deref(), Some("two"));
+        again.joins(7);
+        (peer, again)
+    };
+    let (_peers, event) = beside(serve, || next(&mut client));
+    assert_eq!(event, Event::Reattached { resumed: false }, "and not given up");
 }
