@@ -10,7 +10,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -269,6 +269,8 @@ pub struct Exchange {
     records_lost: AtomicU64,
     /// Of the loop, for whoever has to know that it turns.
     turns: AtomicU64,
+    /// This host was excluded, and has not begun again.
+    excluded: AtomicBool,
     /// Why the loop has ended, or is given up.
     ended: OnceLock<String>,
 }
@@ -295,6 +297,7 @@ impl Exchange {
             to_control: eventfd()?,
             records_lost: AtomicU64::new(0),
             turns: AtomicU64::new(0),
+            excluded: AtomicBool::new(false),
             ended: OnceLock::new(),
         }))
     }
@@ -350,6 +353,16 @@ impl Exchange {
     /// Turns that the loop has begun.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
+    }
+
+    /// The loop was excluded, or has begun again. A state and no event: no queue that is full, and no takeover, loses it.
+    pub fn set_excluded(&self, excluded: bool) {
+        self.excluded.store(excluded, Ordering::Release);
+    }
+
+    /// Whether this host has to begin again.
+    pub fn is_excluded(&self) -> bool {
+        self.excluded.load(Ordering::Acquire)
     }
 
     /// Next command, at the loop.

@@ -34,6 +34,7 @@ use crate::{
     config::{Config, Role},
     fault::{self, Fault},
     handover::{ProcessState, SessionState},
+    incarnation,
     journal::Journal,
     key,
     names::Kept,
@@ -347,7 +348,13 @@ impl Control {
                 }
             }
             match record.event {
-                fide_detector::Event::Excluded { .. } => self.begin_again()?,
+                fide_detector::Event::ViewChanged { id, .. } => {
+                    if let Err(error) = incarnation::note_generation(&self.parts.config.state_dir, id.generation) {
+                        tracing::warn!(
+                            "the generation of this view could not be noted: {error}; fencing tokens stand on wall clocks"
+                        );
+                    }
+                }
                 fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, Seen::Lost),
                 fide_detector::Event::PathRestored { host, plane } => self.report_tree(host, plane, Seen::Restored),
                 _ => {}

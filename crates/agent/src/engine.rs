@@ -225,6 +225,8 @@ impl Engine {
     /// # Errors
     /// The kernel's, if waiting fails.
     pub fn run(mut self) -> io::Result<Parts> {
+        // Of one that was taken over.
+        self.parts.exchange.set_excluded(self.parts.detector.is_excluded());
         self.publish_me();
         let mut ready = Ready::default();
         while !self.stopping {

@@ -39,6 +39,31 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     next_at(dir, clock_s)
 }
 
+/// The file that keeps the newest generation of views that this host has held.
+const GENERATION: &str = "generation";
+
+fn generation(dir: &Path) -> u32 {
+    // Without it the order of tokens stands on wall clocks, as it did when the first view was founded.
+    fs::read_to_string(dir.join(GENERATION)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Notes that this host holds a view of this generation: an incarnation of a member that founded it. Its next incarnation is above, so
+/// that a view which is founded later is of a later generation, whatever wall clock the founders have.
+///
+/// # Errors
+/// The kernel's.
+pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
+    if held <= generation(dir) {
+        return Ok(());
+    }
+    let new = dir.join("generation.new");
+    let mut file = fs::File::create(&new)?;
+    writeln!(file, "{held}")?;
+    file.sync_all()?;
+    fs::rename(&new, dir.join(GENERATION))?;
+    fs::File::open(dir)?.sync_all()
+}
+
 fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
     let path = dir.join("incarnation");
     let fail = |source| IncarnationError::Io { path: path.clone(), source };
@@ -55,7 +80,10 @@ fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
         (None, None) => return Err(IncarnationError::Clock { path, clock_s }),
         (None, Some(clock)) => clock.max(1),
         (Some(last), clock) => {
-            let above = last.checked_add(1).ok_or_else(|| IncarnationError::Last { path: path.clone(), last })?;
+            let above = last
+                .max(generation(dir))
+                .checked_add(1)
+                .ok_or_else(|| IncarnationError::Last { path: path.clone(), last })?;
             above.max(clock.unwrap_or(0))
         }
     };
@@ -77,6 +105,17 @@ mod tests {
 
     /// In 2026.
     const NOW_S: u64 = 1_790_000_000;
+
+    #[test]
+    fn next_incarnation_is_above_every_generation_held() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        assert_eq!(next_at(dir.path(), 1000).expect("stored"), 1000);
+        // Another founder's clock is two hours ahead.
+        note_generation(dir.path(), 8200).expect("stored");
+        note_generation(dir.path(), 900).expect("nothing to do");
+        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
+        assert_eq!(next_at(dir.path(), 9000).expect("stored"), 9000);
+    }
 
     #[test]
     fn it_only_grows() {

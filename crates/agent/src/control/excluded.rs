@@ -57,11 +57,14 @@ impl Control {
         Ok(())
     }
 
-    /// Tries again when it is time.
+    /// Begins again if this host is excluded, or tries again when it is time. Asks the loop's state, which also the agent that takes
+    /// over has, and needs no record of what happened.
     pub(super) fn retry_excluded(&mut self) -> Result<(), EngineGone> {
         match &self.excluded {
-            Some(excluded) if Instant::now() >= excluded.next => self.begin_again(),
-            _ => Ok(()),
+            Some(excluded) if Instant::now() < excluded.next => Ok(()),
+            Some(_) => self.begin_again(),
+            None if self.parts.exchange.is_excluded() => self.begin_again(),
+            None => Ok(()),
         }
     }
 }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Engine, WATCHES_MAX, watches::Watch};
 
+/// A host that is up has told of its processes by then, several times over.
+const ROSTER_NS: u64 = 1_000_000_000;
 /// Between two looks at them.
 const LOOK_NS: u64 = 5_000_000;
 /// Of a process' incarnation, the bits that its host's has too, and how far they are shifted.
@@ -24,6 +26,8 @@ pub(super) struct Open {
     slot: u8,
     incarnation: u32,
     timeout_ns: u64,
+    /// Since when its host is up as what seems to be another incarnation; 0: it is not.
+    other_since_ns: u64,
 }
 
 /// Those of all clients, one for each watch at most.
@@ -39,6 +43,20 @@ impl Formers {
     }
 }
 
+/// What is done about one.
+enum Why {
+    /// Not known yet.
+    Wait,
+    /// Its end is told by name, when it comes.
+    ToldByItself,
+    Over(Reason),
+}
+
+/// Whether process `one` was numbered after `other`, on one host. Numbers go round.
+fn is_newer(one: u32, other: u32) -> bool {
+    matches!(one.wrapping_sub(other), 1..0x8000_0000)
+}
+
 impl Engine {
     /// Remembers what an agent before has told to this watch. One for each: the newest.
     pub(super) fn note_former(&mut self, client: u8, watch: u32, slot: u8, incarnation: u32, timeout_ns: u64) {
@@ -46,7 +64,7 @@ impl Engine {
         let formers = &mut self.formers;
         formers.open.retain(|open| (open.client, open.watch) != (client, watch));
         if formers.open.len() < WATCHES_MAX {
-            formers.open.push(Open { client, watch, host, slot, incarnation, timeout_ns });
+            formers.open.push(Open { client, watch, host, slot, incarnation, timeout_ns, other_since_ns: 0 });
         }
         formers.next_ns = 0;
     }
@@ -59,17 +77,44 @@ impl Engine {
         self.formers.next_ns = now + LOOK_NS;
         let mut at = 0;
         while let Some(open) = self.formers.open.get(at).copied() {
-            let Open { client, watch, host, slot, incarnation, timeout_ns } = open;
+            let Open { client, watch, host, slot, incarnation, timeout_ns, .. } = open;
             let is_it = |of_host: u32| match slot {
                 HOST_SLOT => of_host == incarnation,
                 _ => of_host & HOST_BITS == incarnation >> PROCESS_SHIFT,
             };
-            let done = match self.parts.detector.became_of(now, host, is_it, timeout_ns, self.started_ns) {
-                _ if self.watches.by_id(client, watch).is_none() => true,
-                Former::Unknown => false,
-                Former::Here => true,
-                Former::Over => {
-                    let record = self.end_of(watch, host, slot, incarnation, Reason::HostSilent);
+            let became = self.parts.detector.became_of(now, host, is_it, timeout_ns, self.started_ns);
+            let Some(watched) = self.watches.by_id(client, watch) else {
+                self.formers.open.swap_remove(at);
+                continue;
+            };
+            let why = match (became, watched.name) {
+                (Former::Unknown, _) => Why::Wait,
+                (Former::Here, None) => Why::ToldByItself,
+                (Former::Over, None) => Why::Over(Reason::HostSilent),
+                // Its host is up. What became of a process is what that host says: of one that ended while nobody listened here it
+                // tells the successor only.
+                (Former::Here, Some(name)) => match self.find(host, name) {
+                    Some((_, process)) if process.incarnation == incarnation => Why::ToldByItself,
+                    Some((_, process)) if is_newer(process.incarnation, incarnation) => Why::Over(Reason::Exited(-1)),
+                    _ => Why::Wait,
+                },
+                // By its number it is of another life of its host. Numbers of a host that has run for long reach into the next
+                // life's, so the host is asked first.
+                (Former::Over, Some(name)) => match self.find(host, name) {
+                    Some((_, process)) if process.incarnation == incarnation => Why::ToldByItself,
+                    _ if open.other_since_ns == 0 => {
+                        self.formers.open[at].other_since_ns = now;
+                        Why::Wait
+                    }
+                    _ if now.saturating_sub(open.other_since_ns) < ROSTER_NS => Why::Wait,
+                    _ => Why::Over(Reason::HostSilent),
+                },
+            };
+            let done = match why {
+                Why::Wait => false,
+                Why::ToldByItself => true,
+                Why::Over(reason) => {
+                    let record = self.end_of(watch, host, slot, incarnation, reason);
                     self.tell_one(client, record, &[])
                 }
             };

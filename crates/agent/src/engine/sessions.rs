@@ -144,6 +144,7 @@ impl Engine {
             Command::Restart { incarnation } => {
                 // Refused only for an incarnation that is not higher, which the store rules out.
                 let _ = self.parts.detector.restart(raw_ns(), incarnation);
+                self.parts.exchange.set_excluded(false);
                 self.parts.table.set_incarnation(incarnation);
                 self.publish_view();
                 self.publish_me();
@@ -293,7 +294,7 @@ impl Engine {
     }
 
     /// The slot of a process by name: the live one, else the one that ended last.
-    fn find(&self, host: u16, name: Name) -> Option<(u8, fide_detector::ProcessView)> {
+    pub(super) fn find(&self, host: u16, name: Name) -> Option<(u8, fide_detector::ProcessView)> {
         (0..u8::try_from(MAX_PROCESSES).expect("64"))
             .filter_map(|slot| Some((slot, self.parts.detector.process(host, slot)?)))
             .filter(|(_, process)| process.name == name)

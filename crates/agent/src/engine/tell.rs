@@ -84,7 +84,7 @@ impl Engine {
             // Before the verdicts that follow from it: whoever acts on one has a newer token than the dead.
             Event::ViewChanged { .. } => self.publish_view(),
             // The control thread acts on it.
-            Event::Excluded { .. } => {}
+            Event::Excluded { .. } => self.parts.exchange.set_excluded(true),
         }
     }
 
