@@ -39,11 +39,11 @@ pub fn load(path: &Path) -> Result<Key, KeyFileError> {
     text.parse().map_err(|source| KeyFileError::Content { path: path.to_owned(), source })
 }
 
-/// When a file last changed, to notice a new key.
+/// When a file last changed, be it only its mode, to notice a new key.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.mtime(), metadata.mtime_nsec(), metadata.ino()))
+    Some((metadata.ctime(), metadata.ctime_nsec(), metadata.ino()))
 }
 
 #[cfg(test)]

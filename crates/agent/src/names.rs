@@ -123,8 +123,11 @@ impl Kept {
         }
     }
 
-    /// Notes that `uid` has joined under `name`.
-    pub fn keep(&mut self, name: &str, uid: u32) {
+    /// Notes that `uid` has joined under `name`. A privileged user, who may use any name, takes none from the user who has it.
+    pub fn keep(&mut self, name: &str, uid: u32, privileged: bool) {
+        if privileged && self.names.contains_key(name) {
+            return;
+        }
         self.uses += 1;
         self.names.insert(name.to_owned(), (uid, self.uses));
         let oldest = |names: &HashMap<String, (u32, u64)>, of: u32| {
@@ -194,18 +197,18 @@ mod tests {
     #[test]
     fn unlisted_name_stays_its_first_users() {
         let mut kept = Kept::default();
-        kept.keep("redis", 10);
+        kept.keep("redis", 10, false);
         assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
         assert_eq!(kept.check(&[], false, "redis", &caller(10, &[])), Ok(()));
         // Somebody who joins under many names loses his own.
         for n in 0..2 * KEPT_MAX {
-            kept.keep(&format!("n{n}"), 11);
+            kept.keep(&format!("n{n}"), 11, false);
         }
         assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
         assert_eq!(kept.names.len(), KEPT_MAX + 1);
         for uid in 1000..1000 + 2 * u32::try_from(USERS_MAX).expect("small") {
-            kept.keep("redis", 10);
-            kept.keep(&format!("of-{uid}"), uid);
+            kept.keep("redis", 10, false);
+            kept.keep(&format!("of-{uid}"), uid, false);
         }
         assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
         assert!(kept.names.len() <= USERS_MAX);

@@ -14,7 +14,7 @@ use super::{Control, End};
 use crate::{
     command::{Command, EngineGone, Reply},
     handover::{LIMIT_HEARTBEATS, PrepareOk, ProcessState, SessionState, State, VERSION, receive},
-    socket,
+    key, socket,
 };
 
 impl Control {
@@ -64,6 +64,19 @@ impl Control {
                 Ok(Answer::ok(id, &prepared))
             }
             TakeOverPhase::Switch => {
+                // The new one knows the file only, and not which keys others still use.
+                if key::stamp(&self.parts.config.key_file) != self.key_stamp {
+                    self.reload_key();
+                }
+                if let Some(left) = self.key_change_left() {
+                    let why =
+                        format!("the cluster's key is being changed, for another {:.0} s", left.as_secs_f64().ceil());
+                    return Err(Refusal::new(
+                        ErrorCode::Full,
+                        why,
+                        "take over when that is done; `fide status` of this agent goes on",
+                    ));
+                }
                 // The new agent gives these places away as it likes.
                 if !self.closer.finish() {
                     let why = "sessions of this agent are still being closed";

@@ -56,6 +56,13 @@ impl Control {
         }
     }
 
+    /// For how long a change of keys still lasts, if one is under way.
+    pub(super) fn key_change_left(&self) -> Option<Duration> {
+        let change = self.key_change.as_ref()?;
+        let rest = if change.used { Duration::ZERO } else { self.key_overlap() };
+        Some(change.due.saturating_duration_since(Instant::now()) + rest)
+    }
+
     fn key_overlap(&self) -> Duration {
         Duration::from_millis(self.parts.config.key_overlap_ms)
     }

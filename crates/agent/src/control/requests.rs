@@ -312,7 +312,7 @@ impl Control {
                 process,
             },
         );
-        self.names.keep(name, who.uid);
+        self.names.keep(name, who.uid, who.uid == 0 || who.uid == self.own_uid);
         if gone {
             // It went while it was being registered, perhaps before the hook knew of it.
             self.process_left(slot);
