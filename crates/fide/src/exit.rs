@@ -13,6 +13,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNSUPPORTED: u8 = 3;
 /// The caller may not do it.
 pub(crate) const NOT_PERMITTED: u8 = 4;
+/// `fide run`: the program goes on, and cannot be stopped or ended. Beside 126 and 127, which say that it could not begin.
+pub(crate) const OUT_OF_REACH: u8 = 125;
 
 /// Why a subcommand failed, and with which exit code.
 pub(crate) struct Failure {

@@ -39,9 +39,17 @@ enum Command {
     Witness(agent::Arguments),
     /// Wait for what happens to a process or host, and print it
     Watch(watch::Arguments),
-    /// Start a program under watch
+    /// Start a program under watch, and stop it while this host may not act
+    ///
+    /// Exit codes: the program's own, 128 and the number of the signal that ended it, 125 if it runs on because it is another user's
+    /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
+    /// permitted.
+    ///
+    /// Ctrl-Z stops the program before it suspends `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
-    /// Put a running program under watch
+    /// Put a running program under watch, and stop it while this host may not act
+    ///
+    /// To be run outside the control group of the unit that it guards: it would freeze itself with it.
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),

@@ -8,17 +8,22 @@
 //! | the host is another incarnation: others were told that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
+mod child;
+mod commands;
 mod fence;
+mod followed;
+mod gate;
+mod group;
+mod job;
+mod netlink;
+mod network;
 mod stopper;
 mod warden;
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-        unix::process::{CommandExt, ExitStatusExt},
-    },
-    process::{Child, Command, ExitCode},
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    process::{Child, Command, ExitCode, ExitStatus},
     sync::Arc,
     time::Duration,
 };
@@ -26,19 +31,22 @@ use std::{
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use fide_agent::signals::{Signal as Asked, Signals};
-use fide_client::{Client, ConnectOptions, Event, Permit};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    pipe::{PipeFlags, pipe_with},
-    process::{Pid, PidfdFlags, Signal, pidfd_open},
-};
+use fide_client::{Client, ConnectOptions, Event};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::{
     ask::SocketArguments,
-    exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE},
+    exit::{Done, Failure, OUT_OF_REACH, UNHEALTHY, UNSUPPORTED, USAGE},
 };
+use commands::Commands;
 use fence::Keeper;
-use stopper::Stopper;
+use followed::{Ended, Followed, Stop};
+pub(crate) use gate::{GATE, gate};
+use gate::{as_environment, spawn_at_gate};
+use group::{Group, Places};
+use job::Suspensions;
+use network::{Address, Network};
+use stopper::{Stopper, is_out_of_reach};
 pub(crate) use warden::{WARDEN, warden};
 
 /// What becomes of the program while this host may not act.
@@ -74,9 +82,18 @@ struct FenceArguments {
     #[arg(long, value_name = "US", default_value_t = 1000)]
     fence_margin_us: u32,
     /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`, `continued` or
-    /// `excluded`. To take addresses off this host, for example
+    /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state
     #[arg(long, value_name = "CMD")]
     fence_command: Option<String>,
+    /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on. After an exclusion, or
+    /// when `fide run` ends while it is off, it stays off: it belongs to whoever acts now. May be given several times; give it a
+    /// length of its own (/32, /128), as the kernel takes secondary addresses of a subnet away with the first. Needs CAP_NET_ADMIN
+    #[arg(long, value_name = "ADDR/LEN@DEV")]
+    fence_address: Vec<Address>,
+    /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is dropped, and its peers learn
+    /// of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY
+    #[arg(long)]
+    fence_sockets: bool,
 }
 
 #[derive(clap::Args)]
@@ -113,12 +130,8 @@ pub(crate) struct GuardArguments {
     detach: bool,
 }
 
-/// Argument of this program that starts another one when it is told to; see [`gate`].
-pub(crate) const GATE: &str = "__gate";
 /// How often to look whether the program may begin.
 const LOOK_BEGIN: Duration = Duration::from_millis(2);
-/// How often to look whether the fence's thread still lives.
-const LOOK_KEEPER: Duration = Duration::from_millis(500);
 
 fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
     Ok(Client::connect(ConnectOptions { path: Some(socket.path()), program: program.into(), ..Default::default() })?)
@@ -127,21 +140,46 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
 pub(crate) fn run(arguments: RunArguments) -> Done {
     // Before the client: its descriptors are not to be seen by a thread that takes signals otherwise.
     let signals = Signals::block()?;
+    let suspensions = Suspensions::block()?;
+    let network = arguments.fence.network()?;
     let mut client = connect(&arguments.socket, "fide run")?;
     let (mut child, go) = spawn_at_gate(&arguments.command)?;
-    let begun = begin(&arguments, &mut client, &signals, &child, go);
+    // Declared before what is followed: it ends last, and removes what that could not.
+    let mut warden = None;
+    let begun = begin(&arguments, &mut client, &signals, &child, Before { go, suspensions, network }, &mut warden);
     let ended = begun.and_then(|followed| match followed {
         Some(mut followed) => followed.follow(&mut client, &signals),
         None => Ok(Ended::Process),
     });
-    if ended.is_err() {
+    let status = match &ended {
+        Ok(Ended::OutOfReach) => None,
+        Ok(_) => Some(child.wait()?),
         // Nobody would stop it any more.
-        let _ = child.kill();
+        Err(_) => end_child(&mut child)?,
+    };
+    drop(warden);
+    if status.is_none() {
+        eprintln!("fide: the program (process {}) is left running, and not fenced any more: end it", child.id());
     }
-    let status = child.wait()?;
     ended?;
+    let Some(status) = status else { return Ok(ExitCode::from(OUT_OF_REACH)) };
     let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Kills the program and waits for its end. None: it is not ours to kill, and goes on.
+fn end_child(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    match child.kill() {
+        Err(error) if is_out_of_reach(&error) => Ok(None),
+        _ => child.wait().map(Some),
+    }
+}
+
+/// What was made ready before the program.
+struct Before {
+    go: OwnedFd,
+    suspensions: Suspensions,
+    network: Network,
 }
 
 /// Puts the program under watch, waits until it may act, and lets it go. None: it was asked to end before.
@@ -150,21 +188,26 @@ fn begin<'a>(
     client: &mut Client,
     signals: &Signals,
     child: &Child,
-    go: OwnedFd,
+    Before { go, suspensions, network }: Before,
+    warden: &mut Option<warden::Warden>,
 ) -> Result<Option<Followed<'a>>, Failure> {
-    let stopper = Arc::new(Stopper::around(child.id(), pidfd(child.id())?));
-    let warden = stopper.own_dir().map(warden::Warden::start).transpose();
-    let warden = warden.context("the warden, which kills what the program started when `fide run` dies")?;
+    let places = Places::of(child.id())?;
+    places.sweep();
+    if places.dirs().next().is_some() {
+        let started = warden::Warden::start(places.dirs());
+        *warden = Some(started.context("the warden, which kills what the program started when `fide run` dies")?);
+    }
+    let stopper = Arc::new(Stopper::around(&places, child.id(), pidfd(child.id())?));
     // Under watch before its first instruction: no end of it can be missed. It never begins if this fails: the gate is closed.
     client.join_pid(&arguments.name, child.id(), Duration::ZERO)?;
     let keeper = match arguments.fence.on_fence {
         OnFence::Ignore => None,
         OnFence::Pause | OnFence::Kill => {
-            if stopper.own_dir().is_none() {
+            if !stopper.has_own_group() {
                 eprintln!("fide: the program is fenced by {}", stopper.rung());
             }
             let Some(()) = await_lease(client, signals)? else { return Ok(None) };
-            Some(arguments.fence.keeper(client, &stopper)?)
+            Some(arguments.fence.keeper(client, &stopper, network)?)
         }
     };
     let word = as_environment(client.may_act().as_ref());
@@ -173,14 +216,7 @@ fn begin<'a>(
         Ok(_) | Err(rustix::io::Errno::PIPE) => drop(go),
         Err(errno) => return Err(anyhow!("the program could not be let go: {errno}").into()),
     }
-    Ok(Some(Followed {
-        stopper,
-        keeper,
-        arguments: &arguments.fence,
-        stop: Stop::PassOn,
-        excluded: false,
-        _warden: warden,
-    }))
+    Ok(Some(arguments.fence.followed(stopper, keeper, suspensions, Stop::PassOn)))
 }
 
 /// Waits until this host may act. None: the program is to end before it began.
@@ -211,35 +247,56 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         (None, None) => return Err(Failure::new(USAGE, anyhow!("give --pid or --unit"))),
     };
     let signals = Signals::block()?;
-    let mut client = connect(&arguments.socket, "fide guard")?;
+    let suspensions = Suspensions::block()?;
     // Before it is joined, or its number might be another's by then.
     let held = pidfd(pid);
+    let group = match &arguments.unit {
+        Some(_) => Group::of_unit(pid),
+        None => Err(io::Error::other("a process of a group that is not its own")),
+    };
+    let fences = !arguments.detach && arguments.fence.on_fence != OnFence::Ignore;
+    if fences
+        && let (Some(unit), Ok(group)) = (&arguments.unit, &group)
+        && group.holds_this()
+    {
+        return Err(Failure::new(
+            USAGE,
+            anyhow!(
+                "`fide guard` runs within unit {unit} ({}): it would freeze itself with it, and nobody would let it go on. Run it as a                  unit of its own (`systemd-run fide guard …`), or start the program by `fide run`",
+                group.name()
+            ),
+        ));
+    }
+    let network = arguments.fence.network()?;
+    let mut client = connect(&arguments.socket, "fide guard")?;
     let joined = client.join_pid(&arguments.name, pid, Duration::ZERO)?;
     println!("{}@{} is process {pid}, under watch until it ends", arguments.name, client.agent().host);
     if arguments.detach {
         return Ok(ExitCode::SUCCESS);
     }
-    let pidfd = held?;
-    let stopper = Arc::new(Stopper::of(pidfd, arguments.unit.is_some().then_some(pid)));
-    let keeper = match arguments.fence.on_fence {
-        OnFence::Ignore => None,
-        OnFence::Pause | OnFence::Kill => {
-            println!("fenced by {}", stopper.rung());
-            Some(arguments.fence.keeper(&client, &stopper)?)
-        }
+    let stopper = Arc::new(Stopper::of(pid, held?, group));
+    let keeper = if fences {
+        println!("fenced by {}", stopper.rung());
+        Some(arguments.fence.keeper(&client, &stopper, network)?)
+    } else {
+        None
     };
-    let mut followed =
-        Followed { stopper, keeper, arguments: &arguments.fence, stop: Stop::LetGo, excluded: false, _warden: None };
-    if followed.follow(&mut client, &signals)? == Ended::LetGo {
-        let stopped = followed.is_stopped();
+    let mut followed = arguments.fence.followed(stopper, keeper, suspensions, Stop::LetGo);
+    let ended = followed.follow(&mut client, &signals)?;
+    if ended == Ended::OutOfReach {
+        return Ok(ExitCode::from(OUT_OF_REACH));
+    }
+    if ended == Ended::LetGo {
+        let remedy = followed.is_stopped().then(|| followed.stopper.remedy());
         drop(followed);
         // It goes on; only its watch ends.
         client.quit(joined.id)?;
-        if stopped {
-            println!(
-                "{} stays stopped: this host is fenced. `kill -CONT {pid}` lets it go on without a watch",
-                arguments.name
-            );
+        if let Some(remedy) = remedy {
+            let name = &arguments.name;
+            println!("{name} stays stopped: this host is fenced. `{remedy}` lets it go on without a watch");
+            if !arguments.fence.fence_address.is_empty() {
+                println!("its addresses stay off this host: they belong to whoever acts now");
+            }
         } else {
             println!("{} goes on without a watch", arguments.name);
         }
@@ -253,83 +310,42 @@ fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {
 }
 
 impl FenceArguments {
-    fn keeper(&self, client: &Client, stopper: &Arc<Stopper>) -> Result<Keeper, Failure> {
+    /// What the fence does to the network; refused where it cannot.
+    fn network(&self) -> Result<Network, Failure> {
+        if self.on_fence == OnFence::Ignore && (self.fence_sockets || !self.fence_address.is_empty()) {
+            let why = anyhow!(
+                "--on-fence ignore fences nothing: leave --fence-address and --fence-sockets away, or give another"
+            );
+            return Err(Failure::new(USAGE, why));
+        }
+        Network::new(&self.fence_address, self.fence_sockets)
+    }
+
+    fn keeper(&self, client: &Client, stopper: &Arc<Stopper>, network: Network) -> Result<Keeper, Failure> {
         let margin_ns = u64::from(self.fence_margin_us) * 1000;
-        Ok(Keeper::begin(client.live(), Arc::clone(stopper), margin_ns, self.on_fence == OnFence::Kill)?)
+        let kills = self.on_fence == OnFence::Kill;
+        Ok(Keeper::begin(client.live(), Arc::clone(stopper), network, margin_ns, kills)?)
     }
 
-    /// Runs the operator's command; it is waited for.
-    fn command(&self, what: &str) {
-        let Some(command) = &self.fence_command else { return };
-        match Command::new("sh").args(["-c", command]).env("FIDE_FENCE", what).status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("fide: --fence-command {command:?} ended with {status}"),
-            Err(error) => eprintln!("fide: --fence-command {command:?} could not be run: {error}"),
+    fn followed(
+        &self,
+        stopper: Arc<Stopper>,
+        keeper: Option<Keeper>,
+        suspensions: Suspensions,
+        stop: Stop,
+    ) -> Followed<'_> {
+        Followed {
+            stopper,
+            keeper,
+            arguments: self,
+            commands: Commands::new(self.fence_command.as_deref()),
+            suspensions,
+            stop,
+            excluded: false,
+            said_stopped: false,
+            said_out_of_reach: false,
         }
     }
-}
-
-/// What the program finds in its environment, a line for each variable: under what it may act as it begins.
-fn as_environment(permit: Option<&Permit>) -> String {
-    let mut lines = String::new();
-    if let Some(permit) = permit {
-        lines.push_str(&format!("FIDE_HOST_ID={}\nFIDE_INCARNATION={}\n", permit.host_id, permit.incarnation));
-        if let Some(token) = permit.token() {
-            lines.push_str(&format!("FIDE_TOKEN={token}\n"));
-        }
-    }
-    lines.push_str("go\n");
-    lines
-}
-
-/// Starts the program stopped in front of its first instruction, until the pipe has said with which variables to go.
-fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
-    let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
-    let this = std::env::current_exe()?;
-    let mut gated = Command::new(this);
-    gated.arg(GATE).arg(wait.as_raw_fd().to_string()).args(command);
-    // Another's, if this runs within a program of `fide run`.
-    for name in ["FIDE_TOKEN", "FIDE_INCARNATION", "FIDE_HOST_ID"] {
-        gated.env_remove(name);
-    }
-    let wait_fd = wait.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl(2), prctl(2) and calls on a local signal set, which are safe there.
-    unsafe {
-        gated.pre_exec(move || {
-            if libc::fcntl(wait_fd, libc::F_SETFD, 0) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // It does not outlive the one who stops it. (If that is dead already, the gate stays closed.)
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // Signals are blocked here to be passed on; the program must not begin with that.
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) {
-                0 => Ok(()),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        });
-    }
-    Ok((gated.spawn()?, go))
-}
-
-/// What the child of [`spawn_at_gate`] does: waits for the word, then becomes the program. Its process id and start
-/// time stay what they were.
-pub(crate) fn gate(arguments: &[String]) -> ExitCode {
-    let [fd, program, rest @ ..] = arguments else { return ExitCode::from(USAGE) };
-    let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };
-    // SAFETY: the parent left us this descriptor and nothing else here owns it.
-    let wait = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut told = String::new();
-    if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut told).is_err() || !told.ends_with("go\n") {
-        return ExitCode::from(UNHEALTHY);
-    }
-    let variables = told.lines().filter_map(|line| line.split_once('='));
-    let error = Command::new(program).args(rest).envs(variables).exec();
-    eprintln!("fide run: {program}: {error}");
-    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 fn main_pid(unit: &str) -> Result<u32, Failure> {
@@ -347,129 +363,5 @@ fn main_pid(unit: &str) -> Result<u32, Failure> {
                 String::from_utf8_lossy(&shown.stderr).trim()
             ),
         )),
-    }
-}
-
-/// What SIGTERM means to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// It is meant for the program.
-    PassOn,
-    /// Leave the program alone.
-    LetGo,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    Process,
-    LetGo,
-}
-
-/// A program under watch.
-struct Followed<'a> {
-    stopper: Arc<Stopper>,
-    /// None: the program asks the client library itself.
-    keeper: Option<Keeper>,
-    arguments: &'a FenceArguments,
-    stop: Stop,
-    /// Others were told that it is dead.
-    excluded: bool,
-    _warden: Option<warden::Warden>,
-}
-
-impl Followed<'_> {
-    fn is_stopped(&self) -> bool {
-        self.keeper.as_ref().is_some_and(Keeper::stopped)
-    }
-
-    /// Waits until the program ends, and says what happens to it.
-    fn follow(&mut self, client: &mut Client, signals: &Signals) -> Result<Ended, Failure> {
-        // It may have been stopped since it began.
-        let mut stopped = false;
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_KEEPER.subsec_nanos()) };
-        loop {
-            let pidfd = self.stopper.pidfd().as_fd();
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(pidfd, PollFlags::IN),
-                PollFd::new(signals, PollFlags::IN),
-                PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN),
-            ];
-            fds.extend(self.keeper.as_ref().map(|keeper| PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN)));
-            match poll(&mut fds, Some(&limit)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(io::Error::from(error).into()),
-            }
-            if !fds[0].revents().is_empty() {
-                return Ok(Ended::Process);
-            }
-            match (signals.take(), self.stop) {
-                (Some(Asked::Stop), Stop::LetGo) => return Ok(Ended::LetGo),
-                (Some(Asked::Stop), Stop::PassOn) => self.stopper.signal(Signal::TERM)?,
-                (Some(Asked::Reload), Stop::PassOn) => self.stopper.signal(Signal::HUP)?,
-                (Some(Asked::Reload), Stop::LetGo) | (None, _) => {}
-            }
-            if let Some(keeper) = &mut self.keeper {
-                keeper.quiet();
-                if keeper.is_over() {
-                    keeper.end()?;
-                    return Err(anyhow!("the fence's thread has ended").into());
-                }
-            }
-            if self.is_stopped() != stopped {
-                stopped = !stopped;
-                self.changed(stopped)?;
-            }
-            while let Some(event) = client.poll_event()? {
-                report(&event);
-                if let Event::Rejoined { incarnation } = event {
-                    self.rejoined(incarnation)?;
-                }
-            }
-        }
-    }
-
-    /// It was stopped, or goes on.
-    fn changed(&self, stopped: bool) -> Result<(), Failure> {
-        match (self.arguments.on_fence, stopped) {
-            (OnFence::Ignore, _) => return Ok(()),
-            (OnFence::Kill, true) => eprintln!("fide: this host is fenced; the program is killed"),
-            (_, true) => eprintln!("fide: this host is fenced; the program is stopped until it is heard again"),
-            (_, false) => eprintln!("fide: this host is heard again; the program goes on"),
-        }
-        self.arguments.command(if stopped { "stopped" } else { "continued" });
-        Ok(())
-    }
-
-    /// Others hold the program for dead, and may have replaced it. The lease of this new incarnation is not the program's: it is
-    /// never acknowledged, so the program stays stopped.
-    fn rejoined(&mut self, incarnation: u32) -> Result<(), Failure> {
-        if self.keeper.is_none() || std::mem::replace(&mut self.excluded, true) {
-            return Ok(());
-        }
-        match self.arguments.on_exclusion {
-            OnExclusion::Kill => {
-                eprintln!(
-                    "fide: this host is incarnation {incarnation} now: others were told that the program is dead, and may run \
-                     another in its place; it is killed"
-                );
-                self.stopper.kill()?;
-            }
-            OnExclusion::Stop => eprintln!(
-                "fide: this host is incarnation {incarnation} now: others were told that the program is dead, and may run another \
-                 in its place; it stays stopped, and is never let go on. End it, and start it anew"
-            ),
-        }
-        self.arguments.command("excluded");
-        Ok(())
-    }
-}
-
-/// What the operator of the program should know.
-fn report(event: &Event) {
-    match event {
-        Event::Detached { why } => eprintln!("fide: the agent went away ({why}); looking for it"),
-        Event::Reattached { .. } => eprintln!("fide: the agent is back"),
-        Event::Dropped { what, refusal } => eprintln!("fide: {what} is not under watch any more: {refusal}"),
-        _ => {}
     }
 }

@@ -9,7 +9,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -22,7 +22,10 @@ use rustix::{
     thread::{ClockId, NanosleepRelativeResult, Timespec, clock_nanosleep_relative},
 };
 
-use super::stopper::Stopper;
+use super::{
+    network::Network,
+    stopper::{Stopper, is_out_of_reach},
+};
 
 /// While stopped, how often to look whether it may go on.
 const LOOK_STOPPED_NS: u64 = 2_000_000;
@@ -82,9 +85,16 @@ impl Fence {
     }
 }
 
+/// Complaints that are kept until somebody asks for them.
+const COMPLAINTS_MAX: usize = 64;
+
 struct Shared {
     stopped: AtomicBool,
+    /// To be stopped whatever the lease is.
+    held: AtomicBool,
+    out_of_reach: AtomicBool,
     ending: AtomicBool,
+    complaints: Mutex<Vec<String>>,
     changed: OwnedFd,
 }
 
@@ -99,9 +109,18 @@ impl Keeper {
     ///
     /// # Errors
     /// No thread or descriptor is to be had.
-    pub(super) fn begin(live: Live, stopper: Arc<Stopper>, margin_max_ns: u64, kills: bool) -> io::Result<Self> {
+    pub(super) fn begin(
+        live: Live,
+        stopper: Arc<Stopper>,
+        network: Network,
+        margin_max_ns: u64,
+        kills: bool,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             stopped: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            out_of_reach: AtomicBool::new(false),
+            complaints: Mutex::new(Vec::new()),
             ending: AtomicBool::new(false),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
@@ -111,7 +130,7 @@ impl Keeper {
         let thread = std::thread::Builder::new().name("fence".into()).spawn(move || {
             // Below the agent's loop, which has to prove that this host is heard.
             let _ = granted.send(set_fifo(LOOP_PRIORITY - 2));
-            let result = turns(&live, &stopper, fence, kills, &theirs);
+            let result = turns(&live, &stopper, network, fence, kills, &theirs);
             let _ = rustix::io::write(&theirs.changed, &1u64.to_ne_bytes());
             result
         })?;
@@ -133,6 +152,22 @@ impl Keeper {
     /// Whether the program is stopped now.
     pub(super) fn stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Stops the program, and keeps it stopped whatever the lease is; or leaves it to its lease again. The thread does so at its
+    /// next look.
+    pub(super) fn hold(&self, held: bool) {
+        self.shared.held.store(held, Ordering::SeqCst);
+    }
+
+    /// Whether it refused to be stopped, as it runs as another user.
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        self.shared.out_of_reach.load(Ordering::SeqCst)
+    }
+
+    /// What could not be done since the last time.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.shared.complaints.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default()
     }
 
     /// Takes the readiness of the descriptor back.
@@ -169,16 +204,35 @@ impl AsFd for Keeper {
     }
 }
 
-fn turns(live: &Live, stopper: &Stopper, mut fence: Fence, kills: bool, shared: &Shared) -> io::Result<()> {
+fn turns(
+    live: &Live,
+    stopper: &Stopper,
+    mut network: Network,
+    mut fence: Fence,
+    kills: bool,
+    shared: &Shared,
+) -> io::Result<()> {
     while !shared.ending.load(Ordering::SeqCst) {
-        let until_ns = live.lease_until_ns();
+        let until_ns = if shared.held.load(Ordering::SeqCst) { 0 } else { live.lease_until_ns() };
         let (act, wait_ns) = fence.look(now_ns(), until_ns);
         if act != Act::Nothing {
-            match act {
+            let wrong = if act == Act::GoOn { network.lift() } else { Vec::new() };
+            let done = match act {
                 // Whatever comes after, and whether or not anybody looks meanwhile.
-                Act::Stop if kills => stopper.kill()?,
-                Act::Stop => stopper.stop()?,
-                _ => stopper.go_on()?,
+                Act::Stop if kills => stopper.kill(),
+                Act::Stop => stopper.stop(),
+                _ => stopper.go_on(),
+            };
+            match done {
+                // What else there is of a fence still goes on.
+                Err(error) if is_out_of_reach(&error) => shared.out_of_reach.store(true, Ordering::SeqCst),
+                done => done?,
+            }
+            // The program first: it is what acts.
+            let wrong = if act == Act::Stop { network.fence(|| stopper.pids()) } else { wrong };
+            if let Ok(mut list) = shared.complaints.lock() {
+                let room = COMPLAINTS_MAX.saturating_sub(list.len());
+                list.extend(wrong.into_iter().take(room));
             }
             shared.stopped.store(act == Act::Stop, Ordering::SeqCst);
             let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());

@@ -3,8 +3,7 @@
 //! not reach, and removes the control group.
 
 use std::{
-    fs, io,
-    io::Read,
+    io::{self, Read},
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
@@ -12,9 +11,9 @@ use std::{
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::stopper;
+use super::{child, group};
 
-/// Argument of this program that makes it a warden: the control group follows.
+/// Argument of this program that makes it a warden: directories of control groups follow, whether or not they exist yet.
 pub(crate) const WARDEN: &str = "__warden";
 
 /// The warden of one program, as `fide run` sees it.
@@ -26,11 +25,14 @@ pub(super) struct Warden {
 }
 
 impl Warden {
-    pub(super) fn start(dir: &Path) -> io::Result<Self> {
+    /// Begins before the groups are made: at no moment would one be left.
+    pub(super) fn start<'a>(dirs: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let (theirs, alive) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = Command::new(std::env::current_exe()?);
-        // A group of its own: what a terminal sends to `fide run` is not for it.
-        command.arg(WARDEN).arg(dir).stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
+        command.arg(WARDEN).args(dirs).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        // A group of its own, and deaf: what is sent to end or to suspend `fide run` is not for it. It ends with its input.
+        command.process_group(0);
+        child::begin_deaf(&mut command);
         Ok(Self { process: command.spawn()?, alive: Some(alive) })
     }
 }
@@ -42,24 +44,15 @@ impl Drop for Warden {
     }
 }
 
-/// What the process does: waits until `fide run` is gone, then kills what is in the control group.
+/// What the process does: waits until `fide run` is gone, then ends what is in the control groups.
 pub(crate) fn warden(arguments: &[String]) -> ExitCode {
-    let [dir] = arguments else { return ExitCode::from(crate::exit::USAGE) };
-    let dir = Path::new(dir);
+    if arguments.is_empty() {
+        return ExitCode::from(crate::exit::USAGE);
+    }
     // Nothing is ever sent: this ends with the other end.
     let _ = io::stdin().read_to_end(&mut Vec::new());
-    if !dir.exists() {
-        return ExitCode::SUCCESS;
+    for dir in arguments.iter().map(Path::new).filter(|dir| dir.exists()) {
+        group::end(dir);
     }
-    if fs::write(dir.join("cgroup.kill"), "1").is_err() {
-        // Version 1: all are killed, then those that are frozen go on to die.
-        for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
-            if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        let _ = fs::write(dir.join("freezer.state"), "THAWED");
-    }
-    stopper::remove(dir);
     ExitCode::SUCCESS
 }

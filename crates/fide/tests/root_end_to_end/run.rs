@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::common::{Running, World, calm, output, until, until_true, world};
 
 /// State letter of a process, as ps shows it.
-fn state(pid: u32) -> Option<char> {
+pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat[stat.rfind(')')? + 2..].chars().next()
 }
@@ -34,26 +34,26 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 }
 
 /// Where the second version of control groups is mounted, if it is.
-fn cgroup2() -> Option<PathBuf> {
+pub(crate) fn cgroup2() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     let mut found = mounts.lines().filter(|line| line.split(' ').nth(2) == Some("cgroup2"));
     found.next().map(|line| PathBuf::from(line.split(' ').nth(1).expect("a path")))
 }
 
 /// The control group that `fide run` has made for a program.
-fn group_of(pid: u32) -> Option<PathBuf> {
+pub(crate) fn group_of(pid: u32) -> Option<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
     path.contains("fide-run-").then(|| cgroup2().expect("it is in one").join(path))
 }
 
 /// Whether a program does not run: frozen with its control group, or by a signal.
-fn is_stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let frozen = group_of(pid).and_then(|dir| fs::read_to_string(dir.join("cgroup.events")).ok());
     frozen.is_some_and(|events| events.contains("frozen 1")) || state(pid) == Some('T')
 }
 
-fn is_running(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X')) && !is_stopped(pid)
 }
 

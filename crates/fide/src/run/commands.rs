@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The operator's `--fence-command`: one at a time, and the last to run is the one for the last state.
+
+use std::{
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::child;
+
+/// How often to look whether it has ended, while that is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// States of a program, as the command is told them.
+pub(super) const STOPPED: &str = "stopped";
+pub(super) const CONTINUED: &str = "continued";
+pub(super) const EXCLUDED: &str = "excluded";
+
+struct Running {
+    child: Child,
+    /// Readable when it has ended.
+    ended: Option<OwnedFd>,
+    what: &'static str,
+}
+
+/// Runs commands; waits for the last one in the end.
+pub(super) struct Commands<'a> {
+    command: Option<&'a str>,
+    running: Option<Running>,
+    /// Runs when that one has ended.
+    next: Option<&'static str>,
+}
+
+impl<'a> Commands<'a> {
+    pub(super) fn new(command: Option<&'a str>) -> Self {
+        Self { command, running: None, next: None }
+    }
+
+    /// Runs it for a state. One that still runs for an earlier state is killed first, with its children, as its state is over; but
+    /// what began when the program was stopped ends before the same goes for good.
+    pub(super) fn begin(&mut self, what: &'static str) {
+        if self.command.is_none() {
+            return;
+        }
+        self.look();
+        self.next = None;
+        match &self.running {
+            None => self.spawn(what),
+            Some(former) if former.what == STOPPED && what == EXCLUDED => self.next = Some(what),
+            Some(former) => {
+                eprintln!(
+                    "fide: --fence-command for `{}` still ran; it is killed: the state is `{what}` now",
+                    former.what
+                );
+                self.kill();
+                self.spawn(what);
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        let Some(mut former) = self.running.take() else { return };
+        if let Some(group) = pid_of(&former.child) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = former.child.wait();
+    }
+
+    fn spawn(&mut self, what: &'static str) {
+        let Some(command) = self.command else { return };
+        let mut shell = Command::new("sh");
+        // The input is the program's.
+        shell.args(["-c", command]).env("FIDE_FENCE", what).stdin(Stdio::null()).process_group(0);
+        child::begin_clean(&mut shell);
+        match shell.spawn() {
+            Ok(child) => {
+                let ended = pid_of(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                self.running = Some(Running { child, ended, what });
+            }
+            Err(error) => eprintln!("fide: --fence-command {command:?} could not be run: {error}"),
+        }
+    }
+
+    /// Says how it ended, if it has, and runs what waits for that.
+    pub(super) fn look(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let ended = match running.child.try_wait() {
+            Ok(None) => return,
+            Ok(Some(status)) if status.success() => None,
+            Ok(Some(status)) => Some(status.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(how) = ended {
+            eprintln!(
+                "fide: --fence-command {:?} ended for `{}` with {how}",
+                self.command.unwrap_or_default(),
+                running.what
+            );
+        }
+        self.running = None;
+        if let Some(what) = self.next.take() {
+            self.spawn(what);
+        }
+    }
+
+    /// Waits for its end, for `limit` at most. Whether it has ended.
+    pub(super) fn finish_within(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            self.look();
+            if self.running.is_none() || Instant::now() >= until {
+                return self.running.is_none();
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// A descriptor that is readable when it has ended, while one runs.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref()?.ended.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Commands<'_> {
+    fn drop(&mut self) {
+        while let Some(running) = &mut self.running {
+            let _ = running.child.wait();
+            self.look();
+        }
+    }
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_states_command_runs_last_and_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ran");
+        let command = format!("[ $FIDE_FENCE = continued ] && sleep 600; echo $FIDE_FENCE >> {}", file.display());
+        let mut commands = Commands::new(Some(&command));
+        commands.begin(CONTINUED);
+        assert!(!commands.finish_within(Duration::from_millis(20)), "it sleeps");
+        commands.begin(EXCLUDED);
+        drop(commands);
+        assert_eq!(std::fs::read_to_string(&file).expect("it ran"), "excluded\n");
+    }
+
+    #[test]
+    fn exclusion_lets_the_command_of_the_stop_end_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ran");
+        let command = format!("[ $FIDE_FENCE = stopped ] && sleep 0.1; echo $FIDE_FENCE >> {}", file.display());
+        let mut commands = Commands::new(Some(&command));
+        commands.begin(STOPPED);
+        commands.begin(EXCLUDED);
+        drop(commands);
+        assert_eq!(std::fs::read_to_string(&file).expect("it ran"), "stopped\nexcluded\n");
+    }
+}

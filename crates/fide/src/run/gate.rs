@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starts the program stopped in front of its first instruction, so that it is under watch before it does anything.
+
+use std::{
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command, ExitCode},
+};
+
+use fide_client::Permit;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::child;
+use crate::exit::{Failure, UNHEALTHY, USAGE};
+
+/// Argument of this program that starts another one when it is told to; see [`gate`].
+pub(crate) const GATE: &str = "__gate";
+
+/// What the program finds in its environment, a line for each variable: under what it may act as it begins.
+pub(super) fn as_environment(permit: Option<&Permit>) -> String {
+    let mut lines = String::new();
+    if let Some(permit) = permit {
+        lines.push_str(&format!("FIDE_HOST_ID={}\nFIDE_INCARNATION={}\n", permit.host_id, permit.incarnation));
+        if let Some(token) = permit.token() {
+            lines.push_str(&format!("FIDE_TOKEN={token}\n"));
+        }
+    }
+    lines.push_str("go\n");
+    lines
+}
+
+/// Starts the program stopped in front of its first instruction, until the pipe has said with which variables to go.
+pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
+    let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+    let this = std::env::current_exe()?;
+    let mut gated = Command::new(this);
+    gated.arg(GATE).arg(wait.as_raw_fd().to_string()).args(command);
+    // Another's, if this runs within a program of `fide run`.
+    for name in ["FIDE_TOKEN", "FIDE_INCARNATION", "FIDE_HOST_ID"] {
+        gated.env_remove(name);
+    }
+    let wait_fd = wait.as_raw_fd();
+    // SAFETY: between fork and exec only fcntl(2), prctl(2) and `unblock_all`, which are safe there.
+    unsafe {
+        gated.pre_exec(move || {
+            if libc::fcntl(wait_fd, libc::F_SETFD, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // It does not outlive the one who stops it. (If that is dead already, the gate stays closed.)
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Signals are blocked here to be passed on; the program must not begin with that.
+            child::unblock_all()
+        });
+    }
+    Ok((gated.spawn()?, go))
+}
+
+/// What the child of [`spawn_at_gate`] does: waits for the word, then becomes the program. Its process id and start
+/// time stay what they were.
+pub(crate) fn gate(arguments: &[String]) -> ExitCode {
+    let [fd, program, rest @ ..] = arguments else { return ExitCode::from(USAGE) };
+    let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };
+    // SAFETY: the parent left us this descriptor and nothing else here owns it.
+    let wait = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut told = String::new();
+    if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut told).is_err() || !told.ends_with("go\n") {
+        return ExitCode::from(UNHEALTHY);
+    }
+    let variables = told.lines().filter_map(|line| line.split_once('='));
+    let error = Command::new(program).args(rest).envs(variables).exec();
+    eprintln!("fide run: {program}: {error}");
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}

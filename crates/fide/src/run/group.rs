@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Control groups: one is made for a program, frozen, emptied and removed.
+//!
+//! Nobody may be left to remove a group: a pid namespace that ends takes `fide run` and its warden along. The next `fide run`
+//! in the same place removes what is empty ([`Places::sweep`]).
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How every group that is made here begins.
+const PREFIX: &str = "fide-run-";
+/// For how long a group is emptied before it is left as it is: a large process takes a while to die.
+const EMPTY_LIMIT: Duration = Duration::from_secs(10);
+/// Between two passes.
+const EMPTY_LOOK: Duration = Duration::from_millis(2);
+/// Passes of one kill. Frozen, nothing forks: the second pass finds what was forked before all were frozen.
+const KILL_PASSES_MAX: usize = 8;
+/// Looks whether all processes of a group are frozen; one that waits for its disk is not for a while.
+const FROZEN_LOOKS_MAX: usize = 20;
+/// Groups within a group that are looked at in one pass.
+const NESTED_MAX: usize = 1024;
+/// Groups of others that are looked at by one sweep.
+const SWEEP_MAX: usize = 256;
+/// Attempts to make a group that a sweep removes before the program is in it.
+const MAKE_MAX: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    V2,
+    V1,
+}
+
+/// Where a group may be made, the best first.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The directory that a group of each version would have.
+    dirs: Vec<(Version, PathBuf)>,
+    /// Why not elsewhere.
+    missing: String,
+}
+
+impl Places {
+    /// For the program `pid`. Numbers of pid namespaces that share control groups collide, so a random one is added.
+    pub(super) fn of(pid: u32) -> io::Result<Self> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name = format!("{PREFIX}{pid}-{:016x}", u64::from_ne_bytes(random));
+        let mut places = Self { dirs: Vec::new(), missing: String::new() };
+        for (version, parent) in [(Version::V2, parent_v2()), (Version::V1, parent_v1())] {
+            match parent {
+                Ok(parent) => places.dirs.push((version, parent.join(&name))),
+                Err(error) => places.missing.push_str(&format!("{}: {error}; ", version.name())),
+            }
+        }
+        Ok(places)
+    }
+
+    pub(super) fn dirs(&self) -> impl Iterator<Item = &Path> {
+        self.dirs.iter().map(|(_, dir)| dir.as_path())
+    }
+
+    /// Removes groups beside these that are empty.
+    pub(super) fn sweep(&self) {
+        for parent in self.dirs().filter_map(Path::parent) {
+            let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+            let of_run = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+            for entry in of_run.take(SWEEP_MAX) {
+                let dir = entry.path();
+                if !is_populated(&dir) {
+                    let _ = remove_tree(&dir);
+                }
+            }
+        }
+    }
+
+    /// Makes the best group that is to be had, with the process `pid` in it; or says why there is none.
+    pub(super) fn make(&self, pid: u32) -> Result<Group, String> {
+        let mut missing = self.missing.clone();
+        for (version, dir) in &self.dirs {
+            let mut made = Group::make(*version, dir, pid);
+            for _ in 1..MAKE_MAX {
+                // Another one's sweep was between its making and its first process.
+                match &made {
+                    Err(error) if is_gone(error) => made = Group::make(*version, dir, pid),
+                    _ => break,
+                }
+            }
+            match made {
+                Ok(group) => return Ok(group),
+                Err(error) => missing.push_str(&format!("{}: {error}; ", version.name())),
+            }
+        }
+        Err(missing)
+    }
+}
+
+impl Version {
+    fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "cgroup v2",
+            Self::V1 => "cgroup v1 freezer",
+        }
+    }
+}
+
+/// A control group with a program in it. The descriptors are open before they are needed: stopping is one system call.
+#[derive(Debug)]
+pub(super) struct Group {
+    version: Version,
+    dir: PathBuf,
+    /// `cgroup.freeze`, or `freezer.state`.
+    freeze: File,
+    /// `cgroup.kill` of version 2.
+    kill: Option<File>,
+    /// Made here: goes with this, and with all that is in it.
+    own: bool,
+}
+
+impl Group {
+    fn make(version: Version, dir: &Path, pid: u32) -> io::Result<Self> {
+        fs::create_dir(dir)?;
+        let made = Self::open(version, dir.to_owned(), true);
+        let group = made.inspect_err(|_| drop(fs::remove_dir(dir)))?;
+        fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+        Ok(group)
+    }
+
+    /// The group of a running process, of version 2, for a unit that has one of its own.
+    pub(super) fn of_unit(pid: u32) -> io::Result<Self> {
+        let path = path_of(&pid.to_string(), str::is_empty)?;
+        if path.as_os_str().is_empty() {
+            return Err(io::Error::other("the unit has no group of its own"));
+        }
+        Self::open(Version::V2, mount(|kind, _| kind == "cgroup2")?.join(path), false)
+    }
+
+    fn open(version: Version, dir: PathBuf, own: bool) -> io::Result<Self> {
+        let write = |name: &str| File::options().write(true).open(dir.join(name));
+        let (freeze, kill) = match version {
+            Version::V2 => (write("cgroup.freeze")?, Some(write("cgroup.kill")?)),
+            Version::V1 => (write("freezer.state")?, None),
+        };
+        Ok(Self { version, dir, freeze, kill, own })
+    }
+
+    /// The rung, for people.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.version.name(), self.dir.display())
+    }
+
+    /// What lets its processes go on, for people.
+    pub(super) fn remedy(&self) -> String {
+        match self.version {
+            Version::V2 => format!("echo 0 > {}/cgroup.freeze", self.dir.display()),
+            Version::V1 => format!("echo THAWED > {}/freezer.state", self.dir.display()),
+        }
+    }
+
+    pub(super) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    /// Whether this very process is in it, or in a group within it.
+    pub(super) fn holds_this(&self) -> bool {
+        match self.version {
+            Version::V2 => parent_v2(),
+            Version::V1 => parent_v1(),
+        }
+        .is_ok_and(|own| own.starts_with(&self.dir))
+    }
+
+    /// Begins to freeze it, or lets it go on. Allocates nothing.
+    pub(super) fn freeze(&self, frozen: bool) -> io::Result<()> {
+        let word: &[u8] = match (self.version, frozen) {
+            (Version::V2, true) => b"1",
+            (Version::V2, false) => b"0",
+            (Version::V1, true) => b"FROZEN",
+            (Version::V1, false) => b"THAWED",
+        };
+        rustix::io::pwrite(&self.freeze, word, 0).map(drop).map_err(Into::into)
+    }
+
+    /// Whether none of its processes executes anything any more.
+    pub(super) fn is_frozen(&self) -> bool {
+        match self.version {
+            Version::V2 => {
+                fs::read_to_string(self.dir.join("cgroup.events")).is_ok_and(|text| text.contains("frozen 1"))
+            }
+            Version::V1 => fs::read_to_string(self.dir.join("freezer.state")).is_ok_and(|text| text.trim() == "FROZEN"),
+        }
+    }
+
+    /// Kills all that is in it, and does not wait for the ends.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        if let Some(kill) = &self.kill {
+            // The kernel reaches what forks meanwhile.
+            return Ok(rustix::io::pwrite(kill, b"1", 0).map(drop)?);
+        }
+        for _ in 0..KILL_PASSES_MAX {
+            kill_pass(&self.dir);
+            if !is_populated(&self.dir) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// All processes in it, and in groups within it.
+    pub(super) fn pids(&self) -> Vec<Pid> {
+        tree(&self.dir).iter().flat_map(|dir| pids_in(dir)).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.own {
+            end(&self.dir);
+        }
+    }
+}
+
+/// Kills all that is in a group, until nothing is left, and removes it. Says so if it cannot.
+pub(super) fn end(dir: &Path) {
+    let until = Instant::now() + EMPTY_LIMIT;
+    loop {
+        if is_populated(dir) {
+            kill_pass(dir);
+        }
+        match remove_tree(dir) {
+            Ok(()) => return,
+            Err(error) if is_gone(&error) => return,
+            Err(error) if Instant::now() >= until => {
+                let left: Vec<String> =
+                    tree(dir).iter().flat_map(|dir| pids_in(dir)).map(|pid| pid.to_string()).collect();
+                eprintln!(
+                    "fide: control group {} stays: {error}. In it are the processes [{}], which SIGKILL does not end",
+                    dir.display(),
+                    left.join(", ")
+                );
+                return;
+            }
+            // Somebody is dying in it.
+            Err(_) => std::thread::sleep(EMPTY_LOOK),
+        }
+    }
+}
+
+/// Sends SIGKILL to all that is in a group and in groups within it.
+fn kill_pass(dir: &Path) {
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let state = dir.join("freezer.state");
+    let _ = fs::write(&state, "FROZEN");
+    for _ in 0..FROZEN_LOOKS_MAX {
+        match fs::read_to_string(&state) {
+            Ok(text) if text.trim() != "FROZEN" => std::thread::sleep(Duration::from_micros(100)),
+            _ => break,
+        }
+    }
+    let tree = tree(dir);
+    for pid in tree.iter().flat_map(|dir| pids_in(dir)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    // A frozen process of version 1 dies when it goes on, before its next instruction.
+    for dir in tree.iter().rev() {
+        let _ = fs::write(dir.join("freezer.state"), "THAWED");
+    }
+}
+
+/// A group and those within it, the innermost first.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![dir.to_owned()];
+    let mut at = 0;
+    while let Some(dir) = found.get(at) {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let room = NESTED_MAX.saturating_sub(found.len());
+        let inner: Vec<PathBuf> = inner.map(|entry| entry.path()).take(room).collect();
+        found.extend(inner);
+        at += 1;
+    }
+    found.reverse();
+    found
+}
+
+fn pids_in(dir: &Path) -> Vec<Pid> {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+fn is_populated(dir: &Path) -> bool {
+    match fs::read_to_string(dir.join("cgroup.events")) {
+        Ok(events) => events.contains("populated 1"),
+        // Version 1. Of another pid namespace the numbers read as 0.
+        Err(_) => {
+            tree(dir).iter().any(|dir| fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|text| !text.is_empty()))
+        }
+    }
+}
+
+/// Removes an empty group with those within it.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    tree(dir).iter().try_for_each(fs::remove_dir)
+}
+
+/// Whether the group was removed by somebody else.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// The mount point of the first file system that `is` picks from /proc/self/mounts.
+fn mount(is: impl Fn(&str, &str) -> bool) -> io::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let fields = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    });
+    let mut found = fields.filter(|(_, kind, options)| is(kind, options)).map(|(at, _, _)| PathBuf::from(at));
+    found.next().ok_or_else(|| io::Error::other("not mounted"))
+}
+
+/// The path of a process within the hierarchy that `is` picks from its /proc/PID/cgroup.
+fn path_of(pid: &str, is: impl Fn(&str) -> bool) -> io::Result<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let mut paths = text.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        is(controllers).then(|| PathBuf::from(path.trim_start_matches('/')))
+    });
+    paths.next().ok_or_else(|| io::Error::other("not in that hierarchy"))
+}
+
+/// This process' own group, in which groups for programs are made.
+fn parent_v2() -> io::Result<PathBuf> {
+    Ok(mount(|kind, _| kind == "cgroup2")?.join(path_of("self", str::is_empty)?))
+}
+
+fn parent_v1() -> io::Result<PathBuf> {
+    let is_freezer = |list: &str| list.split(',').any(|word| word == "freezer");
+    Ok(mount(|kind, options| kind == "cgroup" && is_freezer(options))?.join(path_of("self", is_freezer)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_equal_pids_do_not_collide() {
+        let names = |places: &Places| places.dirs().map(Path::to_owned).collect::<Vec<_>>();
+        let (one, other) = (Places::of(2).expect("random"), Places::of(2).expect("random"));
+        assert!(names(&one).iter().all(|dir| !names(&other).contains(dir)));
+    }
+
+    #[test]
+    fn groups_within_are_removed_from_the_innermost() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let dir = scratch.path().join("group");
+        fs::create_dir_all(dir.join("a/b")).expect("made");
+        fs::create_dir_all(dir.join("c")).expect("made");
+        assert_eq!(tree(&dir).last(), Some(&dir));
+        remove_tree(&dir).expect("removed");
+        assert!(!dir.exists());
+        assert!(is_gone(&remove_tree(&dir).expect_err("nothing there")));
+    }
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a fence does to the network: takes addresses off this host, resets the program's connections.
+//!
+//! An address that a fence took off belongs to whoever may act. It is put back when this program goes on, and never otherwise: not
+//! after an exclusion, and not when `fide run` ends.
+
+use std::{collections::HashSet, fs, io, net::IpAddr, net::TcpListener, os::linux::fs::MetadataExt, str::FromStr};
+
+use anyhow::anyhow;
+use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+use rustix::{
+    net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with},
+    process::Pid,
+};
+
+use super::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink, attribute, attributes, number};
+use crate::exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE};
+
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+/// `struct ifaddrmsg`.
+const IFADDRMSG: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// An IPv6 address is used at once, as it was before.
+const IFA_F_NODAD: u32 = 2;
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+/// `struct inet_diag_msg`: where the socket's identity and its inode are.
+const DIAG_ID: std::ops::Range<usize> = 4..52;
+const DIAG_INODE: usize = 68;
+const LISTEN: u32 = 1 << 10;
+/// All states of a connection: established to closing, without those in which no program has it.
+const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+
+/// An address of an interface, as the operator writes it: `ADDR/LEN@DEV`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    addr: IpAddr,
+    len: u8,
+    device: String,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || format!("`{text}` is not ADDR/LEN@DEV, as 10.0.0.9/32@eth0 is");
+        let (address, device) = text.split_once('@').ok_or_else(form)?;
+        let (addr, len) = address.split_once('/').ok_or_else(form)?;
+        let addr: IpAddr = addr.parse().map_err(|_| form())?;
+        let longest = if addr.is_ipv4() { 32 } else { 128 };
+        match len.parse() {
+            Ok(len) if len <= longest && !device.is_empty() => Ok(Self { addr, len, device: device.to_owned() }),
+            _ => Err(format!("{}; LEN is {longest} at most", form())),
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}@{}", self.addr, self.len, self.device)
+    }
+}
+
+impl Address {
+    fn family(&self) -> u8 {
+        // AF_INET and AF_INET6.
+        u8::try_from(if self.addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).expect("small")
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self.addr {
+            IpAddr::V4(addr) => addr.octets().to_vec(),
+            IpAddr::V6(addr) => addr.octets().to_vec(),
+        }
+    }
+
+    fn index(&self) -> io::Result<u32> {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(name_to_index(&socket, &self.device)?)
+    }
+
+    /// Whether the kernel's description of an address is of this one.
+    fn is(&self, index: u32, body: &[u8]) -> bool {
+        let Some(head) = body.get(..IFADDRMSG) else { return false };
+        if head[0] != self.family() || head[1] != self.len || number(body, 4) != Some(index) {
+            return false;
+        }
+        let found = attributes(&body[IFADDRMSG..]);
+        let value = |kind| found.iter().find(|(k, _)| *k == kind).map(|(_, at)| &body[IFADDRMSG..][at.clone()]);
+        // Of a point to point link IFA_ADDRESS is the other end's.
+        value(IFA_LOCAL).or_else(|| value(IFA_ADDRESS)) == Some(&self.bytes()[..])
+    }
+}
+
+/// What is done to the network when a program is stopped, and undone when it goes on.
+pub(super) struct Network {
+    addresses: Vec<Address>,
+    route: Option<Netlink>,
+    diag: Option<Netlink>,
+    /// What was taken off, as the kernel described it.
+    taken: Vec<(Address, Vec<u8>)>,
+}
+
+impl Network {
+    /// Sees that all that is wanted can be had here.
+    ///
+    /// # Errors
+    /// What cannot, and what to do about it.
+    pub(super) fn new(addresses: &[Address], sockets: bool) -> Result<Self, Failure> {
+        let mut network = Self { addresses: addresses.to_vec(), route: None, diag: None, taken: Vec::new() };
+        if !addresses.is_empty() {
+            let mut route = Netlink::open(NETLINK_ROUTE)?;
+            for address in addresses {
+                let index = address.index().map_err(|error| {
+                    Failure::new(USAGE, anyhow!("--fence-address {address}: interface {}: {error}", address.device))
+                })?;
+                may_take(&mut route, index).map_err(|error| {
+                    Failure::new(
+                        if error.kind() == io::ErrorKind::PermissionDenied { NOT_PERMITTED } else { UNSUPPORTED },
+                        anyhow!("--fence-address {address}: {error}; taking addresses off needs CAP_NET_ADMIN"),
+                    )
+                })?;
+            }
+            network.route = Some(route);
+        }
+        if sockets {
+            network.diag = Some(may_destroy()?);
+        }
+        Ok(network)
+    }
+
+    /// Takes the addresses off, and resets the connections of `pids`. What could not be done.
+    pub(super) fn fence(&mut self, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if let Some(route) = &mut self.route {
+            for address in &self.addresses {
+                if self.taken.iter().any(|(taken, _)| taken == address) {
+                    continue;
+                }
+                match take(route, address) {
+                    Ok(Some(body)) => self.taken.push((address.clone(), body)),
+                    // It was not here, so it is not put back.
+                    Ok(None) => {}
+                    Err(error) => wrong.push(format!("address {address} could not be taken off: {error}")),
+                }
+            }
+        }
+        if let Some(diag) = &mut self.diag
+            && let Err(error) = reset(diag, &inodes(&pids()))
+        {
+            wrong.push(format!("the program's connections could not be reset: {error}"));
+        }
+        wrong
+    }
+
+    /// Puts back what was taken off. What could not be.
+    pub(super) fn lift(&mut self) -> Vec<String> {
+        let Some(route) = &mut self.route else { return Vec::new() };
+        let put = |(address, body): (Address, Vec<u8>)| {
+            let done = route.ask(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &used_at_once(body));
+            match done {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    Some(format!("address {address} could not be put back: {error}"))
+                }
+                _ => None,
+            }
+        };
+        self.taken.drain(..).filter_map(put).collect()
+    }
+}
+
+fn ifaddrmsg(family: u8, len: u8, index: u32) -> Vec<u8> {
+    let mut bytes = vec![family, len, 0, 0];
+    bytes.extend(index.to_ne_bytes());
+    bytes
+}
+
+/// Whether addresses may be taken off: by asking for one that no interface can have.
+fn may_take(route: &mut Netlink, index: u32) -> io::Result<()> {
+    let mut body = ifaddrmsg(u8::try_from(libc::AF_INET).expect("small"), 32, index);
+    body.extend(attribute(IFA_LOCAL, &[255; 4]));
+    match route.ask(RTM_DELADDR, NLM_F_ACK, &body) {
+        Err(error) if error.kind() != io::ErrorKind::AddrNotAvailable => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes an address off; what the kernel said of it, or none if it is not there.
+fn take(route: &mut Netlink, address: &Address) -> io::Result<Option<Vec<u8>>> {
+    let index = address.index()?;
+    let all = route.ask(RTM_GETADDR, NLM_F_DUMP, &ifaddrmsg(address.family(), 0, 0))?;
+    let mut bodies = all.into_iter().filter(|message| message.kind == RTM_NEWADDR).map(|message| message.body);
+    let Some(body) = bodies.find(|body| address.is(index, body)) else { return Ok(None) };
+    match route.ask(RTM_DELADDR, NLM_F_ACK, &body) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(None),
+        Err(error) => Err(error),
+        Ok(_) => Ok(Some(body)),
+    }
+}
+
+/// The description of an address with the flag that it needs no detection of duplicates: this host had it a moment ago.
+fn used_at_once(mut body: Vec<u8>) -> Vec<u8> {
+    let is_six = body.first().copied().map(i32::from) == Some(libc::AF_INET6);
+    let found = attributes(body.get(IFADDRMSG..).unwrap_or_default());
+    let flags = found.into_iter().find(|(kind, at)| is_six && *kind == IFA_FLAGS && at.len() == 4);
+    if let Some((_, at)) = flags {
+        let value = &mut body[IFADDRMSG..][at];
+        let flags = number(value, 0).expect("four bytes") | IFA_F_NODAD;
+        value.copy_from_slice(&flags.to_ne_bytes());
+    }
+    body
+}
+
+/// Inodes of the sockets that these processes have open.
+fn inodes(pids: &[Pid]) -> HashSet<u32> {
+    let of = |pid: &Pid| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| {
+            let link = fs::read_link(file.path()).ok()?;
+            link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+        })
+    };
+    pids.iter().flat_map(of).collect()
+}
+
+/// `struct inet_diag_req_v2`: TCP sockets of a family in these states, or the one of this identity.
+fn diag_request(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![family, u8::try_from(libc::IPPROTO_TCP).expect("small"), 0, 0];
+    bytes.extend(states.to_ne_bytes());
+    bytes.extend(id);
+    bytes
+}
+
+/// Resets the TCP sockets in these states that have one of these inodes; how many there were.
+fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usize> {
+    let mut count = 0;
+    for family in [libc::AF_INET, libc::AF_INET6].map(|family| u8::try_from(family).expect("small")) {
+        let all = diag.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &diag_request(family, states, &[0; 48]))?;
+        for message in all {
+            let (Some(id), Some(inode)) = (message.body.get(DIAG_ID), number(&message.body, DIAG_INODE)) else {
+                continue;
+            };
+            if !of.contains(&inode) {
+                continue;
+            }
+            count += 1;
+            match diag.ask(SOCK_DESTROY, NLM_F_ACK, &diag_request(family, u32::MAX, id)) {
+                // It has just been closed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => drop(done?),
+            }
+        }
+    }
+    Ok(count)
+}
+
+fn reset(diag: &mut Netlink, of: &HashSet<u32>) -> io::Result<()> {
+    if of.is_empty() { Ok(()) } else { destroy(diag, CONNECTED, of).map(drop) }
+}
+
+/// Whether sockets can be destroyed: by destroying one of our own.
+fn may_destroy() -> Result<Netlink, Failure> {
+    let refused = |error: &io::Error| {
+        let code = if error.kind() == io::ErrorKind::PermissionDenied { NOT_PERMITTED } else { UNSUPPORTED };
+        Failure::new(
+            code,
+            anyhow!("--fence-sockets: {error}; it needs CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY"),
+        )
+    };
+    let attempt = || -> io::Result<Netlink> {
+        let mut diag = Netlink::open(NETLINK_SOCK_DIAG)?;
+        let own = TcpListener::bind("127.0.0.1:0")?;
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&own);
+        let inode = fs::metadata(format!("/proc/self/fd/{descriptor}"))?.st_ino();
+        let inode = u32::try_from(inode).map_err(io::Error::other)?;
+        match destroy(&mut diag, LISTEN, &HashSet::from([inode]))? {
+            0 => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel lists no TCP sockets (CONFIG_INET_TCP_DIAG)",
+            )),
+            _ => Ok(diag),
+        }
+    };
+    attempt().map_err(|error| refused(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(address: &str, index: u32, more: &[u8]) -> Vec<u8> {
+        let address: Address = address.parse().expect("right");
+        let mut body = ifaddrmsg(address.family(), address.len, index);
+        body.extend(attribute(if address.addr.is_ipv4() { IFA_LOCAL } else { IFA_ADDRESS }, &address.bytes()));
+        body.extend(more);
+        body
+    }
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for right in ["10.0.0.9/32@eth0", "0.0.0.0/0@lo", "fd00::9/128@bond0.7"] {
+            assert_eq!(right.parse::<Address>().expect("right").to_string(), right);
+        }
+        for wrong in [
+            "",
+            "10.0.0.9",
+            "10.0.0.9/32",
+            "10.0.0.9@eth0",
+            "10.0.0.9/33@eth0",
+            "fd00::9/129@eth0",
+            "x/8@eth0",
+            "1.2.3.4/8@",
+        ] {
+            let error = wrong.parse::<Address>().expect_err(wrong);
+            assert!(error.contains("ADDR/LEN@DEV"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_that_address_of_that_interface_is_taken() {
+        let address: Address = "10.0.0.9/32@eth0".parse().expect("right");
+        assert!(address.is(3, &described("10.0.0.9/32@eth0", 3, &[])));
+        assert!(!address.is(3, &described("10.0.0.9/32@eth0", 4, &[])));
+        assert!(!address.is(3, &described("10.0.0.9/24@eth0", 3, &[])));
+        assert!(!address.is(3, &described("10.0.0.8/32@eth0", 3, &[])));
+        assert!(!address.is(3, &described("fd00::9/32@eth0", 3, &[])));
+        assert!(!address.is(3, &[2, 32]));
+    }
+
+    #[test]
+    fn six_comes_back_without_a_wait_for_duplicates() {
+        let flags = attribute(IFA_FLAGS, &0x80u32.to_ne_bytes());
+        let wanted = attribute(IFA_FLAGS, &0x82u32.to_ne_bytes());
+        assert_eq!(used_at_once(described("fd00::9/128@lo", 1, &flags)), described("fd00::9/128@lo", 1, &wanted));
+        assert_eq!(used_at_once(described("10.0.0.9/32@lo", 1, &flags)), described("10.0.0.9/32@lo", 1, &flags));
+        assert_eq!(used_at_once(vec![10]), [10]);
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is left of a program of `fide run` when it has ended, however that was: nothing.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+
+use rustix::process::Signal;
+
+use super::{
+    common::{Running, World, calm, output, until_true, world},
+    place::{Place, groups_in},
+    run::{signal, state, watched},
+};
+
+fn none_left(place: &Place, after: &str) {
+    until_true(&format!("no control group is left after {after}"), || place.left().is_empty());
+}
+
+/// A program of which each process starts the next and ends: a list of its processes is old when it is read.
+fn runaway(world: &World) -> PathBuf {
+    let file = world.bed.scratch().join("runaway");
+    let stop = world.bed.scratch().join("stop-runaway");
+    let text = format!("#!/bin/sh\n[ -e {} ] && exit\n\"$0\" &\n", stop.display());
+    fs::write(&file, text).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("executable");
+    file
+}
+
+/// Puts a child into a control group within its own.
+const NESTS: &str = r#"for line in $(cat /proc/self/cgroup); do
+  dir=""
+  case $line in *fide-run-*) for at in $(awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts); do
+    [ -e $at/${line##*:}/cgroup.procs ] && mkdir -p $at/${line##*:}/in/ner && dir=$at/${line##*:}/in/ner; done;;
+  esac
+  [ -n "$dir" ] && (sh -c 'echo $$ > $0/cgroup.procs; exec sleep 600' $dir &)
+done
+sleep 600"#;
+
+#[test]
+fn root_run_leaves_no_control_group_however_it_ends() {
+    let Some(world) = world(2, calm()) else { return };
+    for place in Place::with_groups() {
+        let run = |name: &str, command: &[&str]| {
+            let mut words = vec!["run", "--name", name, "--"];
+            words.extend_from_slice(command);
+            place.fide(&world, 2, &words)
+        };
+        let (code, _, err) = output(&mut run("itself", &["true"]));
+        assert_eq!(code, Some(0), "{err}");
+        none_left(&place, "its own end");
+        let (code, _, err) =
+            output(&mut run("children", &["sh", "-c", "sleep 600 >&- 2>&- & sleep 600 >&- 2>&- & exit 3"]));
+        assert_eq!(code, Some(3), "{err}");
+        none_left(&place, "its own end, with children that go on");
+        let (code, _, err) = output(&mut run("missing", &["/no/such/program"]));
+        assert_eq!(code, Some(127), "{err}");
+        none_left(&place, "no beginning");
+        let (code, _, _) = output(&mut run("not a name", &["true"]));
+        assert_ne!(code, Some(0));
+        none_left(&place, "a refusal");
+        for (name, sent) in [("asked", Signal::TERM), ("nested", Signal::TERM), ("lost", Signal::KILL)] {
+            let mut wrapper = Running::start(&mut run(name, &["sh", "-c", NESTS]));
+            watched(&world, 2, name);
+            until_true("it has a group in its group", || {
+                place.left().iter().any(|dir| groups_in(dir).iter().any(|dir| !groups_in(dir).is_empty()))
+            });
+            signal(wrapper.pid(), sent);
+            wrapper.code();
+            none_left(&place, name);
+        }
+    }
+}
+
+#[test]
+fn root_run_that_is_killed_at_any_moment_leaves_no_control_group() {
+    let Some(world) = world(2, calm()) else { return };
+    for place in Place::with_groups() {
+        for turn in 0..30 {
+            let name = format!("turn{turn}");
+            let mut wrapper =
+                Running::start(&mut place.fide(&world, 2, &["run", "--name", &name, "--", "sleep", "600"]));
+            // Not a time that is asserted: somewhere in its start.
+            std::thread::sleep(Duration::from_micros(turn * 700));
+            wrapper.kill();
+        }
+        none_left(&place, "thirty starts that were cut off");
+    }
+}
+
+#[test]
+fn root_run_kills_what_forks_while_it_is_killed() {
+    let Some(world) = world(2, calm()) else { return };
+    let file = runaway(&world);
+    for place in Place::with_groups() {
+        let begin = format!("for chain in 1 2 3 4 5 6 7 8; do {} & done; sleep 600", file.display());
+        for sent in [Signal::KILL, Signal::TERM] {
+            let words = ["run", "--name", "runaway", "--", "sh", "-c", &begin];
+            let mut wrapper = Running::start(&mut place.fide(&world, 2, &words));
+            let pid = watched(&world, 2, "runaway");
+            until_true("it forks", || {
+                let procs =
+                    place.left().first().map(|dir| fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default());
+                procs.is_some_and(|text| text.lines().filter(|line| *line != pid.to_string()).count() > 1)
+            });
+            signal(wrapper.pid(), sent);
+            wrapper.code();
+            until_true("it dies with its wrapper", || state(pid).is_none());
+            none_left(&place, "a program that forked meanwhile");
+        }
+    }
+    fs::write(world.bed.scratch().join("stop-runaway"), "").expect("written");
+}
+
+#[test]
+fn root_run_removes_empty_control_groups_that_others_left() {
+    let Some(world) = world(2, calm()) else { return };
+    for place in Place::with_groups() {
+        // As after the end of a pid namespace, in which nobody is left to do it.
+        fs::create_dir_all(place.dir().join("fide-run-2/inner")).expect("made");
+        let other = place.dir().join("fide-run-3-of-another");
+        fs::create_dir(&other).expect("made");
+        let sleeper = world.sleeper(2);
+        fs::write(other.join("cgroup.procs"), sleeper.pid().to_string()).expect("moved");
+        let (code, _, err) = output(&mut place.fide(&world, 2, &["run", "--name", "sweeps", "--", "true"]));
+        assert_eq!(code, Some(0), "{err}");
+        until_true("only the one in use is left", || place.left() == [other.clone()]);
+        assert_eq!(state(sleeper.pid()), Some('S'), "it is not this one's to end");
+    }
+}
