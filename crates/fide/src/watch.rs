@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::Context;
-use fide_client::{Client, ConnectOptions, Event, Evidence, Reason, Verdict, Wanted};
+use fide_client::{
+    Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted, protocol::PeerState,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -29,6 +31,10 @@ pub(crate) struct Arguments {
     /// FIDE_TOKEN is this host's fencing token (empty while it may not act, or without a view)
     #[arg(long, value_name = "CMD")]
     on_failure: Option<String>,
+    /// Count an end from before this watch began as a failure, too. By default it is said, and the next process of that name waited
+    /// for: whoever took over from the former one may be it
+    #[arg(long)]
+    count_earlier: bool,
     /// Go on after a failure instead of ending with exit code 1
     #[arg(long)]
     forever: bool,
@@ -47,20 +53,29 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         ..ConnectOptions::default()
     };
     let mut client = Client::connect(options)?;
+    let mut earlier = Earlier::default();
     for target in &arguments.targets {
         let wanted = Wanted { timeout: arguments.timeout_us.map(Duration::from_micros), pbsize: 0 };
         let monitor = client.monitor(target, wanted)?;
+        let state = format!("{:?}", monitor.state).to_lowercase();
+        let before = monitor.state == PeerState::Dead && !arguments.count_earlier;
+        if before {
+            earlier.note(&monitor);
+        }
         print(
             arguments.json,
             &json!({
-                "kind": "watching", "target": target, "timeout_us": micros(monitor.timeout),
-                "state": format!("{:?}", monitor.state).to_lowercase(),
+                "kind": "watching", "target": target, "timeout_us": micros(monitor.timeout), "state": state,
+                "incarnation": (monitor.incarnation != 0).then_some(monitor.incarnation), "earlier": before,
             }),
-            &format!(
-                "watching {target}: {}, silence is noticed within {:?}",
-                format!("{:?}", monitor.state).to_lowercase(),
-                monitor.timeout
-            ),
+            &if before {
+                format!(
+                    "watching {target}: incarnation {} ended before this watch began; the next one is waited for",
+                    monitor.incarnation
+                )
+            } else {
+                format!("watching {target}: {state}, silence is noticed within {:?}", monitor.timeout)
+            },
         );
     }
     // Older kernels refuse; then this waits like any other program.
@@ -72,6 +87,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             return Ok(ExitCode::SUCCESS);
         }
         let Some(event) = client.wait_event(left)? else { continue };
+        if earlier.is_of(&event) {
+            continue;
+        }
         if let Some((value, line)) = describe(&event) {
             print(arguments.json, &value, &line);
         }
@@ -89,6 +107,25 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
                 return Ok(ExitCode::from(UNHEALTHY));
             }
         }
+    }
+}
+
+/// Incarnations that had ended before they were watched: what is told of them is no news.
+#[derive(Debug, Default)]
+struct Earlier(Vec<(MonitorId, u8, u32)>);
+
+impl Earlier {
+    fn note(&mut self, of: &Monitor) {
+        self.0.push((of.id, of.slot, of.incarnation));
+    }
+
+    fn is_of(&self, event: &Event) -> bool {
+        let (monitor, evidence) = match event {
+            Event::Up { monitor, evidence, .. } => (*monitor, evidence),
+            Event::Verdict(verdict) => (verdict.monitor, &verdict.evidence),
+            _ => return false,
+        };
+        self.0.contains(&(monitor, evidence.slot, evidence.incarnation))
     }
 }
 

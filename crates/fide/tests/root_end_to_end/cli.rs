@@ -131,3 +131,42 @@ fn root_status_explain_and_metrics() {
         other => Err(format!("{other:?}")),
     });
 }
+
+#[test]
+fn root_watch_tells_no_death_from_before_it_began() {
+    let Some(world) = world(3, calm()) else { return };
+    let fired = world.bed.scratch().join("fired");
+    let mut eyes = world.client(1);
+    let live = || Running::start(&mut world.fide(2, &["run", "--name", "db", "--", "sleep", "600"]));
+    let mut former = live();
+    let monitor = eyes.watch("db@h2");
+    signal(watched(&world, 2, "db"), Signal::KILL);
+    former.code();
+    eyes.verdict(&monitor);
+    let react = format!("echo $FIDE_REASON $FIDE_INCARNATION >> {}", fired.display());
+    let mut watch = Running::piped(&mut world.fide(1, &["watch", "db@h2", "--on-failure", &react]));
+    let mut lines = BufReader::new(watch.0.stdout.take().expect("piped")).lines();
+    let mut said = String::new();
+    let mut next = |wanted: &str| {
+        until_true(wanted, || {
+            let line = lines.next().unwrap_or_else(|| panic!("no {wanted:?} in {said}")).expect("text");
+            said.push_str(&line);
+            line.contains(wanted)
+        });
+    };
+    next("before this watch began");
+    let mut later = live();
+    next("is up");
+    let evidence = eyes.up(&monitor);
+    assert!(!fired.exists(), "nobody died meanwhile");
+    signal(watched(&world, 2, "db"), Signal::TERM);
+    assert_eq!(watch.code(), Some(1), "a failure was seen");
+    later.code();
+    until("it fired", || fs::read_to_string(&fired).map_err(|error| error.to_string()));
+    assert_eq!(fs::read_to_string(&fired).expect("read"), format!("killed {evidence}\n"), "once");
+    // Whoever wants to know of it at once says so.
+    let words = ["watch", "db@h2", "--count-earlier", "--on-failure", &react];
+    let earlier = finish(Running::piped(&mut world.fide(1, &words)));
+    assert_eq!(earlier.status.code(), Some(1));
+    assert_eq!(fs::read_to_string(&fired).expect("read"), format!("killed {evidence}\nkilled {evidence}\n"));
+}
