@@ -2,8 +2,17 @@
 //! What a witness remembers: its vote on disk before it says it, and how often it has started as this incarnation.
 //!
 //! ```json
-//! {"lives": 2, "hosts": ["h1", "h2", "w"], "vote": {"incarnation": 1790000000, "id": {...}, "members": {...}, "promised": 0, "accepted": null}}
+//! {"format": 1, "lives": 2, "hosts": ["h1", "h2", "w"], "vote": {"incarnation": 1790000000, "id": {...}, "members": {...}, "wait_us": 9000,
+//!  "promised": 0, "accepted": null, "binds_us": 0, "promise_us": 63000}}
 //! ```
+//!
+//! **Other versions.** A field that is missing gets no default: of what an earlier version promised without storing it nothing is
+//! known, and a guess that is too short ends a lease too early. A higher `format` may hold promises that this version would forget. Both
+//! are refused with what to do.
+//!
+//! **The promise on disk is at least the one that binds**, and not always the same: it shrinks from turn to turn while what an
+//! earlier life promised runs out, and writing each of these values would have the loop wait for its disk in every turn. The next
+//! change of the vote stores it as it is then.
 
 use std::{
     fs, io,
@@ -15,6 +24,8 @@ use fide_detector::Vote;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "vote.json";
+/// Raised when a version stores something that earlier ones must not ignore.
+const FORMAT: u32 = 1;
 
 /// Why a witness cannot begin, or go on.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +37,16 @@ pub enum VoteError {
     )]
     Damaged { path: PathBuf, why: String },
     #[error(
+        "{path} was written by an earlier version, which did not store all that it promised ({why}): stop that version on every host, \
+         then remove the file: the witness is then another one, which the others have to let in"
+    )]
+    Earlier { path: PathBuf, why: String },
+    #[error(
+        "{path} was written by a later version (format {format}, this one knows {FORMAT}): start that version again, or remove the file: \
+         the witness is then another one, which the others have to let in"
+    )]
+    Later { path: PathBuf, format: u32 },
+    #[error(
         "{path} is a vote among {}, in this order, and the configuration has {}: restore the configuration, or remove the file: the \
          witness is then another one, which the others have to let in", .stored.join(", "), .configured.join(", ")
     )]
@@ -34,10 +55,46 @@ pub enum VoteError {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
+    #[serde(default = "first_format")]
+    format: u32,
     lives: u32,
     /// Whom the vote means: it knows hosts by their places.
     hosts: Vec<String>,
     vote: Vote,
+}
+
+/// Of files that do not say.
+fn first_format() -> u32 {
+    1
+}
+
+/// What decides whether this version may read the rest.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default = "first_format")]
+    format: u32,
+}
+
+impl Record {
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self, VoteError> {
+        let damaged = |error: &serde_json::Error| VoteError::Damaged { path: path.to_owned(), why: error.to_string() };
+        let head: Head = serde_json::from_slice(bytes).map_err(|error| damaged(&error))?;
+        if head.format > FORMAT {
+            return Err(VoteError::Later { path: path.to_owned(), format: head.format });
+        }
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| damaged(&error))?;
+        let is_a_vote = value["lives"].is_u64() && value["vote"]["incarnation"].is_u64();
+        Self::deserialize(value).map_err(|error| match error.to_string() {
+            why if is_a_vote && why.starts_with("missing field") => VoteError::Earlier { path: path.to_owned(), why },
+            why => VoteError::Damaged { path: path.to_owned(), why },
+        })
+    }
+
+    /// Whether `vote` may be said with this on disk.
+    fn covers(&self, lives: u32, vote: &Vote) -> bool {
+        let same = Vote { promise_us: self.vote.promise_us, ..*vote } == self.vote;
+        self.lives == lives && same && self.vote.promise_us >= vote.promise_us
+    }
 }
 
 /// The file, and what it holds.
@@ -57,10 +114,7 @@ impl Votes {
     pub fn open(dir: &Path, hosts: Vec<String>) -> Result<Self, VoteError> {
         let path = dir.join(FILE);
         let stored: Option<Record> = match fs::read(&path) {
-            Ok(bytes) => match serde_json::from_slice(&bytes) {
-                Ok(record) => Some(record),
-                Err(error) => return Err(VoteError::Damaged { path, why: error.to_string() }),
-            },
+            Ok(bytes) => Some(Record::parse(&bytes, &path)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => return Err(VoteError::Io { path, source }),
         };
@@ -78,15 +132,15 @@ impl Votes {
         Some((vote, self.lives))
     }
 
-    /// On disk when it returns; nothing is done where it is already.
+    /// On disk when it returns, with a promise that is at least this one; nothing is done where it is already.
     ///
     /// # Errors
     /// [`VoteError`]: the vote must not be said.
     pub fn store(&mut self, vote: &Vote) -> Result<(), VoteError> {
-        if self.stored.as_ref().is_some_and(|stored| stored.lives == self.lives && stored.vote == *vote) {
+        if self.stored.as_ref().is_some_and(|stored| stored.covers(self.lives, vote)) {
             return Ok(());
         }
-        let record = Record { lives: self.lives, hosts: self.hosts.clone(), vote: *vote };
+        let record = Record { format: FORMAT, lives: self.lives, hosts: self.hosts.clone(), vote: *vote };
         let (path, new) = (self.dir.join(FILE), self.dir.join("vote.new"));
         let write = || -> io::Result<()> {
             fs::create_dir_all(&self.dir)?;
@@ -131,6 +185,54 @@ mod tests {
             // That it lives is to be stored too, before it says anything.
             votes.store(&vote(7, 256)).expect("stored");
         }
+    }
+
+    /// Each file that is found is taken away, so that every write shows.
+    fn has_written(dir: &Path) -> bool {
+        fs::remove_file(dir.join(FILE)).is_ok()
+    }
+
+    #[test]
+    fn a_shrinking_promise_is_not_written_every_turn() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        open(dir.path(), &["a", "b", "w"]).expect("none yet").store(&vote(7, 256)).expect("stored");
+        let mut votes = open(dir.path(), &["a", "b", "w"]).expect("one");
+        votes.recall().expect("a vote");
+        // What its earlier life promised runs out, turn by turn.
+        let mut written = 0;
+        for promise_us in (3_300..=63_000).rev().step_by(100) {
+            votes.store(&Vote { promise_us, ..vote(7, 256) }).expect("stored");
+            written += usize::from(has_written(dir.path()));
+        }
+        assert_eq!(written, 1, "that it lives again");
+        votes.store(&Vote { promise_us: 63_001, ..vote(7, 256) }).expect("stored");
+        assert!(has_written(dir.path()), "a longer promise");
+        votes.store(&Vote { promise_us: 3_300, ..vote(7, 257) }).expect("stored");
+        let stored = open(dir.path(), &["a", "b", "w"]).expect("one").stored.expect("one");
+        assert_eq!(stored.vote, Vote { promise_us: 3_300, ..vote(7, 257) }, "with the next change it is the one that holds");
+    }
+
+    #[test]
+    fn files_of_other_versions_are_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        open(dir.path(), &["w"]).expect("none yet").store(&vote(7, 256)).expect("stored");
+        let path = dir.path().join(FILE);
+        let now: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        let refusal = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut other = now.clone();
+            change(&mut other);
+            fs::write(&path, other.to_string()).expect("written");
+            open(dir.path(), &["w"]).map(|_| ()).map_err(|error| error.to_string())
+        };
+        // As it was before promises had a length.
+        for field in ["wait_us", "binds_us", "promise_us"] {
+            let error = refusal(&|file| drop(file["vote"].as_object_mut().expect("an object").remove(field)));
+            let error = error.expect_err("nothing is known of what it promised");
+            assert!(error.contains("an earlier version") && error.contains(field) && error.contains("remove"), "{error}");
+        }
+        let error = refusal(&|file| file["format"] = 2.into()).expect_err("of a later version");
+        assert!(error.contains("a later version (format 2") && error.contains("start that version again"), "{error}");
+        assert_eq!(refusal(&|file| drop(file.as_object_mut().expect("an object").remove("format"))), Ok(()));
     }
 
     #[test]
