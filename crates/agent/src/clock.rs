@@ -21,6 +21,9 @@ const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_cl
 const LOOKS_MAX: usize = 3;
 /// A look that took longer says nothing of the distance between two clocks.
 const LOOK_NS: u64 = 20_000;
+/// Where every look takes longer (a hypervisor that has each reading of a clock made by itself), the distance is taken from such a look
+/// once the last one is older than this: slewed by the kernel's limit it is off by a tenth of this then.
+const RENEW_NS: u64 = 100_000_000;
 /// What the counter and the clock may differ by from one look to the next, beside their rates.
 const EXCESS_NS: u64 = 100_000;
 /// And by their rates, parts per million: far more than crystals differ.
@@ -44,6 +47,7 @@ pub struct Look {
     pub tsc: u64,
     pub raw_ns: u64,
     pub tsc_after: u64,
+    pub mono_last_ns: u64,
 }
 
 impl Look {
@@ -57,7 +61,19 @@ impl Look {
             tsc: clock::tsc(),
             raw_ns: clock::raw_ns(),
             tsc_after: clock::tsc(),
+            mono_last_ns: clock::mono_ns(),
         }
+    }
+
+    /// From the first reading to the last.
+    fn took_ns(&self) -> u64 {
+        self.mono_last_ns.saturating_sub(self.mono_ns)
+    }
+
+    /// Do its readings belong together?
+    fn is_narrow(&self) -> bool {
+        // At any rate of a counter between 0.5 and 5 GHz.
+        self.took_ns() <= LOOK_NS && self.tsc_after.saturating_sub(self.tsc) <= LOOK_NS * 2
     }
 
     /// How long the machine was suspended, at least.
@@ -188,6 +204,8 @@ impl Witness {
 pub struct Clock {
     mono_ns: u64,
     raw_ns: u64,
+    /// `raw_ns` was read up to so much after `mono_ns`.
+    apart_ns: u64,
     asleep_ns: u64,
     witness: Witness,
     pub doubts: Doubts,
@@ -210,6 +228,7 @@ impl Clock {
         Self {
             mono_ns: look.mono_after_ns,
             raw_ns: look.raw_ns,
+            apart_ns: look.took_ns(),
             asleep_ns: look.asleep_ns(),
             witness: if with_counter { Witness::NEW } else { Witness::Absent },
             doubts: Doubts::default(),
@@ -230,8 +249,8 @@ impl Clock {
 
     /// One look; `is_narrow` if its readings belong together.
     pub fn looked(&mut self, look: &Look, is_narrow: bool) -> Option<Doubt> {
-        if is_narrow {
-            (self.mono_ns, self.raw_ns) = (look.mono_after_ns, look.raw_ns);
+        if is_narrow || look.raw_ns.saturating_sub(self.raw_ns) >= RENEW_NS {
+            (self.mono_ns, self.raw_ns, self.apart_ns) = (look.mono_after_ns, look.raw_ns, look.took_ns());
         }
         let now = Point { raw_ns: look.raw_ns, tsc: (look.tsc, look.tsc_after) };
         // A look that was torn is compared with the next one: the last whole one stays.
@@ -269,7 +288,7 @@ impl Clock {
     #[must_use]
     pub fn mono_after(&self, raw_ns: u64) -> u64 {
         let ahead_ns = raw_ns.saturating_sub(self.raw_ns);
-        self.mono_of(raw_ns).saturating_add(ahead_ns / (SLEW_PART - 1))
+        self.mono_of(raw_ns).saturating_add(ahead_ns / (SLEW_PART - 1)).saturating_add(self.apart_ns)
     }
 
     /// Where on the detector's clock the kernel stamped something: never too early, for what others were promised counts
@@ -304,11 +323,25 @@ impl Clock {
         Lease { until_raw_ns, asleep_ns: self.asleep_ns, tsc_from, tsc_until }
     }
 
+    /// What is wrong with a machine whose clocks take this long to read.
+    #[must_use]
+    pub fn slow_says(&self) -> Option<String> {
+        (self.apart_ns > LOOK_NS).then(|| {
+            format!(
+                "reading this machine's clocks takes {} us: what lies between two of them is known that well only, and the processor's \
+                 counter is no witness of a machine that stood still (docs/clocks.md); another time source may help, see \
+                 /sys/devices/system/clocksource",
+                self.apart_ns / 1000
+            )
+        })
+    }
+
     /// Whether the processor's counter is believed.
     #[must_use]
     pub fn counter(&self) -> &'static str {
         match self.witness {
             Witness::Absent => "absent",
+            Witness::Calibrating { .. } if self.apart_ns > LOOK_NS => "no",
             Witness::Calibrating { .. } => "calibrating",
             Witness::Trusted { .. } => "trusted",
         }
@@ -334,18 +367,22 @@ impl Clock {
     }
 }
 
-/// A look whose readings belong together, if there is one to be had; whether they do.
+/// A look whose readings belong together, if there is one to be had, else the one that took the shortest; whether they do. How long
+/// the machine was suspended is as the last look says.
 fn narrow(mut look: impl FnMut() -> Look) -> (Look, bool) {
-    let mut last = look();
+    let mut best = look();
     for _ in 1..LOOKS_MAX {
-        let took_ns = last.mono_after_ns - last.mono_ns.min(last.mono_after_ns);
-        // At any rate of a counter between 0.5 and 5 GHz.
-        if took_ns <= LOOK_NS && last.tsc_after.saturating_sub(last.tsc) <= LOOK_NS * 2 {
-            return (last, true);
+        if best.is_narrow() {
+            break;
         }
-        last = look();
+        let next = look();
+        let asleep_ns = next.asleep_ns().max(best.asleep_ns());
+        if next.took_ns() <= best.took_ns() {
+            best = next;
+        }
+        best.boot_ns = best.boot_ns.max(best.mono_after_ns + asleep_ns);
     }
-    (last, false)
+    (best, best.is_narrow())
 }
 
 /// Which clocks this host stands on.

@@ -241,6 +241,10 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     };
     let Begin { detector, table, incarnation, timeout_ns, resumed } = begin;
     let payload_min = detector.config().payload_min();
+    let clock = Clock::begin();
+    if let Some(slow) = clock.slow_says() {
+        tracing::warn!("{slow}");
+    }
     let parts = engine::Parts {
         me,
         members,
@@ -266,7 +270,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         },
         own_lateness_max_ns: lateness_ns,
         votes,
-        clock: Clock::begin(),
+        clock,
     };
     let readable = parts.table.read_only_fd()?;
     host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);

@@ -33,6 +33,24 @@ impl Machine {
             tsc: self.tsc,
             raw_ns: self.raw_ns,
             tsc_after: self.tsc + 90,
+            mono_last_ns: self.mono_ns + 120,
+        }
+    }
+
+    /// As [`Look::now`] on a machine where reading a clock takes `each_ns`, the counter nothing.
+    fn slow_look(&mut self, each_ns: u64, ppm: i64) -> Look {
+        let mut read = |clock: fn(&Machine) -> u64| {
+            self.runs(each_ns, ppm);
+            clock(self)
+        };
+        Look {
+            mono_ns: read(|machine| machine.mono_ns),
+            boot_ns: read(|machine| machine.mono_ns + machine.asleep_ns),
+            mono_after_ns: read(|machine| machine.mono_ns),
+            tsc: read(|machine| machine.tsc),
+            raw_ns: read(|machine| machine.raw_ns),
+            tsc_after: read(|machine| machine.tsc),
+            mono_last_ns: read(|machine| machine.mono_ns),
         }
     }
 
@@ -201,7 +219,8 @@ fn times_go_there_and_back() {
     }
     assert_eq!(clock.mono_of(1), machine.mono_ns + 60 + 1 - machine.raw_ns);
     assert!(clock.mono_after(machine.raw_ns + 80 * MS) >= clock.mono_of(machine.raw_ns + 80 * MS) + 10 * MS);
-    assert_eq!(clock.mono_after(machine.raw_ns - MS), clock.mono_of(machine.raw_ns - MS));
+    let past = machine.raw_ns - MS;
+    assert_eq!(clock.mono_after(past), clock.mono_of(past) + machine.look().took_ns(), "by what the look leaves open");
 }
 
 #[test]
@@ -215,7 +234,7 @@ fn counter_is_a_witness_only_beside_another_clock() {
 #[test]
 fn wide_looks_are_tried_again() {
     let machine = Machine::new();
-    let wide = Look { mono_after_ns: machine.mono_ns + MS, ..machine.look() };
+    let wide = Look { mono_last_ns: machine.mono_ns + MS, ..machine.look() };
     let mut looks = [wide, machine.look()].into_iter();
     assert_eq!(narrow(|| looks.next().unwrap()), (machine.look(), true));
     let mut asked = 0;
@@ -225,6 +244,53 @@ fn wide_looks_are_tried_again() {
     };
     assert_eq!(narrow(look), (wide, false));
     assert_eq!(asked, LOOKS_MAX);
+    // The last one is as good as any.
+    let mut looks = [wide, wide, machine.look()].into_iter();
+    assert_eq!(narrow(|| looks.next().unwrap()), (machine.look(), true));
+    // None is: the shortest, with what any of them says of a suspension.
+    let slept = Look { boot_ns: wide.boot_ns + 50 * MS, mono_last_ns: wide.mono_last_ns + MS, ..wide };
+    let mut looks = [slept, wide, slept].into_iter();
+    let (best, is_narrow) = narrow(|| looks.next().unwrap());
+    assert_eq!((best.took_ns(), is_narrow), (MS, false));
+    assert!(best.asleep_ns() >= machine.asleep_ns + 40 * MS);
+}
+
+#[test]
+fn clocks_that_are_slow_to_read_stay_together_however_they_are_slewed() {
+    for (each_ns, ppm) in [(10_000, 500), (10_000, -500), (30_000, 83_333), (200_000, -83_333)] {
+        let mut machine = Machine::new();
+        let mut clock = Clock::new(&machine.slow_look(each_ns, ppm), true);
+        assert!(clock.slow_says().is_some_and(|says| says.contains("takes") && says.contains("time source")));
+        let mut worst_ns = 0;
+        for _ in 0..5_000 {
+            machine.runs(MS, ppm);
+            let (look, is_narrow) = narrow(|| machine.slow_look(each_ns, ppm));
+            assert!(!is_narrow);
+            assert_eq!(clock.looked(&look, is_narrow), None, "{each_ns} {ppm}");
+            worst_ns = worst_ns.max(clock.mono_of(machine.raw_ns).abs_diff(machine.mono_ns));
+            // What others were promised is counted from no time before it came, and no view is settled too early.
+            assert!(clock.stamp(machine.mono_ns, u64::MAX) >= machine.raw_ns, "{each_ns} {ppm}");
+            let in_future = machine.raw_ns + 5 * MS;
+            let mut later = machine;
+            later.runs(5 * MS, ppm);
+            assert!(clock.mono_after(in_future) >= later.mono_ns, "{each_ns} {ppm}");
+        }
+        // What a look takes, and what the clock is slewed by until the next.
+        assert!(worst_ns <= 7 * each_ns + 105 * MS / 1_000_000 * ppm.unsigned_abs(), "{each_ns} {ppm}: {worst_ns}");
+        assert_eq!((clock.counter(), clock.doubts), ("no", Doubts::default()));
+    }
+    assert_eq!(Clock::new(&Machine::new().look(), true).slow_says(), None);
+}
+
+#[test]
+fn one_torn_look_moves_no_clock() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    let before = clock.clone();
+    machine.runs(MS, 0);
+    let torn = Look { raw_ns: machine.raw_ns + 40 * MS, mono_last_ns: machine.mono_ns + 40 * MS, ..machine.look() };
+    assert_eq!(clock.looked(&torn, false), None);
+    assert_eq!((clock.mono_ns, clock.raw_ns), (before.mono_ns, before.raw_ns));
 }
 
 #[test]
