@@ -209,7 +209,11 @@ mod tests {
         assert!(has_written(dir.path()), "a longer promise");
         votes.store(&Vote { promise_us: 3_300, ..vote(7, 257) }).expect("stored");
         let stored = open(dir.path(), &["a", "b", "w"]).expect("one").stored.expect("one");
-        assert_eq!(stored.vote, Vote { promise_us: 3_300, ..vote(7, 257) }, "with the next change it is the one that holds");
+        assert_eq!(
+            stored.vote,
+            Vote { promise_us: 3_300, ..vote(7, 257) },
+            "with the next change it is the one that holds"
+        );
     }
 
     #[test]
@@ -228,7 +232,10 @@ mod tests {
         for field in ["wait_us", "binds_us", "promise_us"] {
             let error = refusal(&|file| drop(file["vote"].as_object_mut().expect("an object").remove(field)));
             let error = error.expect_err("nothing is known of what it promised");
-            assert!(error.contains("an earlier version") && error.contains(field) && error.contains("remove"), "{error}");
+            assert!(
+                error.contains("an earlier version") && error.contains(field) && error.contains("remove"),
+                "{error}"
+            );
         }
         let error = refusal(&|file| file["format"] = 2.into()).expect_err("of a later version");
         assert!(error.contains("a later version (format 2") && error.contains("start that version again"), "{error}");

@@ -18,7 +18,7 @@ use rustix::event::epoll;
 
 use super::{
     Control, TOKEN_CONNECTION,
-    quotas::{Asker, Budgets, Resource, admit, cost},
+    quotas::{Asker, Budgets, Resource, Usage, admit, cost, is_privileged},
 };
 use crate::{
     pidns::Namespace,
@@ -78,11 +78,10 @@ impl Connections {
         !self.paused.is_empty()
     }
 
-    /// How many `uid` has, and all users.
-    fn count(&self, uid: u32) -> (usize, usize) {
+    /// Whose they are, but for those that are only refused.
+    fn users(&self) -> impl Iterator<Item = (u32, usize)> {
         let open = self.open.values().filter(|connection| connection.refused.is_none()).map(|open| open.who.uid);
-        let users = open.chain(self.parked.iter().map(|(_, who)| who.uid));
-        users.fold((0, 0), |(own, all), user| (own + usize::from(user == uid), all + 1))
+        open.chain(self.parked.iter().map(|(_, who)| who.uid)).map(|uid| (uid, 1))
     }
 }
 
@@ -111,15 +110,15 @@ impl Control {
             Resource::Processes => limits.processes,
             Resource::Lanes => limits.lanes,
         };
-        Asker { uid, privileged: uid == 0 || uid == self.own_uid, limit }
+        Asker { uid, privileged: is_privileged(uid, self.own_uid), limit }
     }
 
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Ok(Some((fd, who))) = self.parts.listener.accept() else { return };
-            let (own, used) = self.connections.count(who.uid);
             let asker = self.asker(who.uid, Resource::Connections);
-            let refused = admit(Resource::Connections, asker, own, used, CONNECTIONS_MAX).err();
+            let usage = Usage::of(who.uid, self.own_uid, self.connections.users());
+            let refused = admit(Resource::Connections, asker, usage, CONNECTIONS_MAX).err();
             if refused.is_some() {
                 self.make_room_for_refusal();
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each user may have of an agent, and how much it may ask.
 //!
-//! Root and the agent's own user are *privileged*: an eighth of everything is theirs alone. Another user may take one
-//! more of anything as long as it holds fewer than are left for users: alone it comes to a half of them, with k
+//! Root and the agent's own user are *privileged*: an eighth of everything is theirs alone, and an eighth is all others'. Another user may
+//! take one more of anything as long as it holds fewer than are left for users: alone it comes to a half of them, with k
 //! others each comes to one part of k + 2, and a newcomer always finds some. `[limits]` says otherwise.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 
 use fide_client::protocol::{ErrorCode, Op, Refusal};
 
-/// Part of everything that is kept for privileged users.
+/// Part of everything that is kept for privileged users, and as much for all others.
 const RESERVE: usize = 8;
 /// What a user may ask at once, and how fast it may ask again; see [`cost`].
 const TOKENS_MAX: i64 = 1024;
@@ -49,20 +49,56 @@ pub(crate) struct Asker {
     pub(crate) limit: Option<usize>,
 }
 
-/// Whether `asker`, who holds `own` of the `used` of `capacity`, may have one more.
-pub(crate) fn admit(resource: Resource, asker: Asker, own: usize, used: usize, capacity: usize) -> Result<(), Refusal> {
+/// Whether this user may take from what is kept for root. `agent`: the user that the agent runs as.
+pub(crate) fn is_privileged(uid: u32, agent: u32) -> bool {
+    uid == 0 || uid == agent
+}
+
+/// Who has how many of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// The asker.
+    pub(crate) own: usize,
+    /// Privileged users.
+    pub(crate) root: usize,
+    pub(crate) users: usize,
+}
+
+impl Usage {
+    /// From what each user has; a user may come several times.
+    pub(crate) fn of(asker: u32, agent: u32, held: impl Iterator<Item = (u32, usize)>) -> Self {
+        held.fold(Self::default(), |mut usage, (uid, count)| {
+            usage.own += if uid == asker { count } else { 0 };
+            *(if is_privileged(uid, agent) { &mut usage.root } else { &mut usage.users }) += count;
+            usage
+        })
+    }
+
+    fn all(self) -> usize {
+        self.root + self.users
+    }
+}
+
+/// Whether `asker` may have one more of the `capacity` that there are.
+pub(crate) fn admit(resource: Resource, asker: Asker, usage: Usage, capacity: usize) -> Result<(), Refusal> {
     let name = resource.name();
+    let kept = capacity.div_ceil(RESERVE);
+    let Usage { own, root, .. } = usage;
     if asker.privileged {
-        return if used < capacity {
-            Ok(())
+        let why = if usage.all() >= capacity {
+            format!("{capacity} {name} are in use, the most there can be")
+        } else if root >= capacity - kept {
+            format!("root has {root} of {capacity} {name}, and the rest is kept for other users")
         } else {
-            Err(full(format!("{capacity} {name} are in use, the most there can be"), "close one".to_owned()))
+            return Ok(());
         };
+        return Err(full(why, "close one".to_owned()));
     }
     let uid = asker.uid;
-    let left = (capacity - capacity.div_ceil(RESERVE)).saturating_sub(used);
+    // Root's come from what is kept for root first.
+    let left = (capacity - kept).saturating_sub(usage.users + root.saturating_sub(kept));
     if left == 0 {
-        let message = format!("{used} of {capacity} {name} are in use, and the rest is kept for root");
+        let message = format!("{} of {capacity} {name} are in use, and the rest is kept for root", usage.all());
         return Err(full(message, "close one".to_owned()));
     }
     match asker.limit {
@@ -134,18 +170,25 @@ mod tests {
 
     const CAPACITY: usize = 64;
 
+    const ROOT: Asker = Asker { uid: 0, privileged: true, limit: None };
+
     fn user(uid: u32) -> Asker {
         Asker { uid, privileged: false, limit: None }
     }
 
-    /// Users who take as many as they can, one after the other, until none gets any more.
-    fn greedy(users: usize) -> Vec<usize> {
+    /// One user has all that are in use.
+    fn one(own: usize, users: usize) -> Usage {
+        Usage { own, root: 0, users }
+    }
+
+    /// Users who take as many as they can beside root, one after the other, until none gets any more.
+    fn greedy(users: usize, root: usize) -> Vec<usize> {
         let mut own = vec![0; users];
         loop {
             let mut got = false;
             for at in 0..users {
-                let used = own.iter().sum();
-                if admit(Resource::Sessions, user(1000), own[at], used, CAPACITY).is_ok() {
+                let usage = Usage { own: own[at], root, users: own.iter().sum() };
+                if admit(Resource::Sessions, user(1000), usage, CAPACITY).is_ok() {
                     own[at] += 1;
                     got = true;
                 }
@@ -158,30 +201,62 @@ mod tests {
 
     #[test]
     fn greedy_users_leave_some_for_newcomers_and_root() {
-        assert_eq!(greedy(1), [28]);
+        assert_eq!(greedy(1, 0), [28]);
         for users in 2..20 {
-            let own = greedy(users);
+            let own = greedy(users, 0);
             let used: usize = own.iter().sum();
             assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 1, "alike: {own:?}");
-            assert!(admit(Resource::Sessions, user(7), 0, used, CAPACITY).is_ok(), "a newcomer: {own:?}");
-            let root = Asker { uid: 0, privileged: true, limit: None };
-            assert!((used..CAPACITY).all(|used| admit(Resource::Sessions, root, used, used, CAPACITY).is_ok()));
-            assert!(admit(Resource::Sessions, root, 0, CAPACITY, CAPACITY).is_err());
+            let newcomer = Usage { own: 0, root: 0, users: used };
+            assert!(admit(Resource::Sessions, user(7), newcomer, CAPACITY).is_ok(), "a newcomer: {own:?}");
+            let root = |root| admit(Resource::Sessions, ROOT, Usage { own: root, root, users: used }, CAPACITY);
+            assert!((0..CAPACITY - used).all(|more| root(more).is_ok()));
+            assert!(root(CAPACITY - used).is_err());
         }
     }
 
     #[test]
+    fn greedy_root_leaves_some_for_users() {
+        let mut usage = Usage::default();
+        while admit(Resource::Sessions, ROOT, usage, CAPACITY).is_ok() {
+            usage = Usage { own: usage.own + 1, root: usage.root + 1, ..usage };
+        }
+        assert_eq!(usage.root, CAPACITY - CAPACITY / RESERVE);
+        let refusal = admit(Resource::Sessions, ROOT, usage, CAPACITY).unwrap_err();
+        assert!(
+            refusal.message.contains("root has 56 of 64 sessions") && refusal.message.contains("other users"),
+            "{refusal}"
+        );
+        assert_eq!(greedy(1, usage.root), [4], "half of what is kept for users");
+        assert_eq!(greedy(3, usage.root), [2, 2, 2], "and some are left for a newcomer");
+        // What root takes of its own share costs users nothing, and together they never take more than there is.
+        assert_eq!(greedy(1, CAPACITY / RESERVE), [28]);
+        for root in 0..=usage.root {
+            for users in 1..10 {
+                let users: usize = greedy(users, root).iter().sum();
+                assert!(users > 0 && users + root <= CAPACITY, "{users} {root}");
+            }
+        }
+    }
+
+    #[test]
+    fn usage_is_counted_by_who_may_take_roots_share() {
+        let held = [(0, 2), (77, 3), (1000, 4), (1000, 1), (1001, 6)];
+        assert_eq!(Usage::of(1000, 77, held.into_iter()), Usage { own: 5, root: 5, users: 11 });
+        assert_eq!(Usage::of(0, 0, held.into_iter()), Usage { own: 2, root: 2, users: 14 });
+    }
+
+    #[test]
     fn refusals_say_who_has_how_many_and_what_helps() {
-        let refusal = admit(Resource::Watches, user(1000), 448, 448, 1024).unwrap_err();
+        let refusal = admit(Resource::Watches, user(1000), one(448, 448), 1024).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::Full);
         assert!(refusal.message.contains("user 1000 has 448 of 1024 watches"), "{refusal}");
         assert!(refusal.hint.contains("`watches = ...` set under [limits]"), "{refusal}");
         let limited = Asker { limit: Some(3), ..user(1000) };
-        assert!(admit(Resource::Lanes, limited, 2, 8, 16).is_ok());
-        let refusal = admit(Resource::Lanes, limited, 3, 8, 16).unwrap_err();
+        assert!(admit(Resource::Lanes, limited, one(2, 8), 16).is_ok());
+        let refusal = admit(Resource::Lanes, limited, one(3, 8), 16).unwrap_err();
         assert!(refusal.message.contains("the most that [limits] gives a user"), "{refusal}");
         let generous = Asker { limit: Some(1000), ..user(1000) };
-        let refusal = admit(Resource::Sessions, generous, 56, 56, 64).unwrap_err();
+        let refusal = admit(Resource::Sessions, generous, one(56, 56), 64).unwrap_err();
         assert!(refusal.message.contains("kept for root"), "{refusal}");
     }
 

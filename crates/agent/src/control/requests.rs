@@ -24,7 +24,7 @@ use rustix::event::epoll;
 use super::{
     Control, Session, TOKEN_PROCESS, Watched,
     lanes::doorbell,
-    quotas::{Resource, admit},
+    quotas::{Resource, Usage, admit},
     token,
 };
 use crate::{
@@ -169,9 +169,8 @@ impl Control {
 
     fn open_session(&mut self, connection: u64, program: String) -> Result<u8, Refusal> {
         let uid = self.connections[&connection].who.uid;
-        let own = self.sessions.values().filter(|session| session.who.uid == uid).count();
-        let asker = self.asker(uid, Resource::Sessions);
-        admit(Resource::Sessions, asker, own, self.sessions.len(), MAX_CLIENTS)?;
+        let usage = Usage::of(uid, self.own_uid, self.sessions.values().map(|session| (session.who.uid, 1)));
+        admit(Resource::Sessions, self.asker(uid, Resource::Sessions), usage, MAX_CLIENTS)?;
         let client = self
             .free_client()
             .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
@@ -274,8 +273,8 @@ impl Control {
             let groups = socket::groups(self.connections[&connection].socket());
             self.may_be_called(name, &Caller { uid: who.uid, groups })?;
         }
-        let own = self.processes.values().filter(|watched| watched.by == who.uid).count();
-        admit(Resource::Processes, asker, own, self.processes.len(), MAX_PROCESSES)?;
+        let usage = Usage::of(who.uid, self.own_uid, self.processes.values().map(|watched| (watched.by, 1)));
+        admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
         let joined = match self.parts.exchange.call(Command::Join { client, name: wire_name, beat_timeout_ns })? {
             Reply::Joined(joined) => joined.map_err(|error| {
                 let code = match error {
@@ -405,10 +404,9 @@ impl Control {
     fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
         let client = self.client_of(connection)?;
         let uid = self.connections[&connection].who.uid;
-        let of = |session: &Session| usize::try_from(session.watches).unwrap_or(usize::MAX);
-        let own = self.sessions.values().filter(|session| session.who.uid == uid).map(of).sum();
-        let used = self.sessions.values().map(of).sum();
-        admit(Resource::Watches, self.asker(uid, Resource::Watches), own, used, WATCHES_MAX)?;
+        let of = |session: &Session| (session.who.uid, usize::try_from(session.watches).unwrap_or(usize::MAX));
+        let usage = Usage::of(uid, self.own_uid, self.sessions.values().map(of));
+        admit(Resource::Watches, self.asker(uid, Resource::Watches), usage, WATCHES_MAX)?;
         let (name, host) =
             parse_target(target).map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
         let members = &self.parts.config.members;

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use super::{Order, Talk, call, lock, order};
 use crate::{
     command::{Command, Reply},
-    control::quotas::{Asker, Resource, admit},
+    control::quotas::{Asker, Resource, Usage, admit, is_privileged},
     engine,
 };
 use asked::{Checked, check, refusal};
@@ -171,13 +171,11 @@ impl Lanes {
                 return Ok(());
             }
         }
-        let asker = Asker {
-            uid,
-            privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
-            limit: self.talk.config.limits.lanes,
-        };
-        let own = self.held.iter().flatten().filter(|held| held.uid == uid).count();
-        admit(Resource::Lanes, asker, own, self.held.iter().flatten().count(), LANES_MAX)?;
+        let own_uid = rustix::process::geteuid().as_raw();
+        let limit = self.talk.config.limits.lanes;
+        let asker = Asker { uid, privileged: is_privileged(uid, own_uid), limit };
+        let usage = Usage::of(uid, own_uid, self.held.iter().flatten().map(|held| (held.uid, 1)));
+        admit(Resource::Lanes, asker, usage, LANES_MAX)?;
         let Some(handle) = self.held.iter().position(Option::is_none) else {
             let message = format!("this host has {LANES_MAX} lanes, the most there can be");
             return Err(Refusal::new(ErrorCode::Full, message, "close one"));
