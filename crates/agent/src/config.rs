@@ -119,6 +119,8 @@ pub struct Limits {
     pub watches: Option<usize>,
     pub processes: Option<usize>,
     pub lanes: Option<usize>,
+    /// Nobody but root runs programs here: nothing is kept for other users.
+    pub only_root: Option<bool>,
 }
 
 impl Limits {
@@ -128,6 +130,7 @@ impl Limits {
         self.watches = over.watches.or(self.watches);
         self.processes = over.processes.or(self.processes);
         self.lanes = over.lanes.or(self.lanes);
+        self.only_root = over.only_root.or(self.only_root);
     }
 }
 

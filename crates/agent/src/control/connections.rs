@@ -110,7 +110,8 @@ impl Control {
             Resource::Processes => limits.processes,
             Resource::Lanes => limits.lanes,
         };
-        Asker { uid, privileged: is_privileged(uid, self.own_uid), limit }
+        let only_root = limits.only_root == Some(true);
+        Asker { uid, privileged: is_privileged(uid, self.own_uid), limit, only_root }
     }
 
     pub(super) fn accept(&mut self) {

@@ -47,6 +47,8 @@ pub(crate) struct Asker {
     pub(crate) uid: u32,
     pub(crate) privileged: bool,
     pub(crate) limit: Option<usize>,
+    /// Nothing is kept for other users.
+    pub(crate) only_root: bool,
 }
 
 /// Whether this user may take from what is kept for root. `agent`: the user that the agent runs as.
@@ -87,8 +89,8 @@ pub(crate) fn admit(resource: Resource, asker: Asker, usage: Usage, capacity: us
     if asker.privileged {
         let why = if usage.all() >= capacity {
             format!("{capacity} {name} are in use, the most there can be")
-        } else if root >= capacity - kept {
-            format!("root has {root} of {capacity} {name}, and the rest is kept for other users")
+        } else if root >= capacity - kept && !asker.only_root {
+            format!("root has {root} of {capacity} {name}, and the rest is kept for other users ([limits] only_root)")
         } else {
             return Ok(());
         };
@@ -170,10 +172,10 @@ mod tests {
 
     const CAPACITY: usize = 64;
 
-    const ROOT: Asker = Asker { uid: 0, privileged: true, limit: None };
+    const ROOT: Asker = Asker { uid: 0, privileged: true, limit: None, only_root: false };
 
     fn user(uid: u32) -> Asker {
-        Asker { uid, privileged: false, limit: None }
+        Asker { uid, privileged: false, limit: None, only_root: false }
     }
 
     /// One user has all that are in use.
@@ -226,6 +228,9 @@ mod tests {
             refusal.message.contains("root has 56 of 64 sessions") && refusal.message.contains("other users"),
             "{refusal}"
         );
+        let alone = Asker { only_root: true, ..ROOT };
+        assert!(admit(Resource::Sessions, alone, usage, CAPACITY).is_ok());
+        assert!(admit(Resource::Sessions, alone, Usage { root: CAPACITY, ..usage }, CAPACITY).is_err());
         assert_eq!(greedy(1, usage.root), [4], "half of what is kept for users");
         assert_eq!(greedy(3, usage.root), [2, 2, 2], "and some are left for a newcomer");
         // What root takes of its own share costs users nothing, and together they never take more than there is.

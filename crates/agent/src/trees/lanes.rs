@@ -172,8 +172,13 @@ impl Lanes {
             }
         }
         let own_uid = rustix::process::geteuid().as_raw();
-        let limit = self.talk.config.limits.lanes;
-        let asker = Asker { uid, privileged: is_privileged(uid, own_uid), limit };
+        let limits = &self.talk.config.limits;
+        let asker = Asker {
+            uid,
+            privileged: is_privileged(uid, own_uid),
+            limit: limits.lanes,
+            only_root: limits.only_root == Some(true),
+        };
         let usage = Usage::of(uid, own_uid, self.held.iter().flatten().map(|held| (held.uid, 1)));
         admit(Resource::Lanes, asker, usage, LANES_MAX)?;
         let Some(handle) = self.held.iter().position(Option::is_none) else {

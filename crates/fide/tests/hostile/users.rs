@@ -96,6 +96,27 @@ fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
 }
 
 #[test]
+fn root_that_takes_all_sessions_leaves_a_share_to_users() {
+    let agent = Agent::start(7536);
+    let mut held = Vec::new();
+    let refusal = loop {
+        let mut raw = agent.connect();
+        match raw.ask(json!({ "op": "hello", "protocol": 2, "program": "root's" })) {
+            Got::Answer(answer, _) if answer.get("ok").is_some() => held.push(raw),
+            Got::Answer(answer, _) => break answer["error"].clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    assert_eq!((held.len(), &refusal["code"]), (56, &json!("full")), "{refusal}");
+    let path = agent.socket();
+    let theirs = as_user(USER, move || Raw::try_connect(&path).expect("connected").hello().0);
+    assert!(theirs.is_some_and(|hello| hello["session"].is_string()));
+}
+
+#[test]
 fn user_that_asks_without_pause_waits_and_others_do_not() {
     let agent = Agent::start(7532);
     let path = agent.socket();

@@ -4,7 +4,7 @@
 use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, time::Duration};
 
 use fide_client::{Client, ConnectOptions, Error, Event, Reason, Wanted, protocol::ErrorCode};
-use fide_testbed::{Victim, VictimSpec};
+use fide_testbed::{AgentsSpec, Victim, VictimSpec};
 use serde_json::json;
 
 use super::common::{Eyes, Running, World, calm, fide, output, until, until_true, world};
@@ -34,7 +34,8 @@ fn root_a_client_of_another_version_is_told_both() {
 
 #[test]
 fn root_sixty_four_programs_and_sixty_four_clients() {
-    let Some(world) = world(2, calm()) else { return };
+    let spec = AgentsSpec { sections: "[limits]\nonly_root = true\n".into(), ..calm() };
+    let Some(world) = world(2, spec) else { return };
     let (mut near, mut far) = (world.client(1), world.client(2));
     let mut running: Vec<Running> = (0..PROGRAMS).map(|_| world.sleeper(1)).collect();
     for (n, program) in running.iter().enumerate() {
