@@ -60,7 +60,7 @@ use shapes::Shapes;
 const TICK: Duration = Duration::from_millis(200);
 /// The same while a user that asked too much waits.
 const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
-/// How long the client of an agent before may take to come back.
+/// How long the clients of an agent before may take to come back.
 const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
@@ -208,7 +208,7 @@ impl Control {
         Ok(Self {
             key_stamp: key::stamp(&parts.config.key_file),
             epoll,
-            connections: Connections::default(),
+            connections: Connections::new(&parts.config.limits, REATTACH),
             last_serial: 0,
             sessions: HashMap::new(),
             own_uid: rustix::process::geteuid().as_raw(),
@@ -294,6 +294,7 @@ impl Control {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            self.close_dead(&events);
             for event in &events {
                 let token = event.data.u64();
                 match token {

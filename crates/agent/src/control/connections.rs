@@ -10,17 +10,20 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use fide_client::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
+use fide_wire::{MAX_CLIENTS, MAX_PROCESSES};
 use rustix::event::epoll;
 
 use super::{
     Control, TOKEN_CONNECTION,
-    quotas::{Asker, Budgets, Resource, Usage, admit, cost, is_privileged},
+    quotas::{Asker, Budgets, Resource, Usage, admit, cost, credit_of, is_privileged, most, registers},
 };
 use crate::{
+    config::Limits,
+    engine::WATCHES_MAX,
     pidns::Namespace,
     socket::{self, Credentials, Request as Received},
 };
@@ -51,12 +54,11 @@ pub(super) struct Connection {
 }
 
 /// All of them.
-#[derive(Default)]
 pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,
     last: u64,
     budgets: Budgets,
-    /// Of users who asked too much: not waited for until they may ask again.
+    /// Of users who asked too much: until they may ask again it is only waited for their end.
     paused: BTreeSet<u64>,
     /// Being closed by threads of their own.
     hanging: Arc<AtomicUsize>,
@@ -65,6 +67,21 @@ pub(super) struct Connections {
 }
 
 impl Connections {
+    /// None yet. Who comes to a new agent within `grace` may register all that a user may have without waiting.
+    pub(super) fn new(limits: &Limits, grace: Duration) -> Self {
+        let sessions = most(MAX_CLIENTS, limits.sessions);
+        let processes = most(MAX_PROCESSES, limits.processes);
+        let credit = credit_of(sessions, processes, most(WATCHES_MAX, limits.watches));
+        Self {
+            open: BTreeMap::new(),
+            last: 0,
+            budgets: Budgets::new(credit, Instant::now() + grace),
+            paused: BTreeSet::new(),
+            hanging: Arc::default(),
+            parked: Vec::new(),
+        }
+    }
+
     pub(super) fn get(&self, token: &u64) -> Option<&Connection> {
         self.open.get(token)
     }
@@ -144,6 +161,17 @@ impl Control {
         }
     }
 
+    /// Closes those whose clients have hung up. What they have left unread is not carried out: its answer would be nobody's, and others of
+    /// their user would wait for it.
+    pub(super) fn close_dead(&mut self, events: &[epoll::Event]) {
+        for event in events {
+            let (token, flags) = (event.data.u64(), event.flags);
+            if token & TOKEN_CONNECTION != 0 && flags.contains(epoll::EventFlags::HUP) {
+                self.close(token);
+            }
+        }
+    }
+
     pub(super) fn serve(&mut self, token: u64) {
         let mut buffer = vec![0; MESSAGE_MAX];
         for _ in 0..REQUESTS_PER_TURN {
@@ -166,8 +194,9 @@ impl Control {
             };
             let request = Request::parse(&buffer[..len]);
             if !privileged {
-                let cost = request.as_ref().map_or(COST_OF_NONSENSE, |request| cost(&request.op));
-                self.connections.budgets.charge(uid, cost, Instant::now());
+                let asked = request.as_ref().map(|request| (cost(&request.op), registers(&request.op)));
+                let (cost, registers) = asked.unwrap_or((COST_OF_NONSENSE, false));
+                self.connections.budgets.charge(uid, cost, registers, Instant::now());
             }
             let answered = match (request, refused) {
                 (Ok(request), Some(refusal)) => Some((Answer::error(request.id, refusal), Vec::new())),
@@ -192,8 +221,9 @@ impl Control {
 
     /// Its user has asked too much: what it sends waits in the socket.
     fn pause(&mut self, token: u64) {
+        let end_only = epoll::EventFlags::empty();
         if let Some(connection) = self.connections.get(&token)
-            && epoll::delete(&self.epoll, connection.socket()).is_ok()
+            && epoll::modify(&self.epoll, connection.socket(), epoll::EventData::new_u64(token), end_only).is_ok()
         {
             self.connections.paused.insert(token);
         }
@@ -207,7 +237,7 @@ impl Control {
             let Some(connection) = open.get(token) else { return false };
             let data = epoll::EventData::new_u64(*token);
             let goes_on = budgets.may_ask(connection.who.uid, now)
-                && epoll::add(&*epoll, connection.socket(), data, epoll::EventFlags::IN).is_ok();
+                && epoll::modify(&*epoll, connection.socket(), data, epoll::EventFlags::IN).is_ok();
             !goes_on
         });
         budgets.forget(now);

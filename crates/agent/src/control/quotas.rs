@@ -120,6 +120,24 @@ fn full(message: String, hint: String) -> Refusal {
     Refusal::new(ErrorCode::Full, message, hint)
 }
 
+/// The most that a user who is alone comes to.
+pub(crate) fn most(capacity: usize, limit: Option<usize>) -> usize {
+    let users = capacity - capacity.div_ceil(RESERVE);
+    limit.map_or(users / 2, |limit| limit.min(users))
+}
+
+/// What registering costs who has all that a user may have, as its programs do when a new agent starts.
+pub(crate) fn credit_of(sessions: usize, processes: usize, watches: usize) -> i64 {
+    // A watch is asked for, and what the agent before has told of it is said.
+    let units = 32 * (sessions + processes) + (2 + 2) * watches;
+    i64::try_from(units).unwrap_or(i64::MAX)
+}
+
+/// Whether a program asks this only to have again what it had of the agent before.
+pub(crate) fn registers(op: &Op) -> bool {
+    matches!(op, Op::Hello { .. } | Op::Join { .. } | Op::Monitor { .. } | Op::Former { .. } | Op::Listen { .. })
+}
+
 /// What a request costs the agent, and others.
 pub(crate) fn cost(op: &Op) -> i64 {
     match op {
@@ -134,19 +152,38 @@ pub(crate) fn cost(op: &Op) -> i64 {
 }
 
 /// What each user has asked lately. A user that asks too much waits; it is not refused.
-#[derive(Debug, Default)]
+///
+/// All programs of a user come at once when their agent has started, each with everything that it had. Until `grace_until` each user
+/// has a credit for that, apart from its bucket.
+#[derive(Debug)]
 pub(crate) struct Budgets {
     spent: HashMap<u32, (i64, Instant)>,
+    /// What each user has had of its credit.
+    taken: HashMap<u32, i64>,
+    credit: i64,
+    grace_until: Instant,
 }
 
 impl Budgets {
+    /// Nobody has asked anything yet.
+    pub(crate) fn new(credit: i64, grace_until: Instant) -> Self {
+        Self { spent: HashMap::new(), taken: HashMap::new(), credit, grace_until }
+    }
+
     /// Whether `uid` may ask something now.
     pub(crate) fn may_ask(&self, uid: u32, now: Instant) -> bool {
         self.debt(uid, now) < TOKENS_MAX
     }
 
-    /// `uid` has asked something.
-    pub(crate) fn charge(&mut self, uid: u32, cost: i64, now: Instant) {
+    /// `uid` has asked something; whether it [`registers`].
+    pub(crate) fn charge(&mut self, uid: u32, cost: i64, registers: bool, now: Instant) {
+        if registers && now < self.grace_until {
+            let taken = self.taken.entry(uid).or_default();
+            if *taken + cost <= self.credit {
+                *taken += cost;
+                return;
+            }
+        }
         let debt = self.debt(uid, now) + cost;
         self.spent.insert(uid, (debt, now));
     }
@@ -158,6 +195,9 @@ impl Budgets {
 
     /// Forgets who has not asked for long.
     pub(crate) fn forget(&mut self, now: Instant) {
+        if now >= self.grace_until {
+            self.taken = HashMap::new();
+        }
         self.spent.retain(|_, (debt, at)| *debt > paid(now.saturating_duration_since(*at)));
     }
 }
@@ -267,10 +307,11 @@ mod tests {
 
     #[test]
     fn user_that_asks_too_much_waits_and_others_do_not() {
-        let (mut budgets, start) = (Budgets::default(), Instant::now());
+        let start = Instant::now();
+        let mut budgets = Budgets::new(1_000_000, start + Duration::from_secs(10));
         let mut asked = 0;
         while budgets.may_ask(1000, start) {
-            budgets.charge(1000, cost(&Op::Status {}), start);
+            budgets.charge(1000, cost(&Op::Status {}), registers(&Op::Status {}), start);
             asked += 1;
         }
         assert_eq!(asked, TOKENS_MAX / 16);
@@ -281,5 +322,44 @@ mod tests {
         assert_eq!(budgets.spent.len(), 1);
         budgets.forget(start + Duration::from_secs(60));
         assert!(budgets.spent.is_empty());
+    }
+
+    /// What all programs of a user ask that has all it may have, when their agent has started again.
+    fn come_back(budgets: &mut Budgets, uid: u32, now: Instant) -> (i64, bool) {
+        let (sessions, processes, watches) = (most(64, Some(50)), most(64, Some(50)), most(1024, Some(850)));
+        let hello = Op::Hello { protocol: 2, program: String::new(), session: None };
+        let join = Op::Join { name: String::new(), pid: 0, beat_timeout_us: 0 };
+        let monitor = Op::Monitor { target: String::new(), timeout_us: 0, pbsize: 0 };
+        let former = Op::Former { watch: 1, slot: 0, incarnation: 1, timeout_us: 0 };
+        let (mut asked, mut waits) = (0, false);
+        for (op, times) in [(hello, sessions), (join, processes), (monitor, watches), (former, watches)] {
+            for _ in 0..times {
+                waits |= !budgets.may_ask(uid, now);
+                budgets.charge(uid, cost(&op), registers(&op), now);
+                asked += cost(&op);
+            }
+        }
+        (asked, waits)
+    }
+
+    #[test]
+    fn programs_of_a_user_that_all_come_back_to_a_new_agent_do_not_wait() {
+        let start = Instant::now();
+        let mut budgets = Budgets::new(credit_of(50, 50, 850), start + Duration::from_secs(10));
+        for uid in [1000, 1001] {
+            let (asked, waits) = come_back(&mut budgets, uid, start + Duration::from_secs(1));
+            assert!(!waits && asked == credit_of(50, 50, 850) && asked > 4 * TOKENS_MAX, "{asked}");
+        }
+        // Once: who does it again waits like anybody.
+        assert!(come_back(&mut budgets, 1000, start + Duration::from_secs(1)).1);
+        // And not later.
+        assert!(come_back(&mut budgets, 1002, start + Duration::from_secs(11)).1);
+        budgets.forget(start + Duration::from_secs(11));
+        assert!(budgets.taken.is_empty());
+    }
+
+    #[test]
+    fn most_of_a_user_is_what_it_comes_to_alone() {
+        assert_eq!((most(64, None), most(64, Some(3)), most(64, Some(1000))), (28, 3, 56));
     }
 }

@@ -56,24 +56,40 @@ impl Agent {
              [[member]]\nname = \"h1\"\naddresses = [\"127.70.1.1\"]\n{more}"
         );
         fs::write(path("fide.toml"), toml).expect("written");
-        let child = Command::new(env!("CARGO_BIN_EXE_fide"))
+        let agent = Self { child: Self::spawn(dir.path()), dir };
+        agent.await_socket();
+        agent
+    }
+
+    fn spawn(dir: &Path) -> Child {
+        let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log"));
+        Command::new(env!("CARGO_BIN_EXE_fide"))
             .args(["agent", "--host", "h1", "--force-timeout", "--config"])
-            .arg(path("fide.toml"))
+            .arg(dir.join("fide.toml"))
             .arg("--runtime-dir")
-            .arg(dir.path())
+            .arg(dir)
             .arg("--state-dir")
-            .arg(path("state"))
+            .arg(dir.join("state"))
             .stdout(Stdio::null())
-            .stderr(fs::File::create(path("log")).expect("log"))
+            .stderr(log.expect("log"))
             .spawn()
-            .expect("started");
-        let agent = Self { child, dir };
+            .expect("started")
+    }
+
+    fn await_socket(&self) {
         let until = Instant::now() + LIMIT;
-        while Raw::try_connect(&agent.socket()).is_err() {
-            assert!(Instant::now() < until, "no agent: {}", agent.log());
+        while Raw::try_connect(&self.socket()).is_err() {
+            assert!(Instant::now() < until, "no agent: {}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
-        agent
+    }
+
+    /// It ends by SIGKILL, and another one starts.
+    pub(crate) fn kill_and_start(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("reaped");
+        self.child = Self::spawn(self.dir.path());
+        self.await_socket();
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -2,6 +2,7 @@
 //! Clients that mean harm: an agent on loopback has to serve everybody else meanwhile (docs/security.md).
 
 mod common;
+mod crowd;
 mod descriptors;
 mod fuzz;
 mod users;

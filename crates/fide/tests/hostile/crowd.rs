@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many programs of one user: they come back to a new agent together, or leave in the middle of asking.
+
+use std::{fs, time::Duration};
+
+use fide_client::{Client, ConnectOptions, Event, Wanted};
+use serde_json::json;
+
+use super::common::{Agent, Got, Raw, USER, as_user};
+
+/// What the user may have, of which an agent has 64 and 1024 in all.
+const LIMITS: &str = "[limits]\nsessions = 50\nwatches = 850\n";
+const CLIENTS: usize = 50;
+const WATCHES: usize = 17;
+/// Looks at all clients until they are back. None of them waits; there are some milliseconds between two.
+const LOOKS_MAX: usize = 5_000;
+const LOOK: Duration = Duration::from_millis(5);
+/// Requests for which a user waits several seconds.
+const ASKED: usize = 220;
+
+#[test]
+fn root_programs_of_one_user_all_come_back_to_an_agent_that_was_killed() {
+    let mut agent = Agent::configured(7537, LIMITS);
+    let path = agent.socket();
+    let Some(mut clients) = as_user(USER, move || {
+        let connect = || {
+            let options = ConnectOptions { path: Some(path.clone()), ..ConnectOptions::default() };
+            let mut client = Client::connect(options).expect("a session");
+            for n in 0..WATCHES {
+                client.monitor(&format!("w{n}@h1"), Wanted::default()).expect("a watch");
+            }
+            client
+        };
+        (0..CLIENTS).map(|_| connect()).collect::<Vec<_>>()
+    }) else {
+        return;
+    };
+    agent.kill_and_start();
+    let back = as_user(USER, move || {
+        let mut back = [0u32; CLIENTS];
+        let mut detached = 0;
+        for _ in 0..LOOKS_MAX {
+            for (client, back) in clients.iter_mut().zip(&mut back) {
+                while let Some(event) = client.poll_event().expect("an event") {
+                    match event {
+                        Event::Reattached { resumed } => *back += u32::from(!resumed),
+                        Event::Detached { .. } => detached += 1,
+                        Event::Dropped { what, refusal } => panic!("{what}: {refusal}"),
+                        _ => {}
+                    }
+                }
+            }
+            if back.iter().all(|back| *back == 1) {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        (back, detached, clients)
+    });
+    let (back, detached, clients) = back.expect("root");
+    assert_eq!((back, detached), ([1; CLIENTS], CLIENTS), "each has come back, once: {}", agent.log());
+    let status = agent.connect().ok(json!({ "op": "status" }));
+    let watches: u64 =
+        status["clients"].as_array().expect("a list").iter().filter_map(|one| one["watches"].as_u64()).sum();
+    assert_eq!(watches, (CLIENTS * WATCHES) as u64);
+    drop(clients);
+    agent.serves();
+}
+
+#[test]
+fn requests_of_who_hung_up_keep_nobody_waiting() {
+    let agent = Agent::start(7538);
+    let descriptors = format!("/proc/{}/fd", agent.child.id());
+    let open = || fs::read_dir(&descriptors).expect("the agent runs").count();
+    let before = open();
+    let path = agent.socket();
+    let Some((raw, asked, mut answered)) = as_user(USER, move || {
+        // The first of its connections asks for more than the user may, until nothing is taken from it.
+        let raw = Raw::try_connect(&path).expect("connected");
+        let request = json!({ "id": 1, "op": "status" }).to_string();
+        let (mut asked, mut answered) = (0, 0);
+        while asked < ASKED {
+            asked += usize::from(raw.send(request.as_bytes(), &[]).is_ok());
+            while matches!(raw.receive(Duration::ZERO), Got::Answer(..)) {
+                answered += 1;
+            }
+        }
+        let crowd: Vec<Raw> = (0..CLIENTS).map(|_| Raw::try_connect(&path).expect("connected")).collect();
+        for raw in &crowd {
+            let hello = json!({ "id": 1, "op": "hello", "protocol": 2, "program": "gone" });
+            raw.send(hello.to_string().as_bytes(), &[]).expect("sent");
+        }
+        (raw, asked, answered)
+    }) else {
+        return;
+    };
+    let mut read = || {
+        while matches!(raw.receive(Duration::ZERO), Got::Answer(..)) {
+            answered += 1;
+        }
+        answered
+    };
+    for _ in 0..LOOKS_MAX {
+        let answered = read();
+        if open() <= before + 1 {
+            assert!(answered < asked, "closed only when their turn came: {answered} of {asked}");
+            return agent.serves();
+        }
+        std::thread::sleep(LOOK);
+    }
+    panic!("{} descriptors, {before} before", open());
+}
