@@ -74,6 +74,8 @@ fn requests_of_who_hung_up_keep_nobody_waiting() {
     let agent = Agent::start(7538);
     let descriptors = format!("/proc/{}/fd", agent.child.id());
     let open = || fs::read_dir(&descriptors).expect("the agent runs").count();
+    // Once it has answered, all that it opens for itself is open.
+    agent.connect().ok(json!({ "op": "status" }));
     let before = open();
     let path = agent.socket();
     let Some((raw, asked, mut answered)) = as_user(USER, move || {
