@@ -206,7 +206,7 @@ fn begin<'a>(
             if !stopper.has_own_group() {
                 eprintln!("fide: the program is fenced by {}", stopper.rung());
             }
-            let Some(()) = await_lease(client, signals)? else { return Ok(None) };
+            let Some(()) = await_lease(client, signals, &suspensions)? else { return Ok(None) };
             Some(arguments.fence.keeper(client, &stopper, network)?)
         }
     };
@@ -220,7 +220,7 @@ fn begin<'a>(
 }
 
 /// Waits until this host may act. None: the program is to end before it began.
-fn await_lease(client: &mut Client, signals: &Signals) -> Result<Option<()>, Failure> {
+fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions) -> Result<Option<()>, Failure> {
     let mut said = false;
     while client.may_act().is_none() {
         if !std::mem::replace(&mut said, true) {
@@ -228,6 +228,10 @@ fn await_lease(client: &mut Client, signals: &Signals) -> Result<Option<()>, Fai
         }
         if signals.take() == Some(Asked::Stop) {
             return Ok(None);
+        }
+        if suspensions.take() {
+            // There is nothing to fence yet.
+            job::stop_this();
         }
         while let Some(event) = client.poll_event()? {
             if let Event::Rejoined { incarnation } = event {
@@ -335,8 +339,8 @@ impl FenceArguments {
         stop: Stop,
     ) -> Followed<'_> {
         Followed {
-            stopper,
             keeper,
+            stopper,
             arguments: self,
             commands: Commands::new(self.fence_command.as_deref()),
             suspensions,

@@ -89,6 +89,9 @@ impl Fence {
 const COMPLAINTS_MAX: usize = 64;
 
 struct Shared {
+    /// The program is to be stopped, and perhaps is already. Set before it is stopped, and back after it goes on.
+    to_be_stopped: AtomicBool,
+    /// All of the fence is in force: the program is stopped, and the network is fenced.
     stopped: AtomicBool,
     /// To be stopped whatever the lease is.
     held: AtomicBool,
@@ -117,6 +120,7 @@ impl Keeper {
         kills: bool,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
+            to_be_stopped: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             held: AtomicBool::new(false),
             out_of_reach: AtomicBool::new(false),
@@ -158,6 +162,11 @@ impl Keeper {
     /// next look.
     pub(super) fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::SeqCst);
+    }
+
+    /// Whether the program is to be stopped, or is already. Whoever lets it go on for another reason asks before and after that.
+    pub(super) fn is_to_be_stopped(&self) -> bool {
+        self.shared.to_be_stopped.load(Ordering::SeqCst)
     }
 
     /// Whether it refused to be stopped, as it runs as another user.
@@ -204,6 +213,18 @@ impl AsFd for Keeper {
     }
 }
 
+/// Notes that the program refuses signals; what else there is of a fence still goes on.
+fn reached(done: io::Result<()>, shared: &Shared) -> io::Result<()> {
+    match done {
+        Err(error) if is_out_of_reach(&error) => {
+            shared.out_of_reach.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// What is killed does not go on, whatever the lease is later, and what was fenced with it stays so.
 fn turns(
     live: &Live,
     stopper: &Stopper,
@@ -215,21 +236,19 @@ fn turns(
     while !shared.ending.load(Ordering::SeqCst) {
         let until_ns = if shared.held.load(Ordering::SeqCst) { 0 } else { live.lease_until_ns() };
         let (act, wait_ns) = fence.look(now_ns(), until_ns);
-        if act != Act::Nothing {
-            let wrong = if act == Act::GoOn { network.lift() } else { Vec::new() };
-            let done = match act {
+        if act == Act::Stop || act == Act::GoOn && !kills {
+            let wrong = if act == Act::Stop {
+                shared.to_be_stopped.store(true, Ordering::SeqCst);
                 // Whatever comes after, and whether or not anybody looks meanwhile.
-                Act::Stop if kills => stopper.kill(),
-                Act::Stop => stopper.stop(),
-                _ => stopper.go_on(),
+                reached(if kills { stopper.kill() } else { stopper.stop() }, shared)?;
+                // After the program, which is what acts.
+                network.fence(|| stopper.pids())
+            } else {
+                let wrong = network.lift();
+                reached(stopper.go_on(), shared)?;
+                shared.to_be_stopped.store(false, Ordering::SeqCst);
+                wrong
             };
-            match done {
-                // What else there is of a fence still goes on.
-                Err(error) if is_out_of_reach(&error) => shared.out_of_reach.store(true, Ordering::SeqCst),
-                done => done?,
-            }
-            // The program first: it is what acts.
-            let wrong = if act == Act::Stop { network.fence(|| stopper.pids()) } else { wrong };
             if let Ok(mut list) = shared.complaints.lock() {
                 let room = COMPLAINTS_MAX.saturating_sub(list.len());
                 list.extend(wrong.into_iter().take(room));

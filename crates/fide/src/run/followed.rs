@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A program under watch, until it ends.
 
-use std::{io, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::anyhow;
 use fide_agent::signals::{Signal as Asked, Signals};
@@ -22,8 +27,8 @@ use crate::exit::Failure;
 
 /// How often to look whether the fence's thread still lives, and whether signals reach the program.
 const LOOK: Duration = Duration::from_millis(500);
-/// For how long all of the program may take to be stopped before `fide run` is suspended.
-const SUSPEND_LIMIT: Duration = Duration::from_secs(2);
+/// For how long the fence's thread may take to stop all of the program.
+const KEEPER_LIMIT: Duration = Duration::from_secs(2);
 /// For how long the operator's command may take before `fide run` is suspended.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
@@ -46,9 +51,10 @@ pub(super) enum Ended {
 
 /// A program under watch.
 pub(super) struct Followed<'a> {
-    pub(super) stopper: Arc<Stopper>,
     /// None: the program asks the client library itself.
     pub(super) keeper: Option<Keeper>,
+    /// Ends after the keeper, whose thread uses it, and before commands are waited for: what the program left goes with it.
+    pub(super) stopper: Arc<Stopper>,
     pub(super) arguments: &'a FenceArguments,
     pub(super) commands: Commands<'a>,
     pub(super) suspensions: Suspensions,
@@ -155,8 +161,15 @@ impl Followed<'_> {
     /// Others hold the program for dead, and may have replaced it. The lease of this new incarnation is not the program's: it is
     /// never acknowledged, so the program stays stopped.
     fn rejoined(&mut self, incarnation: u32) -> Result<Option<Ended>, Failure> {
-        if self.keeper.is_none() || std::mem::replace(&mut self.excluded, true) {
+        let Some(keeper) = &self.keeper else { return Ok(None) };
+        if std::mem::replace(&mut self.excluded, true) {
             return Ok(None);
+        }
+        // Nothing lets it go on any more. Its lease ends at the next look of the thread, if not before; what that does to the network
+        // is to be done before this ends, and it is not to freeze what dies (of version 1 that would never end).
+        keeper.hold(true);
+        if !self.await_keeper(|keeper, _| keeper.stopped()) {
+            eprintln!("fide: the fence is late: addresses and connections of the program may still be in use");
         }
         let others = format!(
             "fide: this host is incarnation {incarnation} now: others were told that the program is dead, and may run another in \
@@ -195,30 +208,22 @@ impl Followed<'_> {
     fn suspend(&mut self) {
         let Some(keeper) = &self.keeper else { return job::stop_this() };
         let why = match (self.stop, self.arguments.on_fence) {
-            // It holds nobody, and says so.
-            (Stop::LetGo, _) => Some("it would fence nobody; end it with Ctrl-C, or run it in the background with `&`"),
-            (_, OnFence::Kill) => {
-                Some("a fence meanwhile could not kill the program; run it in the background with `&`")
+            (Stop::LetGo, _) => Some("it would fence nobody"),
+            (_, OnFence::Kill) => Some("it could not kill the program, were this host fenced meanwhile"),
+            _ if !self.stopper.has_own_group() => {
+                Some("without a control group anybody could let the program go on, and nobody would fence it")
             }
-            _ if !self.stopper.has_own_group() => Some(
-                "without a control group anybody could let the program go on, and nobody would fence it. A program that the \
-                 terminal has stopped goes on with `kill -CONT`; run it in the background with `&`",
-            ),
             _ => None,
         };
         if let Some(why) = why {
-            eprintln!("fide: not suspended: {why}");
-            return;
+            eprintln!("fide: not suspended: {why}. To have the terminal back, start it with `&`");
+            return self.resume();
         }
         keeper.hold(true);
-        let until = std::time::Instant::now() + SUSPEND_LIMIT;
-        while !(keeper.stopped() && self.stopper.holds()) {
-            if std::time::Instant::now() >= until {
-                eprintln!("fide: not suspended: not all of the program could be stopped before");
-                keeper.hold(false);
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if !self.await_keeper(|keeper, stopper| keeper.stopped() && stopper.holds()) {
+            eprintln!("fide: not suspended: not all of the program could be stopped before");
+            self.leave_to_lease();
+            return self.resume();
         }
         if !self.said_stopped && !self.excluded {
             self.said_stopped = true;
@@ -229,12 +234,46 @@ impl Followed<'_> {
         }
         if self.commands.finish_within(COMMAND_LIMIT) {
             job::stop_this();
+            self.leave_to_lease();
         } else {
             eprintln!("fide: not suspended: --fence-command still runs");
+            self.leave_to_lease();
+            self.resume();
         }
-        if let Some(keeper) = &self.keeper {
+    }
+
+    /// Lets the keeper follow the lease again, unless the program is never to go on.
+    fn leave_to_lease(&self) {
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.excluded) {
             keeper.hold(false);
         }
+    }
+
+    /// Lets what the terminal has stopped with Ctrl-Z go on, so that it is not waited for without an end.
+    fn resume(&self) {
+        let fenced = || self.keeper.as_ref().is_some_and(Keeper::is_to_be_stopped);
+        // A program that guards another one is in no group with it.
+        if self.stop == Stop::LetGo || fenced() {
+            return;
+        }
+        job::continue_all();
+        if fenced() {
+            // Just now: stopped again, whichever was first. A failure is found by the keeper, too.
+            let _ = self.stopper.stop();
+        }
+    }
+
+    /// Waits until the keeper has come so far, for a while.
+    fn await_keeper(&self, so_far: impl Fn(&Keeper, &Stopper) -> bool) -> bool {
+        let Some(keeper) = &self.keeper else { return true };
+        let until = Instant::now() + KEEPER_LIMIT;
+        while !so_far(keeper, &self.stopper) {
+            if Instant::now() >= until || keeper.is_over() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 }
 

@@ -274,19 +274,22 @@ fn kill_pass(dir: &Path) {
     }
 }
 
-/// A group and those within it, the innermost first.
+/// A group and those within it, each after what is within it. Where there are more than [`NESTED_MAX`], the first of them and what
+/// they are within: removed, they make room for the next pass.
 fn tree(dir: &Path) -> Vec<PathBuf> {
-    let mut found = vec![dir.to_owned()];
-    let mut at = 0;
-    while let Some(dir) = found.get(at) {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let room = NESTED_MAX.saturating_sub(found.len());
-        let inner: Vec<PathBuf> = inner.map(|entry| entry.path()).take(room).collect();
-        found.extend(inner);
-        at += 1;
+    fn visit(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if found.len() >= NESTED_MAX {
+                break;
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                visit(&entry.path(), found);
+            }
+        }
+        found.push(dir.to_owned());
     }
-    found.reverse();
+    let mut found = Vec::new();
+    visit(dir, &mut found);
     found
 }
 
@@ -295,19 +298,22 @@ fn pids_in(dir: &Path) -> Vec<Pid> {
     text.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
+/// Whether a process may be in it, or in a group within it.
 fn is_populated(dir: &Path) -> bool {
-    match fs::read_to_string(dir.join("cgroup.events")) {
-        Ok(events) => events.contains("populated 1"),
-        // Version 1. Of another pid namespace the numbers read as 0.
-        Err(_) => {
-            tree(dir).iter().any(|dir| fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|text| !text.is_empty()))
-        }
+    if let Ok(events) = fs::read_to_string(dir.join("cgroup.events")) {
+        return events.contains("populated 1");
     }
+    // Version 1. Numbers of another pid namespace's processes read as 0.
+    let tree = tree(dir);
+    let holds = |dir: &PathBuf| fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|text| !text.is_empty());
+    tree.len() >= NESTED_MAX || tree.iter().any(holds)
 }
 
-/// Removes an empty group with those within it.
+/// Removes an empty group with those within it, as many as one pass sees.
 fn remove_tree(dir: &Path) -> io::Result<()> {
-    tree(dir).iter().try_for_each(fs::remove_dir)
+    // What is left within it is seen when it refuses itself.
+    tree(dir).iter().filter(|inner| *inner != dir).for_each(|inner| drop(fs::remove_dir(inner)));
+    fs::remove_dir(dir)
 }
 
 /// Whether the group was removed by somebody else.
@@ -368,5 +374,17 @@ mod tests {
         remove_tree(&dir).expect("removed");
         assert!(!dir.exists());
         assert!(is_gone(&remove_tree(&dir).expect_err("nothing there")));
+    }
+
+    #[test]
+    fn more_groups_than_one_pass_sees_are_removed_by_several() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let dir = scratch.path().join("group");
+        for number in 0..NESTED_MAX * 3 / 4 {
+            fs::create_dir_all(dir.join(format!("{number}/inner"))).expect("made");
+        }
+        assert!((NESTED_MAX..NESTED_MAX + 2).contains(&tree(&dir).len()) && is_populated(&dir), "not all is seen");
+        let passes = (1..10).find(|_| remove_tree(&dir).is_ok());
+        assert!(passes.is_some_and(|passes| passes > 1));
     }
 }

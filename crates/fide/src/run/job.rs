@@ -58,3 +58,8 @@ impl AsFd for Suspensions {
 pub(super) fn stop_this() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }
+
+/// Lets all that the terminal has stopped with this process go on.
+pub(super) fn continue_all() {
+    let _ = rustix::process::kill_process_group(rustix::process::getpgrp(), rustix::process::Signal::CONT);
+}

@@ -3,9 +3,10 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
+    process::{ChildStdin, Stdio},
 };
 
 use rustix::process::Signal;
@@ -27,6 +28,17 @@ fn end_silence(world: &World) {
     for host in 1..=3 {
         world.bed.rejoin(host).expect("restored");
     }
+}
+
+/// Whether a program executes nothing: stopped, or frozen in a group of either version.
+fn is_still(pid: u32) -> bool {
+    state(pid).is_none_or(|state| matches!(state, 'D' | 'T')) || is_stopped(pid)
+}
+
+fn parent(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a parent");
+    line.trim().parse().expect("a pid")
 }
 
 #[test]
@@ -54,7 +66,7 @@ fn root_run_that_is_suspended_has_stopped_its_program_first() {
         let wrapper = Running::start(&mut place.fide(&world, 3, &words));
         let pid = watched(&world, 3, "job");
         until_true("it runs", || is_running(pid));
-        let still = || state(pid).is_none_or(|state| matches!(state, 'D' | 'T')) || is_stopped(pid);
+        let still = || is_still(pid);
         for is_fenced in [false, true] {
             signal(wrapper.pid(), Signal::TSTP);
             until_true("it is suspended", || state(wrapper.pid()) == Some('T'));
@@ -75,6 +87,46 @@ fn root_run_that_is_suspended_has_stopped_its_program_first() {
         drop(wrapper);
         until_true("nothing is left", || place.left().is_empty());
         world.settled(&[1, 2, 3]);
+    }
+}
+
+#[test]
+fn root_run_in_a_terminal_is_suspended_and_comes_back_to_the_foreground() {
+    let Some(world) = world(3, calm()) else { return };
+    let file = world.bed.scratch().join("typed");
+    let program = world.bed.scratch().join("program");
+    let text = format!("#!/bin/sh\nwhile read -r line; do echo \"$line\" >> {}; done\n", file.display());
+    fs::write(&program, text).expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    let typed = || fs::read_to_string(&file).unwrap_or_default();
+    for rung in [Rung::V2, Rung::V1, Rung::Signals] {
+        let Some(place) = Place::new(rung) else { continue };
+        let mut terminal = place.command(&world, 3, &["script", "-qec", "bash --norc --noprofile -i", "/dev/null"]);
+        let mut terminal = Running(terminal.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("started"));
+        let mut keys = terminal.0.stdin.take().expect("piped");
+        let press = |keys: &mut ChildStdin, text: &str| keys.write_all(text.as_bytes()).expect("typed");
+        press(&mut keys, &format!("{} run --name tty -- {}\n", super::common::fide().display(), program.display()));
+        let pid = watched(&world, 3, "tty");
+        let wrapper = parent(pid);
+        press(&mut keys, "before\n");
+        until_true("it reads what is typed", || typed().ends_with("before\n"));
+        press(&mut keys, "\x1a");
+        if rung == Rung::Signals {
+            press(&mut keys, "not suspended\n");
+            until_true("it goes on at once", || typed().ends_with("not suspended\n"));
+        } else {
+            until_true("it is suspended", || state(wrapper) == Some('T'));
+            assert!(is_still(pid), "{:?}", state(pid));
+            press(&mut keys, "fg\n");
+            until_true("it goes on", || state(wrapper) != Some('T'));
+            press(&mut keys, "after\n");
+            until_true("it reads what is typed", || typed().ends_with("after\n"));
+        }
+        signal(wrapper, Signal::TERM);
+        until_true("it ends", || state(wrapper).is_none());
+        press(&mut keys, "exit\n");
+        terminal.code();
+        until_true("nothing is left", || place.left().is_empty());
     }
 }
 
@@ -192,7 +244,7 @@ fn root_fence_command_begins_with_no_signal_blocked() {
     let note = world.bed.scratch().join("masks");
     let note_it = format!("grep -E '^Sig(Blk|Ign)' /proc/self/status >> {}", note.display());
     let words = ["run", "--name", "masked", "--fence-command", &note_it, "--", "sleep", "600"];
-    let mut wrapper = Running::start(world.fide(3, &words).stdin(std::process::Stdio::null()));
+    let mut wrapper = Running::start(world.fide(3, &words).stdin(Stdio::null()));
     watched(&world, 3, "masked");
     silence(&world);
     until_true("it has run", || fs::read_to_string(&note).is_ok_and(|text| text.contains("SigIgn")));
@@ -279,6 +331,19 @@ fn root_run_takes_addresses_off_while_it_is_fenced_and_for_good_once_excluded() 
     assert_eq!(wrapper.code(), Some(128 + 9));
     world.settled(&[1, 2, 3]);
     assert_eq!((shown(&world, four), shown(&world, six)), (String::new(), String::new()), "they are another's now");
+
+    // Killed by a short fence, it does not get them back either.
+    ip(&world, &["address", "add", four, "dev", "lo"]);
+    let words = ["run", "--name", "short", "--on-fence", "kill", "--fence-address", &here, "--", "sleep", "600"];
+    let mut wrapper = Running::start(&mut world.fide(3, &words));
+    watched(&world, 3, "short");
+    let own = world.client(3);
+    silence(&world);
+    until_true("the host is fenced", || own.client.fenced());
+    end_silence(&world);
+    assert_eq!(wrapper.code(), Some(128 + 9));
+    world.settled(&[1, 2, 3]);
+    assert_eq!(shown(&world, four), "");
 
     for (wrong, says) in [("10.99.0.9/32@nodev", "nodev"), ("10.99.0.9@lo", "ADDR/LEN@DEV"), ("10.99.0.9/33@lo", "33")]
     {
