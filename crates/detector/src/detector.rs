@@ -470,6 +470,9 @@ impl Detector {
             peer.greeted = false;
             peer.sure_of_me = false;
             peer.floor_ns = now_ns;
+            if let Some(old) = &mut peer.superseded {
+                old.in_doubt = false;
+            }
         }
         for slot in 0..MAX_PROCESSES {
             let Some(mut local) = self.locals[slot] else { continue };

@@ -187,16 +187,24 @@ impl Detector {
         let told = peer.state == PeerState::Up && peer.superseded.is_none();
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
             let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
+            let must_know = self.must_know(host);
             let peer = &mut self.peers[usize::from(host) - 1];
+            // A peer that had not acknowledged this incarnation, or may have held it dead, acts whatever was promised to it, but no
+            // longer than its agent grants its programs from its last turn: its own promise at most ([`crate::lease`]).
+            let in_doubt = must_know && peer.knows_me && peer.in_doubt();
+            let unbound = must_know && (!peer.knows_me || in_doubt) && !planted::is(Planted::EndsUnbound);
             let until_ns = if promise_ns == 0 {
                 now_ns
             } else {
-                peer.promised_until_ns.max(peer.last_rx_ns.saturating_add(promise_ns))
+                let granted_ns = self.config.with_drift(u64::from(peer.promise_us) * 1000);
+                let alone_ns = if unbound { now_ns.saturating_add(granted_ns) } else { 0 };
+                peer.promised_until_ns.max(peer.last_rx_ns.saturating_add(promise_ns)).max(alone_ns)
             };
             peer.superseded = Some(Superseded {
                 incarnation: current,
                 told,
                 until_ns,
+                in_doubt,
                 last_seq: peer.last_seq,
                 last_rx_ns: peer.plane_rx_ns,
             });

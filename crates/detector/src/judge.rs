@@ -51,6 +51,10 @@ impl Detector {
             && !by_view
             && now_ns >= old.until_ns
         {
+            if old.told && old.in_doubt && !self.leaving && !planted::is(Planted::JudgesInDoubt) {
+                // Once: as another incarnation it is in no doubt.
+                return self.outcome(now_ns, Outcome::Lost, self.config.me);
+            }
             self.superseded_ended(now_ns, id, Via::Superseded, HostSet(1 << (self.config.me - 1)));
         }
         let peer = &mut self.peers[usize::from(id) - 1];

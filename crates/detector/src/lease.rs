@@ -23,6 +23,12 @@
 //!   last heartbeat said that it does not hear this host is not judged: it may act without regard to this host. If it had
 //!   heard this incarnation before, it holds it dead by now, and this host takes itself for excluded: its word may be lost.
 //!
+//!   If i's agent ends and another one starts, i's programs still act by the lease that the first one left in shared memory: until
+//!   i's shortest timeout after its last turn. Who hears the new incarnation, and had not been acknowledged by the one before, was
+//!   no part of that lease. So it gives the one before the longest that i can have granted, from when it hears the new one: what i
+//!   promised to others, which is no less than its shortest timeout. (The simulator found it: h1, back after an exclusion, held the
+//!   former incarnation of h2 dead, which still waited out its promise to the former incarnation of h1.)
+//!
 //!   Standing still is no cut, and must not split. If i stood still until its limit for j was past, j may hold i dead and act
 //!   alone; if i heard only what j had sent before, j may never have held i to be up, and acts without regard to it. If j
 //!   then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead who is not bound: whose

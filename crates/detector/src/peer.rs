@@ -32,6 +32,8 @@ pub struct Superseded {
     pub told: bool,
     /// What was promised to it holds until then.
     pub until_ns: u64,
+    /// It may have held this host dead: so this host does not hold it dead, but takes itself for excluded ([`crate::lease`]).
+    pub in_doubt: bool,
     pub last_seq: u64,
     pub last_rx_ns: [u64; MAX_PLANES],
 }

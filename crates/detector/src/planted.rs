@@ -110,6 +110,8 @@ planted! {
     ForgetsPromise,
     /// a member of the view whose newer incarnation was heard first is dropped at once
     FreesSuperseded,
+    /// the agent of a host that does not know an observer starts again, and the observer holds its programs dead at once
+    EndsUnbound,
     /// who has accepted a next view acknowledges as before
     AcksAccepted,
     /// who has accepted a next view takes acknowledgements for its lease

@@ -332,13 +332,18 @@ fn planted_faults_are_found() {
             missed.push(fault);
         }
     }
-    // It takes three who come back at once while two are left.
-    arm(Some(Planted::FreesSuperseded));
-    let text = include_str!("../../scenarios/30_superseded_before_the_view.txt");
-    let found = std::panic::catch_unwind(|| super::scenario::run(text)).is_err();
-    arm(None);
-    if !found {
-        missed.push(Planted::FreesSuperseded);
+    // The first takes three who come back at once while two are left, the second one that crashes within an exchange of heartbeats.
+    let scenarios = [
+        (Planted::FreesSuperseded, include_str!("../../scenarios/30_superseded_before_the_view.txt")),
+        (Planted::EndsUnbound, include_str!("../../scenarios/31_superseded_unbound.txt")),
+    ];
+    for (fault, text) in scenarios {
+        arm(Some(fault));
+        let found = std::panic::catch_unwind(|| super::scenario::run(text)).is_err();
+        arm(None);
+        if !found {
+            missed.push(fault);
+        }
     }
     let _ = std::panic::take_hook();
     assert!(missed.is_empty(), "nothing shows {missed:?}");

@@ -252,6 +252,7 @@ impl World {
         let Some(since_ns) = self.nodes[node].asleep_since_ns.take() else { return };
         let gap_ns = self.now_ns - since_ns;
         self.nodes[node].slept_ns += gap_ns;
+        self.wake_orphans(node);
         let now = self.local_ns(node);
         if let Some(d) = &mut self.nodes[node].detector
             && !self.blind
@@ -260,9 +261,19 @@ impl World {
         }
     }
 
+    /// Whoever reads a lease sees that its machine was suspended since.
+    fn wake_orphans(&mut self, node: usize) {
+        if !self.blind {
+            self.nodes[node].orphans.clear();
+        }
+    }
+
     /// Starts the node, or starts it again as a new incarnation after a crash.
     pub(super) fn start(&mut self, node: usize) {
         self.incarnations += 1;
+        if self.nodes[node].asleep_since_ns.is_some() {
+            self.wake_orphans(node);
+        }
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
         n.config.incarnation = self.incarnations;
@@ -300,10 +311,8 @@ impl World {
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
         if let Some(d) = &n.detector {
-            // No agent gives its programs a lease for longer than the timeout that it began with, from its last turn. (Under policy
-            // network a host does not count whom it takes for dead; who is back just then may judge a host whose agent has crashed.)
+            // No agent gives its programs a lease for longer than the timeout that it began with, from its last turn.
             let until_ns = d.lease_until_ns().min(n.last_turn_ns.saturating_add(d.config().timeout_ns));
-            let until_ns = if d.config().policy == Policy::Network { 0 } else { until_ns };
             let (incarnation, view, members) = (d.config().incarnation, d.agreement.id, d.agreement.members);
             n.orphans.retain(|o| now < o.until_ns);
             n.orphans.push(Orphans { incarnation, view, members, until_ns });
