@@ -38,6 +38,8 @@ struct Watch {
 /// Another agent reads this one's state; until then the last heartbeat is repeated.
 struct Frozen {
     state: Vec<u8>,
+    /// For how long the host had been suspended when the state was written.
+    asleep_ns: u64,
     until_ns: u64,
     next_ns: u64,
     count: u64,
@@ -123,7 +125,7 @@ impl Agent {
     pub(super) fn freeze(&mut self, now_ns: u64, until_ns: u64) {
         self.tell_events();
         let (state, next_ns) = (self.detector.to_bytes(), self.detector.next_heartbeat_ns().max(now_ns));
-        self.frozen = Some(Frozen { state, until_ns, next_ns, count: 0 });
+        self.frozen = Some(Frozen { state, asleep_ns: self.asleep_ns, until_ns, next_ns, count: 0 });
     }
 
     /// When a frozen agent has to go on.
@@ -133,12 +135,15 @@ impl Agent {
 
     /// The heartbeat that a frozen agent repeats, if one is due. The new agent goes on once it is ready.
     pub(super) fn repeat(&mut self, now: &Clocks) -> Option<&[u8]> {
+        self.look_at_clocks(now);
         let now_ns = now.raw_ns;
         let frozen = self.frozen.as_mut()?;
         if now_ns >= frozen.until_ns {
             let mut detector = Detector::from_bytes(&frozen.state).expect("of this version");
             detector.skip_heartbeats(REPEATS_MAX + 1);
             self.detector = detector;
+            // The new agent compares its clocks with those of the state that it was given.
+            self.asleep_ns = frozen.asleep_ns;
             self.frozen = None;
             // Its clients come back with their sessions.
             self.end();

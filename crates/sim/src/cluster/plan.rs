@@ -90,8 +90,9 @@ impl Features {
     pub const EQUAL: Self = Self(1 << 6);
     /// Members that start again while their host is not let in yet.
     pub const HASTY: Self = Self(1 << 7);
-    /// All that the code is to stand.
-    pub const MENDED: Self = Self(Self::SLEW.0 | Self::SUSPEND.0 | Self::EQUAL.0 | Self::HASTY.0);
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
     pub const NAMES: [(&str, Self); 8] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
@@ -291,7 +292,7 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
-        Self::with(seed, Features::MENDED)
+        Self::with(seed, Features::ALL)
     }
 
     /// The plan of a seed that has these features.
