@@ -149,6 +149,15 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
+\* What decides the rest of a behaviour, for TLC's VIEW: of each time what is left of it, as all that has ended is alike; and not
+\* what x has promised itself, which nobody asks for.
+Left(at) == IF at > now THEN at - now ELSE 0
+Rest == <<now, members, view, vote, promise, restarts,
+          [h \in Host |-> IF h = x THEN 0 ELSE Left(until[h])],
+          [h \in Host |-> Left(settled[h])],
+          [h \in Host |-> Left(limit[h])]>>
+
+-----------------------------------------------------------------------------
 \* Where a view without x is held, x does not act.
 Fenced == Acts => \A h \in Host : view[h] > view[x] => x \in members[view[h]]
 

@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    plan::{Fault, Step, What},
+    plan::{Else, Fault, Step, What},
     world::World,
 };
 
@@ -75,15 +75,19 @@ impl World {
         }
     }
 
-    /// Does a fault, or notes that it is left out.
-    pub(crate) fn begin(&mut self, step: &Step) -> anyhow::Result<Option<Done>> {
-        let fault = step.fault;
+    /// Whether a fault comes now.
+    pub(crate) fn admits(&self, step: &Step) -> bool {
+        step.otherwise == Else::Comes || self.survives(step.fault)
+    }
+
+    pub(crate) fn leave_out(&mut self, fault: Fault) {
+        self.note(&format!("left out, as too few hosts are whole: {fault}"));
+    }
+
+    /// Does a fault.
+    pub(crate) fn begin(&mut self, fault: Fault) -> anyhow::Result<Done> {
         let hosts = self.hosts();
         let leader = self.leader;
-        if !step.always && !self.survives(fault) {
-            self.note(&format!("left out, as too few hosts are whole: {fault}"));
-            return Ok(None);
-        }
         self.note(&format!("{fault} (leader: h{leader})"));
         let mut done = Done { fault, holds: Vec::new(), hits: Vec::new() };
         match fault {
@@ -124,7 +128,7 @@ impl World {
                 self.hold(*hold, true)?;
             }
         }
-        Ok(Some(done))
+        Ok(done)
     }
 
     /// Undoes a fault.

@@ -139,13 +139,22 @@ impl fmt::Display for Fault {
     }
 }
 
+/// What becomes of a fault that would leave fewer whole hosts than the group has to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Else {
+    /// It comes all the same.
+    Comes,
+    LeftOut,
+    /// It waits until enough hosts are whole, for [`WAITS_MS`] at most.
+    Waits,
+}
+
 /// A fault and when it comes, from the beginning of the faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     pub at_ms: u64,
     pub fault: Fault,
-    /// It comes whatever else is wrong; else only while enough hosts are whole.
-    pub always: bool,
+    pub otherwise: Else,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +171,14 @@ pub struct Plan {
 const FAULTS_MS: u64 = 2_500;
 /// Two lanes of faults, one after the other in each: so there are two at a time.
 const LANES: u64 = 2;
+/// One seed in so many has a third lane: agents that are restarted, and replaced.
+const RESTARTS_ONE_IN: u32 = 3;
+/// Agents that are killed in it, on whichever hosts.
+pub const RESTARTS: usize = 3;
+/// A fault that waits is left out after this long.
+pub const WAITS_MS: u64 = 4_000;
+/// Of the random numbers of the third lane, so that the other lanes are the same with it and without.
+const RESTARTS_STREAM: u64 = 1;
 
 impl Plan {
     /// What a seed says.
@@ -175,18 +192,44 @@ impl Plan {
             let mut at_ms = random.random_range(0..400);
             while at_ms < FAULTS_MS {
                 let fault = fault(&mut random, hosts);
-                steps.push(Step { at_ms, fault, always: false });
+                steps.push(Step { at_ms, fault, otherwise: Else::LeftOut });
                 at_ms += fault.ms() + random.random_range(50..600);
             }
+        }
+        random.set_stream(RESTARTS_STREAM);
+        if random.random_ratio(1, RESTARTS_ONE_IN) {
+            steps.extend(restarts(&mut random, hosts));
         }
         steps.sort_by_key(|step| step.at_ms);
         Self { seed, name: None, hosts, protocol, steps }
     }
 }
 
+/// Agents that are killed, and before one of them a takeover. The leader's, one host's twice, any.
+fn restarts(random: &mut ChaCha8Rng, hosts: usize) -> Vec<Step> {
+    let replaced = random.random_range(0..RESTARTS);
+    let mut at_ms = random.random_range(0..400);
+    let mut steps = Vec::new();
+    let mut add = |at_ms: u64, fault| steps.push(Step { at_ms, fault, otherwise: Else::Waits });
+    for restart in 0..RESTARTS {
+        let who = who(random, hosts);
+        if restart == replaced {
+            add(at_ms, Fault::TakeOver { who });
+            // The new agent asks the running one, has taken over, or is killed together with it.
+            at_ms += random.random_range(0..60);
+        }
+        add(at_ms, Fault::Kill { what: What::Agent, who });
+        at_ms += random.random_range(100..900);
+    }
+    steps
+}
+
+fn who(random: &mut ChaCha8Rng, hosts: usize) -> Who {
+    if random.random_ratio(2, 5) { Who::Leader } else { Who::Host(random.random_range(1..=hosts)) }
+}
+
 fn fault(random: &mut ChaCha8Rng, hosts: usize) -> Fault {
-    let mut who = || if random.random_ratio(2, 5) { Who::Leader } else { Who::Host(random.random_range(1..=hosts)) };
-    let who = who();
+    let who = who(random, hosts);
     // Shorter than a timeout, about as long, or long enough for the others to go on.
     let ms = match random.random_range(0..4) {
         0 => random.random_range(5..50),
@@ -255,6 +298,23 @@ mod tests {
         for (hosts, protocol) in [(3, Protocol::Hsuc), (3, Protocol::Huc), (5, Protocol::Hsuc), (5, Protocol::Huc)] {
             assert!(plans.iter().any(|plan| (plan.hosts, plan.protocol) == (hosts, protocol)));
         }
+    }
+
+    /// The first seeds are in `make test`.
+    #[test]
+    fn a_share_of_the_seeds_restarts_three_agents_and_replaces_one() {
+        let count = |plan: &Plan, wanted: fn(&Fault) -> bool| {
+            plan.steps.iter().filter(|step| step.otherwise == Else::Waits && wanted(&step.fault)).count()
+        };
+        let kills = |plan: &Plan| count(plan, |fault| matches!(fault, Fault::Kill { what: What::Agent, .. }));
+        let plans: Vec<Plan> = (1..=200).map(Plan::of).collect();
+        let restarted: Vec<&Plan> = plans.iter().filter(|plan| kills(plan) == RESTARTS).collect();
+        assert!((50..=85).contains(&restarted.len()), "{}", restarted.len());
+        assert!(restarted.iter().any(|plan| plan.seed <= 7), "none in `make test`");
+        for plan in &restarted {
+            assert_eq!(count(plan, |fault| matches!(fault, Fault::TakeOver { .. })), 1, "{plan:?}");
+        }
+        assert!(plans.iter().all(|plan| [0, RESTARTS].contains(&kills(plan))));
     }
 
     #[test]

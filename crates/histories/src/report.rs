@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::run::Outcome;
+use crate::{plan::RESTARTS, run::Outcome};
 
 /// Times, milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -46,6 +46,8 @@ pub struct Report {
     pub not_recovered: usize,
     pub faults: usize,
     pub faults_left_out: usize,
+    /// Runs in which three agents or more were killed and started again.
+    pub three_restarts: usize,
     pub operations: u64,
     /// Operations whose outcome is not known.
     pub open: u64,
@@ -71,6 +73,7 @@ impl Report {
             not_recovered: count(&|outcome| outcome.verdict.is_some() && outcome.recovery_ms.is_none()),
             faults: outcomes.iter().map(|outcome| outcome.faults).sum(),
             faults_left_out: outcomes.iter().map(|outcome| outcome.faults_left_out).sum(),
+            three_restarts: count(&|outcome| outcome.restarts >= RESTARTS),
             operations: outcomes.iter().map(|outcome| outcome.operations).sum(),
             open: outcomes.iter().map(|outcome| outcome.open).sum(),
             refused_reads: outcomes.iter().map(|outcome| outcome.refused).sum(),
@@ -93,8 +96,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} operations, {} of unknown outcome; {} reads refused; {} faults ({} more left out)",
-            self.operations, self.open, self.refused_reads, self.faults, self.faults_left_out
+            "{} operations, {} of unknown outcome; {} reads refused; {} faults ({} more left out); {} runs with three restarts of agents or more",
+            self.operations, self.open, self.refused_reads, self.faults, self.faults_left_out, self.three_restarts
         )?;
         writeln!(
             f,

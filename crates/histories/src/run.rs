@@ -2,6 +2,7 @@
 //! One run, from its plan to its verdict.
 
 use std::{
+    collections::VecDeque,
     fs,
     io::Read,
     path::{Path, PathBuf},
@@ -18,7 +19,7 @@ use crate::{
     judge::{self, Verdict},
     lines::Tally,
     member::{Planted, Protocol},
-    plan::Plan,
+    plan::{Else, Fault, Plan, Step, WAITS_MS, What},
     world::World,
 };
 
@@ -64,6 +65,8 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planted: Option<&'static str>,
     pub faults: usize,
+    /// Of these, agents that were killed and started again.
+    pub restarts: usize,
     pub faults_left_out: usize,
     pub operations: u64,
     /// Operations that were never answered.
@@ -91,6 +94,7 @@ impl Outcome {
             protocol: plan.protocol.name(),
             planted: options.planted.map(Planted::name),
             faults: 0,
+            restarts: 0,
             faults_left_out: 0,
             operations: 0,
             open: 0,
@@ -292,9 +296,11 @@ fn wait(world: &mut World, time: Duration) -> anyhow::Result<()> {
 fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Result<Instant> {
     let begun = Instant::now();
     let mut steps = plan.steps.iter().peekable();
+    // Those that wait come one after the other.
+    let mut waiting: VecDeque<Step> = VecDeque::new();
     let mut under_way: Vec<(Instant, Done)> = Vec::new();
     let mut over = begun;
-    while steps.peek().is_some() || !under_way.is_empty() {
+    while steps.peek().is_some() || !waiting.is_empty() || !under_way.is_empty() {
         world.turn()?;
         let now = Instant::now();
         while let Some(at) = under_way.iter().position(|(end, _)| now >= *end) {
@@ -302,13 +308,30 @@ fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Resu
             world.end(&done)?;
             over = Instant::now();
         }
+        let mut due = Vec::new();
+        if let Some(first) = waiting.front().copied() {
+            let last = begun + Duration::from_millis(first.at_ms + WAITS_MS);
+            if now >= last || world.admits(&first) {
+                due.extend(waiting.pop_front().map(|step| Step { otherwise: Else::LeftOut, ..step }));
+            }
+        }
         while let Some(step) = steps.next_if(|step| now >= begun + Duration::from_millis(step.at_ms)) {
-            match world.begin(step)? {
-                Some(done) => {
-                    outcome.faults += 1;
-                    under_way.push((Instant::now() + Duration::from_millis(step.fault.ms()), done));
-                }
-                None => outcome.faults_left_out += 1,
+            if step.otherwise == Else::Waits {
+                waiting.push_back(*step);
+            } else {
+                due.push(*step);
+            }
+        }
+        for step in due {
+            if world.admits(&step) {
+                let done = world.begin(step.fault)?;
+                outcome.faults += 1;
+                outcome.restarts +=
+                    usize::from(matches!(step.fault, Fault::Kill { what: What::Agent | What::Both, .. }));
+                under_way.push((Instant::now() + Duration::from_millis(step.fault.ms()), done));
+            } else {
+                world.leave_out(step.fault);
+                outcome.faults_left_out += 1;
             }
         }
     }

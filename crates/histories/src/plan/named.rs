@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Schedules that once broke something, or are made to.
 
-use super::{Fault, Plan, Protocol, Step, What, Who};
+use super::{Else, Fault, Plan, Protocol, Step, What, Who};
 
 /// A schedule with a name.
 #[derive(Debug)]
@@ -16,8 +16,11 @@ pub struct Scenario {
 impl Scenario {
     #[must_use]
     pub fn plan(&self, seed: u64, protocol: Protocol) -> Plan {
-        let steps =
-            self.steps.iter().map(|(at_ms, fault)| Step { at_ms: *at_ms, fault: *fault, always: true }).collect();
+        let steps = self
+            .steps
+            .iter()
+            .map(|(at_ms, fault)| Step { at_ms: *at_ms, fault: *fault, otherwise: Else::Comes })
+            .collect();
         Plan { seed, name: Some(self.name), hosts: self.hosts, protocol, steps }
     }
 }

@@ -184,6 +184,7 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
     view_lease, "as implemented", [N = "4"], Holds(Temporal::No);
+    view_lease, "as implemented, a restart", [N = "4", MaxRestarts = "1"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
