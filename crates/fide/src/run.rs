@@ -346,6 +346,7 @@ impl FenceArguments {
             suspensions,
             stop,
             excluded: false,
+            asked_to_end: false,
             said_stopped: false,
             said_out_of_reach: false,
         }

@@ -61,6 +61,8 @@ pub(super) struct Followed<'a> {
     pub(super) stop: Stop,
     /// Others were told that it is dead.
     pub(super) excluded: bool,
+    /// It was asked to end while it was stopped.
+    pub(super) asked_to_end: bool,
     /// What was last said and run: that it is stopped.
     pub(super) said_stopped: bool,
     /// It was said that signals do not reach it.
@@ -100,13 +102,11 @@ impl Followed<'_> {
             }
             match (signals.take(), self.stop) {
                 (Some(Asked::Stop), Stop::LetGo) => return Ok(Ended::LetGo),
-                (Some(Asked::Stop), Stop::PassOn) => match self.stopper.signal(Signal::TERM) {
-                    Err(error) if is_out_of_reach(&error) => {
-                        self.say_out_of_reach();
-                        return Ok(Ended::OutOfReach);
+                (Some(Asked::Stop), Stop::PassOn) => {
+                    if let Some(ended) = self.end_program()? {
+                        return Ok(ended);
                     }
-                    done => done?,
-                },
+                }
                 (Some(Asked::Reload), Stop::PassOn) => match self.stopper.signal(Signal::HUP) {
                     Err(error) if is_out_of_reach(&error) => self.say_out_of_reach(),
                     done => done?,
@@ -137,6 +137,25 @@ impl Followed<'_> {
                 }
             }
         }
+    }
+
+    /// It is asked to end. One that is stopped ends when it goes on; asked again, or if it never does, it is killed.
+    fn end_program(&mut self) -> Result<Option<Ended>, Failure> {
+        let stopped = self.is_stopped();
+        let kills = stopped && (self.excluded || std::mem::replace(&mut self.asked_to_end, true));
+        match if kills { self.stopper.kill() } else { self.stopper.signal(Signal::TERM) } {
+            Err(error) if is_out_of_reach(&error) => {
+                self.say_out_of_reach();
+                return Ok(Some(Ended::OutOfReach));
+            }
+            done => done?,
+        }
+        if stopped && !kills {
+            eprintln!(
+                "fide: the program is stopped, and ends when this host is heard again; the next SIGTERM or Ctrl-C kills it"
+            );
+        }
+        Ok(None)
     }
 
     /// Says and runs what follows if it was stopped, or goes on, since the last time.

@@ -8,6 +8,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -120,6 +121,8 @@ pub(super) struct Group {
     kill: Option<File>,
     /// Made here: goes with this, and with all that is in it.
     own: bool,
+    /// All in it was killed.
+    killed: AtomicBool,
 }
 
 impl Group {
@@ -146,7 +149,7 @@ impl Group {
             Version::V2 => (write("cgroup.freeze")?, Some(write("cgroup.kill")?)),
             Version::V1 => (write("freezer.state")?, None),
         };
-        Ok(Self { version, dir, freeze, kill, own })
+        Ok(Self { version, dir, freeze, kill, own, killed: AtomicBool::new(false) })
     }
 
     /// The rung, for people.
@@ -198,6 +201,7 @@ impl Group {
 
     /// Kills all that is in it, and does not wait for the ends.
     pub(super) fn kill(&self) -> io::Result<()> {
+        self.killed.store(true, Ordering::SeqCst);
         if let Some(kill) = &self.kill {
             // The kernel reaches what forks meanwhile.
             return Ok(rustix::io::pwrite(kill, b"1", 0).map(drop)?);
@@ -220,7 +224,15 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.own {
-            end(&self.dir);
+            return end(&self.dir);
+        }
+        if self.killed.load(Ordering::SeqCst) {
+            // A unit's: whoever starts it again may find the same group, and is not to be born frozen.
+            let until = Instant::now() + EMPTY_LIMIT;
+            while is_populated(&self.dir) && Instant::now() < until {
+                std::thread::sleep(EMPTY_LOOK);
+            }
+            let _ = self.freeze(false);
         }
     }
 }

@@ -99,11 +99,11 @@ impl Stopper {
         self.group.as_ref().is_some_and(Group::is_frozen)
     }
 
-    /// Kills it, and all that it started where there is a group of its own. Fine if it has ended.
+    /// Kills it, and all that is in its group: frozen, the rest would stay so. Fine if it has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
         match &self.group {
-            Some(group) if group.is_own() => group.kill(),
-            _ => self.signal(Signal::KILL),
+            Some(group) => group.kill(),
+            None => self.signal(Signal::KILL),
         }
     }
 

@@ -31,7 +31,7 @@ fn end_silence(world: &World) {
 }
 
 /// Whether a program executes nothing: stopped, or frozen in a group of either version.
-fn is_still(pid: u32) -> bool {
+pub(crate) fn is_still(pid: u32) -> bool {
     state(pid).is_none_or(|state| matches!(state, 'D' | 'T')) || is_stopped(pid)
 }
 
@@ -152,6 +152,53 @@ fn root_run_without_a_control_group_is_not_suspended() {
     assert_eq!(wrapper.code(), Some(128 + 15));
 }
 
+/// $PATH with a systemctl that knows one unit, whose main process this is.
+fn systemctl(world: &World, main: u32) -> String {
+    let bin = world.bed.scratch().join("bin");
+    fs::create_dir(&bin).expect("made");
+    fs::write(bin.join("systemctl"), format!("#!/bin/sh\necho {main}\n")).expect("written");
+    fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).expect("executable");
+    format!("{}:{}", bin.display(), std::env::var("PATH").expect("set"))
+}
+
+#[test]
+fn root_guard_kills_an_excluded_unit_as_a_whole_and_leaves_its_group_thawed() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let Some(place) = Place::new(Rung::V2) else { return };
+    let unit = Running::start(&mut place.command(&world, 3, &["sh", "-c", "sleep 600 & sleep 600"]));
+    let procs = || fs::read_to_string(place.dir().join("cgroup.procs")).expect("read").lines().count();
+    until_true("it has started another one", || procs() == 3);
+    let path = systemctl(&world, unit.pid());
+    let mut guard =
+        Running::start(world.fide(3, &["guard", "--name", "unit", "--unit", "db.service"]).env("PATH", &path));
+    watched(&world, 3, "unit");
+    world.agents.kill(3).expect("killed");
+    let events = || fs::read_to_string(place.dir().join("cgroup.events")).expect("read");
+    until_true("it is stopped", || events().contains("frozen 1"));
+    world.agents.restart(3).expect("started");
+    assert_eq!(guard.code(), Some(0), "its process has ended");
+    assert_eq!(procs(), 0, "no part of it stays frozen");
+    assert!(events().contains("frozen 0"), "it can be started again");
+}
+
+#[test]
+fn root_run_that_is_asked_to_end_while_it_is_fenced_kills_when_asked_again() {
+    let Some(world) = world(3, calm()) else { return };
+    let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
+    let mut wrapper = Running::piped(&mut world.fide(3, &["run", "--name", "asked", "--", "sh", "-c", handler]));
+    let pid = watched(&world, 3, "asked");
+    until_true("it runs", || is_running(pid));
+    silence(&world);
+    until_true("it is stopped", || is_stopped(pid));
+    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    signal(wrapper.pid(), Signal::TERM);
+    until_true("it is said", || lines.next().expect("more").expect("text").contains("the next SIGTERM"));
+    assert!(is_stopped(pid), "it may not act");
+    signal(wrapper.pid(), Signal::INT);
+    assert_eq!(wrapper.code(), Some(128 + 9));
+    end_silence(&world);
+}
+
 #[test]
 fn root_guard_refuses_to_freeze_itself() {
     let Some(world) = world(3, calm()) else { return };
@@ -161,11 +208,7 @@ fn root_guard_refuses_to_freeze_itself() {
     until_true("it is in its group", || {
         fs::read_to_string(place.dir().join("cgroup.procs")).expect("read").contains(&unit.pid().to_string())
     });
-    let bin = world.bed.scratch().join("bin");
-    fs::create_dir(&bin).expect("made");
-    fs::write(bin.join("systemctl"), format!("#!/bin/sh\necho {}\n", unit.pid())).expect("written");
-    fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).expect("executable");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("set"));
+    let path = systemctl(&world, unit.pid());
     let words = ["guard", "--name", "unit", "--unit", "db.service"];
     let (code, out, err) = output(place.fide(&world, 3, &words).env("PATH", &path));
     assert_eq!(code, Some(2), "{out} {err}");

@@ -6,9 +6,10 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 use rustix::process::Signal;
 
 use super::{
-    common::{Running, World, calm, output, until_true, world},
+    common::{Running, World, calm, fide, output, until_true, world},
     place::{Place, groups_in},
     run::{signal, state, watched},
+    run_corners::is_still,
 };
 
 fn none_left(place: &Place, after: &str) {
@@ -67,6 +68,18 @@ fn root_run_leaves_no_control_group_however_it_ends() {
             wrapper.code();
             none_left(&place, name);
         }
+        let mut wrapper = Running::start(&mut run("frozen", &["sh", "-c", NESTS]));
+        let pid = watched(&world, 2, "frozen");
+        for host in 1..=2 {
+            world.bed.isolate(host).expect("cut off");
+        }
+        until_true("it is stopped", || is_still(pid));
+        wrapper.kill();
+        none_left(&place, "a death while its program was frozen");
+        for host in 1..=2 {
+            world.bed.rejoin(host).expect("restored");
+        }
+        world.settled(&[1, 2]);
     }
 }
 
@@ -114,7 +127,17 @@ fn root_run_kills_what_forks_while_it_is_killed() {
 fn root_run_removes_empty_control_groups_that_others_left() {
     let Some(world) = world(2, calm()) else { return };
     for place in Place::with_groups() {
-        // As after the end of a pid namespace, in which nobody is left to do it.
+        // A pid namespace ends: nobody is left to do it.
+        let program = fide();
+        let words =
+            ["unshare", "--pid", "--fork", "--kill-child", program.to_str().expect("UTF-8"), "run", "--name", "inner"];
+        let words = [&words[..], &["--", "sleep", "600"]].concat();
+        let mut outer = Running::start(&mut place.command(&world, 2, &words));
+        let pid = watched(&world, 2, "inner");
+        outer.kill();
+        until_true("it dies with its namespace", || state(pid).is_none());
+        assert_eq!(place.left().len(), 1, "its warden has died with it");
+        // By an earlier version, with one within it.
         fs::create_dir_all(place.dir().join("fide-run-2/inner")).expect("made");
         let other = place.dir().join("fide-run-3-of-another");
         fs::create_dir(&other).expect("made");
