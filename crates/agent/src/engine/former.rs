@@ -57,6 +57,9 @@ fn is_newer(one: u32, other: u32) -> bool {
     matches!(one.wrapping_sub(other), 1..0x8000_0000)
 }
 
+#[cfg(test)]
+mod tests;
+
 impl Engine {
     /// Remembers what an agent before has told to this watch. One for each: the newest.
     pub(super) fn note_former(&mut self, client: u8, watch: u32, slot: u8, incarnation: u32, timeout_ns: u64) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fide_detector::{Config, Member, Policy, Role, Trust};
 use fide_lane::jitter::HostKind;
 use fide_shm::{session::AgentSession, table::AliveTable};
-use fide_wire::{Key, Name, PIGGYBACK_MAX};
+use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
 use rustix::event::EventfdFlags;
 
 use super::*;
@@ -19,13 +19,19 @@ fn eventfd() -> std::os::fd::OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
 }
 
-fn engine() -> (Engine, Arc<Exchange>) {
+pub(super) fn engine() -> (Engine, Arc<Exchange>) {
+    engine_of(1)
+}
+
+/// Of one of two hosts, as incarnation 7.
+pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
-    let monitors: HostSet = [2u16].into_iter().collect();
+    let other = 3 - me;
+    let monitors: HostSet = [other].into_iter().collect();
     let member =
         |id, text, of: u16| Member { id, name: name(text), role: Role::Voter, monitors: [of].into_iter().collect() };
     let config = Config {
-        me: 1,
+        me,
         incarnation: 7,
         members: vec![member(1, "h1", 2), member(2, "h2", 1)],
         planes: 1,
@@ -40,7 +46,7 @@ fn engine() -> (Engine, Arc<Exchange>) {
     };
     let exchange = Exchange::new().expect("an exchange");
     let parts = Parts {
-        me: 1,
+        me,
         members: 2,
         monitors,
         heartbeat_ns: config.heartbeat_ns,
@@ -57,12 +63,12 @@ fn engine() -> (Engine, Arc<Exchange>) {
         salvage: false,
         receivers: vec![None],
         kernel: None,
-        table: AliveTable::create(1, 2, 7, "h1", now_ns()).expect("a table"),
+        table: AliveTable::create(me, 2, 7, "h1", now_ns()).expect("a table"),
         names: vec![fide_shm::table::name_bytes("h1"), fide_shm::table::name_bytes("h2")],
         keys: Keys::from(Key([7; 16])),
         plain: Keys::from(Key([7; 16])),
         shape: Shape { trust: 1, policy: 1, members: 2, cluster: 0, list: 0 },
-        name: name("h1"),
+        name: name(["h1", "h2"][usize::from(me) - 1]),
         exchange: exchange.clone(),
         mode: Mode::Sleep,
         own_lateness_max_ns: 0,
@@ -72,7 +78,7 @@ fn engine() -> (Engine, Arc<Exchange>) {
     (Engine::new(parts).expect("an engine"), exchange)
 }
 
-fn memory() -> Box<Memory> {
+pub(super) fn memory() -> Box<Memory> {
     let region = AgentSession::create().expect("memory");
     Box::new(Memory { region, channel: Channel::Inbox(eventfd()), doorbell: eventfd() })
 }
@@ -113,4 +119,68 @@ fn what_is_closed_or_replaced_is_freed_by_others() {
     }
     assert!(matches!(engine.end_session(0), Some(Some(_))));
     assert!(matches!(engine.end_session(0), Some(None)), "there is none any more");
+}
+
+/// Heartbeat `seq` of the other host, which has answered this one.
+pub(super) fn heartbeat(
+    engine: &mut Engine,
+    incarnation: u32,
+    seq: u64,
+    now: u64,
+    fill: impl FnOnce(&mut Builder<'_>),
+) -> bool {
+    let mut bytes = [0; PAYLOAD_MAX];
+    let other = 3 - engine.parts.me;
+    let mut builder = Builder::heartbeat(&mut bytes, other, incarnation, seq).expect("room");
+    builder.push_ack(Ack { incarnation: 7, seq_low: 0 }).expect("room");
+    fill(&mut builder);
+    let len = builder.finish();
+    engine.parts.detector.handle_packet(now, now, 0, &bytes[..len]).is_ok()
+}
+
+/// Host 2, held dead by host 1, which it holds dead itself: it has to begin again.
+fn excluded() -> (Engine, Arc<Exchange>) {
+    const TIMEOUT_NS: u64 = 60_000_000_000;
+    let (mut engine, exchange) = engine_of(2);
+    let mut now = raw_ns();
+    assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
+    engine.parts.detector.tick(now);
+    // Never later than a heartbeat: it does not stall itself.
+    for _ in 0..400 {
+        now += TIMEOUT_NS / 200;
+        engine.parts.detector.tick(now);
+    }
+    let names_it = |packet: &mut Builder<'_>| assert_eq!(packet.excluded([(2, 7)].into_iter()), Ok(1));
+    assert!(!heartbeat(&mut engine, 9, 2, now, names_it), "it is dead");
+    assert!(engine.parts.detector.is_excluded());
+    (engine, exchange)
+}
+
+#[test]
+fn exclusion_is_known_beside_a_full_queue_of_records() {
+    let (mut engine, exchange) = excluded();
+    let before = exchange.records_lost();
+    let record = crate::command::Record { now_ns: 1, event: fide_detector::Event::Fenced { lease_until_ns: 1 } };
+    while exchange.records_lost() == before {
+        exchange.note(record);
+    }
+    engine.tell_events();
+    assert!(exchange.is_excluded() && exchange.records_lost() > before + 1);
+    let incarnation = 8;
+    assert!(matches!(engine.command(Command::Restart { incarnation }), Reply::Done));
+    assert!(!exchange.is_excluded());
+}
+
+#[test]
+fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
+    let (mut engine, _) = excluded();
+    let frozen = engine.freeze();
+    let (mut next, exchange) = engine_of(2);
+    next.parts.detector = frozen.detector().expect("it was just written");
+    next.resume(frozen, Vec::new());
+    assert!(!exchange.is_excluded(), "its record went to the agent before");
+    let stops = exchange.clone();
+    let stop = std::thread::spawn(move || stops.call(Command::Stop).is_ok());
+    next.run().expect("stopped");
+    assert!(stop.join().expect("no panic") && exchange.is_excluded());
 }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+use std::os::fd::AsFd;
+
+use fide_lane::raw_ns;
+use fide_shm::{event::EVENT_MAX, session::ClientSession};
+use fide_wire::{Name, Roster, RosterState};
+
+use super::{
+    super::tests::{engine, heartbeat, memory},
+    *,
+};
+use crate::command::{Command, Reply};
+
+const CLIENT: u8 = 3;
+/// Of host 2.
+const HOST: u32 = 9;
+const S: u64 = 1_000_000_000;
+
+/// The number of the nth process of host 2.
+fn process(nth: u32) -> u32 {
+    (HOST << PROCESS_SHIFT) + nth
+}
+
+/// A client of a new agent, which watches `p` on host 2 and was told by the agent before that it is up.
+struct Watcher {
+    engine: Engine,
+    session: ClientSession,
+    seq: u64,
+    now: u64,
+    watch: u32,
+}
+
+impl Watcher {
+    fn of(told: u32) -> Self {
+        let (mut engine, _) = engine();
+        let memory = memory();
+        let session = ClientSession::map(memory.region.as_fd().try_clone_to_owned().expect("a descriptor"));
+        assert!(engine.add_session(CLIENT, memory, 0).is_none());
+        let wanted = fide_detector::Wanted::default();
+        let name = Some(Name::new(b"p").expect("a name"));
+        let watch = match engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted }) {
+            Reply::Monitored(Ok(monitored)) => monitored.watch,
+            other => panic!("{other:?}"),
+        };
+        let timeout_ns = 60 * S;
+        let former = Command::Former { client: CLIENT, watch, slot: 0, incarnation: told, timeout_ns };
+        assert!(matches!(engine.command(former), Reply::Done));
+        Self { engine, session: session.expect("mapped"), seq: 0, now: raw_ns(), watch }
+    }
+
+    /// Host 2 is heard, and says that these processes called `p` are up.
+    fn hears(&mut self, processes: &[(u8, u32)]) {
+        self.seq += 1;
+        self.now += S / 100;
+        let (seq, now) = (self.seq, self.now);
+        assert!(heartbeat(&mut self.engine, HOST, seq, now, |packet| {
+            for (slot, incarnation) in processes {
+                let name = Some(Name::new(b"p").expect("a name"));
+                let (slot, incarnation, state) = (*slot, *incarnation, RosterState::Alive);
+                packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, code: 0, at_ns: 1 }).expect("room");
+            }
+        }));
+        self.engine.parts.detector.tick(now);
+        // Only what formers are told is looked at here.
+        while self.engine.parts.detector.poll_event().is_some() {}
+    }
+
+    /// What the client is told for so long, at each look.
+    fn told(&mut self, ns: u64) -> Vec<(u32, EventRecord)> {
+        let mut told = Vec::new();
+        let until = self.now + ns;
+        while self.now < until {
+            self.hears(&[]);
+            self.engine.tell_formers(self.now);
+            let mut bytes = [0; EVENT_MAX];
+            while let Some(bytes) = self.session.pop_inbox(&mut bytes).expect("whole") {
+                let record = EventRecord::split(bytes).expect("a record").0;
+                told.push((record.watch, record));
+            }
+        }
+        told
+    }
+
+    fn awaits(&self) -> usize {
+        self.engine.formers.open.len()
+    }
+}
+
+#[test]
+fn successor_that_came_while_the_agent_was_away_ends_its_predecessor_once() {
+    let mut watcher = Watcher::of(process(1));
+    watcher.hears(&[(4, process(2))]);
+    let told = watcher.told(3 * S);
+    let expected = EventRecord { kind: kind::VERDICT, watch: watcher.watch, host: 2, ..EventRecord::default() };
+    let expected = EventRecord { incarnation: process(1), ..expected }.with_reason(Reason::Exited(-1));
+    let of =
+        |record: &EventRecord| (record.kind, record.host, record.slot, record.incarnation, record.reason, record.code);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].0, of(&told[0].1)), (watcher.watch, of(&expected)));
+    assert_eq!(watcher.awaits(), 0);
+}
+
+#[test]
+fn process_that_is_still_there_is_not_ended_by_its_number() {
+    // The host has numbered more than 4096: by its number the process is of the host's next life, or of one much later.
+    for nth in [1, 4095, 4096, 4097, 3 * 4096 + 5] {
+        let mut watcher = Watcher::of(process(nth));
+        watcher.hears(&[(0, process(nth))]);
+        let told = watcher.told(3 * S);
+        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+    }
+}
+
+#[test]
+fn process_of_a_host_that_is_up_and_says_nothing_of_it_is_waited_for() {
+    let mut watcher = Watcher::of(process(1));
+    let told = watcher.told(3 * S);
+    assert!(told.is_empty() && watcher.awaits() == 1, "{told:?}");
+    // An earlier process of that name is no successor.
+    let mut watcher = Watcher::of(process(5));
+    watcher.hears(&[(4, process(2))]);
+    let told = watcher.told(3 * S);
+    assert!(told.is_empty() && watcher.awaits() == 1, "{told:?}");
+}
+
+#[test]
+fn process_of_another_life_of_its_host_is_over() {
+    let mut watcher = Watcher::of((HOST - 1) << PROCESS_SHIFT | 1);
+    let told = watcher.told(3 * S);
+    assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
+    assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::HostSilent).reason);
+}
+
+#[test]
+fn numbers_of_processes_go_round() {
+    for number in [0, 1, 4096, u32::MAX - 4095, u32::MAX] {
+        assert!(is_newer(number.wrapping_add(1), number) && !is_newer(number, number.wrapping_add(1)));
+        assert!(is_newer(number.wrapping_add(1 << 20), number) && !is_newer(number, number));
+    }
+}
