@@ -64,17 +64,56 @@ pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
-    let path = dir.join("incarnation");
-    let fail = |source| IncarnationError::Io { path: path.clone(), source };
-    fs::create_dir_all(dir).map_err(fail)?;
-    let last: Option<u32> = match fs::read_to_string(&path) {
-        Ok(text) => Some(text.trim().parse().map_err(|_| {
+/// Bits of a process' number that count the joins of one life; those above are the incarnation's.
+const JOIN_BITS: u32 = 12;
+/// Of an incarnation, the bits that are in them.
+const NUMBERED: u32 = u32::MAX >> JOIN_BITS;
+
+/// The agent that runs as `incarnation` has numbered a process `process`. Where it has numbered so many that their numbers reach into
+/// those of later incarnations, these are left out: processes of a later life have higher numbers than all before, which is how
+/// others know which of two of one name is over. Writes once in 4096 joins.
+///
+/// # Errors
+/// [`IncarnationError`], and a later life may be taken for an earlier one.
+pub fn reserve(dir: &Path, incarnation: u32, process: u32) -> Result<(), IncarnationError> {
+    let beyond = (process >> JOIN_BITS).wrapping_sub(incarnation) & NUMBERED;
+    let path = dir.join(FILE);
+    if beyond == 0 || last(&path)?.is_some_and(|last| last >= incarnation.saturating_add(beyond)) {
+        return Ok(());
+    }
+    store(dir, &path, incarnation.saturating_add(beyond))
+}
+
+const FILE: &str = "incarnation";
+
+/// The highest that must not be given out.
+fn last(path: &Path) -> Result<Option<u32>, IncarnationError> {
+    let fail = |source| IncarnationError::Io { path: path.to_owned(), source };
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().parse().map_err(|_| {
             fail(io::Error::new(io::ErrorKind::InvalidData, format!("holds {:?}, not a number", text.trim())))
-        })?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(fail(error)),
+        })?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+fn store(dir: &Path, path: &Path, number: u32) -> Result<(), IncarnationError> {
+    let new = dir.join("incarnation.new");
+    let store = || -> io::Result<()> {
+        let mut file = fs::File::create(&new)?;
+        writeln!(file, "{number}")?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        fs::File::open(dir)?.sync_all()
     };
+    store().map_err(|source| IncarnationError::Io { path: path.to_owned(), source })
+}
+
+fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
+    let path = dir.join(FILE);
+    fs::create_dir_all(dir).map_err(|source| IncarnationError::Io { path: path.clone(), source })?;
+    let last = last(&path)?;
     let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
     let next = match (last, by_clock) {
         (None, None) => return Err(IncarnationError::Clock { path, clock_s }),
@@ -87,15 +126,7 @@ fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
             above.max(clock.unwrap_or(0))
         }
     };
-    let new = dir.join("incarnation.new");
-    let store = || -> io::Result<()> {
-        let mut file = fs::File::create(&new)?;
-        writeln!(file, "{next}")?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        fs::File::open(dir)?.sync_all()
-    };
-    store().map_err(fail)?;
+    store(dir, &path, next)?;
     Ok(next)
 }
 
@@ -105,6 +136,28 @@ mod tests {
 
     /// In 2026.
     const NOW_S: u64 = 1_790_000_000;
+
+    #[test]
+    fn processes_of_a_later_life_have_higher_numbers_however_many_joined() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let first = next_at(dir.path(), NOW_S).expect("stored");
+        let numbered = |incarnation: u32, joins: u32| (incarnation << JOIN_BITS).wrapping_add(joins);
+        for joins in [1, 4095] {
+            reserve(dir.path(), first, numbered(first, joins)).expect("stored");
+            assert_eq!(last(&dir.path().join(FILE)).expect("read"), Some(first), "{joins}: nothing to store");
+        }
+        let joins = 3 * 4096 + 7;
+        reserve(dir.path(), first, numbered(first, joins)).expect("stored");
+        // The clock went back: it would be the next number.
+        let second = next_at(dir.path(), NOW_S - 1000).expect("stored");
+        assert!(second > first + 3);
+        let is_later = |a: u32, b: u32| (1..1 << 31).contains(&a.wrapping_sub(b));
+        assert!(is_later(numbered(second, 1), numbered(first, joins)));
+        assert!(!is_later(numbered(first + 1, 1), numbered(first, joins)), "as it would have been");
+        // Nothing is taken back.
+        reserve(dir.path(), first, numbered(first, joins)).expect("stored");
+        assert_eq!(last(&dir.path().join(FILE)).expect("read"), Some(second));
+    }
 
     #[test]
     fn next_incarnation_is_above_every_generation_held() {

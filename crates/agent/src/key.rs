@@ -61,6 +61,23 @@ mod tests {
     }
 
     #[test]
+    fn stamp_changes_with_the_mode_alone() {
+        let (_dir, path) = write(0o440, "000102030405060708090a0b0c0d0e0f");
+        assert!(load(&path).is_err());
+        let refused = stamp(&path);
+        assert!(refused.is_some() && stamp(&path) == refused);
+        let modified = fs::metadata(&path).expect("it is there").modified().expect("a time");
+        // Times of files advance by ticks of the kernel's clock.
+        let changed = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).expect("mode");
+            stamp(&path) != refused
+        });
+        assert!(changed && load(&path).is_ok(), "it is looked at again");
+        assert_eq!(fs::metadata(&path).expect("it is there").modified().expect("a time"), modified);
+    }
+
+    #[test]
     fn a_private_key_is_read() {
         let (_dir, path) = write(0o400, "000102030405060708090a0b0c0d0e0f\n");
         assert_eq!(load(&path).expect("good").0, std::array::from_fn(|i| u8::try_from(i).expect("small")));

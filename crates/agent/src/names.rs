@@ -195,6 +195,18 @@ mod tests {
     }
 
     #[test]
+    fn root_joins_under_the_name_of_a_user_and_it_stays_the_users() {
+        let mut kept = Kept::default();
+        kept.keep("redis", 10, false);
+        kept.keep("redis", 0, true);
+        assert_eq!(kept.check(&[], false, "redis", &caller(10, &[])), Ok(()));
+        assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
+        // What nobody had before is root's.
+        kept.keep("mysql", 0, true);
+        assert_eq!(kept.check(&[], false, "mysql", &caller(10, &[])), Err(NotYours::Kept { by: 0 }));
+    }
+
+    #[test]
     fn unlisted_name_stays_its_first_users() {
         let mut kept = Kept::default();
         kept.keep("redis", 10, false);

@@ -133,6 +133,21 @@ pub(crate) struct Maps {
 /// Looks at view and lease until they are of one moment; views do not change so often.
 const VIEW_LOOKS_MAX: usize = 4;
 
+/// A view, and a lease that was read while that view was held; none, 0, where the view changes at each look.
+fn of_one_moment<V: PartialEq>(mut view: impl FnMut() -> V, mut lease: impl FnMut() -> (u64, u64)) -> (V, (u64, u64)) {
+    let mut before = view();
+    let mut now_ns = 0;
+    for _ in 0..VIEW_LOOKS_MAX {
+        let (asked_ns, left_ns) = lease();
+        let after = view();
+        if after == before {
+            return (before, (asked_ns, left_ns));
+        }
+        (before, now_ns) = (after, asked_ns);
+    }
+    (before, (now_ns, 0))
+}
+
 /// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
 /// progress". Follows the client from agent to agent. No call makes a system call.
 ///
@@ -211,16 +226,8 @@ impl Live {
             let incarnation = self.incarnation();
             // Of one moment: a role that follows from the members of an older view is not held by a lease of a newer one. An agent
             // writes a view before its first lease in it.
-            let (mut view, mut now_ns, mut left_ns) = (maps.table.view(), 0, 0);
-            for _ in 0..VIEW_LOOKS_MAX {
-                now_ns = self::now_ns();
-                left_ns = maps.table.lease_left_ns(incarnation);
-                let again = maps.table.view();
-                if again == view {
-                    break;
-                }
-                (view, left_ns) = (again, 0);
-            }
+            let lease = || (self::now_ns(), maps.table.lease_left_ns(incarnation));
+            let (view, (now_ns, left_ns)) = of_one_moment(|| maps.table.view(), lease);
             let view = view.map(|view| View {
                 id: ViewId { generation: view.generation, number: view.number },
                 members: view.members,
@@ -245,5 +252,36 @@ impl Live {
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Live").field("fenced", &self.fenced()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn permit_has_no_older_view_than_its_lease() {
+        // The view changes, and with it the lease, between the first look at the view and the look at the lease.
+        let looks = Cell::new(0);
+        let held = || if looks.get() == 0 { 1 } else { 2 };
+        let view = || held();
+        let lease = || {
+            looks.set(looks.get() + 1);
+            (looks.get(), 100 * held())
+        };
+        assert_eq!(of_one_moment(view, lease), (2, (2, 200)));
+    }
+
+    #[test]
+    fn views_that_change_at_each_look_give_no_permit() {
+        let looks = Cell::new(0);
+        let view = || {
+            looks.set(looks.get() + 1);
+            looks.get()
+        };
+        let (_, (_, left_ns)) = of_one_moment(view, || (7, 100));
+        assert_eq!((left_ns, looks.get()), (0, VIEW_LOOKS_MAX + 1));
     }
 }

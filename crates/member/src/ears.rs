@@ -6,8 +6,9 @@
 //! come yet, is one of which nothing is known: as long as that lasts nobody else's word is taken for its death.
 //!
 //! **Order.** The agent tells of the processes of one name in the order in which they began, and a new one means that the one before
-//! is over ([`fide_client::Event::Up`]). What it tells of an earlier one afterwards changes nothing here: within one life of an agent
-//! the numbers say which is the earlier.
+//! is over ([`fide_client::Event::Up`]). What it tells of an earlier one afterwards changes nothing here: the numbers say which is the
+//! earlier. They go round, and those of a later life are higher, however many processes an agent has numbered in one
+//! (`reserve` in `agent/src/incarnation.rs`).
 
 use fide_agreement::{
     Group, HostSet, Start,
@@ -49,13 +50,15 @@ impl Default for Ears {
     }
 }
 
-/// Processes that an agent numbers in one life.
-const PROCESSES_PER_LIFE: u32 = 1 << 12;
+/// Joins of one host between two processes of which it is still known which is the former. Lives begin by the clock, 4096 numbers a second,
+/// so that after twelve days they come round; within so many numbers, 16 s, behind a process of which it was told a later one is taken
+/// for a former one. What an agent tells in order needs none of this.
+const FORMER_JOINS: u32 = 1 << 16;
 
-/// Whether a process began before another one, in the same life of their agent.
+/// Whether a process began before another one of that host.
 fn is_former(process: u32, latest: u32) -> bool {
     let behind = latest.wrapping_sub(process);
-    latest != 0 && (1..PROCESSES_PER_LIFE).contains(&behind) && !planted::is(Planted::TellsTheFormer)
+    latest != 0 && (1..FORMER_JOINS).contains(&behind) && !planted::is(Planted::TellsTheFormer)
 }
 
 impl Ears {
@@ -171,5 +174,20 @@ impl Ears {
     pub(crate) fn unknown(&self) -> HostSet {
         let unknown = |peer: &Peer| peer.process != 0 && peer.member == 0;
         (1..).zip(&self.peers).filter(|(_, peer)| unknown(peer)).map(|(host, _)| host).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn former_process_is_known_beyond_4096_joins_and_across_lives() {
+        let most = FORMER_JOINS - 1;
+        for (former, latest) in [(7, 8), (7, 7 + 4096), (7, 7 + most), (u32::MAX, 4), (9 << 12, 10 << 12)] {
+            assert!(is_former(former, latest) && !is_former(latest, former), "{former} {latest}");
+        }
+        assert!(!is_former(7, 7) && !is_former(7, 0), "itself, and none");
+        assert!(!is_former(7, 8 + most), "at the bound it is another life's, and up");
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
     config::UnlistedNames,
     engine::WATCHES_MAX,
-    metrics,
+    incarnation, metrics,
     names::{Caller, NotYours},
     pidns::{Namespace, TranslateError, peer_lives},
     process::Process,
@@ -287,6 +287,11 @@ impl Control {
             _ => return Err(EngineGone.into()),
         };
         let slot = joined.slot;
+        if let Err(error) =
+            incarnation::reserve(&self.parts.config.state_dir, self.parts.incarnation, joined.incarnation)
+        {
+            tracing::warn!(name, "{error}; after a restart others may take its successor for an earlier process");
+        }
         if let Some(exit_watch) = &self.parts.exit_watch {
             let registration =
                 Registration { pid, start_ticks: process.start_ticks(), slot: u32::from(slot), cookie: joined.cookie };

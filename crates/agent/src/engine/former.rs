@@ -101,8 +101,8 @@ impl Engine {
                     Some((_, process)) if is_newer(process.incarnation, incarnation) => Why::Over(Reason::Exited(-1)),
                     _ => Why::Wait,
                 },
-                // By its number it is of another life of its host. Numbers of a host that has run for long reach into the next
-                // life's, so the host is asked first.
+                // By its number it is of another life of its host. A host that has run for long has numbered beyond its own
+                // incarnation's bits, so the host is asked first.
                 (Former::Over, Some(name)) => match self.find(host, name) {
                     Some((_, process)) if process.incarnation == incarnation => Why::ToldByItself,
                     _ if open.other_since_ns == 0 => {

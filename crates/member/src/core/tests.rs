@@ -157,8 +157,9 @@ fn a_former_process_that_is_told_after_its_successor_changes_nothing() {
 }
 
 #[test]
-fn a_process_of_another_life_of_its_agent_is_up_whatever_its_number() {
-    for (before, after) in [(7 << 12 | 3, 8 << 12 | 1), (8 << 12 | 1, 7 << 12 | 1), (u32::MAX, 1 << 12 | 1)] {
+fn a_process_of_a_later_life_of_its_agent_is_up_also_when_numbers_went_round() {
+    // Days later the numbers are lower ones.
+    for (before, after) in [(7 << 12 | 3, 8 << 12 | 1), (800 << 12 | 1, 7 << 12 | 1), (u32::MAX, 1 << 12 | 1)] {
         let mut core = core();
         hears(&mut core, [up(2, before), ended(2, before), up(2, after)]);
         assert!(core.ears.is_up(2) && heard(&mut core, after, 31), "{before:x} {after:x}");
