@@ -94,6 +94,8 @@ pub struct Parts {
     pub table: OwnedFd,
     /// As they are in the file.
     pub keys: Keys,
+    /// Of the file, from before it was read: a change since then is one.
+    pub key_stamp: Option<key::Stamp>,
     /// What this host takes the cluster to be.
     pub shape: Shape,
     pub rungs: Rungs,
@@ -171,7 +173,7 @@ pub struct Control {
     processes: HashMap<u8, Watched>,
     names: Kept,
     journal: Journal,
-    key_stamp: Option<(i64, i64, u64)>,
+    key_stamp: Option<key::Stamp>,
     key_change: Option<KeyChange>,
     /// Hosts that are configured otherwise.
     shapes: Shapes,
@@ -206,7 +208,7 @@ impl Control {
         }
         let journal = Journal::new(parts.config.member(parts.me).name.as_str());
         Ok(Self {
-            key_stamp: key::stamp(&parts.config.key_file),
+            key_stamp: parts.key_stamp,
             epoll,
             connections: Connections::new(&parts.config.limits, REATTACH),
             last_serial: 0,

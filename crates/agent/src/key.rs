@@ -39,9 +39,12 @@ pub fn load(path: &Path) -> Result<Key, KeyFileError> {
     text.parse().map_err(|source| KeyFileError::Content { path: path.to_owned(), source })
 }
 
+/// When a file last changed, and which it is.
+pub type Stamp = (i64, i64, u64);
+
 /// When a file last changed, be it only its mode, to notice a new key.
 #[must_use]
-pub fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
+pub fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec(), metadata.ino()))
 }

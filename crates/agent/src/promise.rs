@@ -2,6 +2,12 @@
 //! What an agent promises at most, on disk before it promises anything: who starts next waits for it, if its own timeout is
 //! shorter (`Detector::heed_former`).
 //!
+//! It is what this life *may* come to promise, from its start on, and not what it has promised: promises grow with what the loop measures, and
+//! one that is not on disk must not be made. Storing each growth would have the loop wait for the disk; leaving it to the control thread
+//! would hold promises, and others' leases with them, short just when the network has become worse. What it costs: a host that starts
+//! again founds no view and drops nobody for up to [`crate::timeout::Timeouts::for_jitter`] of the worst jitter (four floors of its
+//! kind of host), also where its former life never promised that much. It is let into a view, and acts, without waiting for that.
+//!
 //! One line: the boot; the most that this life promises; what lives before it promised, and until when that binds, by the
 //! clock of that boot. Microseconds, microseconds, nanoseconds.
 

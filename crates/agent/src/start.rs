@@ -154,6 +154,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
     let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
     let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
+    let key_stamp = key::stamp(&config.key_file);
     let plain = Keys::from(key::load(&config.key_file)?);
     let shape = config.shape();
     // Hosts that take the cluster for something else are not heard.
@@ -324,6 +325,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             exit_watch: host.exit_watch,
             table: readable,
             keys: plain,
+            key_stamp,
             shape,
             rungs: host.rungs,
             incarnation,

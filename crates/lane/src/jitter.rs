@@ -122,6 +122,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sender_of_another_period_looks_later_with_every_heartbeat() {
+        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/configuration.md`).
+        let mut spread = Spread::default();
+        let late = |spread: &mut Spread, seq| spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_100_000, u64::MAX);
+        for seq in 0..100 {
+            assert_eq!(late(&mut spread, seq), seq * 100_000);
+        }
+        assert!(spread.jitter_max_ns() > 9 * 1_000_000, "though none was late");
+    }
+
+    #[test]
     fn a_steady_sender_has_no_jitter() {
         let mut spread = Spread::default();
         for seq in 0..5000 {

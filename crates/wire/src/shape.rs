@@ -9,7 +9,7 @@
 //!  0 header as in a heartbeat, kind 4, no acknowledgements, one section
 //! 28 u8 SHAPE (9), u8 0, u16 52
 //! 32 u8 trust, u8 policy, u8 members, u8 name_len
-//! 36 u64 digest of the cluster's name
+//! 36 u64 digest of the cluster's name and period of heartbeats
 //! 44 u64 digest of the members: names, addresses, roles, who monitors whom
 //! 52 name of the sender, 31 bytes filled with 0, and a 0
 //! ```
@@ -41,7 +41,7 @@ pub struct Shape {
     pub policy: u8,
     /// How many there are.
     pub members: u8,
-    /// Of the cluster's name.
+    /// Of the cluster's name and period of heartbeats.
     pub cluster: u64,
     /// Of the members in their order: names, addresses, roles, who monitors whom.
     pub list: u64,

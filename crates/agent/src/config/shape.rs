@@ -10,11 +10,15 @@ const LEASE: u8 = 2;
 const MAJORITY: u8 = 2;
 
 impl Config {
-    /// Name, members, trust and policy. Timeouts, keys and everything in `[agent]` may differ.
+    /// Name, period of heartbeats, members, trust and policy. Timeouts, keys and everything in `[agent]` may differ.
+    ///
+    /// The period is the only one that all hosts count on without hearing of it: each takes the others' for its own, in its timeouts (a
+    /// heartbeat that comes at a longer period is late each time) and when it measures how much the network varies.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let mut cluster = Digest::default();
         cluster.add(self.cluster.as_bytes());
+        cluster.add(&self.heartbeat_ns.to_le_bytes());
         let mut list = Digest::default();
         for member in &self.members {
             list.add(member.name.as_bytes());
@@ -61,7 +65,8 @@ pub fn differences(here: &Shape, there: &Shape) -> Vec<Differs> {
     let mut all = Vec::new();
     let mut differs = |item, there: String, here: String| all.push(Differs { item, there, here });
     if here.cluster != there.cluster {
-        differs("cluster", "another name".to_owned(), "this name".to_owned());
+        let (there, here) = ("another name or heartbeat_us", "this name and heartbeat_us");
+        differs("cluster", there.to_owned(), here.to_owned());
     }
     if here.members != there.members {
         differs("members", there.members.to_string(), here.members.to_string());

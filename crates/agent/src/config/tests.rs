@@ -148,13 +148,18 @@ fn hosts_have_a_shape_in_common_and_timeouts_of_their_own() {
     use super::shape::{differences, says};
     let shape = |drop_in: &str| load_with(GOOD, &[("a.toml", drop_in)]).expect("good").shape();
     let here = shape("");
-    for alike in ["[cluster]\ntimeout_us = 90000\n", "[cluster]\nheartbeat_us = 500\n", "[agent]\ncore = 1\n"] {
+    for alike in ["[cluster]\ntimeout_us = 90000\n", "[cluster]\nkey_overlap_ms = 500\n", "[agent]\ncore = 1\n"] {
         assert_eq!(shape(alike), here, "{alike}");
     }
+    let period = differences(&here, &shape("[cluster]\nheartbeat_us = 500\n"));
+    assert!(period.len() == 1 && says(&period).contains("another name or heartbeat_us"), "{period:?}");
     let there = shape("[cluster]\ntrust = \"network\"\nname = \"other\"\n");
     let found = differences(&here, &there);
     assert_eq!(found.iter().map(|differs| differs.item).collect::<Vec<_>>(), ["cluster", "trust"]);
-    assert_eq!(says(&found), "cluster (another name there, this name here), trust (network there, lease here)");
+    assert_eq!(
+        says(&found),
+        "cluster (another name or heartbeat_us there, this name and heartbeat_us here), trust (network there, lease here)"
+    );
     let of = |from: &str, to: &str| load(&GOOD.replace(from, to)).expect("good").shape();
     for (from, to) in [
         ("\"eye\"", "\"ear\""),

@@ -5,4 +5,5 @@ mod common;
 mod crowd;
 mod descriptors;
 mod fuzz;
+mod keys;
 mod users;
