@@ -22,6 +22,7 @@ mod warden;
 
 use std::{
     io,
+    net::IpAddr,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
     process::{Child, Command, ExitCode, ExitStatus},
     sync::Arc,
@@ -143,6 +144,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     let suspensions = Suspensions::block()?;
     let network = arguments.fence.network()?;
     let mut client = connect(&arguments.socket, "fide run")?;
+    arguments.fence.spare_the_agents(&client)?;
     let (mut child, go) = spawn_at_gate(&arguments.command)?;
     // Declared before what is followed: it ends last, and removes what that could not.
     let mut warden = None;
@@ -273,6 +275,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     }
     let network = arguments.fence.network()?;
     let mut client = connect(&arguments.socket, "fide guard")?;
+    arguments.fence.spare_the_agents(&client)?;
     let joined = client.join_pid(&arguments.name, pid, Duration::ZERO)?;
     println!("{}@{} is process {pid}, under watch until it ends", arguments.name, client.agent().host);
     if arguments.detach {
@@ -323,6 +326,24 @@ impl FenceArguments {
             return Err(Failure::new(USAGE, why));
         }
         Network::new(&self.fence_address, self.fence_sockets)
+    }
+
+    /// An address that the agent is heard by must stay: without it the fence would never lift.
+    fn spare_the_agents(&self, client: &Client) -> Result<(), Failure> {
+        let agent = client.agent();
+        let own = agent.members.iter().filter(|member| member.name == agent.host).flat_map(|member| &member.addresses);
+        let own: Vec<IpAddr> = own.map(|address| IpAddr::V4(*address)).collect();
+        match self.fence_address.iter().find(|address| own.contains(&address.ip())) {
+            Some(address) => Err(Failure::new(
+                USAGE,
+                anyhow!(
+                    "--fence-address {address}: it is {}'s own address in the cluster; without it no host would hear this one again. \
+                     Give the program an address of its own",
+                    agent.host
+                ),
+            )),
+            None => Ok(()),
+        }
     }
 
     fn keeper(&self, client: &Client, stopper: &Arc<Stopper>, network: Network) -> Result<Keeper, Failure> {

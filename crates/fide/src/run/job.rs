@@ -54,9 +54,11 @@ impl AsFd for Suspensions {
     }
 }
 
-/// Stops this process with all its threads, until somebody continues it.
+/// Stops this process with all its threads. Returns when somebody has continued it, and not before.
 pub(super) fn stop_this() {
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+    // SAFETY: raise(3) has no preconditions. It is for this very thread, which takes the signal before it returns; one for the process
+    // might be taken by another thread, while this one goes on.
+    let _ = unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// Lets all that the terminal has stopped with this process go on.

@@ -67,6 +67,10 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
+    pub(super) fn ip(&self) -> IpAddr {
+        self.addr
+    }
+
     fn family(&self) -> u8 {
         // AF_INET and AF_INET6.
         u8::try_from(if self.addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }).expect("small")

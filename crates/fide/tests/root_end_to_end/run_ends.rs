@@ -136,7 +136,7 @@ fn root_run_removes_empty_control_groups_that_others_left() {
         let pid = watched(&world, 2, "inner");
         outer.kill();
         until_true("it dies with its namespace", || state(pid).is_none());
-        assert_eq!(place.left().len(), 1, "its warden has died with it");
+        // Its warden dies with it, most often before it has removed the group.
         // By an earlier version, with one within it.
         fs::create_dir_all(place.dir().join("fide-run-2/inner")).expect("made");
         let other = place.dir().join("fide-run-3-of-another");
