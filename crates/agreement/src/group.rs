@@ -90,7 +90,7 @@ pub struct Config<S> {
 }
 
 /// What members say, and what a log's entries mean: members of different programs refuse each other.
-const FORMAT: &[u8] = b"fide group 2";
+const FORMAT: &[u8] = b"fide group 3";
 
 /// The number of a group: of its name, of who may be in it, and of what members have in common. So members whose lists or settings
 /// differ refuse each other ([`DatagramError::OtherGroup`]), and do not agree on something else each.
@@ -328,6 +328,10 @@ impl<P: Start> Group<P> {
 
     /// A host is up. For those that are when this member is made; of others the detector tells.
     pub fn up(&mut self, host: u16, incarnation: u32) {
+        if host != self.config.me && !planted::is(Planted::MissesTheFormer) {
+            // Whatever it was before is over, also where that was not told, or told while this member was out.
+            self.down(host, incarnation.saturating_sub(1));
+        }
         let up = self.up.get_mut(usize::from(host).wrapping_sub(1));
         if let Some(up) = up.filter(|_| host != self.config.me) {
             *up = incarnation;
@@ -379,17 +383,21 @@ impl<P: Start> Group<P> {
 
     fn crashed(&mut self, host: u16, incarnation: u32) {
         let Some(at) = usize::from(host).checked_sub(1).filter(|at| *at < MAX_HOSTS) else { return };
-        if self.standing.is_over() || host == self.config.me {
+        if host == self.config.me {
             return;
         }
+        // Also while it is excluded: the incarnation after it is not told again.
         self.dead[at] = self.dead[at].max(incarnation);
+        if self.standing.is_over() {
+            return;
+        }
         for epoch in self.current.iter_mut().chain(&mut self.previous) {
             epoch.crashed(host, incarnation);
         }
         if self.up[at] <= incarnation {
             self.up[at] = 0;
             self.admission.forget(host);
-            self.joining.crashed(host);
+            self.joining.crashed(host, &mut self.transfers);
             if self.is_awaited(host, |member| member > incarnation) {
                 self.transfers.away(host);
             } else {
@@ -488,6 +496,7 @@ impl<P: Start> Group<P> {
                 self.ask();
                 self.form_on(lease);
                 self.claim_on(lease);
+                self.step_back();
             }
             (Standing::Member, Some(epoch)) => {
                 let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));
@@ -507,9 +516,8 @@ impl<P: Start> Group<P> {
     /// What was put off until the user was done with what it was told.
     fn settle(&mut self) {
         // The user is done with what it was told.
-        for identity in self.tail.unnamed() {
-            self.transfers.forget(&identity);
-        }
+        let unnamed: Vec<Identity> = self.tail.unnamed().collect();
+        unnamed.iter().for_each(|identity| self.give_up(identity));
         if let Some(view) = self.next.take() {
             self.begin_next(view);
             self.pump();

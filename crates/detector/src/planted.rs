@@ -96,6 +96,18 @@ planted! {
     WaitsForHosts,
     /// members that were all excluded found their group again without the word of all members of its last view
     FoundsFromSome,
+    /// who was let in with others, who are over, waits for their welcome for ever
+    AwaitsWelcome,
+    /// who was told nothing keeps it as if it were something
+    KeepsNothing,
+    /// of two first views any is taken for the last
+    IgnoresBallots,
+    /// who took over a later state does not say any more that it never began the view of that
+    ForgetsItsView,
+    /// the last member that has the state is taken out of the group
+    RemovesTheLast,
+    /// that a host is up again says nothing of what it was before
+    MissesTheFormer,
     /// a process that has a successor is told of after it
     TellsTheFormer,
     /// a member takes packets while the agent has told more than it has heard

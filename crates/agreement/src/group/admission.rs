@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The way into a group, and out of it, as its leader has it.
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 use fide_wire::MAX_HOSTS;
 
 use crate::{
@@ -73,12 +76,16 @@ impl Admission {
     /// The view that should follow, if any: without who has crashed or is to go, with those who can be brought up to date from
     /// position `reaches_from` on.
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
-        let all_stay = alive.len() == view.members().len() && self.removed.is_empty();
+        // A view has one member of the view before, who has the state: whoever is to go stays until another has it.
+        let removed = view.hosts_of(alive).and(self.removed);
+        let is_last = removed == view.hosts_of(alive) && !planted::is(Planted::RemovesTheLast);
+        let removed = if is_last { HostSet::EMPTY } else { removed };
+        let all_stay = alive.len() == view.members().len() && removed.is_empty();
         if all_stay && self.asking().next().is_none() {
             return None;
         }
         let alive = view.hosts_of(alive);
-        let stays = |member: &Member| alive.contains(member.host) && !self.removed.contains(member.host);
+        let stays = |member: &Member| alive.contains(member.host) && !removed.contains(member.host);
         let mut members: Vec<Member> = view.members().iter().copied().filter(stays).collect();
         let removes = members.len() < view.members().len();
         // An older incarnation of the same host has to be dead before.

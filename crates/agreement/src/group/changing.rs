@@ -129,7 +129,7 @@ impl<P: Start> Group<P> {
         self.joining.installed(&mut self.transfers);
         self.position = self.joining.have().unwrap_or(self.position);
         // What was the user's before is gone.
-        self.past.forget();
+        self.past.replaced();
         self.ask();
     }
 

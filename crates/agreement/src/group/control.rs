@@ -12,7 +12,8 @@
 //!    present: u32 ballot that is promised
 //!    begin:   u32 ballot; the view
 //!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 the one that was a member, 0 for none; if one was:
-//!             u64 position of what it was told last, the view that it was in
+//!             u64 position of what it was told last, u64::MAX for given up, u32 the ballot that the first view was begun with, 0 in any other; the view
+//!             that it was in
 //! ```
 
 use fide_detector::HostSet;
@@ -82,8 +83,9 @@ impl Control {
                 out.extend_from_slice(&since.to_le_bytes());
                 out.extend_from_slice(&over.to_le_bytes());
                 out.extend_from_slice(&held.as_ref().map_or(0, |held| held.was).to_le_bytes());
-                if let Some(Held { position, view, .. }) = held {
-                    out.extend_from_slice(&position.to_le_bytes());
+                if let Some(Held { position, ballot, view, .. }) = held {
+                    out.extend_from_slice(&position.unwrap_or(u64::MAX).to_le_bytes());
+                    out.extend_from_slice(&ballot.to_le_bytes());
                     view.write(out);
                 }
             }
@@ -117,9 +119,10 @@ impl Control {
                 let claim = Claim { since, over, held: None };
                 return if content.len() == 12 { Ok(Self::Claim(claim)) } else { Err(wrong) };
             }
-            let position = content.get(12..).and_then(number).ok_or(wrong)?;
-            let view = View::read(&content[20..])?;
-            return Ok(Self::Claim(Claim { since, over, held: Some(Held { was, position, view }) }));
+            let position = content.get(12..).and_then(number).ok_or(wrong.clone())?;
+            let position = Some(position).filter(|position| *position != u64::MAX);
+            let (ballot, view) = (word(20)?, View::read(content.get(24..).ok_or(wrong)?)?);
+            return Ok(Self::Claim(Claim { since, over, held: Some(Held { was, position, ballot, view }) }));
         }
         if kind != 3 {
             return read().ok_or(wrong);
@@ -151,10 +154,12 @@ mod tests {
             Just(Control::Over),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
-            (any::<[u32; 2]>(), prop::option::of((1u32.., any::<u64>(), view))).prop_map(|([since, over], held)| {
-                let held = held.map(|(was, position, view)| Held { was, position, view });
-                Control::Claim(Claim { since, over, held })
-            }),
+            (any::<[u32; 3]>(), prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))).prop_map(
+                |([since, over, ballot], held)| {
+                    let held = held.map(|(was, position, view)| Held { was, position, ballot, view });
+                    Control::Claim(Claim { since, over, held })
+                }
+            ),
         ]
     }
 

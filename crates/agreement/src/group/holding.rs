@@ -22,14 +22,26 @@
 //! - It was founded from an earlier view U: all members of U have claimed it. Then nobody has begun the view after U but by that founding,
 //!   and V came of it, or U is V.
 //!
-//! A claim is of an incarnation that is over, and of the present one only where it can never begin V, as all others in V are dead. A process that
-//! started anew knows nothing of its host's former incarnations, and answers for none of them.
+//! A claim is of incarnations that are over. A process that started anew knows nothing of its host's former incarnations, and answers for
+//! none of them.
+//!
+//! **Two first views.** Both have number 1 ([`super::forming`] says why nobody was told a decision of the earlier one). The one of the higher
+//! ballot counts as the higher: those who have begun it answer for the other one too, so that nobody founds from the other one beside them.
+//!
+//! **Let in, and never welcomed.** A begins view V with K and J, whom it lets in, and is excluded before either has begun it. K and J could
+//! still begin V, by the word of whoever else has, so neither can say that it never has; A waits for them, and they for a welcome. So a
+//! host that joins, is in a view that was claimed, and gets no welcome for [`LET_IN_RESENDS`] resends, gives its incarnation up
+//! ([`Group::excluded`]), and says as the next one that it has never begun V. To the others that is a crash of a member that has told nothing,
+//! which is safe at any time, also where somebody else has begun V and goes on: it goes on without, and lets the next incarnation in.
+//! It ends, as no view has the next incarnation in it before somebody acts.
 //!
 //! **What is on disk** does not matter for that: a record keeps hosts from founding a *first* view ([`super::forming`]). Incarnations only
 //! grow, as the record has the last one.
 //!
-//! A member that holds something takes a state only of a view after the one it holds: who has not heard yet of its own exclusion may
-//! offer an older one.
+//! **What gives way.** A member that holds something takes a state only of a view after the one it holds: a member that has not heard yet of
+//! its own exclusion may offer an older one. A member that was told nothing has nothing to lose, and takes a state of its own view too, or of
+//! another first view. It goes on to answer that it was told nothing. Any other goes on to answer that it has never begun a view after
+//! the one it held: it may be in one that others have begun, and been out before it heard of it.
 
 use fide_detector::{
     HostSet,
@@ -44,14 +56,33 @@ use crate::{
     view::{Member, View},
 };
 
+/// Resends until a host that was let in with others, who are over, gives up waiting for their welcome. Those of them that act answer
+/// each of its questions, and are asked with every resend.
+const LET_IN_RESENDS: u32 = 16;
+
 /// What a member has that was excluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     /// The incarnation that was a member.
     pub(super) was: u32,
-    /// Of what its user was told last.
-    pub(super) position: u64,
+    /// Of what its user was told last; none once that was given up for a later state.
+    pub(super) position: Option<u64>,
+    /// The one that the first view was begun with; 0 in any other.
+    pub(super) ballot: u32,
     pub(super) view: View,
+}
+
+impl Held {
+    /// Which view is the later one.
+    fn age(&self) -> (u32, u32) {
+        (self.view.number(), if planted::is(Planted::IgnoresBallots) { 0 } else { self.ballot })
+    }
+
+    /// A member of a view with this number offers a state: does it take the place of what is held?
+    pub(super) fn gives_way_to(&self, number: u32) -> bool {
+        let nothing = self.position == Some(0) && !planted::is(Planted::KeepsNothing);
+        number > self.view.number() || nothing && number == self.view.number()
+    }
 }
 
 /// What a process says of its incarnations that are over.
@@ -66,11 +97,14 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// What is known of an incarnation: none if it may be acting, or have acted.
-    fn answers(&self, incarnation: u32) -> Option<Answer> {
+    /// What is known of an incarnation in the last view: none if it may be acting, or have acted.
+    fn answers(&self, incarnation: u32, last: &Held) -> Option<Answer> {
         let was = self.held.as_ref().map_or(0, |held| held.was);
         match &self.held {
-            Some(held) if held.was == incarnation => Some(Answer::Holds(held.position)),
+            Some(held) if held.was == incarnation => {
+                let before = (held.age() < last.age()).then_some(Answer::NeverBegan);
+                held.position.map(Answer::Holds).or(before)
+            }
             _ if was < incarnation && (self.since..=self.over).contains(&incarnation) => Some(Answer::NeverBegan),
             _ => None,
         }
@@ -91,15 +125,27 @@ pub(super) struct Past {
     held: Option<Held>,
     /// By id-1: who has said it, and what.
     claims: Box<[Option<(u32, Claim)>]>,
+    /// Resends since others, that are over, have said that this incarnation was let in with them.
+    let_in: u32,
 }
 
 impl Past {
     pub(super) fn new(since: u32) -> Self {
-        Self { since, held: None, claims: vec![None; MAX_HOSTS].into_boxed_slice() }
+        Self { since, held: None, claims: vec![None; MAX_HOSTS].into_boxed_slice(), let_in: 0 }
     }
 
     pub(super) fn held(&self) -> Option<&Held> {
         self.held.as_ref()
+    }
+
+    /// The user's state was given up for another one, of a later view, which this process goes on to say that it has never begun. Whoever
+    /// was told nothing has given up nothing, and goes on to say so.
+    pub(super) fn replaced(&mut self) {
+        match &self.held {
+            Some(Held { position: Some(0), .. }) => self.held = None,
+            _ if planted::is(Planted::ForgetsItsView) => self.forget(),
+            _ => self.held.iter_mut().for_each(|held| held.position = None),
+        }
     }
 
     /// What was held is not needed any more, as the group goes on; for the incarnation that held it this process does not answer.
@@ -127,7 +173,8 @@ impl<P: Start> Group<P> {
         };
         if let Some(view) = view {
             self.past.forget();
-            self.past.held = Some(Held { was, position: self.position, view });
+            let ballot = if view.number() == 1 { self.ballot } else { 0 };
+            self.past.held = Some(Held { was, position: Some(self.position), ballot, view });
         } else if self.standing != Standing::Joining {
             // It was a member, and the others agreed to go on without it.
             self.past.forget();
@@ -155,19 +202,29 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
-    /// Up to which of its incarnations this process answers.
-    fn over(&self) -> u32 {
-        let super::Config { me, incarnation, .. } = self.config;
-        let can_never_begin = |view: &View| {
-            let dead = |member: &Member| self.dead[usize::from(member.host) - 1] >= member.incarnation;
-            view.holds(me, incarnation) && view.members().iter().all(|member| member.host == me || dead(member))
-        };
-        let claimed = self.past.claims.iter().flatten().filter_map(|(_, claim)| claim.held.as_ref());
-        if claimed.into_iter().any(|held| can_never_begin(&held.view)) { incarnation } else { incarnation - 1 }
+    /// What this process answers for: all its incarnations but the present one.
+    fn claim(&self) -> Claim {
+        Claim { since: self.past.since, over: self.config.incarnation - 1, held: self.past.held.clone() }
     }
 
-    fn claim(&self) -> Claim {
-        Claim { since: self.past.since, over: self.over(), held: self.past.held.clone() }
+    /// What a host has said, as the incarnation that is up.
+    fn claim_of(&self, host: u16) -> Option<&Claim> {
+        let at = usize::from(host).checked_sub(1)?;
+        let (by, claim) = self.past.claims.get(at)?.as_ref()?;
+        (*by == self.up[at] && *by != 0).then_some(claim)
+    }
+
+    /// To be called at each resend while in no group. See the first page: *Let in, and never welcomed*.
+    pub(super) fn step_back(&mut self) {
+        let super::Config { me, incarnation, .. } = self.config;
+        let lets_in = |claim: &Claim| claim.held.as_ref().is_some_and(|held| held.view.holds(me, incarnation));
+        let is_let_in = (1..=MAX_HOSTS as u16).any(|host| self.claim_of(host).is_some_and(lets_in));
+        let waits = is_let_in && !self.joining.is_welcomed() && !planted::is(Planted::AwaitsWelcome);
+        self.past.let_in = if waits { self.past.let_in + 1 } else { 0 };
+        if self.past.let_in >= LET_IN_RESENDS {
+            self.past.let_in = 0;
+            self.excluded();
+        }
     }
 
     /// To be called at each resend while in no group.
@@ -202,17 +259,13 @@ impl<P: Start> Group<P> {
     fn found_again(&self, lease: Lease) -> Result<(View, u16), HostSet> {
         let super::Config { me, incarnation, .. } = self.config;
         let mine = self.claim();
-        let claims = |host: u16| {
-            let said = self.past.claims.get(usize::from(host).wrapping_sub(1))?.as_ref();
-            let up = self.up[usize::from(host) - 1];
-            if host == me { Some(&mine) } else { said.filter(|(by, _)| *by == up && up != 0).map(|(_, claim)| claim) }
-        };
-        let views = (1..=MAX_HOSTS as u16).filter_map(|host| Some(&claims(host)?.held.as_ref()?.view));
-        let Some(last) = views.max_by_key(|view| view.number()) else { return Err(HostSet::EMPTY) };
+        let claims = |host: u16| if host == me { Some(&mine) } else { self.claim_of(host) };
+        let held = (1..=MAX_HOSTS as u16).filter_map(|host| claims(host)?.held.as_ref());
+        let Some(last) = held.max_by_key(|held| held.age()) else { return Err(HostSet::EMPTY) };
         let mut missing = HostSet::EMPTY;
         let mut most: Option<(u64, u16)> = None;
-        for member in last.members() {
-            match claims(member.host).and_then(|claim| claim.answers(member.incarnation)) {
+        for member in last.view.members() {
+            match claims(member.host).and_then(|claim| claim.answers(member.incarnation, last)) {
                 Some(Answer::Holds(position)) if most.is_none_or(|(most, _)| position > most) => {
                     most = Some((position, member.host));
                 }
@@ -221,8 +274,8 @@ impl<P: Start> Group<P> {
                 None => missing.insert(member.host),
             }
         }
-        let view =
-            last.number().checked_add(1).and_then(|number| View::new(number, &[Member { host: me, incarnation }]).ok());
+        let next = last.view.number().checked_add(1);
+        let view = next.and_then(|number| View::new(number, &[Member { host: me, incarnation }]).ok());
         match (view, most) {
             (Some(view), Some((_, first))) if missing.is_empty() && lease.holds() => Ok((view, first)),
             _ => Err(missing),
@@ -232,7 +285,7 @@ impl<P: Start> Group<P> {
     /// Whether this host was excluded and keeps what it has; then hosts without whose word the group is not founded again.
     #[must_use]
     pub fn holds_for(&self) -> Option<HostSet> {
-        self.past.held.as_ref().filter(|_| self.standing == Standing::Joining)?;
+        self.past.held.as_ref().filter(|held| self.standing == Standing::Joining && held.position.is_some())?;
         Some(self.found_again(Lease { now_ns: 0, until_ns: 1 }).err().unwrap_or(HostSet::EMPTY))
     }
 }

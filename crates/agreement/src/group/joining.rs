@@ -61,6 +61,11 @@ impl Joining {
         self.have
     }
 
+    /// A view with this host in it is on its way.
+    pub(super) fn is_welcomed(&self) -> bool {
+        self.welcome.is_some()
+    }
+
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.base.is_none()
@@ -97,7 +102,7 @@ impl Joining {
         transfers.forget(identity);
         if welcome.from + decisions.len() as u64 != welcome.start {
             // Not what was promised: asked for again.
-            self.begin_again();
+            self.begin_again(transfers);
             return;
         }
         for entry in decisions.iter().flat_map(|value| entries(value)) {
@@ -106,7 +111,7 @@ impl Joining {
                 && !self.lacks.contains(&payload)
             {
                 if transfers.fetch(payload, welcome.by).is_err() {
-                    self.begin_again();
+                    self.begin_again(transfers);
                     return;
                 }
                 self.lacks.push(payload);
@@ -124,9 +129,11 @@ impl Joining {
     }
 
     /// With the welcome: another member will give it.
-    fn begin_again(&mut self) {
-        (self.welcome, self.decisions) = (None, None);
-        self.lacks.clear();
+    fn begin_again(&mut self, transfers: &mut Transfers) {
+        let decisions = self.welcome.take().map(|welcome| welcome.decisions);
+        self.decisions = None;
+        // Else they would take the places of what is fetched next.
+        self.lacks.drain(..).chain(decisions).for_each(|identity| transfers.forget(&identity));
     }
 
     /// To be told at each resend how many chunks have come.
@@ -141,32 +148,30 @@ impl Joining {
             transfers.forget(&base.state);
         }
         let complete = self.decisions.is_some() && self.lacks.is_empty();
-        if let Some(welcome) = self.welcome.as_ref().filter(|_| !complete) {
-            let lacks = self.lacks.iter().chain([&welcome.decisions]);
-            lacks.for_each(|identity| transfers.forget(identity));
-            self.begin_again();
+        if self.welcome.is_some() && !complete {
+            self.begin_again(transfers);
         }
     }
 
     /// Who was asked has none of it.
-    pub(super) fn missing(&mut self, identity: &Identity) {
+    pub(super) fn missing(&mut self, identity: &Identity, transfers: &mut Transfers) {
         if self.base.as_ref().is_some_and(|base| base.state == *identity) && !self.install {
             self.base = None;
         }
         let lacks = self.lacks.contains(identity);
         if lacks || self.welcome.as_ref().is_some_and(|welcome| welcome.decisions == *identity) {
-            self.begin_again();
+            self.begin_again(transfers);
         }
     }
 
     /// A host has died: what it was asked for does not come.
-    pub(super) fn crashed(&mut self, host: u16) {
-        if !self.install && self.base.as_ref().is_some_and(|base| base.by == host) {
-            self.base = None;
+    pub(super) fn crashed(&mut self, host: u16, transfers: &mut Transfers) {
+        if let Some(base) = self.base.take_if(|base| !self.install && base.by == host) {
+            transfers.forget(&base.state);
         }
         let complete = self.decisions.is_some() && self.lacks.is_empty();
         if !complete && self.welcome.as_ref().is_some_and(|welcome| welcome.by == host) {
-            self.begin_again();
+            self.begin_again(transfers);
         }
     }
 

@@ -66,11 +66,18 @@ impl<P: Start> Group<P> {
         Some((host, identity, reason))
     }
 
-    /// What was kept for somebody who joins. It may be, byte for byte, what a decision names.
+    /// What was kept for somebody who joins. It may be, byte for byte, what a decision names, or what is kept for another.
     pub(super) fn give_up(&mut self, identity: &Identity) {
-        if !self.tail.names(identity) {
+        if !self.needs(identity) {
             self.transfers.forget(identity);
         }
+    }
+
+    fn needs(&self, identity: &Identity) -> bool {
+        self.tail.names(identity)
+            || self.offered.contains(identity)
+            || self.admission.base.is_some_and(|base| base.state == *identity)
+            || self.kept.contains(&Some(*identity))
     }
 
     /// What this member has offered, the members of the new view have to have. What only those had offered who are gone, and no
@@ -82,15 +89,8 @@ impl<P: Start> Group<P> {
             // It is held: it was offered before.
             let _ = self.transfers.offer_again(identity, members);
         }
-        let base = self.admission.base.map(|base| base.state);
-        let needed = |identity: &Identity| {
-            self.tail.names(identity)
-                || self.offered.contains(identity)
-                || base == Some(*identity)
-                || self.kept.contains(&Some(*identity))
-        };
         let held = self.transfers.held();
-        let lost = held.filter(|(identity, by)| by.and(members).is_empty() && !needed(identity));
+        let lost = held.filter(|(identity, by)| by.and(members).is_empty() && !self.needs(identity));
         let lost: Vec<Identity> = lost.map(|(identity, _)| *identity).collect();
         // A leader that was a view ahead may have proposed it in this one, and crashed since.
         for identity in lost.iter().filter(|identity| self.doomed.contains(identity)) {
@@ -113,7 +113,7 @@ impl<P: Start> Group<P> {
             self.joining.arrived(&identity, &mut self.transfers);
         }
         while let Some(identity) = self.transfers.poll_missing() {
-            self.joining.missing(&identity);
+            self.joining.missing(&identity, &mut self.transfers);
         }
         self.enter();
         while !self.admission.closing

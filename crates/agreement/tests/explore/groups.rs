@@ -41,6 +41,27 @@ struct Host {
     news: VecDeque<News>,
     /// What its user was told: a number for each position.
     log: Vec<u64>,
+    /// It is stored here that there is a group.
+    is_founded: bool,
+    /// Which others are up, as it has heard.
+    up: BTreeMap<u16, u32>,
+    /// Excluded, and to go on as this incarnation.
+    comes_back_as: Option<u32>,
+}
+
+impl Host {
+    fn new(group: Group<Hsuc>, incarnation: u32, is_founded: bool) -> Self {
+        let (news, log, up) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        Self { group, incarnation, news, log, is_founded, up, comes_back_as: None }
+    }
+
+    fn comes_back(&mut self) {
+        if let Some(incarnation) = self.comes_back_as.take() {
+            self.group.rejoin(incarnation).expect("a higher incarnation");
+            self.incarnation = incarnation;
+            self.up.iter().for_each(|(other, incarnation)| self.group.up(*other, *incarnation));
+        }
+    }
 }
 
 struct World {
@@ -95,7 +116,7 @@ impl World {
         for id in 1..=HOSTS {
             let incarnation = 10 + u32::from(id);
             let group = Group::form(config(id, incarnation)).unwrap();
-            world.hosts.insert(id, Host { group, incarnation, news: VecDeque::new(), log: Vec::new() });
+            world.hosts.insert(id, Host::new(group, incarnation, false));
             world.leased.insert(id, incarnation);
         }
         world.incarnations += u32::from(HOSTS);
@@ -152,16 +173,13 @@ impl World {
             // Its process dies, and starts again.
             5 if self.random.below(8) == 0 => {
                 self.died = true;
-                let host = &self.hosts[&id];
-                let was = host.incarnation;
-                let founded =
-                    host.group.view().is_some() || host.group.standing() != Standing::Joining || !host.log.is_empty();
+                let Host { incarnation: was, is_founded, .. } = self.hosts[&id];
                 self.dead(id, was);
                 self.incarnations += 1;
                 let incarnation = self.incarnations;
-                let begin = if founded { Group::join } else { Group::form };
+                let begin = if is_founded { Group::join } else { Group::form };
                 let group = begin(config(id, incarnation)).unwrap();
-                self.hosts.insert(id, Host { group, incarnation, news: VecDeque::new(), log: Vec::new() });
+                self.hosts.insert(id, Host::new(group, incarnation, is_founded));
                 if let Some(leased) = self.leased.get_mut(&id) {
                     *leased = incarnation;
                     self.meet(id);
@@ -197,20 +215,51 @@ impl World {
             }
             _ => {}
         }
+        (1..=HOSTS).for_each(|id| self.goes_on(id));
         (1..=HOSTS).try_for_each(|id| self.follow(id))
+    }
+
+    /// Who gave itself up is another member from then on, on the same host.
+    fn goes_on(&mut self, id: u16) {
+        let host = &self.hosts[&id];
+        let was = host.incarnation;
+        let is_told = host.comes_back_as.is_some() || host.news.iter().any(|news| matches!(news, News::Excluded(_)));
+        if host.group.standing() != Standing::Excluded || is_told {
+            return;
+        }
+        self.dead(id, was);
+        self.incarnations += 1;
+        let (host, incarnation) = (self.hosts.get_mut(&id).unwrap(), self.incarnations);
+        host.comes_back_as = Some(incarnation);
+        host.comes_back();
+        if let Some(leased) = self.leased.get_mut(&id) {
+            *leased = incarnation;
+            self.meet(id);
+        }
     }
 
     fn hear(&mut self, id: u16) {
         let host = self.hosts.get_mut(&id).unwrap();
         match host.news.pop_front() {
-            Some(News::Up(other, incarnation)) => host.group.up(other, incarnation),
-            Some(News::Down(other, incarnation)) => host.group.down(other, incarnation),
+            Some(News::Up(other, incarnation)) => {
+                host.up.insert(other, incarnation);
+                host.group.up(other, incarnation);
+            }
+            Some(News::Down(other, incarnation)) => {
+                if host.up.get(&other) == Some(&incarnation) {
+                    host.up.remove(&other);
+                }
+                host.group.down(other, incarnation);
+            }
             Some(News::Excluded(incarnation)) => {
                 host.group.excluded();
-                host.group.rejoin(incarnation).expect("a higher incarnation");
-                host.incarnation = incarnation;
+                host.comes_back_as = Some(incarnation);
             }
             None => {}
+        }
+        // It may hear more before.
+        if self.random.below(3) > 0 {
+            self.hosts.get_mut(&id).unwrap().comes_back();
         }
     }
 
@@ -218,6 +267,7 @@ impl World {
         let lease = self.lease(id);
         let Self { hosts, network, told, .. } = self;
         let host = hosts.get_mut(&id).unwrap();
+        host.is_founded |= host.group.poll_record().or(host.group.view()).is_some();
         if host.group.poll_record().is_some() {
             host.group.recorded();
         }
@@ -282,8 +332,10 @@ impl World {
                 while !self.hosts[&id].news.is_empty() {
                     self.hear(id);
                 }
+                self.hosts.get_mut(&id).unwrap().comes_back();
                 let lease = self.lease(id);
                 self.hosts.get_mut(&id).unwrap().group.resend(lease);
+                self.goes_on(id);
                 self.follow(id)?;
             }
             for (from, to, bytes) in std::mem::take(&mut self.network) {
@@ -330,9 +382,15 @@ fn excluded_members_lose_nothing_and_come_back() {
 fn planted_faults_in_groups_are_seen() {
     use fide_agreement::planted::{Planted, arm};
     let _alone = super::alone();
-    for fault in [Planted::FoundsFromSome, Planted::TakesEqualsForOne] {
+    for fault in [
+        Planted::FoundsFromSome,
+        Planted::TakesEqualsForOne,
+        Planted::AwaitsWelcome,
+        Planted::KeepsNothing,
+        Planted::ForgetsItsView,
+    ] {
         arm(Some(fault));
-        let found = run(400);
+        let found = run(8000);
         arm(None);
         let (seed, why) = found.expect_err("a fault that nothing shows");
         println!("{fault:?}: seed {seed}: {why}");

@@ -57,14 +57,21 @@ struct Arguments {
 }
 
 const SEEDS: u64 = 1000;
-/// Shown by `planted_faults_are_seen` of the agreement's exploration: three things would have to happen within a millisecond here.
-const ORDERS_ONLY: [Planted; 6] = [
+/// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
+/// millisecond here.
+const ORDERS_ONLY: [Planted; 12] = [
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::TellsTheFormer,
+    Planted::AwaitsWelcome,
+    Planted::KeepsNothing,
+    Planted::ForgetsItsView,
+    Planted::IgnoresBallots,
+    Planted::MissesTheFormer,
+    Planted::RemovesTheLast,
 ];
 /// Found by the detector's own world.
 const DETECTORS_ONLY: [Planted; 6] = [

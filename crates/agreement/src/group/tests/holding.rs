@@ -167,6 +167,174 @@ fn who_was_let_in_and_never_began_holds_up_nobody() {
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["a"; 3]);
 }
 
+impl World {
+    /// Time passes; who gives itself up comes back as another incarnation.
+    fn runs(&mut self) {
+        for _ in 0..4 {
+            self.run();
+            let over: Vec<u16> = self
+                .members
+                .iter()
+                .filter(|(_, (group, _))| group.standing() == Standing::Excluded)
+                .map(|(host, _)| *host)
+                .collect();
+            for host in over {
+                self.excluded(host);
+                self.comes_back(host);
+                self.meet();
+            }
+        }
+    }
+}
+
+#[test]
+fn two_that_were_let_in_and_never_began_hold_up_nobody() {
+    let mut world = World::of(1);
+    world.writes(1, "a");
+    [(2, 20), (3, 30)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
+    // Both are in the view, and its only other member is shut out before it could welcome them.
+    let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
+    world.group(1).begin_next(view);
+    world.excluded(1);
+    world.comes_back(1);
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 3]);
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["a"; 3]);
+}
+
+#[test]
+fn who_began_the_first_view_alone_takes_over_from_the_others() {
+    let mut world = unfounded(3);
+    let hold = |world: &mut World| world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    (0..2).for_each(|_| {
+        hold(&mut world);
+        world.settle();
+    });
+    // It begins, and is shut out before anybody hears of it.
+    world.group(1).recorded();
+    assert_eq!(world.members_of(1), [1, 2, 3]);
+    world.sent(1);
+    world.excluded(1);
+    world.forms();
+    assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
+    world.writes(2, "b");
+    world.comes_back(1);
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 3]);
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["b"; 3]);
+}
+
+#[test]
+fn who_was_told_nothing_still_answers_after_it_took_over_a_state() {
+    let mut world = World::of(3);
+    world.excluded(3);
+    world.comes_back(3);
+    world.meet();
+    // Host 1 offers its state in the view that host 3 was in; then the others are out before the view without it.
+    let base = {
+        let state = world.group(1).transfers.hold(b"".to_vec()).unwrap();
+        let (bytes, base) = (&mut Vec::new(), Control::Base { position: 0, state });
+        Prefix { group: 7, sender: 10, receiver: 31, view: 1, kind: Kind::Control }.write(bytes);
+        base.write(bytes);
+        bytes.clone()
+    };
+    world.group(3).receive(1, &base).unwrap();
+    world.settle();
+    assert_eq!((world.group(3).joining.have(), world.group(3).holds_for()), (Some(0), None));
+    [1, 2].into_iter().for_each(|host| world.excluded(host));
+    [1, 2].into_iter().for_each(|host| world.comes_back(host));
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 3]);
+}
+
+#[test]
+fn of_two_first_views_the_later_ballot_is_the_last() {
+    // Host 4 began one alone, which it founded; hosts 1 to 3 found another when it was gone. Nobody was told anything.
+    let began = |host: u16, ballot: u32, order: &[u16]| {
+        let members: Vec<Member> = order.iter().map(|host| member(*host, 10 * u32::from(*host))).collect();
+        let mut group = Group::found(config(host, 10 * u32::from(host)), View::new(1, &members).unwrap()).unwrap();
+        group.ballot = ballot;
+        (host, (group, Vec::new()))
+    };
+    let three = [1, 2, 3].map(|host| began(host, 5, &[1, 2, 3]));
+    let members = three.into_iter().chain([began(4, 3, &[4, 1, 2, 3])]).collect();
+    let mut world = World { members, refused: Vec::new() };
+    (1..=4).for_each(|host| world.excluded(host));
+    (1..=4).for_each(|host| world.comes_back(host));
+    world.meet();
+    // The claim of host 4 has reached nobody when host 1 founds; host 4 has those of all.
+    for host in 1..=3 {
+        world.group(host).resend(RUN_OUT);
+    }
+    world.settle();
+    for host in [1, 4] {
+        world.group(host).resend(HELD);
+    }
+    let founded = world.standings().iter().filter(|standing| **standing == Standing::Member).count();
+    assert_eq!((founded, world.group(1).standing()), (1, Standing::Member));
+}
+
+#[test]
+fn who_took_over_a_later_state_still_says_that_it_never_began_that_view() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    // Host 2 is out before it hears of the view with both, which host 1 has begun.
+    world.excluded(2);
+    let view = View::new(2, &[member(1, 10), member(2, 20)]).unwrap();
+    world.group(1).begin_next(view);
+    world.group(1).down(2, 20);
+    world.comes_back(2);
+    world.meet();
+    let base = {
+        let state = world.group(1).transfers.hold(b"a".to_vec()).unwrap();
+        let bytes = &mut Vec::new();
+        Prefix { group: 7, sender: 10, receiver: 21, view: 2, kind: Kind::Control }.write(bytes);
+        Control::Base { position: 1, state }.write(bytes);
+        bytes.clone()
+    };
+    world.group(2).receive(1, &base).unwrap();
+    world.settle();
+    assert_eq!((world.group(2).joining.have(), world.group(2).holds_for()), (Some(1), None));
+    world.excluded(1);
+    world.comes_back(1);
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 2]);
+    assert_eq!([1, 2].map(|host| world.state(host)), ["a"; 2]);
+}
+
+#[test]
+fn the_last_member_is_taken_out_once_another_has_its_state() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.excluded(2);
+    world.group(1).remove(HELD, 1).unwrap();
+    world.settle();
+    world.writes(1, "b");
+    world.comes_back(2);
+    world.meet();
+    world.runs();
+    assert_eq!(world.group(1).standing(), Standing::Removed);
+    assert_eq!((world.members_of(2), world.state(2).as_str()), (vec![2], "ab"));
+}
+
+#[test]
+fn who_is_up_again_is_over_as_what_it_was() {
+    let mut world = World::of(3);
+    world.excluded(3);
+    world.comes_back(3);
+    // The word of a death that came while it was out, and one that never came.
+    let mut of_3 = Group::<Hsuc>::found(config(1, 10), world.group(1).view().unwrap().clone()).unwrap();
+    of_3.excluded();
+    of_3.down(2, 20);
+    of_3.rejoin(11).unwrap();
+    of_3.up(3, 31);
+    assert_eq!((of_3.dead[1], of_3.dead[2]), (20, 30));
+}
+
 #[test]
 fn who_was_removed_answers_for_nothing() {
     let mut world = World::of(2);
@@ -178,7 +346,7 @@ fn who_was_removed_answers_for_nothing() {
     assert!(world.group(2).holds_for().is_none());
     // Were it asked for the view that it was in, it had nothing to say.
     let view = View::new(9, &[member(2, 20)]).unwrap();
-    let claim = Claim { since: 10, over: 10, held: Some(Held { was: 10, position: 0, view }) };
+    let claim = Claim { since: 10, over: 10, held: Some(Held { was: 10, position: Some(0), ballot: 0, view }) };
     world.group(2).up(1, 11);
     world.group(2).claimed(1, 11, claim);
     world.group(2).resend(HELD);
