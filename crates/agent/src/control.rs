@@ -167,6 +167,8 @@ pub struct Control {
     connections: Connections,
     last_serial: u64,
     sessions: HashMap<u8, Session>,
+    /// Sessions opened in this turn.
+    opened: usize,
     /// Of sessions that have ended.
     closer: Closer,
     own_uid: u32,
@@ -213,6 +215,7 @@ impl Control {
             connections: Connections::new(&parts.config.limits, REATTACH),
             last_serial: 0,
             sessions: HashMap::new(),
+            opened: 0,
             own_uid: rustix::process::geteuid().as_raw(),
             closer: Closer::start(parts.rings.as_ref())?,
             processes: HashMap::new(),
@@ -297,6 +300,7 @@ impl Control {
                 Err(error) => return Err(error.into()),
             }
             self.close_dead(&events);
+            self.opened = 0;
             for event in &events {
                 let token = event.data.u64();
                 match token {

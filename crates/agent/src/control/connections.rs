@@ -36,6 +36,9 @@ const REFUSED_MAX: usize = 32;
 const REQUESTS_PER_TURN: usize = 16;
 /// Connections taken before those that are there have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Sessions that users open before everything else has its turn: with BPF each waits until no program of the kernel still looks at the place
+/// of its ring, as its closing does (`docs/agent-loop.md`).
+const OPENS_PER_TURN: usize = 2;
 /// Threads that close connections for clients that sent descriptors.
 const HANGING_MAX: usize = 16;
 
@@ -181,6 +184,10 @@ impl Control {
             let Some(connection) = self.connections.get(&token) else { return };
             let (uid, refused) = (connection.who.uid, connection.refused.clone());
             let privileged = self.asker(uid, Resource::Connections).privileged;
+            if !privileged && connection.client.is_none() && self.opened >= OPENS_PER_TURN {
+                // It may want one more. What it asks is still there in the next turn, which begins at once.
+                return;
+            }
             if !privileged && !self.connections.budgets.may_ask(uid, Instant::now()) {
                 return self.pause(token);
             }

@@ -174,6 +174,7 @@ impl Control {
         let client = self
             .free_client()
             .ok_or_else(|| Refusal::new(ErrorCode::Full, "64 sessions are open, the most there can be", "close one"))?;
+        self.opened += 1;
         let who = self.connections[&connection].who;
         let region = self.session_memory().map_err(|error| no_session("no memory", &error))?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| no_session("no descriptor", &error));

@@ -6,7 +6,7 @@ use std::{fs, time::Duration};
 use fide_client::{Client, ConnectOptions, Event, Wanted};
 use serde_json::json;
 
-use super::common::{Agent, Got, Raw, USER, as_user};
+use super::common::{Agent, Got, LIMIT, Raw, USER, as_user};
 
 /// What the user may have, of which an agent has 64 and 1024 in all.
 const LIMITS: &str = "[limits]\nsessions = 50\nwatches = 850\n";
@@ -15,6 +15,8 @@ const WATCHES: usize = 17;
 /// Looks at all clients until they are back. None of them waits; there are some milliseconds between two.
 const LOOKS_MAX: usize = 5_000;
 const LOOK: Duration = Duration::from_millis(5);
+/// Of one user.
+const MOST_SESSIONS: usize = 28;
 /// Requests for which a user waits several seconds.
 const ASKED: usize = 220;
 /// How many of them are answered at once.
@@ -115,4 +117,40 @@ fn requests_of_who_hung_up_keep_nobody_waiting() {
         std::thread::sleep(LOOK);
     }
     panic!("{} descriptors, {before} before", open());
+}
+
+#[test]
+fn sessions_that_a_user_opens_at_once_keep_nobody_waiting() {
+    let agent = Agent::start(7540);
+    let mut root = agent.connect();
+    root.ok(json!({ "op": "status" }));
+    let path = agent.socket();
+    let crowd = as_user(USER, move || {
+        let connect = |_| {
+            let mut raw = Raw::try_connect(&path).expect("connected");
+            raw.ok(json!({ "op": "events" }));
+            raw
+        };
+        (0..MOST_SESSIONS).map(connect).collect::<Vec<_>>()
+    });
+    let Some(crowd) = crowd else { return };
+    let pid = rustix::process::Pid::from_child(&agent.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    // All of this is there when the agent goes on, in this order.
+    for raw in &crowd {
+        let hello = json!({ "id": 9, "op": "hello", "protocol": 2, "program": "crowd" });
+        raw.send(hello.to_string().as_bytes(), &[]).expect("sent");
+    }
+    let status = json!({ "id": 7, "op": "status" }).to_string();
+    root.send(status.as_bytes(), &[]).expect("sent");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it goes on");
+    let Got::Answer(answer, _) = root.receive(LIMIT) else { panic!("no answer") };
+    let open = answer["ok"]["clients"].as_array().map_or(MOST_SESSIONS, Vec::len);
+    assert!(open < MOST_SESSIONS / 2, "root is answered after {open} of {MOST_SESSIONS}");
+    for raw in &crowd {
+        assert!(
+            matches!(raw.receive(LIMIT), Got::Answer(answer, _) if answer.get("ok").is_some()),
+            "each has its turn"
+        );
+    }
 }
