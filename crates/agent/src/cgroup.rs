@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control group of the service that an agent belongs to.
+//! The control groups of the service that an agent belongs to.
 //!
 //! systemd ends, counts and restarts a service by its control group. An agent that was started from a shell, to take over from
 //! one that is a service, belongs to the shell's session; so it moves.
@@ -9,34 +9,50 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Moves this process into the control group of another one, as systemd names it.
+/// Moves this process into the control groups of another one, in each hierarchy that systemd may look at and that is mounted here.
 ///
 /// # Errors
 /// The kernel's; `NotFound` where no hierarchy of systemd's is mounted.
 pub fn join(pid: u32) -> io::Result<()> {
     let read = |pid: &str| fs::read_to_string(format!("/proc/{pid}/cgroup"));
     let (theirs, ours) = (read(&pid.to_string())?, read("self")?);
-    if group(&theirs) == group(&ours) {
+    if groups(&theirs).eq(groups(&ours)) {
         return Ok(());
     }
-    let missing = || io::Error::new(io::ErrorKind::NotFound, "no control group of systemd's is mounted");
-    let (named, path) = group(&theirs).ok_or_else(missing)?;
-    let file = files(named, path).into_iter().find(|file| file.exists()).ok_or_else(missing)?;
-    fs::write(file, std::process::id().to_string())
-}
-
-/// Whether it is in systemd's own hierarchy of version 1, and its path.
-fn group(text: &str) -> Option<(bool, &str)> {
-    let of = |controllers: &str| text.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers));
-    match of("name=systemd:") {
-        Some(path) => Some((true, path)),
-        None => of(":").map(|path| (false, path)),
+    let mounted: Vec<PathBuf> = groups(&theirs).filter_map(|(version, path)| file(version, path)).collect();
+    if mounted.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no control group of systemd's is mounted"));
     }
+    mounted.iter().try_for_each(|file| fs::write(file, std::process::id().to_string()))
 }
 
-fn files(named: bool, path: &str) -> Vec<PathBuf> {
-    let roots: &[&str] =
-        if named { &["/sys/fs/cgroup/systemd"] } else { &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] };
+/// A hierarchy that systemd tells processes of services by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Its own of version 1. A container shows its host's in `/proc`, mounted or not.
+    Named,
+    Two,
+}
+
+/// Paths of a process in them.
+fn groups(text: &str) -> impl Iterator<Item = (Version, &str)> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.filter_map(|(_, group)| match group.strip_prefix("name=systemd:") {
+        Some(path) => Some((Version::Named, path)),
+        None => group.strip_prefix(':').map(|path| (Version::Two, path)),
+    })
+}
+
+/// Where a process is written to, if that hierarchy is mounted where systemd has it.
+fn file(version: Version, path: &str) -> Option<PathBuf> {
+    files(version, path).into_iter().find(|file| file.exists())
+}
+
+fn files(version: Version, path: &str) -> Vec<PathBuf> {
+    let roots: &[&str] = match version {
+        Version::Named => &["/sys/fs/cgroup/systemd"],
+        Version::Two => &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+    };
     let path = path.trim_start_matches('/');
     roots.iter().map(|root| Path::new(root).join(path).join("cgroup.procs")).collect()
 }
@@ -47,13 +63,25 @@ mod tests {
 
     #[test]
     fn the_group_of_a_service_is_found_in_either_version() {
+        let all = |text| groups(text).collect::<Vec<_>>();
+        let path = "/system.slice/fide-agent.service";
         let two = "0::/system.slice/fide-agent.service\n";
-        assert_eq!(group(two), Some((false, "/system.slice/fide-agent.service")));
-        let one = "12:cpu,cpuacct:/\n1:name=systemd:/system.slice/fide-agent.service\n0::/system.slice/other\n";
-        assert_eq!(group(one), Some((true, "/system.slice/fide-agent.service")));
-        assert_eq!(group("3:cpu:/x\n"), None);
-        let files = files(false, "/system.slice/fide-agent.service");
-        assert_eq!(files[0], Path::new("/sys/fs/cgroup/system.slice/fide-agent.service/cgroup.procs"));
+        assert_eq!(all(two), [(Version::Two, path)]);
+        let both = "12:cpu,cpuacct:/\n1:name=systemd:/system.slice/fide-agent.service\n0::/system.slice/other\n";
+        assert_eq!(all(both), [(Version::Named, path), (Version::Two, "/system.slice/other")]);
+        assert_eq!(all("3:cpu:/x\n"), []);
+        assert_eq!(
+            files(Version::Two, path)[0],
+            Path::new("/sys/fs/cgroup/system.slice/fide-agent.service/cgroup.procs")
+        );
+    }
+
+    /// As in a container on a host that has both: only version 2 is mounted, and only there it moves.
+    #[test]
+    fn hierarchy_that_is_not_mounted_hides_no_other() {
+        let theirs = "1:name=systemd:/\n0::/fide.slice/fide-agent.service\n";
+        let ours = "1:name=systemd:/\n0::/\n";
+        assert!(!groups(theirs).eq(groups(ours)));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) const TEST: &[Package] = &[
     package("chromium", Some("chromium")),
     package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd")),
     package("etcd-server", Some("etcd")),
+    package("systemd", Some("/lib/systemd/systemd")),
 ];
 
 /// For the judge of histories.

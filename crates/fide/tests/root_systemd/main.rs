@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The service of `packaging/fide-agent.service` under a real systemd: the first process of namespaces of its own, with the programs of
+//! this host and none of its units.
+
+mod machine;
+
+use fide_testbed::retry_until;
+use machine::{LIMIT, Machine};
+
+/// Beyond the watchdog's limit.
+const FED: std::time::Duration = std::time::Duration::from_secs(9);
+
+#[test]
+fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
+    let Some(machine) = Machine::boot() else { return };
+    let first = machine.main_pid("the service begins", |_| true);
+    let incarnation = machine.incarnation();
+
+    // A successor that was started from a shell is the service: it is not restarted, and its watchdog is fed.
+    let mut successor = machine.take_over();
+    let second = machine.main_pid("a takeover", |pid| pid != first);
+    assert_eq!(machine.processes(), [second], "it is in the service's control group, and nobody else");
+    std::thread::sleep(FED);
+    assert_eq!((machine.show("MainPID"), machine.restarts()), (second.to_string(), 0), "{}", machine.log());
+    assert_eq!(machine.incarnation(), incarnation, "nobody noticed");
+    assert!(machine.systemctl("reload"), "{}", machine.log());
+    assert_eq!(machine.show("MainPID"), second.to_string());
+
+    // systemd is not its parent. It notices its end all the same.
+    machine.signal(second, "KILL");
+    successor.wait().expect("ended");
+    let third = machine.main_pid("the end of a successor", |pid| pid != second);
+    assert_eq!(machine.restarts(), 1, "{}", machine.log());
+
+    // A process that hangs, and one whose loop hangs.
+    machine.signal(third, "STOP");
+    let fourth = machine.main_pid("the watchdog's restart", |pid| pid != third);
+    assert_eq!(machine.restarts(), 2, "{}", machine.log());
+    let mut successor = machine.take_over();
+    let fifth = machine.main_pid("a takeover after a restart", |pid| pid != fourth);
+    machine.plant("loop-hangs");
+    successor.wait().expect("ended");
+    let sixth = machine.main_pid("a loop that hangs", |pid| pid != fifth);
+    assert_eq!(machine.restarts(), 3, "{}", machine.log());
+
+    assert!(machine.systemctl("restart"), "{}", machine.log());
+    let seventh = machine.main_pid("systemctl restart", |pid| pid != sixth);
+    let mut successor = machine.take_over();
+    machine.main_pid("a takeover before systemctl stop", |pid| pid != seventh);
+    assert!(machine.systemctl("stop"), "{}", machine.log());
+    successor.wait().expect("ended");
+    retry_until("the stop of a successor", LIMIT, || match machine.show("ActiveState").as_str() {
+        "inactive" => Ok(()),
+        other => Err(other.to_owned()),
+    })
+    .unwrap_or_else(|why| panic!("{why}: {}", machine.log()));
+    assert_eq!(machine.processes(), [] as [u32; 0]);
+    assert!(machine.systemctl("start"), "{}", machine.log());
+    machine.main_pid("systemctl start", |_| true);
+}
