@@ -6,12 +6,15 @@
 //! that clock: CLOCK_BOOTTIME, which counts suspensions, and the processor's counter, which goes on while some hypervisors
 //! stop a guest and its kernel's clock.
 
-use std::fs;
+mod vmclock;
+
+use std::{fs, path::Path, sync::OnceLock};
 
 use fide_detector::Event;
 use fide_host::machine::ClockRate;
 use fide_shm::clock::{self, ASLEEP_NOISE_NS, FOREVER_NS, Lease};
 use serde::{Deserialize, Serialize};
+use vmclock::VmClock;
 
 /// What the kernel reads its time from.
 const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -48,6 +51,17 @@ pub struct Look {
     pub raw_ns: u64,
     pub tsc_after: u64,
     pub mono_last_ns: u64,
+    /// What the hypervisor says of its own doing, where it does.
+    pub marker: Option<u64>,
+}
+
+/// Mapped before the loop begins.
+static VMCLOCK: OnceLock<Option<VmClock>> = OnceLock::new();
+
+/// Whether this machine's hypervisor says when it has moved it.
+#[must_use]
+pub fn is_told_of_moves() -> bool {
+    VMCLOCK.get().is_some_and(Option::is_some)
 }
 
 impl Look {
@@ -62,6 +76,7 @@ impl Look {
             raw_ns: clock::raw_ns(),
             tsc_after: clock::tsc(),
             mono_last_ns: clock::mono_ns(),
+            marker: VMCLOCK.get().and_then(|vmclock| Some(vmclock.as_ref()?.marker())),
         }
     }
 
@@ -89,7 +104,7 @@ pub enum Doubt {
     Suspended { ns: u64 },
     /// The processor's counter went on for so long while the clock stood.
     Stopped { ns: u64 },
-    /// The counter went back, or runs at another rate: this is another processor than before.
+    /// The counter went back, or runs at another rate, or the hypervisor says so: this is another processor than before.
     Moved,
 }
 
@@ -208,6 +223,7 @@ pub struct Clock {
     apart_ns: u64,
     asleep_ns: u64,
     witness: Witness,
+    marker: Option<u64>,
     pub doubts: Doubts,
 }
 
@@ -231,6 +247,7 @@ impl Clock {
             apart_ns: look.took_ns(),
             asleep_ns: look.asleep_ns(),
             witness: if with_counter { Witness::NEW } else { Witness::Absent },
+            marker: look.marker,
             doubts: Doubts::default(),
         }
     }
@@ -238,6 +255,7 @@ impl Clock {
     /// As the kernel's time source asks for.
     #[must_use]
     pub fn begin() -> Self {
+        VMCLOCK.get_or_init(|| VmClock::open(Path::new(vmclock::DEVICE)));
         Self::new(&narrow(Look::now).0, Stand::read().counts)
     }
 
@@ -254,7 +272,15 @@ impl Clock {
         }
         let now = Point { raw_ns: look.raw_ns, tsc: (look.tsc, look.tsc_after) };
         // A look that was torn is compared with the next one: the last whole one stays.
-        let stopped = if is_narrow { self.witness.look(now) } else { None };
+        let mut stopped = if is_narrow { self.witness.look(now) } else { None };
+        if self.marker.is_some() && look.marker.is_some() && self.marker != look.marker {
+            // Whatever the clocks say: they were put back.
+            stopped = stopped.or(Some(Doubt::Moved));
+            if self.witness != Witness::Absent {
+                self.witness = Witness::NEW;
+            }
+        }
+        self.marker = look.marker.or(self.marker);
         let asleep_ns = look.asleep_ns();
         let suspended = asleep_ns > self.asleep_ns + ASLEEP_NOISE_NS;
         let doubt = if suspended { Some(Doubt::Suspended { ns: asleep_ns - self.asleep_ns }) } else { stopped };
@@ -376,11 +402,11 @@ fn narrow(mut look: impl FnMut() -> Look) -> (Look, bool) {
             break;
         }
         let next = look();
-        let asleep_ns = next.asleep_ns().max(best.asleep_ns());
+        let (asleep_ns, marker) = (next.asleep_ns().max(best.asleep_ns()), next.marker);
         if next.took_ns() <= best.took_ns() {
             best = next;
         }
-        best.boot_ns = best.boot_ns.max(best.mono_after_ns + asleep_ns);
+        (best.boot_ns, best.marker) = (best.boot_ns.max(best.mono_after_ns + asleep_ns), marker);
     }
     (best, best.is_narrow())
 }

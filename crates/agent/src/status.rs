@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::time::Instant;
 
 use crate::{
-    clock::Stand,
+    clock::{self, Stand},
     config::{
         Config, Mode, Policy, Role, Trust,
         shape::{Differs, says},
@@ -136,6 +136,7 @@ impl Told<'_> {
         json!({
             "counts_on": "monotonic_raw", "source": source, "drift_ppm": self.config.drift_ppm,
             "counter": self.snapshot.counter, "counter_why": witness,
+            "told_of_moves": clock::is_told_of_moves(),
             "suspended": doubts.suspended, "suspended_us": doubts.suspended_ns / 1000,
             "stopped": doubts.stopped, "stopped_us": doubts.stopped_ns / 1000, "moved": doubts.moved,
         })

@@ -34,6 +34,7 @@ impl Machine {
             raw_ns: self.raw_ns,
             tsc_after: self.tsc + 90,
             mono_last_ns: self.mono_ns + 120,
+            marker: None,
         }
     }
 
@@ -51,6 +52,7 @@ impl Machine {
             raw_ns: read(|machine| machine.raw_ns),
             tsc_after: read(|machine| machine.tsc),
             mono_last_ns: read(|machine| machine.mono_ns),
+            marker: None,
         }
     }
 
@@ -299,4 +301,28 @@ fn drift_below_what_ntp_found_is_said() {
     assert_eq!(drift_says(200, off(99)), None);
     let says = drift_says(200, off(-137)).expect("too little");
     assert!(says.contains("137 ppm") && says.contains("drift_ppm = 274"), "{says}");
+}
+
+#[test]
+fn live_migration_that_puts_all_clocks_back_is_a_doubt_where_the_hypervisor_says_so() {
+    let mut machine = Machine::new();
+    let said = |machine: &Machine, marker| Look { marker: Some(marker), ..machine.look() };
+    let mut clock = Clock::new(&said(&machine, 41), false);
+    for (marker, doubt) in [(41, None), (42, Some(Doubt::Moved)), (42, None), (41, Some(Doubt::Moved)), (41, None)] {
+        machine.runs(MS, 0);
+        assert_eq!(clock.looked(&said(&machine, marker), true), doubt, "{marker}");
+    }
+    // Also in a look that took long, and once more only after another move.
+    machine.runs(MS, 0);
+    assert_eq!(clock.looked(&said(&machine, 43), false), Some(Doubt::Moved));
+    assert_eq!((clock.doubts.moved, clock.counter()), (3, "absent"));
+    // Another agent takes over: it has this clock, and the same page.
+    let mut next = clock.clone();
+    assert_eq!(next.looked(&said(&machine, 44), true), Some(Doubt::Moved));
+    assert_eq!(clock.looked(&machine.look(), true), None, "an agent that cannot read the page knows nothing");
+    // Of three looks the last says where the machine is.
+    let wide = Look { mono_last_ns: machine.mono_ns + MS, ..said(&machine, 43) };
+    let mut looks =
+        [wide, Look { mono_last_ns: wide.mono_last_ns + 1, ..wide }, Look { marker: Some(45), ..wide }].into_iter();
+    assert_eq!(narrow(|| looks.next().unwrap()).0.marker, Some(45));
 }
