@@ -104,6 +104,8 @@ planted! {
     IgnoresBallots,
     /// who took over a later state does not say any more that it never began the view of that
     ForgetsItsView,
+    /// a member that was told that it is taken out says nothing of what else it was told
+    RemovedKeepsNothing,
     /// the last member that has the state is taken out of the group
     RemovesTheLast,
     /// that a host is up again says nothing of what it was before

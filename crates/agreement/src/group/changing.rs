@@ -201,10 +201,12 @@ impl<P: Start> Group<P> {
 
     pub(super) fn begin(&mut self, view: View, start: u64) {
         let Config { me, incarnation, .. } = self.config;
-        let epoch = view.holds(me, incarnation).then(|| Epoch::new(&self.config.setting, view, me, start));
+        let is_in = view.holds(me, incarnation);
+        let epoch = is_in.then(|| Epoch::new(&self.config.setting, view.clone(), me, start));
         // The leader has seen that the setting suits the view before it proposed it.
         let Some(Ok(mut epoch)) = epoch else {
             self.standing = Standing::Removed;
+            self.past.taken_out(view);
             self.again.clear();
             return;
         };

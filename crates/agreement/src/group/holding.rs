@@ -38,9 +38,12 @@
 //! **What is on disk** does not matter for that: a record keeps hosts from founding a *first* view ([`super::forming`]). Incarnations only
 //! grow, as the record has the last one.
 //!
+//! **Taken out.** A member that was told the view without it holds that view, and answers for the one before it. If it alone was told, it was
+//! told most, and founds the group again; of several the members of the view come first.
+//!
 //! **What gives way.** A member that holds something takes a state only of a view after the one it holds: a member that has not heard yet of
 //! its own exclusion may offer an older one. A member that was told nothing has nothing to lose, and takes a state of its own view too, or of
-//! another first view. It goes on to answer that it was told nothing. Any other goes on to answer that it has never begun a view after
+//! another first view; so does a member that was told the view without it, as who offers that view's state was told so too. It goes on to answer that it was told nothing. Any other goes on to answer that it has never begun a view after
 //! the one it held: it may be in one that others have begun, and been out before it heard of it.
 
 use fide_detector::{
@@ -79,9 +82,10 @@ impl Held {
     }
 
     /// A member of a view with this number offers a state: does it take the place of what is held?
-    pub(super) fn gives_way_to(&self, number: u32) -> bool {
+    pub(super) fn gives_way_to(&self, number: u32, me: u16) -> bool {
         let nothing = self.position == Some(0) && !planted::is(Planted::KeepsNothing);
-        number > self.view.number() || nothing && number == self.view.number()
+        let taken_out = !self.view.holds(me, self.was);
+        number > self.view.number() || (nothing || taken_out) && number == self.view.number()
     }
 }
 
@@ -123,6 +127,8 @@ pub(super) struct Past {
     /// The first incarnation of this process.
     since: u32,
     held: Option<Held>,
+    /// The view without this member, which it was told.
+    without: Option<View>,
     /// By id-1: who has said it, and what.
     claims: Box<[Option<(u32, Claim)>]>,
     /// Resends since others, that are over, have said that this incarnation was let in with them.
@@ -131,7 +137,12 @@ pub(super) struct Past {
 
 impl Past {
     pub(super) fn new(since: u32) -> Self {
-        Self { since, held: None, claims: vec![None; MAX_HOSTS].into_boxed_slice(), let_in: 0 }
+        Self { since, held: None, without: None, claims: vec![None; MAX_HOSTS].into_boxed_slice(), let_in: 0 }
+    }
+
+    /// This member was told that it is taken out.
+    pub(super) fn taken_out(&mut self, view: View) {
+        self.without = Some(view);
     }
 
     pub(super) fn held(&self) -> Option<&Held> {
@@ -167,8 +178,11 @@ impl<P: Start> Group<P> {
         let was = self.config.incarnation;
         let view = match (self.standing, self.next.take()) {
             // Told, and about to begin.
-            (Standing::Member, Some(next)) => Some(next).filter(|next| next.holds(self.config.me, was)),
+            (Standing::Member, Some(next)) => Some(next),
             (Standing::Member, None) => self.view().cloned(),
+            // The others may not have begun it.
+            (Standing::Removed, _) if planted::is(Planted::RemovedKeepsNothing) => None,
+            (Standing::Removed, _) => self.past.without.take().or(self.view().cloned()),
             _ => None,
         };
         if let Some(view) = view {
@@ -176,7 +190,6 @@ impl<P: Start> Group<P> {
             let ballot = if view.number() == 1 { self.ballot } else { 0 };
             self.past.held = Some(Held { was, position: Some(self.position), ballot, view });
         } else if self.standing != Standing::Joining {
-            // It was a member, and the others agreed to go on without it.
             self.past.forget();
             self.past.since = was + 1;
         }
@@ -272,6 +285,15 @@ impl<P: Start> Group<P> {
                 Some(_) => {}
                 None if planted::is(Planted::FoundsFromSome) => {}
                 None => missing.insert(member.host),
+            }
+        }
+        // Who was told last may have been told that it is out.
+        for host in (1..=MAX_HOSTS as u16).filter(|host| last.view.place(*host).is_none()) {
+            let held = claims(host).and_then(|claim| claim.held.as_ref()).filter(|held| held.age() == last.age());
+            if let Some(position) = held.and_then(|held| held.position)
+                && most.is_none_or(|(most, _)| position > most)
+            {
+                most = Some((position, host));
             }
         }
         let next = last.view.number().checked_add(1);

@@ -116,7 +116,7 @@ impl<P: Start> Group<P> {
             Control::Join { have } => self.asked(from, Asks { incarnation: prefix.sender, have })?,
             Control::Base { position, state }
                 if self.standing == Standing::Joining
-                    && self.past.held().is_none_or(|held| held.gives_way_to(prefix.view)) =>
+                    && self.past.held().is_none_or(|held| held.gives_way_to(prefix.view, self.config.me)) =>
             {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }

@@ -185,6 +185,11 @@ impl World {
                     self.meet(id);
                 }
             }
+            6 if self.random.below(4) == 0 => {
+                let lease = self.lease(id);
+                let whom = 1 + self.random.below(HOSTS.into()) as u16;
+                let _ = self.hosts.get_mut(&id).unwrap().group.remove(lease, whom);
+            }
             6..=30 => self.hear(id),
             31..=45 => {
                 let lease = self.lease(id);
@@ -219,8 +224,12 @@ impl World {
         (1..=HOSTS).try_for_each(|id| self.follow(id))
     }
 
-    /// Who gave itself up is another member from then on, on the same host.
+    /// Who gave itself up, or was taken out and wants in again, is another member from then on, on the same host.
     fn goes_on(&mut self, id: u16) {
+        let is_out = self.hosts[&id].group.standing() == Standing::Removed;
+        if is_out && self.random.below(50) == 0 {
+            self.hosts.get_mut(&id).unwrap().group.excluded();
+        }
         let host = &self.hosts[&id];
         let was = host.incarnation;
         let is_told = host.comes_back_as.is_some() || host.news.iter().any(|news| matches!(news, News::Excluded(_)));
@@ -388,6 +397,7 @@ fn planted_faults_in_groups_are_seen() {
         Planted::AwaitsWelcome,
         Planted::KeepsNothing,
         Planted::ForgetsItsView,
+        Planted::RemovedKeepsNothing,
     ] {
         arm(Some(fault));
         let found = run(8000);

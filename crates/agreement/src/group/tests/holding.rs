@@ -2,7 +2,6 @@
 //! Members that were excluded while their processes lived: they keep what they have, and found their group again if nobody goes on.
 
 use super::*;
-use crate::group::holding::{Claim, Held};
 
 impl World {
     /// The others go on without it, or nobody does. It comes back as the incarnation after.
@@ -336,21 +335,34 @@ fn who_is_up_again_is_over_as_what_it_was() {
 }
 
 #[test]
-fn who_was_removed_answers_for_nothing() {
+fn who_was_taken_out_and_told_most_founds_the_group_again() {
     let mut world = World::of(2);
+    world.writes(1, "a");
+    // Host 2 alone is told that it is taken out, and something with it.
+    world.members.get_mut(&2).unwrap().1.push(b'b');
+    world.group(2).position += 1;
+    world.group(2).begin_next(View::new(2, &[member(1, 10)]).unwrap());
+    assert_eq!(world.group(2).standing(), Standing::Removed);
+    [1, 2].into_iter().for_each(|host| world.excluded(host));
+    [1, 2].into_iter().for_each(|host| world.comes_back(host));
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 2]);
+    assert_eq!([1, 2].map(|host| world.state(host)), ["ab"; 2]);
+}
+
+#[test]
+fn who_was_taken_out_is_let_in_again() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
     world.group(1).remove(HELD, 2).unwrap();
     world.run();
     assert_eq!(world.group(2).standing(), Standing::Removed);
     world.excluded(2);
     world.comes_back(2);
-    assert!(world.group(2).holds_for().is_none());
-    // Were it asked for the view that it was in, it had nothing to say.
-    let view = View::new(9, &[member(2, 20)]).unwrap();
-    let claim = Claim { since: 10, over: 10, held: Some(Held { was: 10, position: Some(0), ballot: 0, view }) };
-    world.group(2).up(1, 11);
-    world.group(2).claimed(1, 11, claim);
-    world.group(2).resend(HELD);
-    assert_eq!(world.group(2).standing(), Standing::Joining);
+    world.meet();
+    world.runs();
+    assert_eq!((world.standings(), world.state(2).as_str()), (vec![Standing::Member; 2], "a"));
 }
 
 #[test]
