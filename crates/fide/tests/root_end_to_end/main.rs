@@ -16,3 +16,4 @@ mod run_corners;
 mod run_ends;
 mod sessions;
 mod trust;
+mod unequal;
