@@ -2,7 +2,7 @@
 //! Control groups: one is made for a program, frozen, emptied and removed.
 //!
 //! Nobody may be left to remove a group: a pid namespace that ends takes `fide run` and its warden along. The next `fide run`
-//! in the same place removes what is empty ([`Places::sweep`]).
+//! in the same place removes it ([`Places::sweep`]): a lock on its directory says whether somebody holds it.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process},
+};
 
 /// How every group that is made here begins.
 const PREFIX: &str = "fide-run-";
@@ -20,8 +23,11 @@ const PREFIX: &str = "fide-run-";
 const EMPTY_LIMIT: Duration = Duration::from_secs(10);
 /// Between two passes.
 const EMPTY_LOOK: Duration = Duration::from_millis(2);
-/// Passes of one kill. Frozen, nothing forks: the second pass finds what was forked before all were frozen.
+/// Passes of one kill.
 const KILL_PASSES_MAX: usize = 8;
+/// Passes of version 1 that freeze nothing. The later ones freeze first, as frozen nothing forks; but who is killed itself between that
+/// and the thaw leaves what cannot die.
+const UNFROZEN_PASSES: usize = 4;
 /// Looks whether all processes of a group are frozen; one that waits for its disk is not for a while.
 const FROZEN_LOOKS_MAX: usize = 20;
 /// Groups within a group that are looked at in one pass.
@@ -66,7 +72,7 @@ impl Places {
         self.dirs.iter().map(|(_, dir)| dir.as_path())
     }
 
-    /// Removes groups beside these that are empty.
+    /// Removes groups beside these that nobody holds any more, with what is in them, and empty ones of earlier versions.
     pub(super) fn sweep(&self) {
         for parent in self.dirs().filter_map(Path::parent) {
             let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -75,6 +81,12 @@ impl Places {
                 let dir = entry.path();
                 if !is_populated(&dir) {
                     let _ = remove_tree(&dir);
+                } else if is_locked_by_its_holder(&entry.file_name().to_string_lossy()) && is_orphan(&dir) {
+                    eprintln!(
+                        "fide: control group {} is what a killed `fide run` left; what is in it is killed",
+                        dir.display()
+                    );
+                    end(&dir);
                 }
             }
         }
@@ -121,6 +133,8 @@ pub(super) struct Group {
     kill: Option<File>,
     /// Made here: goes with this, and with all that is in it.
     own: bool,
+    /// The directory, locked for as long as somebody holds the program. Locked before a process is in it.
+    held: Option<File>,
     /// All in it was killed.
     killed: AtomicBool,
 }
@@ -129,7 +143,8 @@ impl Group {
     fn make(version: Version, dir: &Path, pid: u32) -> io::Result<Self> {
         fs::create_dir(dir)?;
         let made = Self::open(version, dir.to_owned(), true);
-        let group = made.inspect_err(|_| drop(fs::remove_dir(dir)))?;
+        let mut group = made.inspect_err(|_| drop(fs::remove_dir(dir)))?;
+        group.held = Some(hold(dir)?);
         fs::write(dir.join("cgroup.procs"), pid.to_string())?;
         Ok(group)
     }
@@ -149,7 +164,7 @@ impl Group {
             Version::V2 => (write("cgroup.freeze")?, Some(write("cgroup.kill")?)),
             Version::V1 => (write("freezer.state")?, None),
         };
-        Ok(Self { version, dir, freeze, kill, own, killed: AtomicBool::new(false) })
+        Ok(Self { version, dir, freeze, kill, own, held: None, killed: AtomicBool::new(false) })
     }
 
     /// The rung, for people.
@@ -206,8 +221,9 @@ impl Group {
             // The kernel reaches what forks meanwhile.
             return Ok(rustix::io::pwrite(kill, b"1", 0).map(drop)?);
         }
-        for _ in 0..KILL_PASSES_MAX {
-            kill_pass(&self.dir);
+        for pass in 0..KILL_PASSES_MAX {
+            kill_pass(&self.dir, pass >= UNFROZEN_PASSES);
+            std::thread::sleep(EMPTY_LOOK);
             if !is_populated(&self.dir) {
                 break;
             }
@@ -219,6 +235,23 @@ impl Group {
     pub(super) fn pids(&self) -> Vec<Pid> {
         tree(&self.dir).iter().flat_map(|dir| pids_in(dir)).collect()
     }
+}
+
+/// Takes the lock that says that a group's program is held.
+fn hold(dir: &Path) -> io::Result<File> {
+    let held = File::open(dir)?;
+    flock(&held, FlockOperation::NonBlockingLockShared)?;
+    Ok(held)
+}
+
+/// Whether groups of that name are locked by their holders: all but those of earlier versions, which end in the number of a process.
+fn is_locked_by_its_holder(name: &str) -> bool {
+    name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).is_some_and(|(_, random)| random.len() == 16)
+}
+
+/// Whether neither a `fide run` nor its warden lives to hold the program.
+fn is_orphan(dir: &Path) -> bool {
+    File::open(dir).is_ok_and(|dir| flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 impl Drop for Group {
@@ -240,9 +273,9 @@ impl Drop for Group {
 /// Kills all that is in a group, until nothing is left, and removes it. Says so if it cannot.
 pub(super) fn end(dir: &Path) {
     let until = Instant::now() + EMPTY_LIMIT;
-    loop {
+    for pass in 0usize.. {
         if is_populated(dir) {
-            kill_pass(dir);
+            kill_pass(dir, pass >= UNFROZEN_PASSES);
         }
         match remove_tree(dir) {
             Ok(()) => return,
@@ -263,14 +296,16 @@ pub(super) fn end(dir: &Path) {
     }
 }
 
-/// Sends SIGKILL to all that is in a group and in groups within it.
-fn kill_pass(dir: &Path) {
+/// Sends SIGKILL to all that is in a group and in groups within it, frozen before or not.
+fn kill_pass(dir: &Path, freezes: bool) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
     }
     let state = dir.join("freezer.state");
-    let _ = fs::write(&state, "FROZEN");
-    for _ in 0..FROZEN_LOOKS_MAX {
+    if freezes {
+        let _ = fs::write(&state, "FROZEN");
+    }
+    for _ in 0..if freezes { FROZEN_LOOKS_MAX } else { 0 } {
         match fs::read_to_string(&state) {
             Ok(text) if text.trim() != "FROZEN" => std::thread::sleep(Duration::from_micros(100)),
             _ => break,

@@ -406,6 +406,27 @@ fn root_run_takes_addresses_off_while_it_is_fenced_and_for_good_once_excluded() 
     }
 }
 
+#[test]
+fn root_run_without_the_right_to_fence_the_network_begins_nothing() {
+    let Some(world) = world(2, calm()) else { return };
+    let place = Place::new(Rung::Signals).expect("that is always to be had");
+    let program = super::common::fide();
+    let begun = world.bed.scratch().join("begun");
+    for option in [&["--fence-address", "10.99.0.9/32@lo"][..], &["--fence-sockets"]] {
+        let mut words = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        words.extend_from_slice(&[program.to_str().expect("UTF-8"), "run", "--name", "bare"]);
+        words.extend_from_slice(option);
+        words.extend_from_slice(&["--", "touch", begun.to_str().expect("UTF-8")]);
+        let (code, _, err) = output(&mut place.command(&world, 2, &words));
+        assert!(code == Some(4) && err.contains(option[0]) && err.contains("CAP_NET_ADMIN"), "{code:?} {err}");
+    }
+    // What ignores fences has none to extend.
+    let words = ["run", "--name", "bare", "--on-fence", "ignore", "--fence-sockets", "--", "true"];
+    let (code, _, err) = output(&mut world.fide(2, &words));
+    assert!(code == Some(2) && err.contains("--on-fence ignore"), "{code:?} {err}");
+    assert!(!begun.exists());
+}
+
 /// Listens at port 7001, and has a connection to the port that is its argument.
 const SPEAKER: &str = r#"use IO::Socket::INET;
 $l = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", LocalPort => 7001, ReuseAddr => 1) or die;
