@@ -505,14 +505,15 @@ impl Plan {
         plan
     }
 
-    /// For how long the world is left alone: what takes timeouts takes longer with longer ones.
+    /// For how long the world is left alone: what takes timeouts takes longer with longer ones. Who was put out for a partial partition
+    /// is not let in for 16 of them (the detector's `BARRED_TIMEOUTS`).
     #[must_use]
     pub fn quiet_ns(&self, least_ns: u64) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
             What::Raise { timeout_ns, .. } => Some(timeout_ns),
             _ => None,
         });
-        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 10
+        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16
     }
 
     /// The longest of the hosts' timeouts at first.
