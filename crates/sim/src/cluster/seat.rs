@@ -43,6 +43,10 @@ pub(super) struct Seat<P: Protocol> {
     pub(super) core: Core<P>,
     pub(super) client: Client,
     pub(super) sender: Sender,
+    /// It has been a member.
+    pub(super) held: bool,
+    /// The incarnation of its member as which the process started.
+    first: u32,
     /// All that it opens with is there.
     pub(super) opened: bool,
     pub(super) inbox: VecDeque<Packet>,
@@ -216,6 +220,8 @@ impl<P: Protocol> Seat<P> {
             core,
             client: Client::new(pid, wants),
             sender: Sender { host, process: 0, incarnation },
+            held: false,
+            first: incarnation,
             opened: false,
             inbox: VecDeque::new(),
             outbox: Outbox::default(),
@@ -309,6 +315,11 @@ impl<P: Protocol> Seat<P> {
         }
         self.alone = view.number();
         (view.number() > self.told).then(|| view.clone())
+    }
+
+    /// The process is, or was, this incarnation of its host's member.
+    pub(super) fn was(&self, incarnation: u32) -> bool {
+        (self.first..=self.sender.incarnation).contains(&incarnation)
     }
 
     /// Its user is told a view.

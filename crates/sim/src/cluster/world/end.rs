@@ -2,7 +2,7 @@
 //! What has to be at the end, once all is well.
 
 use fide_agreement::Standing;
-use fide_detector::Policy;
+use fide_detector::{PeerState, Policy};
 
 use super::{
     super::{
@@ -15,8 +15,8 @@ use super::{
 };
 
 impl<P: Protocol> World<'_, P> {
-    /// Under policy `network` each host judges alone, and only who was up. A member that died before it was so here is not judged
-    /// here; where all who could tell of it are gone too, nobody knows better than to wait.
+    /// Under policy `network` each host judges alone, and only who knows it. A member that died before it knew the present incarnation
+    /// of this host is not judged here, and its death is told only once its host is back: nobody knows better than to wait.
     fn waits_for_the_unknown(&self, seat: &Seat<P>) -> bool {
         let group = &seat.core.group;
         let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
@@ -29,7 +29,31 @@ impl<P: Protocol> World<'_, P> {
             process.is_none_or(|process| !self.deaths.has_met(seat.pid, (id, *process)))
         };
         let others = group.others();
-        self.plan.policy == Policy::Network && !others.is_empty() && others.iter().all(|id| !runs(id) && unknown(id))
+        // It was up when this host was another incarnation, and never knew this one.
+        let unjudged = |id: u16| {
+            let agent = self.hosts[usize::from(seat.sender.host) - 1].agent.as_ref();
+            let peer = agent.and_then(|agent| agent.detector.peer(id)).filter(|peer| peer.state == PeerState::Up);
+            let other = &self.hosts[usize::from(id) - 1];
+            peer.is_some_and(|peer| other.agent.is_none() || other.incarnation != peer.incarnation)
+        };
+        self.plan.policy == Policy::Network && others.iter().any(|id| !runs(id) && (unknown(id) || unjudged(id)))
+    }
+
+    /// The members of the newest view run, each as the process that was in it, and all hosts that vote are up: nothing that the group
+    /// needs is lost. Under policy `network` a host that starts acts once it has heard one other.
+    fn is_whole(&self) -> bool {
+        let seats = || self.hosts.iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
+        let own = seats().filter_map(|seat| seat.core.group.view());
+        let Some(view) = own.chain(self.views.newest()).max_by_key(|view| view.number()) else { return false };
+        let runs = |id: u16| {
+            let incarnation = view.incarnation(id).expect("a member");
+            seats().any(|seat| seat.sender.host == id && seat.was(incarnation))
+        };
+        let up = self.hosts.iter().filter(|host| host.agent.is_some() && !host.leaves).count();
+        let needed = if self.plan.policy == Policy::Network { 2 } else { self.hosts.len() };
+        // One whose last members were taken out before another had the state is lost.
+        let held = view.hosts().iter().any(|id| seats().any(|seat| seat.sender.host == id && seat.held));
+        up >= needed && held && view.hosts().iter().all(runs)
     }
 
     pub(super) fn end(&mut self) -> Result<Stats, Violation> {
@@ -53,7 +77,13 @@ impl<P: Protocol> World<'_, P> {
                 running.iter().filter(|host| !seat(host)).map(|host| (host.id, host.standing())).collect();
             return violated("readmission", format!("while others act, these do not: {out:?}"));
         }
-        self.stats.acting_at_the_end = acting.len() as u64;
+        if acting.is_empty() && self.is_whole() {
+            let standing: Vec<_> = running.iter().map(|host| (host.id, host.standing())).collect();
+            return violated("somebody acts", format!("nobody does at the end: {standing:?}"));
+        }
+        let acting = acting.len() as u64;
+        self.stats.idle_at_the_end = (acting == 0).into();
+        self.stats.acting_at_the_end = acting;
         self.stats.bereft = bereft.into();
         self.stats.views = self.views.agreed() - 1;
         self.stats.simulated_ns = self.now_ns;

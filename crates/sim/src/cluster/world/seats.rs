@@ -129,6 +129,7 @@ impl<P: Protocol> World<'_, P> {
         let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
         let due_ns = seat.core.due_ns().min(seat.client.timer_ns);
         let standing = seat.standing();
+        seat.held |= standing == Standing::Member;
         if seat.ends_ns == u64::MAX && standing == Standing::Removed {
             // It serves those who have not heard of its removal for a while.
             seat.ends_ns = self.now_ns + 10 * MS;

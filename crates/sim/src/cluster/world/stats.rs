@@ -58,6 +58,8 @@ stats! {
     events_at_once,
     /// Members that acted at the end.
     acting_at_the_end,
+    /// Runs at whose end nobody acted: what the group needs was lost.
+    idle_at_the_end,
     /// Runs that ended with a member that waits for one of whose death nobody is left to tell.
     bereft,
     /// True time that passed.
