@@ -61,7 +61,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// The same while a user that asked too much waits.
 const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
 /// How long the clients of an agent before may take to come back.
-const REATTACH: Duration = Duration::from_secs(10);
+pub(crate) const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
 

@@ -4,15 +4,23 @@
 use fide_detector::Former;
 use fide_lane::now_ns;
 use fide_shm::event::{EventRecord, Reason, kind};
-use fide_wire::HOST_SLOT;
+use fide_wire::{HOST_SLOT, Name};
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, WATCHES_MAX, watches::Watch};
+use crate::control::REATTACH;
 
 /// A host that is up has told of its processes by then, several times over.
 const ROSTER_NS: u64 = 1_000_000_000;
+/// Leases that the agent before has shown to programs of this host have run out by then, or after twice the longest timeout.
+const LEASES_NS: u64 = 1_000_000_000;
+/// Programs of this host have come back to a new agent by then, if they ever do.
+const REATTACH_NS: u64 = REATTACH.as_secs() * 1_000_000_000;
 /// Between two looks at them.
 const LOOK_NS: u64 = 5_000_000;
+/// Looked at in one look: each asks all watches for its own, and all processes of a host for a name. The others have their turn in the
+/// next looks, so that all 1024 there may be have one within a third of a second.
+const FORMERS_PER_LOOK: usize = 16;
 /// Of a process' incarnation, the bits that its host's has too, and how far they are shifted.
 const HOST_BITS: u32 = 0xf_ffff;
 const PROCESS_SHIFT: u32 = 12;
@@ -35,11 +43,13 @@ pub(super) struct Open {
 pub(super) struct Formers {
     pub(super) open: Vec<Open>,
     next_ns: u64,
+    /// Whose turn it is.
+    next: usize,
 }
 
 impl Formers {
     pub(super) fn new() -> Self {
-        Self { open: Vec::with_capacity(WATCHES_MAX), next_ns: 0 }
+        Self { open: Vec::with_capacity(WATCHES_MAX), next_ns: 0, next: 0 }
     }
 }
 
@@ -78,8 +88,10 @@ impl Engine {
             return;
         }
         self.formers.next_ns = now + LOOK_NS;
-        let mut at = 0;
-        while let Some(open) = self.formers.open.get(at).copied() {
+        for _ in 0..FORMERS_PER_LOOK.min(self.formers.open.len()) {
+            let at = if self.formers.next < self.formers.open.len() { self.formers.next } else { 0 };
+            let Some(open) = self.formers.open.get(at).copied() else { return };
+            self.formers.next = at;
             let Open { client, watch, host, slot, incarnation, timeout_ns, .. } = open;
             let is_it = |of_host: u32| match slot {
                 HOST_SLOT => of_host == incarnation,
@@ -91,6 +103,9 @@ impl Engine {
                 continue;
             };
             let why = match (became, watched.name) {
+                // An agent is not told of its own host: programs of it hear from the table that it is another.
+                (_, None) if host == self.parts.me => Why::ToldByItself,
+                (_, Some(name)) if host == self.parts.me => self.became_of_own(now, name, incarnation),
                 (Former::Unknown, _) => Why::Wait,
                 (Former::Here, None) => Why::ToldByItself,
                 (Former::Over, None) => Why::Over(Reason::HostSilent),
@@ -124,9 +139,35 @@ impl Engine {
             if done {
                 self.formers.open.swap_remove(at);
             } else {
-                at += 1;
+                self.formers.next = at + 1;
             }
         }
+    }
+
+    /// What became of a process of this very host. Nobody else says it, and this agent knows all processes of its own life. One of a
+    /// life before was granted nothing since: with it ended whatever leases it had, as for others with the host. Its program may
+    /// be alive, and joins again under another number; so it is no exit, and is told when the program has had time for that.
+    fn became_of_own(&self, now: u64, name: Name, incarnation: u32) -> Why {
+        let detector = &self.parts.detector;
+        let found = self.find(self.parts.me, name).map(|(_, process)| process.incarnation);
+        if found == Some(incarnation) {
+            return Why::ToldByItself;
+        }
+        let life = detector.config().incarnation << PROCESS_SHIFT;
+        // A witness keeps its incarnation, so its numbers do not tell its lives apart.
+        if self.parts.votes.is_some() {
+            return Why::Wait;
+        }
+        if is_newer(incarnation, life) {
+            // It joined here, and its place was given to others since.
+            return Why::Over(Reason::Exited(-1));
+        }
+        let joined_again = found.is_some_and(|found| is_newer(found, incarnation));
+        let timeouts = (1..=self.parts.members).filter_map(|host| detector.peer(host)).map(|peer| peer.timeout_ns);
+        let longest_ns = timeouts.fold(detector.config().timeout_ns, u64::max);
+        let leases_ns = longest_ns.saturating_mul(2).max(LEASES_NS);
+        let wait_ns = if joined_again { leases_ns } else { leases_ns.max(REATTACH_NS) };
+        if now >= self.started_ns.saturating_add(wait_ns) { Why::Over(Reason::HostSilent) } else { Why::Wait }
     }
 
     /// The end of a subject, for one watch.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients that mean harm: an agent on loopback has to serve everybody else meanwhile (docs/security.md).
 
+mod away;
 mod common;
 mod crowd;
 mod descriptors;

@@ -32,13 +32,17 @@ struct Watcher {
 
 impl Watcher {
     fn of(told: u32) -> Self {
+        Self::of_host(2, told)
+    }
+
+    fn of_host(host: u16, told: u32) -> Self {
         let (mut engine, _) = engine();
         let memory = memory();
         let session = ClientSession::map(memory.region.as_fd().try_clone_to_owned().expect("a descriptor"));
         assert!(engine.add_session(CLIENT, memory, 0).is_none());
         let wanted = fide_detector::Wanted::default();
         let name = Some(Name::new(b"p").expect("a name"));
-        let watch = match engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted }) {
+        let watch = match engine.command(Command::Monitor { client: CLIENT, host, name, wanted }) {
             Reply::Monitored(Ok(monitored)) => monitored.watch,
             other => panic!("{other:?}"),
         };
@@ -129,6 +133,93 @@ fn process_of_another_life_of_its_host_is_over() {
     let told = watcher.told(3 * S);
     assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
     assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::HostSilent).reason);
+}
+
+/// Of host 1, whose agent is this one.
+const OWN: u32 = 7;
+
+/// Joins this host under the name that is watched.
+fn joins(watcher: &mut Watcher) -> (u8, u32) {
+    let name = Name::new(b"p").expect("a name");
+    let joined = watcher.engine.command(Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
+    let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
+    while watcher.engine.parts.detector.poll_event().is_some() {}
+    (joined.slot, joined.incarnation)
+}
+
+/// What is told of a process of this host that an agent before has told to be up: when, in s, its number, and why.
+fn told_of_own(watcher: &mut Watcher, until_s: u64) -> Vec<(u64, u32, u8)> {
+    let begun = watcher.now;
+    let mut all = Vec::new();
+    for s in (0..until_s).step_by(4) {
+        watcher.now = begun + s * S;
+        watcher.engine.tell_formers(watcher.now);
+        let mut bytes = [0; EVENT_MAX];
+        while let Some(bytes) = watcher.session.pop_inbox(&mut bytes).expect("whole") {
+            let record = EventRecord::split(bytes).expect("a record").0;
+            if record.kind == kind::VERDICT {
+                all.push((s, record.incarnation, record.reason));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn process_of_this_host_is_over_with_its_life_once_its_program_had_time_to_join_again() {
+    let former = (OWN - 1) << PROCESS_SHIFT | 1;
+    let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
+    let mut watcher = Watcher::of_host(1, former);
+    // Twice the longest timeout, in which others may have granted it leases.
+    assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)]);
+    assert_eq!(watcher.awaits(), 0);
+    // Its program is alive and comes late: told as a new process, not as an exit.
+    let (_, again) = joins(&mut watcher);
+    assert!(is_newer(again, former));
+    assert_eq!(told_of_own(&mut watcher, 200), []);
+}
+
+#[test]
+fn process_of_this_host_that_is_up_or_was_told_is_not_ended_by_its_former() {
+    let mut watcher = Watcher::of_host(1, OWN << PROCESS_SHIFT | 1);
+    assert_eq!(joins(&mut watcher).1, OWN << PROCESS_SHIFT | 1);
+    assert_eq!((told_of_own(&mut watcher, 200), watcher.awaits()), (vec![], 0));
+}
+
+#[test]
+fn process_of_this_host_whose_place_was_given_away_has_ended() {
+    let told = OWN << PROCESS_SHIFT | 1;
+    let mut watcher = Watcher::of_host(1, told);
+    let name = Name::new(b"q").expect("a name");
+    let other = watcher.engine.command(Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
+    assert!(matches!(other, Reply::Joined(Ok(_))));
+    let exited = EventRecord::default().with_reason(Reason::Exited(-1)).reason;
+    assert_eq!(told_of_own(&mut watcher, 8), [(0, told, exited)]);
+}
+
+#[test]
+fn formers_of_many_watches_are_looked_at_in_turns() {
+    let mut watcher = Watcher::of(process(1));
+    watcher.hears(&[(0, process(1))]);
+    for n in 1..WATCHES_MAX {
+        let name = Some(Name::new(format!("q{n}").as_bytes()).expect("a name"));
+        let wanted = fide_detector::Wanted::default();
+        let watched = watcher.engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted });
+        let Reply::Monitored(Ok(granted)) = watched else { panic!("{n}: {watched:?}") };
+        let incarnation = process(2 + u32::try_from(n).expect("few"));
+        watcher.engine.note_former(CLIENT, granted.watch, 0, incarnation, 60 * S);
+        // All of them are gone, with their watches.
+        watcher.engine.watches.remove(CLIENT, granted.watch);
+    }
+    let mut looks = 0;
+    while watcher.awaits() > 0 {
+        let before = watcher.awaits();
+        watcher.now += LOOK_NS;
+        watcher.engine.tell_formers(watcher.now);
+        assert!((1..=FORMERS_PER_LOOK).contains(&(before - watcher.awaits())), "{before}");
+        looks += 1;
+    }
+    assert_eq!(looks, WATCHES_MAX.div_ceil(FORMERS_PER_LOOK));
 }
 
 #[test]
