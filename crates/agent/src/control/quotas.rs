@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each user may have of an agent, and how much it may ask.
 //!
-//! Root and the agent's own user are *privileged*: an eighth of everything is theirs alone, and an eighth is all others'. Another user may
+//! Root and the agent's own user are *privileged*: an eighth of everything is theirs alone. Another user may
 //! take one more of anything as long as it holds fewer than are left for users: alone it comes to a half of them, with k
-//! others each comes to one part of k + 2, and a newcomer always finds some. `[limits]` says otherwise.
+//! others each comes to one part of k + 2, and a newcomer always finds some. Privileged users take of the rest only while an eighth
+//! of everything stays free for users, whoever came first. `[limits]` says otherwise.
 
 use std::{
     collections::HashMap,
@@ -85,20 +86,22 @@ impl Usage {
 pub(crate) fn admit(resource: Resource, asker: Asker, usage: Usage, capacity: usize) -> Result<(), Refusal> {
     let name = resource.name();
     let kept = capacity.div_ceil(RESERVE);
-    let Usage { own, root, .. } = usage;
+    let Usage { own, root, users } = usage;
+    // Root's come from what is kept for root first.
+    let left = (capacity - kept).saturating_sub(users + root.saturating_sub(kept));
     if asker.privileged {
         let why = if usage.all() >= capacity {
             format!("{capacity} {name} are in use, the most there can be")
-        } else if root >= capacity - kept && !asker.only_root {
-            format!("root has {root} of {capacity} {name}, and the rest is kept for other users ([limits] only_root)")
+        } else if root >= kept && left <= kept && !asker.only_root {
+            format!(
+                "root has {root} of {capacity} {name}, other users {users}, and the rest is kept for other users ([limits] only_root)"
+            )
         } else {
             return Ok(());
         };
         return Err(full(why, "close one".to_owned()));
     }
     let uid = asker.uid;
-    // Root's come from what is kept for root first.
-    let left = (capacity - kept).saturating_sub(usage.users + root.saturating_sub(kept));
     if left == 0 {
         let message = format!("{} of {capacity} {name} are in use, and the rest is kept for root", usage.all());
         return Err(full(message, "close one".to_owned()));
@@ -250,10 +253,35 @@ mod tests {
             assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 1, "alike: {own:?}");
             let newcomer = Usage { own: 0, root: 0, users: used };
             assert!(admit(Resource::Sessions, user(7), newcomer, CAPACITY).is_ok(), "a newcomer: {own:?}");
-            let root = |root| admit(Resource::Sessions, ROOT, Usage { own: root, root, users: used }, CAPACITY);
-            assert!((0..CAPACITY - used).all(|more| root(more).is_ok()));
-            assert!(root(CAPACITY - used).is_err());
+            let root = greedy_root(used);
+            assert!(root >= CAPACITY / RESERVE && root + used <= CAPACITY, "{root} beside {used}");
         }
+    }
+
+    /// What root comes to that takes as many as it can beside what users have.
+    fn greedy_root(users: usize) -> usize {
+        let may = |root| admit(Resource::Sessions, ROOT, Usage { own: root, root, users }, CAPACITY).is_ok();
+        (0..=CAPACITY).find(|root| !may(*root)).expect("there is an end")
+    }
+
+    #[test]
+    fn newcomer_finds_some_whoever_came_first() {
+        let newcomer = |root, users| admit(Resource::Sessions, user(7), Usage { own: 0, root, users }, CAPACITY);
+        for first in 1..20 {
+            // Users, then root.
+            let users: usize = greedy(first, 0).iter().sum();
+            let root = greedy_root(users);
+            let got = newcomer(root, users);
+            assert!(got.is_ok(), "{first} users have {users}, root then came to {root}: {got:?}");
+            // Root, then users.
+            let root = greedy_root(0);
+            let users: usize = greedy(first.min(4), root).iter().sum();
+            let got = newcomer(root, users);
+            assert!(got.is_ok(), "root has {root}, users then came to {users}: {got:?}");
+        }
+        // As many as there are at most, by one user and root: an eighth stays free.
+        let users = greedy(1, 0)[0];
+        assert_eq!((users, greedy_root(users)), (28, 28));
     }
 
     #[test]
