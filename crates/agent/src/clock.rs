@@ -338,15 +338,21 @@ impl Clock {
             return Lease { asleep_ns: self.asleep_ns, ..Lease::default() };
         }
         let (tsc_from, tsc_until) = match self.witness {
-            Witness::Trusted { rate, last } => {
+            Witness::Trusted { rate, last } if self.is_recent(last) => {
                 let left_ns = until_raw_ns.saturating_sub(last.raw_ns);
                 let from = last.tsc.0.saturating_sub(rate.cycles_of(COUNTERS_APART_NS));
                 // From the earlier of both readings: never too late. 1, as 0 would mean that there is no witness.
                 (from, last.tsc.0.saturating_add(rate.cycles_of(left_ns)).max(1))
             }
-            Witness::Absent | Witness::Calibrating { .. } => (0, 0),
+            // Carried on over an old look, the bound would go wrong by what rates differ, and end leases.
+            Witness::Absent | Witness::Calibrating { .. } | Witness::Trusted { .. } => (0, 0),
         };
         Lease { until_raw_ns, asleep_ns: self.asleep_ns, tsc_from, tsc_until }
+    }
+
+    /// Whether the counter was seen lately: it is not where every look takes too long.
+    fn is_recent(&self, last: Point) -> bool {
+        self.raw_ns.saturating_sub(last.raw_ns) < RENEW_NS
     }
 
     /// What is wrong with a machine whose clocks take this long to read.
@@ -369,7 +375,8 @@ impl Clock {
             Witness::Absent => "absent",
             Witness::Calibrating { .. } if self.apart_ns > LOOK_NS => "no",
             Witness::Calibrating { .. } => "calibrating",
-            Witness::Trusted { .. } => "trusted",
+            Witness::Trusted { last, .. } if self.is_recent(last) => "trusted",
+            Witness::Trusted { .. } => "no",
         }
     }
 

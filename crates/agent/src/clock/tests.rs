@@ -326,3 +326,36 @@ fn live_migration_that_puts_all_clocks_back_is_a_doubt_where_the_hypervisor_says
         [wide, Look { mono_last_ns: wide.mono_last_ns + 1, ..wide }, Look { marker: Some(45), ..wide }].into_iter();
     assert_eq!(narrow(|| looks.next().unwrap()).0.marker, Some(45));
 }
+
+#[test]
+fn clocks_that_become_slow_after_the_counter_was_trusted_fence_nobody() {
+    let mut machine = Machine::new();
+    let mut clock = machine.clock();
+    let until_ns = |machine: &Machine| machine.raw_ns + 63 * MS;
+    let left_ns = |clock: &Clock, machine: &Machine| {
+        let reader = fide_shm::clock::Clocks {
+            mono_ns: machine.mono_ns,
+            boot_ns: machine.mono_ns + machine.asleep_ns,
+            raw_ns: machine.raw_ns,
+            tsc: machine.tsc,
+        };
+        clock.lease(until_ns(machine)).left_ns(&reader)
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..3600 * 10 {
+        machine.runs(100 * MS, 0);
+        // A crystal that got warm: 10 ppm faster than when it was compared with the clock.
+        machine.tsc += 3 * 1000;
+        let slow = Look { mono_last_ns: machine.mono_ns + 50_000, ..machine.look() };
+        assert_eq!(clock.looked(&slow, false), None);
+        assert_ne!(left_ns(&clock, &machine), 0, "at {} s", machine.raw_ns / 1000 / MS);
+        seen.insert(clock.counter());
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["no"], "status says that it is no witness");
+    // It is one again once a look is narrow.
+    machine.runs(MS, 0);
+    assert_eq!(clock.looked(&machine.look(), true), None);
+    assert_eq!(clock.counter(), "trusted");
+    assert_ne!(clock.lease(until_ns(&machine)).tsc_until, 0);
+    assert_ne!(left_ns(&clock, &machine), 0);
+}
