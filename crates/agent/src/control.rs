@@ -11,6 +11,7 @@ mod lanes;
 pub(crate) mod quotas;
 mod requests;
 mod shapes;
+mod watched;
 
 use std::{
     collections::HashMap,
@@ -55,6 +56,7 @@ use keys::KeyChange;
 use lanes::Tickets;
 pub(crate) use lanes::doorbell;
 use shapes::Shapes;
+use watched::{Watched, take_ended, token_of};
 
 /// How often files and timers are looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -130,18 +132,6 @@ pub struct Resumed {
     pub journal: Journal,
     /// Names that users have joined under.
     pub names: Kept,
-}
-
-/// A local process under watch.
-struct Watched {
-    process: Process,
-    name: String,
-    cookie: u64,
-    incarnation: u32,
-    client: u8,
-    uid: u32,
-    /// The user who asked for it.
-    by: u32,
 }
 
 /// A session. After a takeover it waits for its client for a while.
@@ -261,12 +251,13 @@ impl Control {
         }
         for (state, pidfd) in resumed.processes {
             let process = Process::take_over(state.pid, state.start_ticks, state.uid, pidfd);
-            let data = epoll::EventData::new_u64(TOKEN_PROCESS | u64::from(state.slot));
-            epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN)?;
+            let token = token_of(state.slot, self.next_serial());
+            epoll::add(&self.epoll, &process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
             self.processes.insert(
                 state.slot,
                 Watched {
                     process,
+                    token,
                     name: state.name,
                     cookie: state.cookie,
                     incarnation: state.incarnation,
@@ -317,7 +308,7 @@ impl Control {
                         }
                     }
                     token if token & TOKEN_CONNECTION != 0 => self.serve(token),
-                    token => self.process_left(u8::try_from(token & 0xff).expect("masked")),
+                    token => self.process_left(token),
                 }
             }
             if let Some(end) = self.end {
@@ -511,8 +502,8 @@ impl Control {
     }
 
     /// A pidfd became readable. Where the kernel's hook watches too, the loop knows already.
-    fn process_left(&mut self, slot: u8) {
-        let Some(watched) = self.processes.remove(&slot) else { return };
+    fn process_left(&mut self, token: u64) {
+        let Some((slot, watched)) = take_ended(&mut self.processes, token) else { return };
         let _ = epoll::delete(&self.epoll, watched.process.as_fd());
         if let Some(exit_watch) = &self.parts.exit_watch {
             exit_watch.unwatch(watched.process.pid());

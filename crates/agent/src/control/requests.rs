@@ -22,10 +22,11 @@ use fide_wire::{MAX_CLIENTS, MAX_PROCESSES, Name};
 use rustix::event::epoll;
 
 use super::{
-    Control, Session, TOKEN_PROCESS, Watched,
+    Control, Session,
     lanes::doorbell,
     quotas::{Resource, Usage, admit},
     token,
+    watched::{Watched, token_of},
 };
 use crate::{
     command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
@@ -301,8 +302,8 @@ impl Control {
                 tracing::warn!(name, "falls back to a pidfd: {error}");
             }
         }
-        let data = epoll::EventData::new_u64(TOKEN_PROCESS | u64::from(slot));
-        epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN)
+        let token = token_of(slot, self.next_serial());
+        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
             .map_err(|error| Refusal::new(ErrorCode::Full, format!("process {pid} cannot be watched: {error}"), ""))?;
         let gone = process.has_exited();
         self.processes.insert(
@@ -315,12 +316,13 @@ impl Control {
                 uid: process.uid(),
                 by: who.uid,
                 process,
+                token,
             },
         );
         self.names.keep(name, who.uid, who.uid == 0 || who.uid == self.own_uid);
         if gone {
             // It went while it was being registered, perhaps before the hook knew of it.
-            self.process_left(slot);
+            self.process_left(token);
             return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
         }
         Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))

@@ -242,3 +242,70 @@ fn beats_that_come_and_go_are_told_a_few_times_only() {
     let seconds = usize::try_from(began.elapsed().as_secs()).expect("few");
     assert!((2..=4 + seconds + 1).contains(&told), "{told} in {seconds} s: {events}");
 }
+
+/// Ends and kills its child just before somebody else takes the child's slot, all while the control thread is kept busy, so that it finds
+/// the end, the request to leave and the other's to join in one batch.
+#[test]
+fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
+    struct Reap(std::process::Child);
+    impl Drop for Reap {
+        fn drop(&mut self) {
+            let _ = (self.0.kill(), self.0.wait());
+        }
+    }
+    let sleeps = || Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
+    let agent = Agent::start(7541);
+    let path = agent.socket();
+    let Some((mut attacker, busy)) = as_user(USER, move || {
+        let mut raw = Raw::try_connect(&path).expect("connected");
+        raw.hello();
+        // From now on slots are used again.
+        let child = sleeps();
+        for n in 0..64 {
+            let joined = raw.ok(json!({ "op": "join", "name": format!("n{n}"), "pid": child.0.id() }));
+            raw.ok(json!({ "op": "quit", "slot": joined["slot"] }));
+        }
+        let busy: Vec<Raw> = (0..3).map(|_| Raw::try_connect(&path).expect("connected")).collect();
+        (raw, busy)
+    }) else {
+        return;
+    };
+    let path = agent.socket();
+    let (mut other, mut victim) = as_user(OTHER_USER, move || {
+        let mut raw = Raw::try_connect(&path).expect("connected");
+        raw.hello();
+        (raw, sleeps())
+    })
+    .expect("root");
+    let asks = |op: Value| op.to_string().into_bytes();
+    let status = asks(json!({ "id": 7, "op": "status" }));
+    let keep_busy = |raw: &Raw| (0..14).for_each(|_| _ = raw.send(&status, &[]));
+    for attempt in 0..4 {
+        // What a user may ask at once has to be there again.
+        std::thread::sleep(Duration::from_millis(2500));
+        let mut child = as_user(USER, sleeps).expect("root");
+        let slot = attacker.ok(json!({ "op": "join", "name": "n1", "pid": child.0.id() }))["slot"].clone();
+        let quit = asks(json!({ "id": 9, "op": "quit", "slot": slot }));
+        let join = asks(json!({ "id": 11, "op": "join", "name": "victim", "pid": victim.0.id() }));
+        keep_busy(&busy[0]);
+        attacker.send(&quit, &[]).expect("sent");
+        for raw in [&attacker, &busy[1], &busy[2]] {
+            keep_busy(raw);
+        }
+        other.send(&join, &[]).expect("sent");
+        child.0.kill().expect("killed");
+        let Got::Answer(joined, _) = other.receive(LIMIT) else { panic!("no answer") };
+        for raw in busy.iter().chain([&attacker]) {
+            while matches!(raw.receive(Duration::from_millis(20)), Got::Answer(..)) {}
+        }
+        let now = agent.connect().ok(json!({ "op": "status" }));
+        let is_victim = |one: &Value| one["name"] == json!("victim");
+        let listed = now["processes"].as_array().is_some_and(|all| all.iter().any(is_victim));
+        assert!(matches!(victim.0.try_wait(), Ok(None)), "it lives");
+        // Refused if the slot was not free yet.
+        if let Some(slot) = joined["ok"].get("slot") {
+            assert!(listed, "attempt {attempt}: it lives and its end was told: {}", now["processes"]);
+            other.ok(json!({ "op": "quit", "slot": slot }));
+        }
+    }
+}
