@@ -229,10 +229,13 @@ impl Detector {
     }
 
     /// A process of this host. Its incarnation is higher than that of any earlier one in the same slot, also across
-    /// restarts of the agent with a higher incarnation.
+    /// restarts of the agent with a higher incarnation. A witness keeps its incarnation, so it has no processes.
     pub fn join(&mut self, now_ns: u64, name: Name) -> Result<Joined, JoinError> {
         if self.leaving {
             return Err(JoinError::Leaving);
+        }
+        if self.config.witness() == self.config.me {
+            return Err(JoinError::Witness);
         }
         let alive = |l: &Local| !l.state.is_final();
         if let Some(slot) = self.locals.iter().position(|l| l.as_ref().is_some_and(|l| alive(l) && l.name == name)) {

@@ -434,6 +434,11 @@ pub enum JoinError {
     Full,
     #[error("this host is leaving; join again after it is back")]
     Leaving,
+    #[error(
+        "this host is the cluster's witness: after a restart it is the same incarnation, so it would number its processes as before, and \
+         others could not tell a process from an earlier one"
+    )]
+    Witness,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

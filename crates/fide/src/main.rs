@@ -36,6 +36,8 @@ enum Command {
     /// Run this host's agent
     Agent(agent::Arguments),
     /// Run this host's witness: a vote for two others, of which one goes on
+    ///
+    /// Programs on its host may watch others, but not join: `fide run` is refused there.
     Witness(agent::Arguments),
     /// Wait for what happens to a process or host, and print it
     Watch(watch::Arguments),

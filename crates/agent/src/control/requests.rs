@@ -283,8 +283,15 @@ impl Control {
                     JoinError::NameTaken { .. } => ErrorCode::NameTaken,
                     JoinError::Full => ErrorCode::Full,
                     JoinError::Leaving => ErrorCode::Gone,
+                    JoinError::Witness => ErrorCode::NotSupported,
                 };
-                Refusal::new(code, error.to_string(), "")
+                let hint = match error {
+                    JoinError::Witness => {
+                        "run the program on a host with role = \"voter\" or \"observer\"; watch works here too"
+                    }
+                    _ => "",
+                };
+                Refusal::new(code, error.to_string(), hint)
             })?,
             _ => return Err(EngineGone.into()),
         };

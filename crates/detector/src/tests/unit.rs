@@ -686,6 +686,20 @@ fn witness_recalled_takes_no_answer_to_its_former_life() {
     assert_eq!(echoes(&mut other, MS), [(1, 10, now)]);
 }
 
+/// A witness that starts again would number its processes as in its life before: the end of one would be told of another.
+#[test]
+fn witness_lets_no_process_join_in_any_of_its_lives() {
+    let mut config = cluster(3);
+    (config.incarnation, config.members[0].role) = (10, Role::Witness);
+    let mut first = Detector::new(config.clone(), 0).unwrap();
+    assert_eq!(first.join(0, "db".parse().unwrap()), Err(JoinError::Witness));
+    let mut second = Detector::resume(config.clone(), &first.vote(), 1, 20 * MS).unwrap();
+    assert_eq!(second.join(20 * MS, "web".parse().unwrap()), Err(JoinError::Witness));
+    assert!(events(&mut second).iter().all(|event| !matches!(event, Event::Up { .. })), "nothing is told");
+    let mut voter = Detector::new(Config { me: 2, ..config }, 0).unwrap();
+    assert!(voter.join(0, "db".parse().unwrap()).is_ok());
+}
+
 #[test]
 fn at_the_bound_echoes_take_turns() {
     use crate::echo::ECHOES_MAX;
