@@ -355,7 +355,9 @@ impl Client {
     pub fn quit(&mut self, process: ProcessId) -> Result<(), Error> {
         self.await_attached()?;
         let joined = self.registry.processes.remove(&process.0).ok_or(Error::Unregistered("that process"))?;
-        forgiving(self.call("quit", Op::Quit { slot: joined.granted.slot }))
+        forgiving(
+            self.call("quit", Op::Quit { slot: joined.granted.slot, incarnation: Some(joined.granted.incarnation) }),
+        )
     }
 
     /// Processes of other pids end without a word to whoever registered them; the table knows.

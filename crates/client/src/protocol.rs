@@ -66,6 +66,10 @@ pub enum Op {
     Quit {
         /// Slot given by `join`.
         slot: u8,
+        /// Incarnation given by `join`: if another process has the slot since, nothing is done ([`ErrorCode::NotFound`]). Without
+        /// it, whoever has the slot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        incarnation: Option<u32>,
     },
     /// Watch a process or host (FiDe §3.1 `monitor`); reply [`MonitorOk`].
     Monitor {

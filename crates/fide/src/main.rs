@@ -12,6 +12,7 @@ mod jitter;
 mod lane;
 mod plan;
 mod run;
+mod say;
 mod tune;
 mod watch;
 
@@ -123,7 +124,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure { code, error }) => {
-            eprintln!("fide: {error:#}");
+            say::say!("fide: {error:#}");
             ExitCode::from(code)
         }
     }

@@ -8,6 +8,9 @@
 //! | the host is another incarnation: others were told that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
+// What is said goes through `say`: these panic where it cannot be written.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod child;
 mod commands;
 mod fence;
@@ -38,6 +41,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::{
     ask::SocketArguments,
     exit::{Done, Failure, OUT_OF_REACH, UNHEALTHY, UNSUPPORTED, USAGE},
+    say::{say, tell},
 };
 use commands::Commands;
 use fence::Keeper;
@@ -161,7 +165,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     };
     drop(warden);
     if status.is_none() {
-        eprintln!("fide: the program (process {}) is left running, and not fenced any more: end it", child.id());
+        say!("fide: the program (process {}) is left running, and not fenced any more: end it", child.id());
     }
     ended?;
     let Some(status) = status else { return Ok(ExitCode::from(OUT_OF_REACH)) };
@@ -206,7 +210,7 @@ fn begin<'a>(
         OnFence::Ignore => None,
         OnFence::Pause | OnFence::Kill => {
             if !stopper.has_own_group() {
-                eprintln!("fide: the program is fenced by {}", stopper.rung());
+                say!("fide: the program is fenced by {}", stopper.rung());
             }
             let Some(()) = await_lease(client, signals, &suspensions)? else { return Ok(None) };
             Some(arguments.fence.keeper(client, &stopper, network)?)
@@ -226,7 +230,7 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
     let mut said = false;
     while client.may_act().is_none() {
         if !std::mem::replace(&mut said, true) {
-            eprintln!("fide: this host is fenced; the program begins when it is heard");
+            say!("fide: this host is fenced; the program begins when it is heard");
         }
         if signals.take() == Some(Asked::Stop) {
             return Ok(None);
@@ -277,13 +281,13 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     let mut client = connect(&arguments.socket, "fide guard")?;
     arguments.fence.spare_the_agents(&client)?;
     let joined = client.join_pid(&arguments.name, pid, Duration::ZERO)?;
-    println!("{}@{} is process {pid}, under watch until it ends", arguments.name, client.agent().host);
+    tell!("{}@{} is process {pid}, under watch until it ends", arguments.name, client.agent().host);
     if arguments.detach {
         return Ok(ExitCode::SUCCESS);
     }
     let stopper = Arc::new(Stopper::of(pid, held?, group));
     let keeper = if fences {
-        println!("fenced by {}", stopper.rung());
+        tell!("fenced by {}", stopper.rung());
         Some(arguments.fence.keeper(&client, &stopper, network)?)
     } else {
         None
@@ -300,12 +304,12 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         client.quit(joined.id)?;
         if let Some(remedy) = remedy {
             let name = &arguments.name;
-            println!("{name} stays stopped: this host is fenced. `{remedy}` lets it go on without a watch");
+            tell!("{name} stays stopped: this host is fenced. `{remedy}` lets it go on without a watch");
             if !arguments.fence.fence_address.is_empty() {
-                println!("its addresses stay off this host: they belong to whoever acts now");
+                tell!("its addresses stay off this host: they belong to whoever acts now");
             }
         } else {
-            println!("{} goes on without a watch", arguments.name);
+            tell!("{} goes on without a watch", arguments.name);
         }
     }
     Ok(ExitCode::SUCCESS)

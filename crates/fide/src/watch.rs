@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide watch`: waits for what happens to a process or host.
 
+// What is said goes through `say`: these panic where it cannot be written.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use std::{
-    process::{Command, ExitCode},
+    io,
+    process::{Child, Command, ExitCode},
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::anyhow;
 use fide_client::{
     Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted, protocol::PeerState,
 };
@@ -14,7 +18,8 @@ use serde_json::{Value, json};
 
 use crate::{
     ask::SocketArguments,
-    exit::{Done, UNHEALTHY},
+    exit::{Done, Failure, UNHEALTHY},
+    say::{say, tell},
 };
 
 #[derive(clap::Args)]
@@ -39,8 +44,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     forever: bool,
     /// End with exit code 0 if nothing failed for so long
-    #[arg(long, value_name = "SECONDS")]
-    limit: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    limit: Option<Duration>,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -80,7 +85,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     }
     // Older kernels refuse; then this waits like any other program.
     let _ = fide_client::wake_eagerly();
-    let until = arguments.limit.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    // One that is too long for the clock is none.
+    let until = arguments.limit.and_then(|limit| Instant::now().checked_add(limit));
+    let mut watched = arguments.targets.len();
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -90,24 +97,40 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         if earlier.is_of(&event) {
             continue;
         }
+        let failure = match &event {
+            Event::Verdict(verdict) => Some(verdict).filter(|verdict| verdict.reason.is_failure()),
+            _ => None,
+        };
+        // Begun before it is said: whoever reads that may be slow.
+        let reaction =
+            failure.zip(arguments.on_failure.as_deref()).map(|(v, command)| Reaction::begin(command, v, &client));
         if let Some((value, line)) = describe(&event) {
             print(arguments.json, &value, &line);
+        }
+        if let Some(reaction) = reaction {
+            reaction.finish();
         }
         if let Event::Rejoined { incarnation } = event {
             // Who only watches has nothing to give up.
             client.rejoined_acknowledge(incarnation)?;
         }
-        if let Event::Verdict(verdict) = &event
-            && verdict.reason.is_failure()
-        {
-            if let Some(command) = &arguments.on_failure {
-                react(command, verdict, &client)?;
-            }
-            if !arguments.forever {
-                return Ok(ExitCode::from(UNHEALTHY));
+        if failure.is_some() && !arguments.forever {
+            return Ok(ExitCode::from(UNHEALTHY));
+        }
+        if let Event::Dropped { .. } = event {
+            // Each is told once, and this registers nothing else.
+            watched = watched.saturating_sub(1);
+            if watched == 0 {
+                return Err(Failure::new(UNHEALTHY, anyhow!("nothing is watched any more; start it anew")));
             }
         }
     }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time in seconds");
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
 /// Incarnations that had ended before they were watched: what is told of them is no news.
@@ -135,9 +158,9 @@ fn micros(duration: Duration) -> u64 {
 
 fn print(json: bool, value: &Value, line: &str) {
     if json {
-        println!("{value}");
+        tell!("{value}");
     } else {
-        println!("{line}");
+        tell!("{line}");
     }
 }
 
@@ -227,23 +250,35 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
     })
 }
 
-/// Runs the operator's command; it is waited for, so that it has run when this program ends.
-fn react(command: &str, verdict: &Verdict, client: &Client) -> anyhow::Result<()> {
-    let (name, code, _) = reason(verdict.reason);
-    let status = Command::new("sh")
-        .args(["-c", command])
-        .env("FIDE_TARGET", &*verdict.target)
-        .env("FIDE_REASON", name)
-        .env("FIDE_CODE", code.map(|code| code.to_string()).unwrap_or_default())
-        .env("FIDE_INCARNATION", verdict.evidence.incarnation.to_string())
-        .env(
-            "FIDE_TOKEN",
-            client.may_act().and_then(|permit| permit.token()).map(|token| token.to_string()).unwrap_or_default(),
-        )
-        .status()
-        .with_context(|| format!("--on-failure {command:?} could not be run"))?;
-    if !status.success() {
-        eprintln!("fide: --on-failure {command:?} ended with {status}");
+/// The operator's command for one failure.
+struct Reaction<'a> {
+    command: &'a str,
+    running: io::Result<Child>,
+}
+
+impl<'a> Reaction<'a> {
+    fn begin(command: &'a str, verdict: &Verdict, client: &Client) -> Self {
+        let (name, code, _) = reason(verdict.reason);
+        let running = Command::new("sh")
+            .args(["-c", command])
+            .env("FIDE_TARGET", &*verdict.target)
+            .env("FIDE_REASON", name)
+            .env("FIDE_CODE", code.map(|code| code.to_string()).unwrap_or_default())
+            .env("FIDE_INCARNATION", verdict.evidence.incarnation.to_string())
+            .env(
+                "FIDE_TOKEN",
+                client.may_act().and_then(|permit| permit.token()).map(|token| token.to_string()).unwrap_or_default(),
+            )
+            .spawn();
+        Self { command, running }
     }
-    Ok(())
+
+    /// Waits for it, so that it has run when this program ends. One that fails ends no watch: the next failure may find its way.
+    fn finish(self) {
+        match self.running.and_then(|mut child| child.wait()) {
+            Ok(status) if status.success() => {}
+            Ok(status) => say!("fide: --on-failure {:?} ended with {status}", self.command),
+            Err(error) => say!("fide: --on-failure {:?} could not be run: {error}", self.command),
+        }
+    }
 }

@@ -73,7 +73,7 @@ impl Control {
             }
             Op::TakeOver { phase, version } => self.take_over(id, connection, phase, &version, &mut fds),
             Op::Join { name, pid, beat_timeout_us } => self.join(id, connection, &name, pid, beat_timeout_us),
-            Op::Quit { slot } => self.quit(id, connection, slot),
+            Op::Quit { slot, incarnation } => self.quit(id, connection, slot, incarnation),
             Op::Monitor { target, timeout_us, pbsize } => self.monitor(id, connection, &target, timeout_us, pbsize),
             Op::Former { watch, slot, incarnation, timeout_us } => {
                 let timeout_ns = u64::from(timeout_us) * 1000;
@@ -386,7 +386,7 @@ impl Control {
         match self.parts.exchange.call(Command::Adopt { slot, client, beat_timeout_ns })? {
             Reply::Adopted(Some(joined)) => {
                 if let Some(watched) = self.processes.get_mut(&slot) {
-                    watched.client = client;
+                    (watched.client, watched.incarnation) = (client, joined.incarnation);
                 }
                 Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
             }
@@ -394,11 +394,18 @@ impl Control {
         }
     }
 
-    fn quit(&mut self, id: u64, connection: u64, slot: u8) -> Answered {
+    /// `incarnation`: of the process that is meant. Others may have got its slot since.
+    fn quit(&mut self, id: u64, connection: u64, slot: u8, incarnation: Option<u32>) -> Answered {
         let who = self.connections[&connection].who;
-        let watched = self.processes.get(&slot).ok_or_else(|| {
-            Refusal::new(ErrorCode::NotFound, format!("no process is under watch in slot {slot}"), "")
-        })?;
+        let not_found = |why: String| Refusal::new(ErrorCode::NotFound, why, "");
+        let watched = self.processes.get(&slot);
+        let watched = watched.ok_or_else(|| not_found(format!("no process is under watch in slot {slot}")))?;
+        if let Some(incarnation) = incarnation.filter(|incarnation| *incarnation != watched.incarnation) {
+            let present = watched.incarnation;
+            return Err(not_found(format!(
+                "incarnation {incarnation} is not under watch any more in slot {slot}: incarnation {present} is"
+            )));
+        }
         if who.uid != 0 && who.uid != watched.uid {
             return Err(Refusal::new(
                 ErrorCode::NotPermitted,

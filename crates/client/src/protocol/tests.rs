@@ -11,9 +11,14 @@ fn requests_have_the_documented_shape() {
     let join = Request::parse(br#"{"op":"join","name":"db","id":3,"colour":"blue"}"#).unwrap();
     assert_eq!(join.op, Op::Join { name: "db".into(), pid: 0, beat_timeout_us: 0 });
     assert_eq!(Request::parse(br#"{"id":1,"op":"status"}"#).unwrap().op, Op::Status {});
+    // Of clients that name no incarnation, and for agents that know of none.
+    let quit = Request { id: 1, op: Op::Quit { slot: 2, incarnation: None } };
+    assert_eq!(Request::parse(br#"{"id":1,"op":"quit","slot":2}"#), Ok(quit.clone()));
+    assert_eq!(quit.to_bytes(), br#"{"id":1,"op":"quit","slot":2}"#);
     assert_eq!(Request { id: 1, op: Op::Metrics {} }.to_bytes(), br#"{"id":1,"op":"metrics"}"#);
     let all = [
-        Op::Quit { slot: 1 },
+        Op::Quit { slot: 1, incarnation: None },
+        Op::Quit { slot: 1, incarnation: Some(7) },
         Op::Monitor { target: "a@b".into(), timeout_us: 5, pbsize: 6 },
         Op::Unmonitor { watch: 2 },
         Op::Explain { event: "e".into() },

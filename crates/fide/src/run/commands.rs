@@ -13,6 +13,7 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::child;
+use crate::say::say;
 
 /// How often to look whether it has ended, while that is waited for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -54,10 +55,7 @@ impl<'a> Commands<'a> {
             None => self.spawn(what),
             Some(former) if former.what == STOPPED && what == EXCLUDED => self.next = Some(what),
             Some(former) => {
-                eprintln!(
-                    "fide: --fence-command for `{}` still ran; it is killed: the state is `{what}` now",
-                    former.what
-                );
+                say!("fide: --fence-command for `{}` still ran; it is killed: the state is `{what}` now", former.what);
                 self.kill();
                 self.spawn(what);
             }
@@ -83,7 +81,7 @@ impl<'a> Commands<'a> {
                 let ended = pid_of(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 self.running = Some(Running { child, ended, what });
             }
-            Err(error) => eprintln!("fide: --fence-command {command:?} could not be run: {error}"),
+            Err(error) => say!("fide: --fence-command {command:?} could not be run: {error}"),
         }
     }
 
@@ -97,7 +95,7 @@ impl<'a> Commands<'a> {
             Err(error) => Some(error.to_string()),
         };
         if let Some(how) = ended {
-            eprintln!(
+            say!(
                 "fide: --fence-command {:?} ended for `{}` with {how}",
                 self.command.unwrap_or_default(),
                 running.what

@@ -26,6 +26,7 @@ use super::{
     network::Network,
     stopper::{Stopper, is_out_of_reach},
 };
+use crate::say::say;
 
 /// While stopped, how often to look whether it may go on.
 const LOOK_STOPPED_NS: u64 = 2_000_000;
@@ -148,7 +149,7 @@ impl Keeper {
             (!memory.held()).then(|| format!("memory is not locked: {}", memory.text())),
         ];
         for missing in rungs.into_iter().flatten() {
-            eprintln!("fide: the fence may come late under load ({missing})");
+            say!("fide: the fence may come late under load ({missing})");
         }
         Ok(Self { shared, thread: Some(thread) })
     }

@@ -24,6 +24,7 @@ use super::{
     stopper::{Stopper, is_out_of_reach},
 };
 use crate::exit::Failure;
+use crate::say::say;
 
 /// How often to look whether the fence's thread still lives, and whether signals reach the program.
 const LOOK: Duration = Duration::from_millis(500);
@@ -118,7 +119,7 @@ impl Followed<'_> {
             }
             if let Some(keeper) = &mut self.keeper {
                 keeper.quiet();
-                keeper.complaints().iter().for_each(|wrong| eprintln!("fide: {wrong}"));
+                keeper.complaints().iter().for_each(|wrong| say!("fide: {wrong}"));
                 if keeper.is_over() {
                     keeper.end()?;
                     return Err(anyhow!("the fence's thread has ended").into());
@@ -151,7 +152,7 @@ impl Followed<'_> {
             done => done?,
         }
         if stopped && !kills {
-            eprintln!(
+            say!(
                 "fide: the program is stopped, and ends when this host is heard again; the next SIGTERM or Ctrl-C kills it"
             );
         }
@@ -166,13 +167,13 @@ impl Followed<'_> {
         }
         self.said_stopped = stopped;
         match (self.arguments.on_fence, stopped) {
-            _ if self.said_out_of_reach => eprintln!(
+            _ if self.said_out_of_reach => say!(
                 "fide: this host is {}; the program is out of reach and runs",
                 if stopped { "fenced" } else { "heard again" }
             ),
-            (OnFence::Kill, true) => eprintln!("fide: this host is fenced; the program is killed"),
-            (_, true) => eprintln!("fide: this host is fenced; the program is stopped until it is heard again"),
-            (_, false) => eprintln!("fide: this host is heard again; the program goes on"),
+            (OnFence::Kill, true) => say!("fide: this host is fenced; the program is killed"),
+            (_, true) => say!("fide: this host is fenced; the program is stopped until it is heard again"),
+            (_, false) => say!("fide: this host is heard again; the program goes on"),
         }
         self.commands.begin(if stopped { STOPPED } else { CONTINUED });
     }
@@ -188,7 +189,7 @@ impl Followed<'_> {
         // is to be done before this ends, and it is not to freeze what dies (of version 1 that would never end).
         keeper.hold(true);
         if !self.await_keeper(|keeper, _| keeper.stopped()) {
-            eprintln!("fide: the fence is late: addresses and connections of the program may still be in use");
+            say!("fide: the fence is late: addresses and connections of the program may still be in use");
         }
         let others = format!(
             "fide: this host is incarnation {incarnation} now: others were told that the program is dead, and may run another in \
@@ -197,17 +198,17 @@ impl Followed<'_> {
         let mut ended = None;
         match self.arguments.on_exclusion {
             OnExclusion::Kill => match self.stopper.kill() {
-                Ok(()) => eprintln!("{others}; it is killed"),
+                Ok(()) => say!("{others}; it is killed"),
                 Err(error) if is_out_of_reach(&error) => {
-                    eprintln!("{others}; it runs on, as it cannot be killed");
+                    say!("{others}; it runs on, as it cannot be killed");
                     self.say_out_of_reach();
                     ended = Some(Ended::OutOfReach);
                 }
                 Err(error) => return Err(error.into()),
             },
-            OnExclusion::Stop if self.said_out_of_reach => eprintln!("{others}; it runs on, as it cannot be stopped"),
+            OnExclusion::Stop if self.said_out_of_reach => say!("{others}; it runs on, as it cannot be stopped"),
             OnExclusion::Stop => {
-                eprintln!("{others}; it stays stopped, and is never let go on. End it, and start it anew");
+                say!("{others}; it stays stopped, and is never let go on. End it, and start it anew");
             }
         }
         self.commands.begin(EXCLUDED);
@@ -216,7 +217,7 @@ impl Followed<'_> {
 
     fn say_out_of_reach(&mut self) {
         if !std::mem::replace(&mut self.said_out_of_reach, true) {
-            eprintln!(
+            say!(
                 "fide: the program is out of reach: it runs as another user (setuid) and refuses signals, so a fence does not stop \
                  it. Give `fide run` a control group or run it as root, so that it can"
             );
@@ -235,18 +236,18 @@ impl Followed<'_> {
             _ => None,
         };
         if let Some(why) = why {
-            eprintln!("fide: not suspended: {why}. To have the terminal back, start it with `&`");
+            say!("fide: not suspended: {why}. To have the terminal back, start it with `&`");
             return self.resume();
         }
         keeper.hold(true);
         if !self.await_keeper(|keeper, stopper| keeper.stopped() && stopper.holds()) {
-            eprintln!("fide: not suspended: not all of the program could be stopped before");
+            say!("fide: not suspended: not all of the program could be stopped before");
             self.leave_to_lease();
             return self.resume();
         }
         if !self.said_stopped && !self.excluded {
             self.said_stopped = true;
-            eprintln!(
+            say!(
                 "fide: suspended, with the program stopped before; it goes on with `fg` or `bg`, if this host may act then"
             );
             self.commands.begin(STOPPED);
@@ -255,7 +256,7 @@ impl Followed<'_> {
             job::stop_this();
             self.leave_to_lease();
         } else {
-            eprintln!("fide: not suspended: --fence-command still runs");
+            say!("fide: not suspended: --fence-command still runs");
             self.leave_to_lease();
             self.resume();
         }
@@ -299,9 +300,9 @@ impl Followed<'_> {
 /// What the operator of the program should know.
 fn report(event: &Event) {
     match event {
-        Event::Detached { why } => eprintln!("fide: the agent went away ({why}); looking for it"),
-        Event::Reattached { .. } => eprintln!("fide: the agent is back"),
-        Event::Dropped { what, refusal } => eprintln!("fide: {what} is not under watch any more: {refusal}"),
+        Event::Detached { why } => say!("fide: the agent went away ({why}); looking for it"),
+        Event::Reattached { .. } => say!("fide: the agent is back"),
+        Event::Dropped { what, refusal } => say!("fide: {what} is not under watch any more: {refusal}"),
         _ => {}
     }
 }

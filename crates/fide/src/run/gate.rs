@@ -15,6 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::child;
 use crate::exit::{Failure, UNHEALTHY, USAGE};
+use crate::say::say;
 
 /// Argument of this program that starts another one when it is told to; see [`gate`].
 pub(crate) const GATE: &str = "__gate";
@@ -73,6 +74,6 @@ pub(crate) fn gate(arguments: &[String]) -> ExitCode {
     }
     let variables = told.lines().filter_map(|line| line.split_once('='));
     let error = Command::new(program).args(rest).envs(variables).exec();
-    eprintln!("fide run: {program}: {error}");
+    say!("fide run: {program}: {error}");
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -17,6 +17,8 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
+use crate::say::say;
+
 /// How every group that is made here begins.
 const PREFIX: &str = "fide-run-";
 /// For how long a group is emptied before it is left as it is: a large process takes a while to die.
@@ -82,7 +84,7 @@ impl Places {
                 if !is_populated(&dir) {
                     let _ = remove_tree(&dir);
                 } else if is_locked_by_its_holder(&entry.file_name().to_string_lossy()) && is_orphan(&dir) {
-                    eprintln!(
+                    say!(
                         "fide: control group {} is what a killed `fide run` left; what is in it is killed",
                         dir.display()
                     );
@@ -283,7 +285,7 @@ pub(super) fn end(dir: &Path) {
             Err(error) if Instant::now() >= until => {
                 let left: Vec<String> =
                     tree(dir).iter().flat_map(|dir| pids_in(dir)).map(|pid| pid.to_string()).collect();
-                eprintln!(
+                say!(
                     "fide: control group {} stays: {error}. In it are the processes [{}], which SIGKILL does not end",
                     dir.display(),
                     left.join(", ")

@@ -8,6 +8,7 @@ mod clients;
 mod common;
 mod deaths;
 mod half_dead;
+mod logs;
 mod network;
 mod place;
 mod refused;

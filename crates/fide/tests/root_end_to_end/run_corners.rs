@@ -19,13 +19,13 @@ use super::{
 };
 
 /// Nobody hears anybody: all are fenced, and nobody can be excluded.
-fn silence(world: &World) {
+pub(crate) fn silence(world: &World) {
     for host in 1..=3 {
         world.bed.isolate(host).expect("cut off");
     }
 }
 
-fn end_silence(world: &World) {
+pub(crate) fn end_silence(world: &World) {
     for host in 1..=3 {
         world.bed.rejoin(host).expect("restored");
     }
