@@ -12,7 +12,7 @@ use fide_shm::{
     event::EVENT_MAX,
     session::{Beat, ClientSession},
     swap::Swap,
-    table::{LEASE_FOREVER_NS, TableReader},
+    table::{LEASE_FOREVER_NS, TableReader, ViewRecord, ViewUnreadable},
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -148,6 +148,23 @@ fn of_one_moment<V: PartialEq>(mut view: impl FnMut() -> V, mut lease: impl FnMu
     (before, (now_ns, 0))
 }
 
+/// A permit of one moment; none without a lease, and none where the view cannot be read: a role may follow from it, and its token does.
+fn permit(
+    host_id: u16,
+    incarnation: u32,
+    view: impl FnMut() -> Result<Option<ViewRecord>, ViewUnreadable>,
+    lease: impl FnMut() -> (u64, u64),
+) -> Option<Permit> {
+    let (view, (now_ns, left_ns)) = of_one_moment(view, lease);
+    let view = view.ok()?.map(|view| View {
+        id: ViewId { generation: view.generation, number: view.number },
+        members: view.members,
+        settled_ns: view.settled_ns,
+    });
+    let until_ns = until_ns(now_ns, left_ns);
+    (left_ns != 0).then_some(Permit { host_id, incarnation, now_ns, until_ns, view })
+}
+
 /// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
 /// progress". Follows the client from agent to agent. No call makes a system call.
 ///
@@ -217,7 +234,7 @@ impl Live {
         (left_ns != LEASE_FOREVER_NS).then(|| Duration::from_nanos(left_ns))
     }
 
-    /// May this program act now, as what, and until when? `None`: it is fenced. The one call for whoever acts in a role: the
+    /// May this program act now, as what, and until when? `None`: it is fenced, or the agent died while it wrote a new view. The one call for whoever acts in a role: the
     /// lease alone says that nobody acts on this host's *silence*; the view says who the members are, and the token lets others
     /// refuse what comes too late.
     #[must_use]
@@ -227,14 +244,7 @@ impl Live {
             // Of one moment: a role that follows from the members of an older view is not held by a lease of a newer one. An agent
             // writes a view before its first lease in it.
             let lease = || (self::now_ns(), maps.table.lease_left_ns(incarnation));
-            let (view, (now_ns, left_ns)) = of_one_moment(|| maps.table.view(), lease);
-            let view = view.map(|view| View {
-                id: ViewId { generation: view.generation, number: view.number },
-                members: view.members,
-                settled_ns: view.settled_ns,
-            });
-            let until_ns = until_ns(now_ns, left_ns);
-            (left_ns != 0).then(|| Permit { host_id: maps.table.host_id(), incarnation, now_ns, until_ns, view })
+            permit(maps.table.host_id(), incarnation, || maps.table.view(), lease)
         })
     }
 
@@ -272,6 +282,14 @@ mod tests {
             (looks.get(), 100 * held())
         };
         assert_eq!(of_one_moment(view, lease), (2, (2, 200)));
+    }
+
+    #[test]
+    fn view_that_cannot_be_read_gives_no_permit() {
+        let lease = || (5, 100);
+        assert_eq!(permit(1, 7, || Err(ViewUnreadable), lease), None);
+        let without_view = permit(1, 7, || Ok(None), lease).expect("policy network");
+        assert_eq!((without_view.view, without_view.until_ns), (None, 105));
     }
 
     #[test]

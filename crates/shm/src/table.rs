@@ -156,6 +156,11 @@ struct Header {
     reserved: [AtomicU64; 4],
 }
 
+/// The view cannot be read: the agent died in the middle of writing it, or writes without pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the view is half written: the agent may have died while it wrote it; start the agent again")]
+pub struct ViewUnreadable;
+
 /// The agreed view that this host holds (policy majority).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ViewRecord {
@@ -466,12 +471,14 @@ impl TableReader {
         self.lease_of(incarnation).left_now_ns()
     }
 
-    /// The view that this host holds; none under policy network, or if the agent died in the middle of writing it. A lease that
-    /// is read after it is of this view, or of a newer one.
-    pub fn view(&self) -> Option<ViewRecord> {
-        let [id, members, settled_ns, ..] = self.header().view.read()?;
+    /// The view that this host holds; none under policy network. A lease that is read after it is of this view, or of a newer one.
+    ///
+    /// # Errors
+    /// [`ViewUnreadable`]: there may be a view, and nobody knows which.
+    pub fn view(&self) -> Result<Option<ViewRecord>, ViewUnreadable> {
+        let [id, members, settled_ns, ..] = self.header().view.read().ok_or(ViewUnreadable)?;
         let view = ViewRecord { generation: (id >> 32) as u32, number: id as u32, members, settled_ns };
-        (id != 0).then_some(view)
+        Ok((id != 0).then_some(view))
     }
 
     /// When the agent's loop last ran.
@@ -602,10 +609,21 @@ mod tests {
     fn the_view_is_read_as_it_was_written() {
         let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
         let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
-        assert_eq!(reader.view(), None);
+        assert_eq!(reader.view(), Ok(None));
         let view = ViewRecord { generation: u32::MAX, number: 3, members: 0b101, settled_ns: 9 };
         table.set_view(&view);
-        assert_eq!(reader.view(), Some(view));
+        assert_eq!(reader.view(), Ok(Some(view)));
+    }
+
+    #[test]
+    fn view_whose_write_was_cut_short_is_not_taken_for_none() {
+        let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
+        let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
+        table.region.get().header.view.cut_short();
+        assert_eq!(reader.view(), Err(ViewUnreadable));
+        let view = ViewRecord { generation: 1, number: 3, members: 0b101, settled_ns: 9 };
+        table.set_view(&view);
+        assert_eq!(reader.view(), Ok(Some(view)), "the next agent writes it whole");
     }
 
     #[test]
