@@ -59,6 +59,9 @@ typedef enum fide_notice_kind {
   FIDE_NOTICE_KIND_DROPPED = 9,
   // `value` events were lost in a full ring: ask fide_peer_state.
   FIDE_NOTICE_KIND_LOST = 10,
+  // The thread of fide_start has ended, after this upcall; `text` says why. Nothing more is told until fide_start or
+  // fide_dispatch succeeds: close the handle and open another. Whether to act is known still.
+  FIDE_NOTICE_KIND_DISPATCH_ENDED = 11,
 } fide_notice_kind;
 
 // Why a lane's terms are other ones (X-Lane, Listing 1: Reason).
@@ -399,7 +402,8 @@ int fide_fd(const struct fide_t *fide);
 // for ever). Returns how many events there were (0 when the time is over), -EINTR after a signal, or a negative errno.
 int fide_dispatch(struct fide_t *fide, int timeout_ms);
 
-// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one.
+// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one. If it cannot go on, as
+// what it shares with the agent is damaged, it says so by a last on_notice, FIDE_NOTICE_KIND_DISPATCH_ENDED.
 int fide_start(struct fide_t *fide);
 
 // Stops that thread and waits for its end; fine without one. -EDEADLK from within an upcall that it runs.

@@ -580,7 +580,8 @@ pub unsafe extern "C" fn fide_dispatch(fide: *mut Fide, timeout_ms: c_int) -> c_
     guard(|| dispatch::dispatch(unsafe { handle(fide) }?, timeout_ms, None))
 }
 
-/// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one.
+/// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one. If it cannot go on, as
+/// what it shares with the agent is damaged, it says so by a last on_notice, FIDE_NOTICE_KIND_DISPATCH_ENDED.
 ///
 /// # Safety
 /// `fide` is a live handle; it must not be closed from within an upcall.

@@ -83,7 +83,8 @@ fn stopping(fide: &Fide) -> bool {
 
 pub(super) fn start(fide: &Fide) -> Result<c_int, Failure> {
     let mut dispatcher = fide.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
-    if dispatcher.is_some() {
+    // One that has ended by itself makes room for another.
+    if dispatcher.as_ref().is_some_and(|dispatcher| !dispatcher.thread.is_finished()) {
         return Err(Failure(-libc::EALREADY, "a dispatcher thread is running already".into()));
     }
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -118,12 +119,17 @@ fn run(shared: Shared, stop: &Stop) {
     // SAFETY: fide_close joins this thread before it frees the handle.
     let fide = unsafe { &*fide };
     while !stop.wanted.load(Ordering::Acquire) {
-        match catch_unwind(AssertUnwindSafe(|| dispatch(fide, -1, Some(stop.wake.as_fd())))) {
-            Ok(Ok(_)) => (),
-            Ok(Err(Failure(code, _))) if code == -libc::EINTR => (),
-            // A damaged ring or a bug: nothing more can come. The table and its lease still say whether to act.
-            _ => return,
-        }
+        let why = match catch_unwind(AssertUnwindSafe(|| dispatch(fide, -1, Some(stop.wake.as_fd())))) {
+            Ok(Ok(_)) => continue,
+            Ok(Err(Failure(code, _))) if code == -libc::EINTR => continue,
+            Ok(Err(Failure(_, why))) => why,
+            Err(_) => "a panic; this is a bug of the library".into(),
+        };
+        // A damaged ring or a bug: nothing more can come, which the program has to hear. The table and its lease still say whether
+        // to act.
+        let upcalls = *fide.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
+        notice(upcalls, FideNoticeKind::DispatchEnded, 0, 0, &why);
+        return;
     }
 }
 
@@ -180,19 +186,21 @@ fn verdict_of(monitor: MonitorId, target: *const c_char, reason: Option<Reason>,
     }
 }
 
+fn notice(upcalls: Upcalls, kind: FideNoticeKind, host_id: u16, value: u64, text: &str) {
+    if let Some(call) = upcalls.table.on_notice {
+        with_text(text, |text| {
+            // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the notice and
+            // its text live until it returns.
+            unsafe { call(upcalls.user, &FideNotice { kind, host_id, value, text }) }
+        });
+    }
+}
+
 /// Calls the function that is meant for `event`, if there is one.
 fn upcall(fide: &Fide, event: &Event) {
     let upcalls = *fide.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
     let Upcalls { table, user } = upcalls;
-    let notice = |kind, host_id, value, text: &str| {
-        if let Some(call) = table.on_notice {
-            with_text(text, |text| {
-                // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the notice and
-                // its text live until it returns.
-                unsafe { call(user, &FideNotice { kind, host_id, value, text }) }
-            });
-        }
-    };
+    let notice = |kind, host_id, value, text: &str| notice(upcalls, kind, host_id, value, text);
     match event {
         Event::Verdict(verdict) => {
             let call = if verdict.reason.is_failure() { table.on_failure } else { table.on_change };

@@ -138,6 +138,9 @@ pub enum FideNoticeKind {
     Dropped = 9,
     /// `value` events were lost in a full ring: ask fide_peer_state.
     Lost = 10,
+    /// The thread of fide_start has ended, after this upcall; `text` says why. Nothing more is told until fide_start or
+    /// fide_dispatch succeeds: close the handle and open another. Whether to act is known still.
+    DispatchEnded = 11,
 }
 
 /// That this program may act: as what, and until when. Set `size` to sizeof(fide_permit).

@@ -228,6 +228,29 @@ fn the_dispatcher_thread_does_it_alone_and_stops() {
 }
 
 #[test]
+fn dispatcher_thread_that_cannot_go_on_says_so() {
+    let mut set = Set::new();
+    // SAFETY: a live handle, closed once.
+    unsafe {
+        assert_eq!(fide_start(set.fide), 0);
+        set.agent.tell(up(7, 1), b"db@beta");
+        assert_eq!(set.heard.recv().unwrap(), "up 1");
+        set.agent.break_inbox();
+        assert_eq!(set.heard.recv().unwrap(), "notice DispatchEnded 0");
+        assert!(fide_dispatch(set.fide, 0) < 0);
+        assert!(last_error().contains("ring"), "{}", last_error());
+        set.agent.table.set_lease_until(LEASE_FOREVER_NS);
+        assert_eq!(fide_is_fenced(set.fide), 0, "whether to act is known still");
+        // Another thread may be started in place of the one that ended; it says the same.
+        while fide_start(set.fide) == -libc::EALREADY {
+            std::thread::yield_now();
+        }
+        assert_eq!(set.heard.recv().unwrap(), "notice DispatchEnded 0");
+        fide_close(set.fide);
+    }
+}
+
+#[test]
 fn fences_and_beats_need_no_dispatching() {
     let set = Set::new();
     // SAFETY: a live handle, closed once.

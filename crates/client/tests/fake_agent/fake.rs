@@ -7,7 +7,7 @@ use fide_client::{
 };
 use fide_shm::{
     event::{EVENT_MAX, EventRecord, LaneTerms, kind},
-    session::{AgentSession, LANE_MESSAGE_MAX},
+    session::{AgentSession, LANE_MESSAGE_MAX, SESSION_BYTES},
     table::AliveTable,
 };
 use rustix::{
@@ -133,6 +133,26 @@ impl FakeAgent {
         let record =
             EventRecord { kind: kind::LANE_TERMINATED, code: handle.into(), rx_ns, at_ns, ..Default::default() };
         self.tell(record, why.as_bytes());
+    }
+
+    /// Whatever telling something changes in the session, the ring's position among it, becomes nonsense.
+    pub(crate) fn break_inbox(&mut self) {
+        let look = |session: &AgentSession| {
+            let mut bytes = vec![0; SESSION_BYTES];
+            assert_eq!(rustix::io::pread(session.as_fd(), &mut bytes, 0).unwrap(), SESSION_BYTES);
+            bytes
+        };
+        let before = look(&self.session);
+        let mut out = [0; EVENT_MAX];
+        let record = EventRecord::of_host(kind::FENCED, 1);
+        self.session.push_inbox(record.encode(b"", &mut out).unwrap()).unwrap();
+        let after = look(&self.session);
+        for (at, (before, after)) in before.chunks(8).zip(after.chunks(8)).enumerate() {
+            if before != after {
+                assert_eq!(rustix::io::pwrite(self.session.as_fd(), &[0xff; 8], at as u64 * 8), Ok(8));
+            }
+        }
+        rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()).unwrap();
     }
 
     pub(crate) fn tell(&mut self, record: EventRecord, data: &[u8]) {
