@@ -24,6 +24,7 @@ use std::{
 
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_lane::{link::Sockets, now_ns};
+use fide_shm::table::TableReader;
 use fide_wire::{Keys, MAX_CLIENTS, Shape};
 use rustix::{
     buffer::spare_capacity,
@@ -35,7 +36,7 @@ use crate::{
     config::{Config, Role},
     fault::{self, Fault},
     handover::{ProcessState, SessionState},
-    incarnation,
+    incarnation::Noted,
     journal::Journal,
     key,
     names::Kept,
@@ -167,6 +168,10 @@ pub struct Control {
     journal: Journal,
     key_stamp: Option<key::Stamp>,
     key_change: Option<KeyChange>,
+    /// As programs see it.
+    table: TableReader,
+    /// What of it is on disk.
+    noted: Noted,
     /// Hosts that are configured otherwise.
     shapes: Shapes,
     /// What the loop was told last; 0 before it was told anything.
@@ -198,6 +203,7 @@ impl Control {
         if let Some(trees) = &parts.trees {
             add(trees.wake_fd(), TOKEN_TREES)?;
         }
+        let table = TableReader::map(parts.table.as_fd()).map_err(io::Error::other)?;
         let journal = Journal::new(parts.config.member(parts.me).name.as_str());
         Ok(Self {
             key_stamp: parts.key_stamp,
@@ -212,6 +218,8 @@ impl Control {
             names: Kept::default(),
             journal,
             key_change: None,
+            table,
+            noted: Noted::default(),
             shapes: Shapes::default(),
             payload_max: 0,
             payload_granted: usize::MAX,
@@ -260,7 +268,6 @@ impl Control {
                     token,
                     name: state.name,
                     cookie: state.cookie,
-                    incarnation: state.incarnation,
                     client: state.client,
                     uid: state.uid,
                     by: state.by,
@@ -334,8 +341,8 @@ impl Control {
         false
     }
 
-    /// Notes what the loop did and acts on what is the control thread's.
-    fn after_turn(&mut self) -> Result<(), EngineGone> {
+    /// Into the journal and the log with what the loop told; trees are reported.
+    fn note_records(&mut self) {
         while let Some(record) = self.parts.exchange.take_record() {
             let logged = self.journal.may_log(&record);
             let entry = self.journal.add(record);
@@ -346,18 +353,26 @@ impl Control {
                 }
             }
             match record.event {
-                fide_detector::Event::ViewChanged { id, .. } => {
-                    if let Err(error) = incarnation::note_generation(&self.parts.config.state_dir, id.generation) {
-                        tracing::warn!(
-                            "the generation of this view could not be noted: {error}; fencing tokens stand on wall clocks"
-                        );
-                    }
-                }
                 fide_detector::Event::PathLost { host, plane } => self.report_tree(host, plane, Seen::Lost),
                 fide_detector::Event::PathRestored { host, plane } => self.report_tree(host, plane, Seen::Restored),
                 _ => {}
             }
         }
+    }
+
+    /// Notes the generation of the view that programs act by. It is read where they read it: no change of it can be missed, as a record
+    /// of it is that finds no room, or that the agent before did not come to.
+    fn note_view(&mut self) {
+        let Ok(Some(view)) = self.table.view() else { return };
+        if let Some(warning) = self.noted.note(&self.parts.config.state_dir, view.generation) {
+            tracing::warn!("{warning}; fencing tokens stand on wall clocks; it is tried again");
+        }
+    }
+
+    /// Notes what the loop did and acts on what is the control thread's.
+    fn after_turn(&mut self) -> Result<(), EngineGone> {
+        self.note_records();
+        self.note_view();
         while let Some(report) = self.parts.exchange.take_report() {
             if let Some(trees) = &self.parts.trees {
                 trees.report(report);

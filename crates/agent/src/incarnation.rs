@@ -64,6 +64,34 @@ pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
+/// The newest generation that this agent knows to be noted, so that the disk is asked only about another one.
+#[derive(Debug, Default)]
+pub struct Noted {
+    newest: u32,
+    /// A failure of this one was told.
+    failed: u32,
+}
+
+impl Noted {
+    /// Notes `held`. What to tell whoever reads the log, once for each generation; the next call tries again.
+    pub fn note(&mut self, dir: &Path, held: u32) -> Option<String> {
+        if held <= self.newest {
+            return None;
+        }
+        match note_generation(dir, held) {
+            Ok(()) => {
+                self.newest = held;
+                None
+            }
+            Err(_) if self.failed == held => None,
+            Err(error) => {
+                self.failed = held;
+                Some(format!("generation {held} of the view could not be noted: {error}"))
+            }
+        }
+    }
+}
+
 /// Bits of a process' number that count the joins of one life; those above are the incarnation's.
 const JOIN_BITS: u32 = 12;
 /// Of an incarnation, the bits that are in them.
@@ -168,6 +196,21 @@ mod tests {
         note_generation(dir.path(), 900).expect("nothing to do");
         assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
         assert_eq!(next_at(dir.path(), 9000).expect("stored"), 9000);
+    }
+
+    #[test]
+    fn generation_that_could_not_be_noted_is_told_once_and_tried_again() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let missing = dir.path().join("state");
+        let mut noted = Noted::default();
+        let told = noted.note(&missing, 70).expect("no such directory");
+        assert!(told.contains("generation 70"), "{told}");
+        assert_eq!(noted.note(&missing, 70), None, "told already");
+        fs::create_dir(&missing).expect("made");
+        assert_eq!((noted.note(&missing, 70), generation(&missing)), (None, 70));
+        // Another agent has this host by now, which noted more: nothing is taken back.
+        note_generation(&missing, 90).expect("stored");
+        assert_eq!((noted.note(&missing, 80), generation(&missing)), (None, 90));
     }
 
     #[test]

@@ -113,6 +113,12 @@ impl Snapshot {
             .filter_map(|(slot, view)| Some((slot, view.as_ref()?)))
     }
 
+    /// The process in a slot of one host, if there ever was one.
+    pub fn process(&self, host: u16, slot: u8) -> Option<&ProcessView> {
+        let first = usize::from(host).checked_sub(1)? * MAX_PROCESSES;
+        self.processes.get(first + usize::from(slot))?.as_ref()
+    }
+
     /// Name of a peer's state as `status` shows it.
     #[must_use]
     pub fn state_name(state: PeerState) -> &'static str {

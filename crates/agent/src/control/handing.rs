@@ -88,9 +88,8 @@ impl Control {
                     _ => return Err(EngineGone.into()),
                 };
                 // What the loop told last belongs into this journal.
-                while let Some(record) = self.parts.exchange.take_record() {
-                    self.journal.add(record);
-                }
+                self.note_records();
+                // A new view is noted by the agent that goes on, from the table: nobody waits for a disk while frozen.
                 if self.hand_over(id, connection, frozen).is_ok() {
                     self.parts.listener.hand_over();
                     self.end = Some(End::HandedOver);
@@ -130,7 +129,6 @@ impl Control {
                 slot: *slot,
                 name: watched.name.clone(),
                 cookie: watched.cookie,
-                incarnation: watched.incarnation,
                 client: watched.client,
                 uid: watched.uid,
                 by: watched.by,

@@ -318,7 +318,6 @@ impl Control {
             Watched {
                 name: name.to_owned(),
                 cookie: joined.cookie,
-                incarnation: joined.incarnation,
                 client,
                 uid: process.uid(),
                 by: who.uid,
@@ -499,7 +498,8 @@ impl Control {
                 name: &watched.name,
                 pid: watched.process.pid(),
                 uid: watched.uid,
-                incarnation: watched.incarnation,
+                // After an exclusion it is another one than it was at its join.
+                incarnation: snapshot.process(self.parts.me, *slot).map_or(0, |process| process.incarnation),
                 session: self.sessions.get(&watched.client).map(|session| session.program.as_str()),
             })
             .collect();
