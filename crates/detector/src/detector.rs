@@ -83,6 +83,8 @@ pub struct Detector {
     pub(crate) notices: usize,
     /// Something may need a roster entry in the next heartbeat.
     pub(crate) carrying: bool,
+    /// That this host has named all its processes.
+    pub(crate) all_named: Carry,
 }
 
 impl Detector {
@@ -129,6 +131,7 @@ impl Detector {
             verdict_id: 0,
             notices: 0,
             carrying: false,
+            all_named: Carry::Settled,
             peers,
             config,
         };
@@ -472,6 +475,7 @@ impl Detector {
             peer.knows_me = false;
             peer.greeted = false;
             peer.sure_of_me = false;
+            peer.all_named = false;
             peer.floor_ns = now_ns;
             if let Some(old) = &mut peer.superseded {
                 old.in_doubt = false;
@@ -503,7 +507,7 @@ impl Detector {
         for wish in &mut self.wishes {
             wish.carry = Carry::Pending;
         }
-        self.carrying = true;
+        (self.carrying, self.all_named) = (true, Carry::Pending);
         self.renew_lease(now_ns);
         Ok(())
     }
@@ -571,6 +575,12 @@ impl Detector {
     /// Hosts that have said lately that they hear this host's present incarnation.
     pub fn heard_by(&self) -> HostSet {
         self.peers.iter().filter(|peer| peer.knows_me).map(|peer| peer.id).collect()
+    }
+
+    /// Whether that host has named all its processes to this incarnation of this one. A process that it gave out before and that is
+    /// not known here has ended.
+    pub fn all_named(&self, host: u16) -> bool {
+        self.peers.get(usize::from(host).wrapping_sub(1)).is_some_and(|p| p.state == PeerState::Up && p.all_named)
     }
 
     pub fn process(&self, host: u16, slot: u8) -> Option<ProcessView> {

@@ -297,12 +297,17 @@ impl Detector {
             self.acknowledged(now_ns, host, packet.seq(), ack, promise_us);
             self.settle_peer(now_ns, host);
         }
+        let me = self.config.incarnation;
+        // What it told before it listened to this incarnation, it told to another.
+        let to_me = packet.ack(self.config.me).is_some_and(|ack| ack.incarnation == me && ack.seq_low != 0);
+        let to_me = to_me && !self.recalled && self.peers[usize::from(host) - 1].monitored;
         for body in packet.bodies() {
             // Asked anew each time: a section before may have changed it.
             let listens = self.listens(&self.peers[usize::from(host) - 1]);
             match body {
                 Body::Roster(roster) if listens => self.roster(now_ns, from, &roster),
                 Body::Piggyback { slot, pb_seq, bytes } if listens => self.message(now_ns, from, slot, pb_seq, bytes),
+                Body::AllNamed if listens && to_me => self.peers[usize::from(host) - 1].all_named = true,
                 Body::Monitor(monitor) if listens => self.request(host, packet.incarnation(), &monitor),
                 Body::Excluded(excluded) if self.names_me(excluded) && self.counts_as_judge(host) => {
                     self.outcome(now_ns, Outcome::Excluded, host);

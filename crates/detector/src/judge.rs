@@ -90,7 +90,7 @@ impl Detector {
         for wish in self.wishes.iter_mut().filter(|w| w.host != self.config.me) {
             wish.carry = Carry::Pending;
         }
-        self.carrying = true;
+        (self.carrying, self.all_named) = (true, Carry::Pending);
     }
 
     /// A later process has the name of the one in this slot.

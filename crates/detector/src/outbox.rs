@@ -58,6 +58,8 @@ impl Detector {
         let mut behind = false;
         let alone = !self.by_view(me);
         let promise_us = self.promise_us();
+        // Only a listener that is acknowledged here can tell that what was said before was said to this incarnation of it.
+        let mut answered = true;
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             if peer.id == me {
@@ -82,6 +84,7 @@ impl Detector {
             } else {
                 Ack::default()
             };
+            answered &= ack.seq_low != 0 || !peer.monitors_me || peer.state != PeerState::Up;
             b.push_ack(ack).ok()?;
         }
         if self.majority() {
@@ -94,7 +97,7 @@ impl Detector {
             b.goodbye().ok()?;
         }
         if self.carrying {
-            self.carry(&mut b, seq);
+            self.carry(&mut b, seq, answered);
         }
         self.write_echoes(&mut b, now_ns, seq);
         self.exclude(&mut b, seq);
@@ -113,11 +116,11 @@ impl Detector {
         self.config.payload_max - self.config.fixed_max()
     }
 
-    fn carry(&mut self, b: &mut Builder<'_>, seq: u64) {
+    fn carry(&mut self, b: &mut Builder<'_>, seq: u64, answered: bool) {
         let acked = self.listeners().map(|p| p.acked_seq).min().unwrap_or(u64::MAX);
         // Nobody listens yet: whoever comes is told everything again.
         let mut room = self.carry_budget();
-        let mut left = false;
+        let (mut left, mut whole) = (false, true);
         for local in self.locals.iter_mut().flatten() {
             if matches!(local.carry, Carry::Since(first) if acked >= first) {
                 local.carry = Carry::Settled;
@@ -158,6 +161,8 @@ impl Detector {
                     if local.carry == Carry::Pending {
                         local.carry = Carry::Since(seq);
                     }
+                } else {
+                    whole = false;
                 }
                 left = true;
             }
@@ -166,6 +171,19 @@ impl Detector {
             }
         }
         left |= self.carry_wishes(b, seq, &mut room, false);
+        if matches!(self.all_named, Carry::Since(first) if acked >= first) {
+            self.all_named = Carry::Settled;
+        }
+        // Of a life of a witness before this one nothing is known.
+        if self.all_named != Carry::Settled && !self.recalled {
+            let says = (whole && answered || planted::is(Planted::NamesSome)) && room >= SECTION_HEADER_LEN;
+            self.all_named = match self.all_named {
+                Carry::Since(first) if says && b.all_named().is_ok() => Carry::Since(first),
+                _ if says && b.all_named().is_ok() => Carry::Since(seq),
+                _ => Carry::Pending,
+            };
+            left = true;
+        }
         self.carrying = left;
     }
 

@@ -103,6 +103,8 @@ pub struct Peer {
     pub exclude_left: u32,
     /// Processes of it with something undecided (held verdict, gap in the piggybacks).
     pub open: u16,
+    /// It has named all its processes: one that it has not told this host of, and that was up before this host listened, has ended.
+    pub all_named: bool,
 }
 
 /// What one heartbeat changed.
@@ -159,6 +161,7 @@ impl Peer {
             exclude_incarnation: 0,
             exclude_left: 0,
             open: 0,
+            all_named: false,
         }
     }
 

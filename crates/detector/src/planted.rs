@@ -112,6 +112,8 @@ planted! {
     MissesTheFormer,
     /// a process that has a successor is told of after it
     TellsTheFormer,
+    /// a host says that it has named all its processes while some do not fit yet
+    NamesSome,
     /// a member takes packets while the agent has told more than it has heard
     TakesPacketsFirst,
     /// a witness speaks before its vote is on disk

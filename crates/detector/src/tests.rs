@@ -3,6 +3,7 @@
 
 mod former;
 mod gone;
+mod named;
 mod scenario;
 mod seeded;
 mod unit;

@@ -28,6 +28,7 @@ pub fn fuzz_body(bytes: &[u8]) {
             Ok(Body::Promise { timeout_us }) => out.promise(timeout_us),
             Ok(Body::Excluded(excluded)) => out.excluded(excluded.iter()).map(|_| ()),
             Ok(Body::Goodbye) => out.goodbye(),
+            Ok(Body::AllNamed) => out.all_named(),
             Ok(Body::Monitor(monitor)) => out.monitor(&monitor),
             Ok(Body::Echo(echoes)) => out.echoes(echoes.iter()).map(|_| ()),
             Ok(Body::Unknown) => out.section(section.kind, section.slot, section.bytes, &[]),

@@ -333,6 +333,11 @@ impl<'a> Builder<'a> {
         self.section(section::GOODBYE, 0, &[], &[])
     }
 
+    /// All processes of this host that live are in this heartbeat or in one that its receivers have acknowledged.
+    pub fn all_named(&mut self) -> Result<(), BuildError> {
+        self.section(section::ALL_NAMED, 0, &[], &[])
+    }
+
     pub fn monitor(&mut self, monitor: &Monitor) -> Result<(), BuildError> {
         self.section(section::MONITOR, monitor.target_slot, &monitor.emit(), &[])
     }

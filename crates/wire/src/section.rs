@@ -11,6 +11,7 @@
 //! 6 GOODBYE   slot 0; empty
 //! 7 MONITOR   target slot; {u16 target_host, u8 watcher_slot, u8 0, u32 timeout_us, u16 pbsize, u16 0}
 //! 8 ECHO      slot 0; n x {u16 host, u16 0, u32 incarnation, u64 seq}
+//! 9 ALL_NAMED slot 0; empty: no process of the sender lives that is neither in this heartbeat nor in one that its receiver has acknowledged
 //! ```
 //!
 //! A section of an unknown kind is skipped by its length.
@@ -29,6 +30,7 @@ pub const EXCLUDED: u8 = 5;
 pub const GOODBYE: u8 = 6;
 pub const MONITOR: u8 = 7;
 pub const ECHO: u8 = 8;
+pub const ALL_NAMED: u8 = 9;
 
 /// Why a section was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -268,6 +270,7 @@ pub enum Body<'a> {
     Goodbye,
     Monitor(Monitor),
     Echo(Echoes<'a>),
+    AllNamed,
     /// Of a later version of this format.
     Unknown,
 }
@@ -276,7 +279,7 @@ impl<'a> Section<'a> {
     /// Understands the section.
     pub fn body(&self) -> Result<Body<'a>, SectionError> {
         let b = self.bytes;
-        if matches!(self.kind, VIEW | PROMISE | EXCLUDED | GOODBYE | ECHO) && self.slot != 0 {
+        if matches!(self.kind, VIEW | PROMISE | EXCLUDED | GOODBYE | ECHO | ALL_NAMED) && self.slot != 0 {
             return Err(SectionError::Slot { kind: self.kind, slot: self.slot, must: "0" });
         }
         Ok(match self.kind {
@@ -309,6 +312,10 @@ impl<'a> Section<'a> {
             }
             MONITOR => Body::Monitor(Monitor::parse(self.slot, b)?),
             ECHO => Body::Echo(Echoes::parse(b)?),
+            ALL_NAMED => {
+                exact(ALL_NAMED, b, 0)?;
+                Body::AllNamed
+            }
             _ => Body::Unknown,
         })
     }

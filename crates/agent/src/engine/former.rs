@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ends of what an agent before this one has told to be up ([`fide_detector::former`]).
 
-use fide_detector::Former;
+use fide_detector::{Former, PeerState};
 use fide_lane::now_ns;
 use fide_shm::event::{EventRecord, Reason, kind};
 use fide_wire::{HOST_SLOT, Name};
@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, WATCHES_MAX, watches::Watch};
 use crate::control::REATTACH;
 
-/// A host that is up has told of its processes by then, several times over.
-const ROSTER_NS: u64 = 1_000_000_000;
-/// Leases that the agent before has shown to programs of this host have run out by then, or after twice the longest timeout.
+/// Leases of programs in a life before of a host have run out by then; on this host, at least: or after twice the longest timeout.
 const LEASES_NS: u64 = 1_000_000_000;
 /// Programs of this host have come back to a new agent by then, if they ever do.
 const REATTACH_NS: u64 = REATTACH.as_secs() * 1_000_000_000;
@@ -21,8 +19,7 @@ const LOOK_NS: u64 = 5_000_000;
 /// Looked at in one look: each asks all watches for its own, and all processes of a host for a name. The others have their turn in the
 /// next looks, so that all 1024 there may be have one within a third of a second.
 const FORMERS_PER_LOOK: usize = 16;
-/// Of a process' incarnation, the bits that its host's has too, and how far they are shifted.
-const HOST_BITS: u32 = 0xf_ffff;
+/// A process' number begins with its host's, shifted so far.
 const PROCESS_SHIFT: u32 = 12;
 
 /// What a client was told to be up.
@@ -34,7 +31,7 @@ pub(super) struct Open {
     slot: u8,
     incarnation: u32,
     timeout_ns: u64,
-    /// Since when its host is up as what seems to be another incarnation; 0: it is not.
+    /// Since when it is known to be over with its host's life; 0: it is not.
     other_since_ns: u64,
 }
 
@@ -93,9 +90,10 @@ impl Engine {
             let Some(open) = self.formers.open.get(at).copied() else { return };
             self.formers.next = at;
             let Open { client, watch, host, slot, incarnation, timeout_ns, .. } = open;
+            // No life of a host numbers its processes below its own number, or above that of the next one.
             let is_it = |of_host: u32| match slot {
                 HOST_SLOT => of_host == incarnation,
-                _ => of_host & HOST_BITS == incarnation >> PROCESS_SHIFT,
+                _ => is_newer(incarnation, of_host << PROCESS_SHIFT),
             };
             let became = self.parts.detector.became_of(now, host, is_it, timeout_ns, self.started_ns);
             let Some(watched) = self.watches.by_id(client, watch) else {
@@ -109,22 +107,25 @@ impl Engine {
                 (Former::Unknown, _) => Why::Wait,
                 (Former::Here, None) => Why::ToldByItself,
                 (Former::Over, None) => Why::Over(Reason::HostSilent),
-                // Its host is up. What became of a process is what that host says: of one that ended while nobody listened here it
-                // tells the successor only.
+                // Its host is up, or was. What became of a process is what that host says. Of one that ended while nobody listened here
+                // it may tell nothing any more; but it names all that live, and says when it has.
                 (Former::Here, Some(name)) => match self.find(host, name) {
                     Some((_, process)) if process.incarnation == incarnation => Why::ToldByItself,
                     Some((_, process)) if is_newer(process.incarnation, incarnation) => Why::Over(Reason::Exited(-1)),
-                    _ => Why::Wait,
+                    _ if self.parts.detector.all_named(host) => Why::Over(Reason::Exited(-1)),
+                    _ => match self.parts.detector.peer(host).map(|peer| peer.state) {
+                        Some(PeerState::Dead) => Why::Over(Reason::HostSilent),
+                        Some(PeerState::Left) => Why::Over(Reason::Left),
+                        _ => Why::Wait,
+                    },
                 },
-                // By its number it is of another life of its host. A host that has run for long has numbered beyond its own
-                // incarnation's bits, so the host is asked first.
                 (Former::Over, Some(name)) => match self.find(host, name) {
                     Some((_, process)) if process.incarnation == incarnation => Why::ToldByItself,
                     _ if open.other_since_ns == 0 => {
                         self.formers.open[at].other_since_ns = now;
                         Why::Wait
                     }
-                    _ if now.saturating_sub(open.other_since_ns) < ROSTER_NS => Why::Wait,
+                    _ if now.saturating_sub(open.other_since_ns) < LEASES_NS => Why::Wait,
                     _ => Why::Over(Reason::HostSilent),
                 },
             };

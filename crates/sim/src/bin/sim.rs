@@ -75,7 +75,8 @@ const ORDERS_ONLY: [Planted; 13] = [
     Planted::RemovedKeepsNothing,
 ];
 /// Found by the detector's own world.
-const DETECTORS_ONLY: [Planted; 6] = [
+const DETECTORS_ONLY: [Planted; 7] = [
+    Planted::NamesSome,
     Planted::TakesRecordings,
     Planted::ForgetsPromise,
     Planted::FreesSuperseded,

@@ -105,6 +105,20 @@ fn golden_echo() {
 }
 
 #[test]
+fn that_all_are_named_is_an_empty_section() {
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let mut b = Builder::heartbeat(&mut buf, 1, 5, 1).unwrap();
+    b.all_named().unwrap();
+    let len = b.finish();
+    assert_eq!(buf[HEADER_LEN..len], [9, 0, 0, 0]);
+    fuzz::fuzz_body(&buf[..len]);
+    let body = |slot, bytes| Section { kind: section::ALL_NAMED, slot, bytes }.body();
+    assert_eq!(body(0, &[]), Ok(Body::AllNamed));
+    assert_eq!(body(0, &[1]), Err(SectionError::Length { kind: section::ALL_NAMED, len: 1, need: 0 }));
+    assert!(matches!(body(1, &[]), Err(SectionError::Slot { .. })));
+}
+
+#[test]
 fn echoes_are_read_and_what_does_not_fit_is_left_out() {
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut b = Builder::heartbeat(&mut buf, 1, 5, 1).unwrap();

@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 
 use fide_lane::raw_ns;
 use fide_shm::{event::EVENT_MAX, session::ClientSession};
-use fide_wire::{Name, Roster, RosterState};
+use fide_wire::{Ack, Builder, Name, PAYLOAD_MAX, Roster, RosterState};
 
 use super::{
     super::tests::{engine, heartbeat, memory},
@@ -67,6 +67,18 @@ impl Watcher {
         self.engine.parts.detector.tick(now);
         // Only what formers are told is looked at here.
         while self.engine.parts.detector.poll_event().is_some() {}
+    }
+
+    /// Host 2 says that it has named all its processes.
+    fn hears_that_all_are_named(&mut self) {
+        self.seq += 1;
+        let mut bytes = [0; PAYLOAD_MAX];
+        let mut packet = Builder::heartbeat(&mut bytes, 2, HOST, self.seq).expect("room");
+        // To this very incarnation, which it listens to.
+        packet.push_ack(Ack { incarnation: OWN, seq_low: 1 }).expect("room");
+        packet.all_named().expect("room");
+        let len = packet.finish();
+        assert!(self.engine.parts.detector.handle_packet(self.now, self.now, 0, &bytes[..len]).is_ok());
     }
 
     /// What the client is told for so long, at each look.
@@ -133,6 +145,30 @@ fn process_of_another_life_of_its_host_is_over() {
     let told = watcher.told(3 * S);
     assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
     assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::HostSilent).reason);
+}
+
+#[test]
+fn process_that_its_host_names_no_more_has_ended() {
+    let mut watcher = Watcher::of(process(1));
+    // Others are named, its slot among them, for as long as that takes.
+    watcher.hears(&[]);
+    assert!(watcher.told(20 * S).is_empty() && watcher.awaits() == 1);
+    watcher.hears_that_all_are_named();
+    let told = watcher.told(S);
+    assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
+    assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::Exited(-1)).reason);
+}
+
+#[test]
+fn process_of_a_host_that_names_it_last_lives() {
+    for nth in [1, 4097, 3 * 4096 + 5] {
+        let mut watcher = Watcher::of(process(nth));
+        assert!(watcher.told(20 * S).is_empty(), "its roster takes long");
+        watcher.hears(&[(63, process(nth))]);
+        watcher.hears_that_all_are_named();
+        let told = watcher.told(20 * S);
+        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+    }
 }
 
 /// Of host 1, whose agent is this one.
