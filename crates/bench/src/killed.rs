@@ -208,9 +208,13 @@ fn add_figures(
         };
         let figure = figure.against(baseline, Statistic::P50, samples);
         let figure = goal.iter().fold(figure, |f, goal| f.goal(Goal::AtMost(*goal)));
-        // A death that was missed is in no sample.
-        report.add(match of(FIDE) {
+        // A death that was missed is in no sample, whoever missed it.
+        let figure = match of(FIDE) {
             Some(fide) => fide.judge(figure),
+            None => figure,
+        };
+        report.add(match of(baseline) {
+            Some(missed) => missed.judge_beside(baseline, figure),
             None => figure,
         });
     }

@@ -127,7 +127,11 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         let nothing = Samples::default();
         let figure = figure.against(name, Statistic::P50, of(name).map_or(&nothing, |o| &o.samples));
         let figure = if name == BFD { figure.goal(Goal::AtMost(0.4)) } else { figure };
-        report.add(judge(figure));
+        let figure = judge(figure);
+        report.add(match of(name) {
+            Some(missed) => missed.judge_beside(name, figure),
+            None => figure,
+        });
     }
     add_over_timeout(report, &silences.into_inner(), &why("fide"), judge);
     Ok(())

@@ -38,6 +38,12 @@ impl Outcome {
         figure.unless(self.failures > 0)
     }
 
+    /// As [`Outcome::judge`], of a figure that stands beside this one: it says whose trials failed.
+    pub(crate) fn judge_beside(&self, name: &str, figure: Figure) -> Figure {
+        let why = self.why.as_deref().unwrap_or("no reason is known");
+        Outcome { why: Some(format!("{name}: {why}")), failures: self.failures, ..Outcome::default() }.judge(figure)
+    }
+
     /// Adds what a later block gave.
     pub(crate) fn absorb(&mut self, later: Outcome) {
         self.samples.absorb(&later.samples);
@@ -164,6 +170,9 @@ mod tests {
         let judged = outcome.judge(met());
         assert_eq!(judged.met, Some(false));
         assert_eq!(judged.why.as_deref(), Some("2 trials failed: no notice; as it is"));
+        let beside = outcome.judge_beside("bfdd", met());
+        assert_eq!(beside.met, Some(false), "what a baseline missed fails the comparison");
+        assert_eq!(beside.why.as_deref(), Some("2 trials failed: bfdd: no notice; as it is"));
         assert_eq!(outcome.judge(figure()).met, None, "what was not measured stays so");
     }
 }

@@ -2,8 +2,7 @@
 //! May this host act now, as what, and until when: [`Permit`], and the fencing token that it carries.
 //!
 //! A program that asks and then acts may be stopped between the two, for longer than its lease. A host cannot rule that out; what
-//! the program writes to can, if it refuses a token below the highest one that it has seen (design.md of most stores calls that a
-//! fencing token). A host that was excluded has a lower view than all that act after it.
+//! the program writes to can, if it refuses a token below the highest one that it has seen (a fencing token). A host that was excluded has a lower view than all that act after it.
 
 /// Id of an agreed view. Ordered; each agreed change of members gives a higher one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
