@@ -268,6 +268,7 @@ impl Control {
                     token,
                     name: state.name,
                     cookie: state.cookie,
+                    incarnation: state.incarnation,
                     client: state.client,
                     uid: state.uid,
                     by: state.by,

@@ -112,6 +112,7 @@ pub struct ProcessState {
     pub slot: u8,
     pub name: String,
     pub cookie: u64,
+    pub incarnation: u32,
     pub client: u8,
     pub uid: u32,
     pub by: u32,

@@ -129,6 +129,7 @@ impl Control {
                 slot: *slot,
                 name: watched.name.clone(),
                 cookie: watched.cookie,
+                incarnation: watched.incarnation,
                 client: watched.client,
                 uid: watched.uid,
                 by: watched.by,

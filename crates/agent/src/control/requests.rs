@@ -318,6 +318,7 @@ impl Control {
             Watched {
                 name: name.to_owned(),
                 cookie: joined.cookie,
+                incarnation: joined.incarnation,
                 client,
                 uid: process.uid(),
                 by: who.uid,

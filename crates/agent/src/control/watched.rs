@@ -21,6 +21,8 @@ pub(super) struct Watched {
     pub(super) token: u64,
     pub(super) name: String,
     pub(super) cookie: u64,
+    /// As its program was told when it joined or came back; after an exclusion the loop has another.
+    pub(super) incarnation: u32,
     pub(super) client: u8,
     pub(super) uid: u32,
     /// The user who asked for it.
@@ -52,7 +54,8 @@ mod tests {
         let child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let process = Process::open(child.id()).expect("alive");
         let token = token_of(slot, serial);
-        let watched = Watched { process, token, name: String::new(), cookie: serial, client: 0, uid: 0, by: 0 };
+        let watched =
+            Watched { process, token, name: String::new(), cookie: serial, incarnation: 1, client: 0, uid: 0, by: 0 };
         processes.insert(slot, watched);
         (child, token)
     }
