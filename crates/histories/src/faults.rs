@@ -62,11 +62,15 @@ impl World {
     }
 
     /// Whether what the group promises to survive is still kept if this fault comes now: as many hosts stay whole as make a
-    /// majority, and where only members end, one member.
-    fn survives(&self, fault: Fault) -> bool {
+    /// majority, and where only members end, one member. Whoever is not let in again yet, or waits as all others do, is not whole: a member
+    /// that dies while all are shut out takes everything with it, as docs/promises.md says.
+    fn survives(&mut self, fault: Fault) -> bool {
         let hosts = self.hosts();
         let excluded: Vec<usize> = fault.excludes().iter().map(|who| who.host(self.leader, hosts)).collect();
-        let whole = |but: &[usize]| (1..=hosts).filter(|host| self.is_whole_host(*host) && !but.contains(host)).count();
+        let known: Vec<usize> = (1..=hosts).filter(|host| self.is_whole_host(*host)).collect();
+        let is_in = |host: &usize| self.probe(*host).is_some_and(|stands| stands.is_member);
+        let members: Vec<usize> = known.into_iter().filter(is_in).collect();
+        let whole = |but: &[usize]| members.iter().filter(|host| !but.contains(host)).count();
         match (fault, fault.forgets()) {
             (_, Some(who)) if excluded.is_empty() => whole(&[who.host(self.leader, hosts)]) >= 1,
             // One of two that do not hear each other goes, not both.
@@ -76,7 +80,7 @@ impl World {
     }
 
     /// Whether a fault comes now.
-    pub(crate) fn admits(&self, step: &Step) -> bool {
+    pub(crate) fn admits(&mut self, step: &Step) -> bool {
         step.otherwise == Else::Comes || self.survives(step.fault)
     }
 
