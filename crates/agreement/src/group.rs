@@ -90,7 +90,7 @@ pub struct Config<S> {
 }
 
 /// What members say, and what a log's entries mean: members of different programs refuse each other.
-const FORMAT: &[u8] = b"fide group 3";
+const FORMAT: &[u8] = b"fide group 4";
 
 /// The number of a group: of its name, of who may be in it, and of what members have in common. So members whose lists or settings
 /// differ refuse each other ([`DatagramError::OtherGroup`]), and do not agree on something else each.
@@ -141,7 +141,10 @@ pub enum Standing {
     /// It wants to be in: has asked to be let in, or waits for the others to found a group with it.
     Joining,
     Member,
-    /// A view was agreed without it. It still serves those who have not heard of it.
+    /// A view was agreed without it, and no member of that view is known to have begun it. This one is needed still: it serves the others, and
+    /// keeps what it was told. [`Standing::Removed`] follows; where all members of that view are out, it asks to be let in again.
+    Leaving,
+    /// A view was agreed without it, and has begun. Nobody needs it: its process may end.
     Removed,
     /// The detector has excluded it: it goes on as another incarnation ([`Group::rejoin`]).
     Excluded,
@@ -505,6 +508,7 @@ impl<P: Start> Group<P> {
                     self.say(to, Control::Dead { places, asks: true });
                 }
             }
+            (Standing::Leaving, _) => self.leave_on(),
             _ => {}
         }
         self.rest();

@@ -205,7 +205,8 @@ impl<P: Start> Group<P> {
         let epoch = is_in.then(|| Epoch::new(&self.config.setting, view.clone(), me, start));
         // The leader has seen that the setting suits the view before it proposed it.
         let Some(Ok(mut epoch)) = epoch else {
-            self.standing = Standing::Removed;
+            let ends = planted::is(Planted::RemovedEndsEarly);
+            self.standing = if ends { Standing::Removed } else { Standing::Leaving };
             self.past.taken_out(view);
             self.again.clear();
             return;

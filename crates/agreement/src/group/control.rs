@@ -14,6 +14,7 @@
 //!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 the one that was a member, 0 for none; if one was:
 //!             u64 position of what it was told last, u64::MAX for given up, u32 the ballot that the first view was begun with, 0 in any other; the view
 //!             that it was in
+//!    out:     u32 number of the view without the sender
 //! ```
 
 use fide_detector::HostSet;
@@ -42,6 +43,8 @@ pub(super) enum Control {
     Begin { ballot: u32, view: View },
     /// "As these incarnations I am over, and this is what I have."
     Claim(Claim),
+    /// "I was told the view of this number, which is without me. Have you begun it?" `Over` is the answer of whoever has.
+    Out { view: u32 },
 }
 
 impl Control {
@@ -89,6 +92,10 @@ impl Control {
                     view.write(out);
                 }
             }
+            Self::Out { view } => {
+                out.push(9);
+                out.extend_from_slice(&view.to_le_bytes());
+            }
         }
     }
 
@@ -106,6 +113,7 @@ impl Control {
             }
             5 if content.is_empty() => Some(Self::Over),
             6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
+            9 if content.len() == 4 => Some(Self::Out { view: ballot(content)? }),
             _ => None,
         };
         if kind == 7 {
@@ -153,6 +161,7 @@ mod tests {
             (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
             Just(Control::Over),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
+            any::<u32>().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
             (any::<[u32; 3]>(), prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))).prop_map(
                 |([since, over, ballot], held)| {
@@ -174,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(kind in 0u8..10, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_message_or_refused(kind in 0u8..11, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

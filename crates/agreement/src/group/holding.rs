@@ -39,7 +39,9 @@
 //! grow, as the record has the last one.
 //!
 //! **Taken out.** A member that was told the view without it holds that view, and answers for the one before it. If it alone was told, it was
-//! told most, and founds the group again; of several the members of the view come first.
+//! told most, and founds the group again; of several the members of the view come first. So it is needed until one of them has begun that
+//! view ([`Standing::Leaving`]): it asks them at each resend. Where all of them are dead or out before one has said so, nobody could let anybody
+//! in, and it goes on as another incarnation, as they do.
 //!
 //! **What gives way.** A member that holds something takes a state only of a view after the one it holds: a member that has not heard yet of
 //! its own exclusion may offer an older one. A member that was told nothing has nothing to lose, and takes a state of its own view too, or of
@@ -145,6 +147,11 @@ impl Past {
         self.without = Some(view);
     }
 
+    /// Whoever has begun a view of this number has begun the one without this member, or a later one.
+    pub(super) fn is_replaced_by(&self, number: u32) -> bool {
+        self.without.as_ref().is_none_or(|view| view.number() <= number)
+    }
+
     pub(super) fn held(&self) -> Option<&Held> {
         self.held.as_ref()
     }
@@ -181,8 +188,8 @@ impl<P: Start> Group<P> {
             (Standing::Member, Some(next)) => Some(next),
             (Standing::Member, None) => self.view().cloned(),
             // The others may not have begun it.
-            (Standing::Removed, _) if planted::is(Planted::RemovedKeepsNothing) => None,
-            (Standing::Removed, _) => self.past.without.take().or(self.view().cloned()),
+            (Standing::Leaving | Standing::Removed, _) if planted::is(Planted::RemovedKeepsNothing) => None,
+            (Standing::Leaving | Standing::Removed, _) => self.past.without.take().or(self.view().cloned()),
             _ => None,
         };
         if let Some(view) = view {
@@ -225,6 +232,21 @@ impl<P: Start> Group<P> {
         let at = usize::from(host).checked_sub(1)?;
         let (by, claim) = self.past.claims.get(at)?.as_ref()?;
         (*by == self.up[at] && *by != 0).then_some(claim)
+    }
+
+    /// To be called at each resend while [`Standing::Leaving`]. See the first page: *Taken out*.
+    pub(super) fn leave_on(&mut self) {
+        let Some(without) = &self.past.without else { return };
+        let lives = |member: &&Member| {
+            let dead = self.dead.get(usize::from(member.host).wrapping_sub(1));
+            dead.is_none_or(|dead| *dead < member.incarnation)
+        };
+        let (view, to) = (without.number(), without.members().iter().filter(lives).map(|member| member.host).collect());
+        if HostSet::is_empty(to) {
+            self.excluded();
+        } else {
+            self.say(to, Control::Out { view });
+        }
     }
 
     /// To be called at each resend while in no group. See the first page: *Let in, and never welcomed*.

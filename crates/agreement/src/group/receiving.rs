@@ -157,6 +157,15 @@ impl<P: Start> Group<P> {
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;
             }
+            Control::Over if self.standing == Standing::Leaving && self.past.is_replaced_by(prefix.view) => {
+                self.standing = Standing::Removed;
+            }
+            Control::Out { view } => {
+                let begun = self.view().is_some_and(|mine| mine.number() >= view && !mine.holds(from, prefix.sender));
+                if begun && self.standing == Standing::Member {
+                    self.say(HostSet::from_iter([from]), Control::Over);
+                }
+            }
             _ => {}
         }
         Ok(())

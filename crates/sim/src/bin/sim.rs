@@ -59,7 +59,7 @@ struct Arguments {
 const SEEDS: u64 = 1000;
 /// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
 /// millisecond here.
-const ORDERS_ONLY: [Planted; 13] = [
+const ORDERS_ONLY: [Planted; 14] = [
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
@@ -73,6 +73,7 @@ const ORDERS_ONLY: [Planted; 13] = [
     Planted::MissesTheFormer,
     Planted::RemovesTheLast,
     Planted::RemovedKeepsNothing,
+    Planted::RemovedEndsEarly,
 ];
 /// Found by the detector's own world.
 const DETECTORS_ONLY: [Planted; 7] = [

@@ -342,13 +342,48 @@ fn who_was_taken_out_and_told_most_founds_the_group_again() {
     world.members.get_mut(&2).unwrap().1.push(b'b');
     world.group(2).position += 1;
     world.group(2).begin_next(View::new(2, &[member(1, 10)]).unwrap());
-    assert_eq!(world.group(2).standing(), Standing::Removed);
+    assert_eq!(world.group(2).standing(), Standing::Leaving);
     [1, 2].into_iter().for_each(|host| world.excluded(host));
     [1, 2].into_iter().for_each(|host| world.comes_back(host));
     world.meet();
     world.runs();
     assert_eq!(world.standings(), [Standing::Member; 2]);
     assert_eq!([1, 2].map(|host| world.state(host)), ["ab"; 2]);
+}
+
+#[test]
+fn who_is_taken_out_is_needed_until_the_view_without_it_has_begun() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.group(1).remove(HELD, 1).unwrap();
+    for (_, bytes) in world.sent(1) {
+        world.group(2).receive(1, &bytes).unwrap();
+    }
+    // Host 2 has acknowledged that view, and was not told it.
+    for (_, bytes) in world.sent(2) {
+        world.group(1).receive(2, &bytes).unwrap();
+    }
+    world.tell(1);
+    world.group(1).settle();
+    assert_eq!(world.standings(), [Standing::Leaving, Standing::Member]);
+    world.run();
+    assert_eq!(world.standings(), [Standing::Removed, Standing::Member]);
+}
+
+#[test]
+fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.group(1).begin_next(View::new(2, &[member(2, 20)]).unwrap());
+    world.excluded(2);
+    world.group(1).resend(HELD);
+    assert_eq!(world.standings(), [Standing::Excluded; 2]);
+    world.group(2).down(1, 10);
+    [1, 2].into_iter().for_each(|host| world.comes_back(host));
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 2]);
+    assert_eq!([1, 2].map(|host| world.state(host)), ["a"; 2]);
 }
 
 #[test]
