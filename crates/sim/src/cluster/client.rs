@@ -125,6 +125,14 @@ impl Client {
         }
     }
 
+    /// It lost its connection after it had joined, and before all was there: the library says so, and such a program ends. The agent keeps its
+    /// process under watch until then, so that it could not join again.
+    pub(super) fn is_lost(&self) -> bool {
+        let State::Opening(link) = &self.state else { return false };
+        let is_cut = link.as_ref().is_none_or(|link| link.closed.get());
+        is_cut && !self.registry.processes.is_empty()
+    }
+
     pub(super) fn is_open(&self) -> bool {
         !matches!(self.state, State::Opening(_))
     }

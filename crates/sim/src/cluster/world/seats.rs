@@ -60,6 +60,10 @@ impl<P: Protocol> World<'_, P> {
             self.end_seat(at);
             return Ok(());
         }
+        if seat.client.is_lost() {
+            self.end_seat(at);
+            return Ok(());
+        }
         let agent = host.agent.as_mut();
         if !seat.opened {
             let opened = seat.open(now.raw_ns, agent);

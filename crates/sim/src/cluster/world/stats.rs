@@ -60,6 +60,14 @@ stats! {
     acting_at_the_end,
     /// Runs at whose end nobody acted: what the group needs was lost.
     idle_at_the_end,
+    /// Of these, those with too few hosts up.
+    idle_hosts_away,
+    /// Where nobody began, and a record says that somebody did.
+    idle_recorded,
+    /// Where all members of the newest view were shut out or died, and a process of theirs has died.
+    idle_processes_lost,
+    /// Where whoever had the state was taken out.
+    idle_states_lost,
     /// Runs that ended with a member that waits for one of whose death nobody is left to tell.
     bereft,
     /// True time that passed.
