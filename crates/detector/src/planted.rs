@@ -130,6 +130,8 @@ planted! {
     FreesSuperseded,
     /// the agent of a host that does not know an observer starts again, and the observer holds its programs dead at once
     EndsUnbound,
+    /// a host that crashed is barred as if it was put out for a partial partition
+    BarsTheCrashed,
     /// who has accepted a next view acknowledges as before
     AcksAccepted,
     /// who has accepted a next view takes acknowledgements for its lease

@@ -17,8 +17,9 @@
 //! **Partial partitions.** Two members that do not hear each other, while others hear both, are not silent to a majority. Yet both would
 //! act, and wait for each other for ever. When that has lasted for [`PARTIAL_TIMEOUTS`], a majority of those who hear each other goes on
 //! without the rest ([`crate::clique`]): one of them proposes it, and the acceptors' rules are the same as ever. Whoever hears of a view
-//! tells which of its members it does not hear, and is let in once there is none. Who was put out so waits for [`BARRED_TIMEOUTS`]
-//! besides, as it may be the one that is not heard.
+//! tells which of its members it does not hear, and is let in once there is none. A host that was put out so waits for [`BARRED_TIMEOUTS`]
+//! besides, whatever its next incarnation is, as it may be the one that is not heard. A host that crashed does not wait: stalled observers may fail
+//! to report its silence for a moment, so that it looks like one that has to go, but then it is not heard either.
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
@@ -75,6 +76,8 @@
 //! both are there again. What it has promised is in its vote, and is kept when it comes back with a shorter timeout.
 
 mod round;
+#[cfg(test)]
+mod tests;
 mod wanted;
 
 use crate::planted::{self, Planted};
@@ -204,6 +207,10 @@ pub struct Agreement {
     outside: (HostSet, u64),
     /// Who was put out in the last view before this one, and when.
     barred: (HostSet, u64),
+    /// [`Env::fresh`] when this host last looked for members that have to go.
+    fresh: HostSet,
+    /// Had somebody to go for [`PARTIAL_TIMEOUTS`] by then?
+    lasts: bool,
     /// Without a view: the newest that others have told of.
     foreign: (ViewId, Membership),
     /// Without a view, and listened long enough to take part in founding one.
@@ -237,6 +244,8 @@ impl Agreement {
             lost_since_ns: None,
             outside: (HostSet::EMPTY, now_ns),
             barred: (HostSet::EMPTY, now_ns),
+            fresh: HostSet::EMPTY,
+            lasts: false,
             foreign: (ViewId::NONE, Membership::EMPTY),
             ready: false,
             busy: HostSet::EMPTY,
@@ -310,6 +319,8 @@ impl Agreement {
         self.condemned = HostSet::EMPTY;
         self.lost_since_ns = None;
         self.outside.0 = HostSet::EMPTY;
+        self.fresh = HostSet::EMPTY;
+        self.lasts = false;
         self.ready = false;
     }
 
@@ -354,8 +365,11 @@ impl Agreement {
 
     fn install(&mut self, id: ViewId, members: Membership, wait_us: u32) -> Outcome {
         let before = self.members;
-        // Not only if it has lasted here too: timeouts differ.
         let put_out = self.outside.0.minus(HostSet(members.hosts));
+        // A partial partition, and no crash: the host is still heard here, or this has lasted for longer than a crash goes unreported. To be
+        // heard is enough: timeouts differ, and it may have lasted elsewhere only.
+        let put_out =
+            if self.lasts || planted::is(Planted::BarsTheCrashed) { put_out } else { put_out.and(self.fresh) };
         if !put_out.is_empty() {
             self.barred = (put_out, self.outside.1);
         }
@@ -411,6 +425,7 @@ impl Agreement {
         if outside != self.outside.0 {
             self.outside = (outside, env.now_ns);
         }
+        (self.fresh, self.lasts) = (env.fresh, self.outside_lasts(env));
         self.accept(env);
         self.propose(env);
         let outcome = self.count(env);

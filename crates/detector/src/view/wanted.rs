@@ -48,6 +48,11 @@ impl Agreement {
         if enough && stay.contains(self.me) { gone } else { HostSet::EMPTY }
     }
 
+    /// Has somebody had to go for so long that it is a partial partition?
+    pub(super) fn outside_lasts(&self, env: &Env<'_>) -> bool {
+        env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns)
+    }
+
     /// Who should be in the next view, as this host sees it.
     pub(super) fn desired(&self, env: &Env<'_>) -> Membership {
         let mut next = self.members;
@@ -60,8 +65,7 @@ impl Agreement {
             }
             return next;
         }
-        let lasts = env.now_ns >= self.outside.1.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns);
-        let put_out = if lasts { self.outside.0 } else { HostSet::EMPTY };
+        let put_out = if self.outside_lasts(env) { self.outside.0 } else { HostSet::EMPTY };
         self.reported(env).iter().chain(put_out.iter()).for_each(|id| next.remove(id));
         let bars = env.now_ns < self.barred.1.saturating_add(BARRED_TIMEOUTS * env.timeout_ns);
         let barred = if bars { self.barred.0 } else { HostSet::EMPTY };

@@ -76,7 +76,8 @@ const ORDERS_ONLY: [Planted; 14] = [
     Planted::RemovedEndsEarly,
 ];
 /// Found by the detector's own world.
-const DETECTORS_ONLY: [Planted; 7] = [
+const DETECTORS_ONLY: [Planted; 8] = [
+    Planted::BarsTheCrashed,
     Planted::NamesSome,
     Planted::TakesRecordings,
     Planted::ForgetsPromise,
