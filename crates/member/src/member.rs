@@ -30,7 +30,7 @@ use crate::{
     core::{self, Core},
     packet::{Opened, Opener, PacketError, Sealer, Sender},
     port::Port,
-    record::Record,
+    record::{Record, RecordError},
 };
 
 const TOKEN_CLIENT: u64 = 0;
@@ -175,6 +175,8 @@ pub struct Member<P: Start> {
     watched: bool,
     /// Where the agent did not take it again, when it is asked next.
     again_ns: u64,
+    /// Why the incarnation as which an excluded host would come back could not be stored.
+    unstored: Option<RecordError>,
 }
 
 impl<P: Start> Member<P> {
@@ -242,6 +244,7 @@ impl<P: Start> Member<P> {
             epoll,
             watched: false,
             again_ns: 0,
+            unstored: None,
         })
     }
 
@@ -264,14 +267,16 @@ impl<P: Start> Member<P> {
     /// handled. To be called again and again; decisions are polled between two calls.
     ///
     /// # Errors
-    /// [`Error`]: the record could not be stored, or the agent's memory is damaged.
+    /// [`Error`]: that there is a group could not be stored, or the agent's memory is damaged. A member whose host was excluded and that
+    /// cannot store its next incarnation (a full disk) keeps what it has and tries again: [`Member::waits_for`] says why.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = now_ns();
         let Self { core, link, packets, .. } = self;
         core.before(now, link, packets);
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
-        let sleep_ns = core.due_ns().min(due).saturating_sub(now);
+        let again_ns = if core.is_excluded() && link.client.is_attached() { self.again_ns } else { u64::MAX };
+        let sleep_ns = core.due_ns().min(due).min(again_ns).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
         self.core.after(&mut self.link, &mut self.packets, told, came)?;
         if self.core.is_excluded() && self.link.client.is_attached() && now >= self.again_ns {
@@ -293,6 +298,15 @@ impl<P: Start> Member<P> {
     /// This host was excluded, or its agent started anew: the member goes on as another incarnation, keeps what it has, and asks to be let
     /// in.
     fn rejoin(&mut self) -> Result<(), Error> {
+        // Stored before anybody is told of it. Where it cannot be, what this member keeps is worth more than an end.
+        let incarnation = match self.record.again() {
+            Ok(incarnation) => incarnation,
+            Err(why) => {
+                self.unstored = Some(why);
+                return Ok(());
+            }
+        };
+        self.unstored = None;
         // An agent that is just going away, or still has the name: later.
         let Ok(joined) = self.link.join_again(&self.name) else { return Ok(()) };
         let mut up = Vec::new();
@@ -300,9 +314,9 @@ impl<P: Start> Member<P> {
             let Ok(process) = core::Agent::watch_again(&mut self.link, host) else { return Ok(()) };
             up.push((host, process));
         }
-        let incarnation = self.record.again()?;
         self.packets.sealer = sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?;
         self.core.rejoin(incarnation)?;
+        self.record.used();
         up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
         self.again_ns = 0;
         Ok(())
@@ -493,7 +507,11 @@ impl<P: Start> Member<P> {
                 missing.join(", ")
             )
         });
-        let mut all: Vec<String> = held.into_iter().chain(fenced).chain(silent).chain(refused).collect();
+        let unstored = self.unstored.as_ref().map(|why| {
+            format!("this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again: {why}")
+        });
+        let mut all: Vec<String> =
+            unstored.into_iter().chain(held).chain(fenced).chain(silent).chain(refused).collect();
         if all.is_empty() {
             all.push(if self.record.is_founded() {
                 "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \

@@ -39,6 +39,8 @@ struct Content {
 pub(crate) struct Record {
     path: PathBuf,
     content: Content,
+    /// An incarnation that is stored and that nobody has been told of yet.
+    unused: Option<u32>,
 }
 
 impl Record {
@@ -52,24 +54,35 @@ impl Record {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => Content::default(),
             Err(source) => return Err(RecordError::Io { path, source }),
         };
-        // Above all before, also where the record was lost.
+        // Above all before. Where the record was lost that stands on the clock, which each further exclusion within a second may outrun
+        // by one (docs/groups.md says what to do then).
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
         let incarnation = next.max(u32::try_from(seconds).unwrap_or(0));
-        let mut record = Self { path, content };
+        let mut record = Self { path, content, unused: None };
         record.store(Content { incarnation, ..record.content.clone() })?;
         Ok(record)
     }
 
-    /// Another incarnation begins; it is stored when this returns.
+    /// Another incarnation begins; it is stored when this returns. The same one until it is [used](Self::used), so that tries that fail
+    /// later do not use up numbers.
     pub(crate) fn again(&mut self) -> Result<u32, RecordError> {
+        if let Some(unused) = self.unused {
+            return Ok(unused);
+        }
         let last = self.content.incarnation;
         let incarnation = last.checked_add(1);
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
         self.store(Content { incarnation, ..self.content.clone() })?;
+        self.unused = Some(incarnation);
         Ok(incarnation)
+    }
+
+    /// The member goes on as the incarnation of [`Self::again`].
+    pub(crate) fn used(&mut self) {
+        self.unused = None;
     }
 
     pub(crate) fn incarnation(&self) -> u32 {
@@ -119,8 +132,28 @@ mod tests {
         assert!(third.is_founded() && third.incarnation() > second.incarnation());
         let before = third.incarnation();
         assert!(third.again().unwrap() > before);
+        third.used();
         assert!(third.is_founded() && Record::begin(dir.path(), "g").unwrap().incarnation() > third.incarnation());
         assert!(!Record::begin(dir.path(), "other").unwrap().is_founded());
+    }
+
+    #[test]
+    fn incarnation_that_cannot_be_stored_is_tried_again_and_uses_up_no_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let state_dir = dir.path().join("state");
+        let mut record = Record::begin(&state_dir, "g").unwrap();
+        let first = record.incarnation();
+        fs::remove_dir_all(&state_dir).unwrap();
+        for _ in 0..3 {
+            assert!(matches!(record.again(), Err(RecordError::Io { .. })));
+            assert_eq!(record.incarnation(), first, "nothing has changed");
+        }
+        fs::create_dir(&state_dir).unwrap();
+        // The agent may refuse to be joined with meanwhile.
+        assert_eq!([0; 3].map(|_| record.again().unwrap()), [first + 1; 3]);
+        record.used();
+        assert_eq!(record.again().unwrap(), first + 2);
+        assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 2);
     }
 
     #[test]
