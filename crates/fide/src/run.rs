@@ -61,7 +61,8 @@ pub(crate) enum OnFence {
     Pause,
     /// Kill it (SIGKILL): for programs that must not go on with what they knew
     Kill,
-    /// Leave it alone, also when the host was excluded: it asks the client library itself
+    /// Leave it alone, also when the host was excluded: it asks the client library itself. Begun while this host is fenced, it finds no
+    /// FIDE_TOKEN, FIDE_INCARNATION and FIDE_HOST_ID
     Ignore,
 }
 
@@ -87,12 +88,14 @@ struct FenceArguments {
     #[arg(long, value_name = "US", default_value_t = 1000)]
     fence_margin_us: u32,
     /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`, `continued` or
-    /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state
+    /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state. After the
+    /// end of the program it has a minute, or until SIGTERM
     #[arg(long, value_name = "CMD")]
     fence_command: Option<String>,
     /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on. After an exclusion, or
     /// when `fide run` ends while it is off, it stays off: it belongs to whoever acts now. May be given several times; give it a
-    /// length of its own (/32, /128), as the kernel takes secondary addresses of a subnet away with the first. Needs CAP_NET_ADMIN
+    /// length of its own (/32, /128), as the kernel takes secondary addresses of a subnet away with the first, and routes with that
+    /// source address (`src`), which are not put back: have --fence-command do so. Needs CAP_NET_ADMIN
     #[arg(long, value_name = "ADDR/LEN@DEV")]
     fence_address: Vec<Address>,
     /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is dropped, and its peers learn
@@ -130,7 +133,8 @@ pub(crate) struct GuardArguments {
     socket: SocketArguments,
     #[command(flatten)]
     fence: FenceArguments,
-    /// Return at once; the process stays under watch until it ends, and no fence is imposed on it
+    /// Return at once; the process stays under watch until it ends, and no fence is imposed on it. When this host's agent starts anew, or
+    /// the host was excluded, others are told that it is dead while it runs on, and nobody puts it under watch again
     #[arg(long)]
     detach: bool,
 }
@@ -154,7 +158,13 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     let mut warden = None;
     let begun = begin(&arguments, &mut client, &signals, &child, Before { go, suspensions, network }, &mut warden);
     let ended = begun.and_then(|followed| match followed {
-        Some(mut followed) => followed.follow(&mut client, &signals),
+        Some(mut followed) => {
+            let ended = followed.follow(&mut client, &signals);
+            if ended.is_ok() {
+                followed.finish(&signals);
+            }
+            ended
+        }
         None => Ok(Ended::Process),
     });
     let status = match &ended {
@@ -232,11 +242,12 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
         if !std::mem::replace(&mut said, true) {
             say!("fide: this host is fenced; the program begins when it is heard");
         }
-        if signals.take() == Some(Asked::Stop) {
+        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again.
+        if let Some(Asked::Stop | Asked::Reload) = signals.take() {
             return Ok(None);
         }
-        if suspensions.take() {
-            // There is nothing to fence yet.
+        // There is nothing to fence yet.
+        if suspensions.take() && !job::is_orphaned() {
             job::stop_this();
         }
         while let Some(event) = client.poll_event()? {
@@ -261,7 +272,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     // Before it is joined, or its number might be another's by then.
     let held = pidfd(pid);
     let group = match &arguments.unit {
-        Some(_) => Group::of_unit(pid),
+        Some(unit) => Group::of_unit(pid, group_of(unit).as_deref()),
         None => Err(io::Error::other("a process of a group that is not its own")),
     };
     let fences = !arguments.detach && arguments.fence.on_fence != OnFence::Ignore;
@@ -294,12 +305,12 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     };
     let mut followed = arguments.fence.followed(stopper, keeper, suspensions, Stop::LetGo);
     let ended = followed.follow(&mut client, &signals)?;
+    let remedy = followed.is_stopped().then(|| followed.stopper.remedy());
+    followed.finish(&signals);
     if ended == Ended::OutOfReach {
         return Ok(ExitCode::from(OUT_OF_REACH));
     }
     if ended == Ended::LetGo {
-        let remedy = followed.is_stopped().then(|| followed.stopper.remedy());
-        drop(followed);
         // It goes on; only its watch ends.
         client.quit(joined.id)?;
         if let Some(remedy) = remedy {
@@ -323,9 +334,10 @@ fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {
 impl FenceArguments {
     /// What the fence does to the network; refused where it cannot.
     fn network(&self) -> Result<Network, Failure> {
-        if self.on_fence == OnFence::Ignore && (self.fence_sockets || !self.fence_address.is_empty()) {
+        let extends = self.fence_sockets || !self.fence_address.is_empty() || self.fence_command.is_some();
+        if self.on_fence == OnFence::Ignore && extends {
             let why = anyhow!(
-                "--on-fence ignore fences nothing: leave --fence-address and --fence-sockets away, or give another"
+                "--on-fence ignore fences nothing: leave --fence-address, --fence-sockets and --fence-command away, or give another"
             );
             return Err(Failure::new(USAGE, why));
         }
@@ -374,8 +386,17 @@ impl FenceArguments {
             asked_to_end: false,
             said_stopped: false,
             said_out_of_reach: false,
+            said_left: false,
         }
     }
+}
+
+/// The control group of a unit, of which the main process' own may be a part. None where systemd tells none.
+fn group_of(unit: &str) -> Option<String> {
+    let shown =
+        Command::new("systemctl").args(["show", "--property=ControlGroup", "--value", "--", unit]).output().ok()?;
+    let text = String::from_utf8_lossy(&shown.stdout).trim().to_owned();
+    text.starts_with('/').then_some(text)
 }
 
 fn main_pid(unit: &str) -> Result<u32, Failure> {

@@ -18,6 +18,9 @@ use crate::say::say;
 /// How often to look whether it has ended, while that is waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// For how long a command may run once the program has ended.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
 /// States of a program, as the command is told them.
 pub(super) const STOPPED: &str = "stopped";
 pub(super) const CONTINUED: &str = "continued";
@@ -119,6 +122,33 @@ impl<'a> Commands<'a> {
         }
     }
 
+    /// The program has ended: waits for the last command, for [`END_LIMIT`] each, and no longer than until `is_asked_to_end`.
+    pub(super) fn finish(&mut self, mut is_asked_to_end: impl FnMut() -> bool) {
+        let mut until = Instant::now() + END_LIMIT;
+        loop {
+            let what = self.running.as_ref().map(|running| running.what);
+            self.look();
+            let Some(running) = &self.running else { return };
+            if what != Some(running.what) {
+                until = Instant::now() + END_LIMIT;
+            }
+            let asked = is_asked_to_end();
+            if asked || Instant::now() >= until {
+                say!(
+                    "fide: --fence-command for `{}` still ran {}; it is killed",
+                    running.what,
+                    if asked { "when this was asked to end" } else { "a minute after the end of the program" }
+                );
+                self.kill();
+                if let Some(what) = self.next.take() {
+                    self.spawn(what);
+                }
+            } else {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
     /// A descriptor that is readable when it has ended, while one runs.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref()?.ended.as_ref().map(AsFd::as_fd)
@@ -127,10 +157,7 @@ impl<'a> Commands<'a> {
 
 impl Drop for Commands<'_> {
     fn drop(&mut self) {
-        while let Some(running) = &mut self.running {
-            let _ = running.child.wait();
-            self.look();
-        }
+        self.finish(|| false);
     }
 }
 
@@ -153,6 +180,26 @@ mod tests {
         commands.begin(EXCLUDED);
         drop(commands);
         assert_eq!(std::fs::read_to_string(&file).expect("it ran"), "excluded\n");
+    }
+
+    #[test]
+    fn command_that_hangs_is_killed_when_the_end_is_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ran");
+        let command = format!("[ $FIDE_FENCE = stopped ] && exec sleep 600; echo $FIDE_FENCE >> {}", file.display());
+        let mut commands = Commands::new(Some(&command));
+        commands.begin(STOPPED);
+        commands.begin(EXCLUDED);
+        let mut asked = 0;
+        commands.finish(|| {
+            asked += 1;
+            asked == 3
+        });
+        assert_eq!(
+            std::fs::read_to_string(&file).expect("it ran"),
+            "excluded\n",
+            "the one that waited for it still runs"
+        );
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Fence {
         self.margin_max_ns.min(self.longest_ns / MARGIN_PART)
     }
 
+    /// It was not let go on: the lease ended before it could be.
+    fn stopped_again(self) -> Self {
+        Self { stopped: true, ..self }
+    }
+
     /// A look at the lease: what to do, and after how long to look again.
     pub(super) fn look(&mut self, now_ns: u64, until_ns: u64) -> (Act, u64) {
         let left_ns = until_ns.saturating_sub(now_ns);
@@ -225,6 +230,14 @@ fn reached(done: io::Result<()>, shared: &Shared) -> io::Result<()> {
     }
 }
 
+/// Keeps what could not be done until somebody asks.
+fn note(shared: &Shared, wrong: impl IntoIterator<Item = String>) {
+    if let Ok(mut list) = shared.complaints.lock() {
+        let room = COMPLAINTS_MAX.saturating_sub(list.len());
+        list.extend(wrong.into_iter().take(room));
+    }
+}
+
 /// What is killed does not go on, whatever the lease is later, and what was fenced with it stays so.
 fn turns(
     live: &Live,
@@ -235,25 +248,35 @@ fn turns(
     shared: &Shared,
 ) -> io::Result<()> {
     while !shared.ending.load(Ordering::SeqCst) {
-        let until_ns = if shared.held.load(Ordering::SeqCst) { 0 } else { live.lease_until_ns() };
-        let (act, wait_ns) = fence.look(now_ns(), until_ns);
+        let lease = || if shared.held.load(Ordering::SeqCst) { 0 } else { live.lease_until_ns() };
+        let (act, wait_ns) = fence.look(now_ns(), lease());
         if act == Act::Stop || act == Act::GoOn && !kills {
             let wrong = if act == Act::Stop {
                 shared.to_be_stopped.store(true, Ordering::SeqCst);
                 // Whatever comes after, and whether or not anybody looks meanwhile.
-                reached(if kills { stopper.kill() } else { stopper.stop() }, shared)?;
-                // After the program, which is what acts.
-                network.fence(|| stopper.pids())
+                if !kills || network.is_fenced_at_all() {
+                    reached(stopper.stop(), shared)?;
+                }
+                // After the program, which is what acts; before it is killed, as the kernel would send what a dead one has written.
+                let wrong = network.fence(|| stopper.pids());
+                if kills {
+                    reached(stopper.kill(), shared)?;
+                }
+                wrong
             } else {
                 let wrong = network.lift();
+                // That took a while.
+                if lease() <= now_ns() {
+                    fence = fence.stopped_again();
+                    let again = network.fence(|| stopper.pids());
+                    note(shared, wrong.into_iter().chain(again));
+                    continue;
+                }
                 reached(stopper.go_on(), shared)?;
                 shared.to_be_stopped.store(false, Ordering::SeqCst);
                 wrong
             };
-            if let Ok(mut list) = shared.complaints.lock() {
-                let room = COMPLAINTS_MAX.saturating_sub(list.len());
-                list.extend(wrong.into_iter().take(room));
-            }
+            note(shared, wrong);
             shared.stopped.store(act == Act::Stop, Ordering::SeqCst);
             let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
         }

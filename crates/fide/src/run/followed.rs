@@ -68,6 +68,8 @@ pub(super) struct Followed<'a> {
     pub(super) said_stopped: bool,
     /// It was said that signals do not reach it.
     pub(super) said_out_of_reach: bool,
+    /// It was said that it is not in its control group any more.
+    pub(super) said_left: bool,
 }
 
 impl Followed<'_> {
@@ -94,12 +96,14 @@ impl Followed<'_> {
                 Err(error) => return Err(io::Error::from(error).into()),
             };
             if !fds[0].revents().is_empty() {
+                drop(fds);
+                self.end_what_is_stopped();
                 return Ok(Ended::Process);
             }
             drop(fds);
             self.commands.look();
-            if nothing && !self.stopper.is_reached() {
-                self.say_out_of_reach();
+            if nothing {
+                self.look_for_program();
             }
             match (signals.take(), self.stop) {
                 (Some(Asked::Stop), Stop::LetGo) => return Ok(Ended::LetGo),
@@ -129,6 +133,9 @@ impl Followed<'_> {
                 }
             }
             self.follow_fence();
+            if self.is_stopped() {
+                self.look_for_program();
+            }
             while let Some(event) = client.poll_event()? {
                 report(&event);
                 if let Event::Rejoined { incarnation } = event
@@ -215,6 +222,39 @@ impl Followed<'_> {
         Ok(ended)
     }
 
+    /// Says what became of its group and of our right to signal it.
+    fn look_for_program(&mut self) {
+        if !self.said_left && self.stopper.has_left() {
+            self.said_left = true;
+            say!(
+                "fide: the program has left its control group (as systemd-run and pam_systemd do): it is fenced by SIGSTOP to its \
+                 process alone, not to what it starts"
+            );
+        }
+        if !self.stopper.is_reached() {
+            self.say_out_of_reach();
+        }
+    }
+
+    /// The program has ended, or is left alone: ends what still fences it, and waits for the operator's command, which SIGTERM ends.
+    pub(super) fn finish(self, signals: &Signals) {
+        let Self { keeper, stopper, mut commands, .. } = self;
+        drop(keeper);
+        drop(stopper);
+        commands.finish(|| signals.take() == Some(Asked::Stop));
+    }
+
+    /// Its process has ended, whoever ended it. What is left of it while it is stopped dies, too: in a unit's group it would stay frozen, and
+    /// with it whatever is started there next.
+    fn end_what_is_stopped(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        // Its group may be gone with it, which the thread and the kill find.
+        let _ = keeper.end();
+        if keeper.is_to_be_stopped() {
+            let _ = self.stopper.kill();
+        }
+    }
+
     fn say_out_of_reach(&mut self) {
         if !std::mem::replace(&mut self.said_out_of_reach, true) {
             say!(
@@ -226,7 +266,14 @@ impl Followed<'_> {
 
     /// The terminal wants this process suspended (Ctrl-Z): it stops the program first, for it fences nobody then.
     fn suspend(&mut self) {
-        let Some(keeper) = &self.keeper else { return job::stop_this() };
+        let orphaned = job::is_orphaned();
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !orphaned) else {
+            if orphaned {
+                say!("fide: not suspended: no shell here could let it go on (its process group is orphaned)");
+                return self.resume();
+            }
+            return job::stop_this();
+        };
         let why = match (self.stop, self.arguments.on_fence) {
             (Stop::LetGo, _) => Some("it would fence nobody"),
             (_, OnFence::Kill) => Some("it could not kill the program, were this host fenced meanwhile"),

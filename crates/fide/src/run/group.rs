@@ -122,6 +122,14 @@ impl Version {
             Self::V1 => "cgroup v1 freezer",
         }
     }
+
+    /// Where a process is in the hierarchy of this version.
+    fn path_of(self, pid: &str) -> io::Result<PathBuf> {
+        match self {
+            Self::V2 => path_of(pid, str::is_empty),
+            Self::V1 => path_of(pid, is_freezer),
+        }
+    }
 }
 
 /// A control group with a program in it. The descriptors are open before they are needed: stopping is one system call.
@@ -129,6 +137,8 @@ impl Version {
 pub(super) struct Group {
     version: Version,
     dir: PathBuf,
+    /// Where it is in its hierarchy, as /proc/PID/cgroup says it of what is in it.
+    path: PathBuf,
     /// `cgroup.freeze`, or `freezer.state`.
     freeze: File,
     /// `cgroup.kill` of version 2.
@@ -144,29 +154,42 @@ pub(super) struct Group {
 impl Group {
     fn make(version: Version, dir: &Path, pid: u32) -> io::Result<Self> {
         fs::create_dir(dir)?;
-        let made = Self::open(version, dir.to_owned(), true);
+        let made = Self::open(version, dir.to_owned(), PathBuf::new(), true);
         let mut group = made.inspect_err(|_| drop(fs::remove_dir(dir)))?;
         group.held = Some(hold(dir)?);
         fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+        group.path = version.path_of(&pid.to_string())?;
         Ok(group)
     }
 
-    /// The group of a running process, of version 2, for a unit that has one of its own.
-    pub(super) fn of_unit(pid: u32) -> io::Result<Self> {
-        let path = path_of(&pid.to_string(), str::is_empty)?;
+    /// The group of a unit, of version 2, of which `pid` is the main process: `told` by systemd, which may put that process into a group
+    /// within it (DelegateSubgroup=); or else the one that the process is in.
+    pub(super) fn of_unit(pid: u32, told: Option<&str>) -> io::Result<Self> {
+        let of_process = Version::V2.path_of(&pid.to_string())?;
+        let path = match told {
+            Some(told) => PathBuf::from(told.trim_start_matches('/')),
+            None => of_process.clone(),
+        };
         if path.as_os_str().is_empty() {
             return Err(io::Error::other("the unit has no group of its own"));
         }
-        Self::open(Version::V2, mount(|kind, _| kind == "cgroup2")?.join(path), false)
+        if !of_process.starts_with(&path) {
+            return Err(io::Error::other(format!(
+                "process {pid} is in /{}, not in the unit's control group /{}",
+                of_process.display(),
+                path.display()
+            )));
+        }
+        Self::open(Version::V2, mount(|kind, _| kind == "cgroup2")?.join(&path), path, false)
     }
 
-    fn open(version: Version, dir: PathBuf, own: bool) -> io::Result<Self> {
+    fn open(version: Version, dir: PathBuf, path: PathBuf, own: bool) -> io::Result<Self> {
         let write = |name: &str| File::options().write(true).open(dir.join(name));
         let (freeze, kill) = match version {
             Version::V2 => (write("cgroup.freeze")?, Some(write("cgroup.kill")?)),
             Version::V1 => (write("freezer.state")?, None),
         };
-        Ok(Self { version, dir, freeze, kill, own, held: None, killed: AtomicBool::new(false) })
+        Ok(Self { version, dir, path, freeze, kill, own, held: None, killed: AtomicBool::new(false) })
     }
 
     /// The rung, for people.
@@ -231,6 +254,11 @@ impl Group {
             }
         }
         Ok(())
+    }
+
+    /// Whether a process is in it, or in a group within it. One that is gone counts as in it.
+    pub(super) fn holds(&self, pid: Pid) -> bool {
+        self.version.path_of(&pid.to_string()).map_or(true, |path| path.starts_with(&self.path))
     }
 
     /// All processes in it, and in groups within it.
@@ -394,12 +422,16 @@ fn path_of(pid: &str, is: impl Fn(&str) -> bool) -> io::Result<PathBuf> {
 
 /// This process' own group, in which groups for programs are made.
 fn parent_v2() -> io::Result<PathBuf> {
-    Ok(mount(|kind, _| kind == "cgroup2")?.join(path_of("self", str::is_empty)?))
+    Ok(mount(|kind, _| kind == "cgroup2")?.join(Version::V2.path_of("self")?))
 }
 
 fn parent_v1() -> io::Result<PathBuf> {
-    let is_freezer = |list: &str| list.split(',').any(|word| word == "freezer");
-    Ok(mount(|kind, options| kind == "cgroup" && is_freezer(options))?.join(path_of("self", is_freezer)?))
+    Ok(mount(|kind, options| kind == "cgroup" && is_freezer(options))?.join(Version::V1.path_of("self")?))
+}
+
+/// Whether a list of controllers or mount options is of version 1's freezer.
+fn is_freezer(list: &str) -> bool {
+    list.split(',').any(|word| word == "freezer")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! this process stop itself, so that the shell sees it. After `fg` the program goes on if its host may act.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
@@ -52,6 +52,28 @@ impl AsFd for Suspensions {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// What /proc/PID/stat says of a process: its parent, its process group and its session.
+fn relations(pid: i32) -> Option<[i32; 3]> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may hold anything.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace().skip(1);
+    let mut next = || fields.next()?.parse().ok();
+    Some([next()?, next()?, next()?])
+}
+
+/// Whether nobody could let this process go on once it is suspended: no member of its process group has a parent in the same session
+/// and in another group, as a shell with job control is. (`ssh -t`, `docker exec -t`; POSIX calls the group orphaned.)
+pub(super) fn is_orphaned() -> bool {
+    let own = i32::try_from(std::process::id()).ok();
+    let Some([_, group, session]) = own.and_then(relations) else { return false };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = entries.filter_map(|entry| relations(entry.file_name().to_str()?.parse().ok()?));
+    let has_keeper = |[parent, of, _]: [i32; 3]| {
+        of == group && relations(parent).is_some_and(|[_, other, theirs]| theirs == session && other != group)
+    };
+    !all.into_iter().any(has_keeper)
 }
 
 /// Stops this process with all its threads. Returns when somebody has continued it, and not before.

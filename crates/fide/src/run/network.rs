@@ -138,6 +138,11 @@ impl Network {
         Ok(network)
     }
 
+    /// Whether a fence does anything to the network.
+    pub(super) fn is_fenced_at_all(&self) -> bool {
+        self.route.is_some() || self.diag.is_some()
+    }
+
     /// Takes the addresses off, and resets the connections of `pids`. What could not be done.
     pub(super) fn fence(&mut self, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         let mut wrong = Vec::new();

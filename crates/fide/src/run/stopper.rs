@@ -6,8 +6,14 @@
 //! | cgroup v2 (`cgroup.freeze`, `cgroup.kill`) | the program and all that it started |
 //! | cgroup v1 freezer | the same |
 //! | signals | the program alone, not what it started, and not once it runs as another user |
+//!
+//! A program that leaves its control group and keeps its process id (`systemd-run --scope`, pam_systemd) gets the signals, too.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use rustix::process::{Pid, Signal, pidfd_send_signal, test_kill_process};
 
@@ -21,6 +27,8 @@ pub(super) struct Stopper {
     group: Option<Group>,
     /// Why there is no better rung.
     missing: String,
+    /// The process was found outside its group, and stopped by a signal.
+    signalled: AtomicBool,
 }
 
 fn raw(pid: u32) -> Option<Pid> {
@@ -39,7 +47,7 @@ impl Stopper {
             Ok(group) => (Some(group), String::new()),
             Err(missing) => (None, missing),
         };
-        Self { pid: raw(pid), pidfd, group, missing }
+        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false) }
     }
 
     /// A running process, with its unit's control group if that is known.
@@ -48,16 +56,21 @@ impl Stopper {
             Ok(group) => (Some(group), String::new()),
             Err(error) => (None, format!("cgroup: {error}; ")),
         };
-        Self { pid: raw(pid), pidfd, group, missing }
+        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false) }
     }
 
     pub(super) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }
 
-    /// Whether a control group was made for the program.
+    /// Whether a control group was made for the program, and it is in there.
     pub(super) fn has_own_group(&self) -> bool {
-        self.group.as_ref().is_some_and(Group::is_own)
+        self.group.as_ref().is_some_and(Group::is_own) && !self.has_left()
+    }
+
+    /// Whether the program's process has left its control group.
+    pub(super) fn has_left(&self) -> bool {
+        self.group.as_ref().zip(self.pid).is_some_and(|(group, pid)| !group.holds(pid))
     }
 
     /// The rung, for people.
@@ -78,46 +91,55 @@ impl Stopper {
         }
     }
 
-    /// Stops it. Allocates nothing.
+    /// Stops it.
     pub(super) fn stop(&self) -> io::Result<()> {
-        match &self.group {
-            Some(group) => group.freeze(true),
-            None => self.signal(Signal::STOP),
+        let Some(group) = &self.group else { return self.signal(Signal::STOP) };
+        group.freeze(true)?;
+        if self.has_left() {
+            self.signalled.store(true, Ordering::SeqCst);
+            self.signal(Signal::STOP)?;
         }
+        Ok(())
     }
 
     /// Lets it go on.
     pub(super) fn go_on(&self) -> io::Result<()> {
-        match &self.group {
-            Some(group) => group.freeze(false),
-            None => self.signal(Signal::CONT),
+        let Some(group) = &self.group else { return self.signal(Signal::CONT) };
+        group.freeze(false)?;
+        if self.signalled.swap(false, Ordering::SeqCst) {
+            self.signal(Signal::CONT)?;
         }
+        Ok(())
     }
 
     /// Whether nobody but us can let it go on.
     pub(super) fn holds(&self) -> bool {
-        self.group.as_ref().is_some_and(Group::is_frozen)
+        self.group.as_ref().is_some_and(Group::is_frozen) && !self.has_left()
     }
 
     /// Kills it, and all that is in its group: frozen, the rest would stay so. Fine if it has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
-        match &self.group {
-            Some(group) => group.kill(),
-            None => self.signal(Signal::KILL),
-        }
+        let Some(group) = &self.group else { return self.signal(Signal::KILL) };
+        let left = self.has_left();
+        group.kill()?;
+        // In its group it may be another user's, and dies all the same.
+        if left { self.signal(Signal::KILL) } else { Ok(()) }
     }
 
     /// Whether signals reach it. A program that becomes another user refuses them.
     pub(super) fn is_reached(&self) -> bool {
         match (&self.group, self.pid) {
-            (None, Some(pid)) => !matches!(test_kill_process(pid), Err(rustix::io::Errno::PERM)),
+            (Some(_), _) if !self.has_left() => true,
+            (_, Some(pid)) => !matches!(test_kill_process(pid), Err(rustix::io::Errno::PERM)),
             _ => true,
         }
     }
 
     /// The processes that are stopped by this.
     pub(super) fn pids(&self) -> Vec<Pid> {
-        self.group.as_ref().map_or_else(|| self.pid.into_iter().collect(), Group::pids)
+        let mut pids = self.group.as_ref().map(Group::pids).unwrap_or_default();
+        pids.extend(self.pid.filter(|pid| !pids.contains(pid)));
+        pids
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {

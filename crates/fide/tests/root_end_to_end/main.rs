@@ -15,6 +15,8 @@ mod refused;
 mod run;
 mod run_corners;
 mod run_ends;
+mod run_odd;
+mod run_units;
 mod sessions;
 mod trust;
 mod unequal;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide run` where its program, its terminal or its operator's command is in the way of a fence.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use super::{
+    common::{QUIET, Running, calm, output, until_true, world},
+    place::{Place, Rung},
+    run::{is_running, is_stopped, signal, state, watched},
+    run_corners::{end_silence, is_still, parent, silence},
+};
+
+/// Writes to the port that is its argument for as long as it can.
+const FLOOD: &str = r#"use IO::Socket::INET;
+$c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
+while (1) { syswrite($c, "x" x 65536); }"#;
+
+#[test]
+fn root_run_that_kills_resets_connections_before() {
+    let Some(world) = world(3, calm()) else { return };
+    let host = world.bed.host(3);
+    for place in [Rung::V2, Rung::V1, Rung::Signals].into_iter().filter_map(Place::new) {
+        let listener = host.run_in(|| TcpListener::bind("127.0.0.1:0").expect("bound")).expect("in its namespace");
+        let port = listener.local_addr().expect("an address").port().to_string();
+        let words =
+            ["run", "--name", "speaker", "--on-fence", "kill", "--fence-sockets", "--", "perl", "-e", FLOOD, &port];
+        let mut wrapper = Running::start(&mut place.fide(&world, 3, &words));
+        let pid = watched(&world, 3, "speaker");
+        let (mut peer, _) = listener.accept().expect("its connection");
+        until_true("it writes", || peer.peek(&mut [0; 1]).is_ok_and(|len| len == 1));
+        silence(&world);
+        assert_eq!(wrapper.code(), Some(128 + 9));
+        assert!(state(pid).is_none());
+        let (until, mut buffer) = (Instant::now() + Duration::from_secs(20), vec![0; 1 << 16]);
+        let end = loop {
+            assert!(Instant::now() < until, "it is dead");
+            match peer.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert_eq!(end, Some(std::io::ErrorKind::ConnectionReset), "what it had written and was not sent is dropped");
+        end_silence(&world);
+        world.settled(&[1, 2, 3]);
+    }
+}
+
+#[test]
+fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
+    let Some(world) = world(3, calm()) else { return };
+    // What handles SIGTERM does not end by it while it is stopped.
+    let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
+    let words = ["run", "--name", "hang", "--fence-command", "exec sleep 600", "--", "sh", "-c", handler];
+    let mut wrapper = Running::piped(&mut world.fide(3, &words));
+    let pid = watched(&world, 3, "hang");
+    until_true("it runs", || is_running(pid));
+    silence(&world);
+    until_true("it is stopped", || is_stopped(pid));
+    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    signal(wrapper.pid(), Signal::TERM);
+    until_true("it is said", || lines.next().expect("more").expect("text").contains("the next SIGTERM"));
+    signal(wrapper.pid(), Signal::TERM);
+    until_true("the program is dead", || !is_running(pid) && !is_stopped(pid));
+    std::thread::sleep(QUIET);
+    assert!(wrapper.0.try_wait().expect("asked").is_none(), "the command has its time");
+    signal(wrapper.pid(), Signal::TERM);
+    assert_eq!(wrapper.code(), Some(128 + 9));
+    end_silence(&world);
+}
+
+#[test]
+fn root_run_that_nobody_could_let_go_on_is_not_suspended() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        // As `ssh -t host fide run …` and `docker exec -t`: it leads its session, in which is no shell with job control.
+        let line = format!("exec {} run --name orphan -- sleep 600", super::common::fide().display());
+        let mut terminal = place.command(&world, 3, &["script", "-qec", &line, "/dev/null"]);
+        let mut terminal = Running(terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started"));
+        let mut keys = terminal.0.stdin.take().expect("piped");
+        let pid = watched(&world, 3, "orphan");
+        let wrapper = parent(pid);
+        until_true("it runs", || !is_still(pid));
+        let mut lines = BufReader::new(terminal.0.stdout.take().expect("piped")).lines();
+        keys.write_all(b"\x1a").expect("typed");
+        until_true("it is said", || lines.next().expect("more").expect("text").contains("orphaned"));
+        assert_ne!(state(wrapper), Some('T'));
+        assert!(!is_still(pid), "it runs on, and is fenced");
+        keys.write_all(b"\x03").expect("typed");
+        until_true("Ctrl-C ends it", || state(wrapper).is_none());
+        terminal.code();
+        until_true("nothing is left", || place.left().is_empty());
+    }
+}
+
+#[test]
+fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
+    let Some(mut world) = world(3, calm()) else { return };
+    let Some(place) = Place::new(Rung::V2) else { return };
+    // As `systemd-run --scope` does, and pam_systemd for `su -` and `sudo`: the same process in another group.
+    let script = format!("echo 0 > {}/cgroup.procs; exec sleep 600", place.dir().display());
+    let mut wrapper = Running::piped(&mut world.fide(3, &["run", "--name", "left", "--", "sh", "-c", &script]));
+    let pid = watched(&world, 3, "left");
+    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    until_true("it is said", || lines.next().expect("more").expect("text").contains("left its control group"));
+    silence(&world);
+    until_true("it is stopped", || state(pid) == Some('T'));
+    end_silence(&world);
+    until_true("it goes on", || state(pid) == Some('S'));
+    world.settled(&[1, 2, 3]);
+    world.agents.kill(3).expect("killed");
+    world.agents.restart(3).expect("started");
+    assert_eq!(wrapper.code(), Some(128 + 9), "others may have replaced it");
+    assert!(state(pid).is_none());
+}
+
+#[test]
+fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
+    let Some(world) = world(3, calm()) else { return };
+    let command = ["run", "--name", "ignores", "--on-fence", "ignore", "--fence-command", "true", "--", "true"];
+    let (code, _, err) = output(&mut world.fide(3, &command));
+    assert!(code == Some(2) && err.contains("--fence-command"), "it would never run: {code:?} {err}");
+    silence(&world);
+    until_true("the host is fenced", || world.status(3)["fenced"] == true);
+    let note = world.bed.scratch().join("began");
+    let mut wrapper =
+        Running::piped(&mut world.fide(3, &["run", "--name", "hup", "--", "touch", note.to_str().expect("UTF-8")]));
+    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    until_true("it waits", || lines.next().expect("more").expect("text").contains("begins when it is heard"));
+    signal(wrapper.pid(), Signal::HUP);
+    assert_ne!(wrapper.code(), Some(0));
+    end_silence(&world);
+    world.settled(&[1, 2, 3]);
+    assert!(!note.exists());
+}
