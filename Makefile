@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement spec sim deaths histories rdma clocks clean
+.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement spec sim deaths histories histories-guest rdma clocks clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -14,6 +14,7 @@ help:
 	@echo "make sim SEEDS=n   whole clusters in a seeded world: drift, pauses, loss, cuts, crashes; a failure replays from its seed"
 	@echo "make deaths ROUNDS=n  40 programs of a host die at once, on n fresh clusters of five hosts (200); a few rounds are in make test"
 	@echo "make histories     registers replicated by real members under faults, 200 runs, judged by porcupine; a failure replays from its seed"
+	@echo "make histories-guest  the same where one of five hosts is an emulated machine, stopped and slewed (downloads 70 MB once)"
 	@echo "make bench-detect  detection times against TCP, pidfd, memberlist and BFD"
 	@echo "make bench-jitter  the jitter bench against planted noise, sockperf and cyclictest"
 	@echo "make bench-planner planned trees: bounds run packet by packet, cost, time to plan"
@@ -23,6 +24,6 @@ help:
 	@echo "make clocks        a guest suspended, stopped and slewed under each time source (downloads 70 MB once)"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement spec sim deaths histories rdma clocks clean:
+setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement spec sim deaths histories histories-guest rdma clocks clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter deaths,$@),$(ROUNDS)) $(ARGS)

@@ -65,6 +65,9 @@ struct Args {
     /// Any member takes changes, not the leader alone.
     #[arg(long)]
     all_propose: bool,
+    /// Multiplies how long an answer is waited for.
+    #[arg(long, default_value_t = 1)]
+    patience: u64,
     /// Longest pause of a mover between two operations, microseconds.
     #[arg(long)]
     pause_us: u64,
@@ -165,7 +168,7 @@ impl<'a> Client<'a> {
     fn insist(&mut self, op: Op, limit_ns: u64) -> Option<Asked> {
         let end_ns = now_ns() + limit_ns;
         while now_ns() < end_ns {
-            match self.attempt(self.target, op, end_ns.min(now_ns() + ATTEMPT_NS)) {
+            match self.attempt(self.target, op, end_ns.min(now_ns() + ATTEMPT_NS * self.args.patience)) {
                 Reply::Found(found) => {
                     return Some(Asked { found, host: self.target as u16 + 1, returned: now_ns() });
                 }
@@ -241,7 +244,8 @@ impl<'a> Client<'a> {
             if self.args.all_propose && self.random.random_ratio(1, 3) {
                 self.target = self.random.random_range(0..self.args.members.len());
             }
-            let limit_ns = if self.random.random_ratio(1, IMPATIENT) { ATTEMPT_NS } else { GIVE_UP_NS };
+            let limit_ns =
+                self.args.patience * if self.random.random_ratio(1, IMPATIENT) { ATTEMPT_NS } else { GIVE_UP_NS };
             self.one(op, limit_ns);
             self.pause(self.args.pause_us);
         }
@@ -249,7 +253,7 @@ impl<'a> Client<'a> {
 
     /// Reads each register once more. How many were not answered.
     fn read_all(&mut self) -> u64 {
-        let end_ns = now_ns() + LAST_READ_NS;
+        let end_ns = now_ns() + LAST_READ_NS * self.args.patience;
         let left_ns = || end_ns.saturating_sub(now_ns()).max(ATTEMPT_NS);
         (0..self.args.keys).filter(|key| !self.one(Op::Read { key: *key }, left_ns())).count() as u64
     }
@@ -259,7 +263,7 @@ impl<'a> Client<'a> {
             let op = Op::Read { key: self.random.random_range(0..self.args.keys) };
             self.id.count += 1;
             let call = now_ns();
-            match self.attempt(member, op, call + POLL_NS) {
+            match self.attempt(member, op, call + POLL_NS * self.args.patience) {
                 Reply::Found(found) => {
                     let asked = Asked { found, host: member as u16 + 1, returned: now_ns() };
                     self.note(op, call, Some(&asked));

@@ -3,10 +3,7 @@
 //!
 //! Faults may overlap, also of the same kind on the same host: what is held counts how often, and ends with the last.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -14,9 +11,6 @@ use crate::{
     plan::{Else, Fault, Step, What},
     world::World,
 };
-
-/// After a fault it takes this long until whoever is excluded because of it knows, and its member has ended: a few timeouts.
-const KNOWN: Duration = Duration::from_millis(250);
 
 /// Something that holds on until it is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +21,10 @@ enum Hold {
     Cut(usize, usize),
     /// The first does not hear the second.
     Deaf(usize, usize),
+    /// The guest is stopped by its monitor.
+    Frozen,
+    /// The guest's clock is slewed, by so many ppm.
+    Slewed(u32),
 }
 
 /// All that holds now.
@@ -56,7 +54,7 @@ pub(crate) struct Done {
 impl World {
     /// Nothing is wrong with this host, as far as is known here.
     fn is_whole_host(&self, host: usize) -> bool {
-        let is_known = self.held.over[host - 1].is_none_or(|over| over.elapsed() > KNOWN);
+        let is_known = self.held.over[host - 1].is_none_or(|over| over.elapsed() > self.pace.known);
         let member = &self.members[host - 1];
         self.held.hits[host - 1] == 0 && is_known && member.is_ready && !member.is_orphan
     }
@@ -120,6 +118,8 @@ impl World {
             }
             Fault::Deaf { by, of, .. } => done.holds = vec![Hold::Deaf(by.host(leader, hosts), of.host(leader, hosts))],
             Fault::TakeOver { who } => self.agents.take_over(who.host(leader, hosts))?,
+            Fault::Freeze { .. } => done.holds = vec![Hold::Frozen],
+            Fault::Slew { ppm, .. } => done.holds = vec![Hold::Slewed(ppm)],
         }
         done.hits = fault.excludes().iter().map(|who| who.host(leader, hosts)).collect();
         for host in &done.hits {
@@ -161,7 +161,7 @@ impl World {
         agent.into_iter().chain(member).map(Hold::Still).collect()
     }
 
-    fn hold(&self, hold: Hold, on: bool) -> anyhow::Result<()> {
+    fn hold(&mut self, hold: Hold, on: bool) -> anyhow::Result<()> {
         match (hold, on) {
             (Hold::Still(pid), _) => {
                 // Only children that were not waited for: the pid is nobody else's.
@@ -175,6 +175,8 @@ impl World {
             (Hold::Cut(host, plane), false) => drop(self.bed.restore(host, plane)?),
             (Hold::Deaf(by, of), true) => self.bed.deafen(by, of)?,
             (Hold::Deaf(by, of), false) => self.bed.undeafen(by, of)?,
+            (Hold::Frozen, _) => self.guest()?.freeze(on)?,
+            (Hold::Slewed(ppm), _) => self.guest()?.slew(ppm, on)?,
         }
         Ok(())
     }

@@ -11,6 +11,8 @@
 //! | `lines` | what these tell each other, and what a history is made of |
 //! | `world` | agents, members and clients on a testbed; whatever ends is started again |
 //! | `faults` | faults, and their ends |
+//! | `guest` | a host that is an emulated machine: its image, its monitor, its lines |
+//! | `relay` | clients' datagrams into the guest and back |
 //! | `run` | one run from its plan to its verdict |
 //! | `judge` | the verdict, by porcupine (`bench/histories`) |
 //! | `report` | what many runs found |
@@ -20,16 +22,20 @@
 
 pub mod client;
 mod faults;
+mod guest;
 pub mod judge;
 mod lines;
 pub mod member;
 pub mod plan;
 mod register;
+pub mod relay;
 pub mod report;
 pub mod run;
 mod world;
 
 /// Hidden first argument that makes the program a member.
 pub const MEMBER: &str = "__member";
+/// Hidden first argument that makes the program the guest's end of the relay.
+pub const RELAY: &str = "__relay";
 /// Hidden first argument that makes the program clients.
 pub const CLIENTS: &str = "__clients";

@@ -62,6 +62,8 @@ pub(crate) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
 pub(crate) enum Told {
     /// It is a member of the group.
     Ready { ns: u64 },
+    /// It is no longer, and waits to be let in again.
+    Out { ns: u64 },
     /// It leads, and may answer reads.
     Leads { ns: u64 },
 }

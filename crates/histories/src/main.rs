@@ -7,9 +7,10 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::bail;
 use clap::Parser;
 use fide_histories::{
-    CLIENTS, MEMBER, client, judge,
+    CLIENTS, MEMBER, RELAY, client, judge,
     member::{self, Planted, Protocol},
     plan::{Plan, scenarios},
+    relay,
     report::Report,
     run::{Options, Outcome, Programs, run},
 };
@@ -23,9 +24,9 @@ struct Args {
     /// Seed of the first run; each further run has the next one. A seed decides hosts, protocol and faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many runs.
-    #[arg(long, default_value_t = 200)]
-    runs: u64,
+    /// How many runs; 200, or 3 with a guest.
+    #[arg(long)]
+    runs: Option<u64>,
     /// Faults of this name, in place of those of the seed; `all` for each in turn.
     #[arg(long)]
     scenario: Option<String>,
@@ -38,12 +39,16 @@ struct Args {
     /// Only with so many hosts; else as the seed says.
     #[arg(long, value_parser = clap::value_parser!(u8).range(3..=5))]
     hosts: Option<u8>,
+    /// Five hosts of which the last is an emulated machine, stopped by its monitor and slewed; kernel and file system are in this
+    /// directory (`make histories-guest` makes it).
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "hosts"])]
+    guest: Option<PathBuf>,
     /// Plants a fault in the members, which has to be found.
     #[arg(long, value_enum)]
     planted: Option<Planted>,
-    /// All members have to be back so many seconds after the last fault.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=300))]
-    recovery_limit: u64,
+    /// All members have to be back so many seconds after the last fault; 20, or 60 with a guest.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300))]
+    recovery_limit: Option<u64>,
     /// Where failed runs are kept.
     #[arg(long, default_value = "target/histories")]
     out: PathBuf,
@@ -57,8 +62,8 @@ struct Args {
 
 fn plans(args: &Args) -> anyhow::Result<Vec<Plan>> {
     let mut plans = Vec::new();
-    for seed in args.seed..args.seed + args.runs {
-        let mut of_seed = Plan::of(seed);
+    for seed in args.seed..args.seed + args.runs.unwrap_or(if args.guest.is_some() { 3 } else { 200 }) {
+        let mut of_seed = if args.guest.is_some() { Plan::with_guest(seed) } else { Plan::of(seed) };
         // As the seed of another run says it, so that all that is done does not depend on what was left out.
         if args.protocol.is_some_and(|protocol| protocol != of_seed.protocol)
             || args.hosts.is_some_and(|hosts| usize::from(hosts) != of_seed.hosts)
@@ -100,8 +105,9 @@ fn histories(args: &Args) -> anyhow::Result<bool> {
         histories: std::env::current_exe()?,
         judge: fide_testbed::find_binary(judge::PROGRAM)?,
     };
-    let recovery_limit = Duration::from_secs(args.recovery_limit);
-    let options = Options { programs, planted: args.planted, recovery_limit, out: args.out.clone() };
+    let recovery_limit = Duration::from_secs(args.recovery_limit.unwrap_or(if args.guest.is_some() { 60 } else { 20 }));
+    let options =
+        Options { programs, planted: args.planted, guest: args.guest.clone(), recovery_limit, out: args.out.clone() };
     let mut outcomes = Vec::new();
     for plan in &plans {
         let outcome = run(plan, &options);
@@ -126,6 +132,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let done = match words.split_first() {
         Some((first, rest)) if first == MEMBER => member::main(rest).map(|()| true),
+        Some((first, rest)) if first == RELAY => relay::main(rest).map(|()| true),
         Some((first, rest)) if first == CLIENTS => client::main(rest).map(|()| true),
         _ => {
             let args = Args::parse();

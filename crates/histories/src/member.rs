@@ -169,6 +169,10 @@ impl<P: Start> Server<P> {
                 self.is_member = true;
                 say(&Told::Ready { ns: now_ns() });
             }
+            Standing::Joining if self.is_member => {
+                self.is_member = false;
+                say(&Told::Out { ns: now_ns() });
+            }
             Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
             _ => {}
         }

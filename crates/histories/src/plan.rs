@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What happens in a run: decided by a seed, or by name, before the run begins.
 
+mod guest;
 mod named;
 
 use std::fmt;
@@ -35,6 +36,9 @@ impl Who {
     }
 }
 
+/// The host that is an emulated machine, where one is.
+pub const GUEST: Who = Who::Host(5);
+
 /// Processes of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -63,6 +67,10 @@ pub enum Fault {
     Deaf { by: Who, of: Who, ms: u64 },
     /// A new agent takes over from the running one.
     TakeOver { who: Who },
+    /// The guest's monitor stops it, and lets it go on: no clock in it shows that.
+    Freeze { ms: u64 },
+    /// The guest's clock is slewed by clock_adjtime: by its frequency up to 500 ppm, by its tick beyond.
+    Slew { ppm: u32, ms: u64 },
 }
 
 impl Fault {
@@ -76,7 +84,9 @@ impl Fault {
             | Self::Cut { ms, .. }
             | Self::CutPlane { ms, .. }
             | Self::Part { ms, .. }
-            | Self::Deaf { ms, .. } => ms,
+            | Self::Deaf { ms, .. }
+            | Self::Freeze { ms }
+            | Self::Slew { ms, .. } => ms,
         }
     }
 
@@ -84,6 +94,7 @@ impl Fault {
     #[must_use]
     pub fn excludes(self) -> Vec<Who> {
         match self {
+            Self::Freeze { .. } => vec![GUEST],
             Self::Kill { what: What::Agent | What::Both, who }
             | Self::Stop { what: What::Agent | What::Both, who, .. }
             | Self::Cut { who, .. } => vec![who],
@@ -94,7 +105,8 @@ impl Fault {
             | Self::Stop { what: What::Member, .. }
             | Self::StopAll { .. }
             | Self::CutPlane { .. }
-            | Self::TakeOver { .. } => vec![],
+            | Self::TakeOver { .. }
+            | Self::Slew { .. } => vec![],
         }
     }
 
@@ -135,6 +147,8 @@ impl fmt::Display for Fault {
             Self::Part { a, b, ms } => write!(f, "part {a} from {b} for {ms} ms"),
             Self::Deaf { by, of, ms } => write!(f, "{by} does not hear {of} for {ms} ms"),
             Self::TakeOver { who } => write!(f, "agent of {who} is replaced"),
+            Self::Freeze { ms } => write!(f, "the monitor stops the guest for {ms} ms"),
+            Self::Slew { ppm, ms } => write!(f, "the guest's clock is slewed by {ppm} ppm for {ms} ms"),
         }
     }
 }
@@ -145,7 +159,7 @@ pub enum Else {
     /// It comes all the same.
     Comes,
     LeftOut,
-    /// It waits until enough hosts are whole, for [`WAITS_MS`] at most.
+    /// It waits until enough hosts are whole, for some seconds at most.
     Waits,
 }
 
@@ -162,6 +176,8 @@ pub struct Plan {
     pub seed: u64,
     pub name: Option<&'static str>,
     pub hosts: usize,
+    /// The last host is an emulated machine.
+    pub has_guest: bool,
     pub protocol: Protocol,
     /// In order.
     pub steps: Vec<Step>,
@@ -175,8 +191,6 @@ const LANES: u64 = 2;
 const RESTARTS_ONE_IN: u32 = 3;
 /// Agents that are killed in it, on whichever hosts.
 pub const RESTARTS: usize = 3;
-/// A fault that waits is left out after this long.
-pub const WAITS_MS: u64 = 4_000;
 /// Of the random numbers of the third lane, so that the other lanes are the same with it and without.
 const RESTARTS_STREAM: u64 = 1;
 
@@ -201,7 +215,7 @@ impl Plan {
             steps.extend(restarts(&mut random, hosts));
         }
         steps.sort_by_key(|step| step.at_ms);
-        Self { seed, name: None, hosts, protocol, steps }
+        Self { seed, name: None, hosts, has_guest: false, protocol, steps }
     }
 }
 

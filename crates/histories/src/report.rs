@@ -48,6 +48,8 @@ pub struct Report {
     pub faults_left_out: usize,
     /// Runs in which three agents or more were killed and started again.
     pub three_restarts: usize,
+    /// Of these, runs in which a guest was stopped, and its clock slewed, besides.
+    pub with_guest: usize,
     pub operations: u64,
     /// Operations whose outcome is not known.
     pub open: u64,
@@ -74,6 +76,9 @@ impl Report {
             faults: outcomes.iter().map(|outcome| outcome.faults).sum(),
             faults_left_out: outcomes.iter().map(|outcome| outcome.faults_left_out).sum(),
             three_restarts: count(&|outcome| outcome.restarts >= RESTARTS),
+            with_guest: count(&|outcome| {
+                outcome.restarts >= RESTARTS && outcome.guest_stops > 0 && outcome.guest_slews > 0
+            }),
             operations: outcomes.iter().map(|outcome| outcome.operations).sum(),
             open: outcomes.iter().map(|outcome| outcome.open).sum(),
             refused_reads: outcomes.iter().map(|outcome| outcome.refused).sum(),
@@ -103,6 +108,9 @@ impl fmt::Display for Report {
             f,
             "all members back after the last fault, n = {n}: p50 {p50:.0} ms, p99 {p99:.0} ms, max {max:.0} ms"
         )?;
+        if self.with_guest > 0 {
+            writeln!(f, "{} runs with a stop of the guest and slews of its clock besides", self.with_guest)?;
+        }
         if self.stale_answers > 0 {
             writeln!(f, "{} stale answers, by up to {:.1} ms", self.stale_answers, self.stale_max_ms)?;
         }

@@ -19,7 +19,7 @@ use crate::{
     judge::{self, Verdict},
     lines::Tally,
     member::{Planted, Protocol},
-    plan::{Else, Fault, Plan, Step, WAITS_MS, What},
+    plan::{Else, Fault, Plan, Step, What},
     world::World,
 };
 
@@ -36,8 +36,6 @@ const PAUSE_US: u64 = 5_000;
 const POLL_US: u64 = 2_000;
 /// Clients run for so long before the first fault.
 const QUIET: Duration = Duration::from_millis(300);
-/// Everything is whole when it has been for so long: what a fault does shows a timeout later.
-const STABLE: Duration = Duration::from_millis(400);
 /// Clients that were told to end do so within this.
 const END_LIMIT: Duration = Duration::from_secs(15);
 /// Members that were all told the same have the same state within this.
@@ -48,6 +46,8 @@ const ALIKE_LIMIT: Duration = Duration::from_secs(5);
 pub struct Options {
     pub programs: Programs,
     pub planted: Option<Planted>,
+    /// Kernel and file system of hosts that are emulated machines, see [`crate::guest`].
+    pub guest: Option<PathBuf>,
     /// All members are back this soon after the last fault, or the run fails.
     pub recovery_limit: Duration,
     /// What is kept of a run that fails goes to a directory in this one.
@@ -61,12 +61,16 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scenario: Option<&'static str>,
     pub hosts: usize,
+    pub has_guest: bool,
     pub protocol: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planted: Option<&'static str>,
     pub faults: usize,
     /// Of these, agents that were killed and started again.
     pub restarts: usize,
+    /// Of these, stops of the guest, and slews of its clock.
+    pub guest_stops: usize,
+    pub guest_slews: usize,
     pub faults_left_out: usize,
     pub operations: u64,
     /// Operations that were never answered.
@@ -91,10 +95,13 @@ impl Outcome {
             seed: plan.seed,
             scenario: plan.name,
             hosts: plan.hosts,
+            has_guest: plan.has_guest,
             protocol: plan.protocol.name(),
             planted: options.planted.map(Planted::name),
             faults: 0,
             restarts: 0,
+            guest_stops: 0,
+            guest_slews: 0,
             faults_left_out: 0,
             operations: 0,
             open: 0,
@@ -124,7 +131,8 @@ impl Outcome {
         let scenario =
             self.scenario.map(|name| format!(" --scenario {name} --protocol {protocol}")).unwrap_or_default();
         let planted = self.planted.map(|name| format!(" --planted {name}")).unwrap_or_default();
-        format!("make histories ARGS=\"--seed {seed} --runs 1{scenario}{planted}\"")
+        let verb = if self.has_guest { "histories-guest" } else { "histories" };
+        format!("make {verb} ARGS=\"--seed {seed} --runs 1{scenario}{planted}\"")
     }
 }
 
@@ -139,6 +147,7 @@ impl Clients {
         let dir = world.bed.scratch().join("clients");
         fs::create_dir(&dir)?;
         let sockets: Vec<String> = (1..=world.hosts()).map(|host| world.socket(host).display().to_string()).collect();
+        let patience = world.pace.patience;
         let mut clients = Self { children: Vec::new(), files: Vec::new() };
         for number in 0..CLIENT_PROGRAMS {
             let file = dir.join(format!("history-{number}.jsonl"));
@@ -148,7 +157,8 @@ impl Clients {
                 .args(["--members", &sockets.join(",")])
                 .args(["--first", &(number * THREADS).to_string(), "--movers", &MOVERS.to_string()])
                 .args(["--keys", &KEYS.to_string(), "--seed", &plan.seed.to_string()])
-                .args(["--pause-us", &PAUSE_US.to_string(), "--poll-us", &POLL_US.to_string()])
+                .args(["--pause-us", &(PAUSE_US * patience).to_string()])
+                .args(["--poll-us", &(POLL_US * patience).to_string(), "--patience", &patience.to_string()])
                 .arg("--dir")
                 .arg(&dir)
                 .arg("--out")
@@ -204,7 +214,7 @@ impl Drop for Clients {
 #[must_use]
 pub fn run(plan: &Plan, options: &Options) -> Outcome {
     let mut outcome = Outcome::new(plan, options);
-    let mut world = match World::start(plan.hosts, plan.protocol, options.planted, &options.programs) {
+    let mut world = match World::start(plan, options.planted, &options.programs, options.guest.as_deref()) {
         Ok(world) => world,
         Err(why) => {
             outcome.problems.push(format!("the run did not start: {why:#}"));
@@ -217,7 +227,7 @@ pub fn run(plan: &Plan, options: &Options) -> Outcome {
     }
     outcome.diary = std::mem::take(&mut world.diary);
     if !outcome.is_ok()
-        && let Err(why) = keep(plan, options, &world, &mut outcome, &files)
+        && let Err(why) = keep(plan, options, &mut world, &mut outcome, &files)
     {
         outcome.problems.push(format!("it could not be kept: {why:#}"));
     }
@@ -240,6 +250,10 @@ fn steps(
         let limit = options.recovery_limit;
         outcome.problems.push(format!("not all members were back after {limit:?}:\n{}", world.standing()));
     }
+    if plan.has_guest && outcome.faults_left_out > 0 {
+        outcome.problems.push(format!("{} faults of the schedule did not come", outcome.faults_left_out));
+    }
+    outcome.problems.extend(world.guest_problem());
     let tally = clients.end(world)?;
     (outcome.operations, outcome.open, outcome.refused) = (tally.operations, tally.open, tally.refused);
     if outcome.recovery_ms.is_some() {
@@ -269,15 +283,16 @@ fn steps(
 
 /// From `over` until everything was whole, and stayed so.
 fn recovery(world: &mut World, over: Instant, limit: Duration) -> anyhow::Result<Option<f64>> {
+    let stable = world.pace.stable;
     let mut whole_since = None;
-    while over.elapsed() < limit + STABLE {
+    while over.elapsed() < limit + stable {
         world.turn()?;
         if !world.is_whole() {
             whole_since = None;
             continue;
         }
         let since = *whole_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > STABLE {
+        if since.elapsed() > stable {
             return Ok(Some((since - over).as_secs_f64() * 1e3));
         }
     }
@@ -310,7 +325,7 @@ fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Resu
         }
         let mut due = Vec::new();
         if let Some(first) = waiting.front().copied() {
-            let last = begun + Duration::from_millis(first.at_ms + WAITS_MS);
+            let last = begun + Duration::from_millis(first.at_ms) + world.pace.waits;
             if now >= last || world.admits(&first) {
                 due.extend(waiting.pop_front().map(|step| Step { otherwise: Else::LeftOut, ..step }));
             }
@@ -328,6 +343,8 @@ fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Resu
                 outcome.faults += 1;
                 outcome.restarts +=
                     usize::from(matches!(step.fault, Fault::Kill { what: What::Agent | What::Both, .. }));
+                outcome.guest_stops += usize::from(matches!(step.fault, Fault::Freeze { .. }));
+                outcome.guest_slews += usize::from(matches!(step.fault, Fault::Slew { .. }));
                 under_way.push((Instant::now() + Duration::from_millis(step.fault.ms()), done));
             } else {
                 world.leave_out(step.fault);
@@ -366,7 +383,13 @@ fn directory(plan: &Plan, options: &Options) -> anyhow::Result<PathBuf> {
 }
 
 /// What is needed to understand a failure.
-fn keep(plan: &Plan, options: &Options, world: &World, outcome: &mut Outcome, files: &[PathBuf]) -> anyhow::Result<()> {
+fn keep(
+    plan: &Plan,
+    options: &Options,
+    world: &mut World,
+    outcome: &mut Outcome,
+    files: &[PathBuf],
+) -> anyhow::Result<()> {
     let drawn = outcome.verdict.as_ref().and_then(|verdict| verdict.drawn.first()?.parent().map(Path::to_owned));
     let dir = match drawn {
         Some(dir) => dir,

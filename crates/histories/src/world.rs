@@ -17,24 +17,70 @@ use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, sys::now_ns};
 use crate::{
     MEMBER,
     faults::Held,
+    guest::{self, Guest, Heard},
     lines::{Answer, Ask, DATAGRAM_MAX, Stands, Told, to_bytes},
     member::{Planted, Protocol},
+    plan::Plan,
 };
 
-/// The longest that a shared machine keeps a host from running, and then some.
-const TIMEOUT_US: u32 = 60_000;
 /// Shorter than the default: an agent that was killed is back soon after its host was excluded.
 const AGENT: &str = "calibrate_ms = 20";
-const GROUP: &str = "registers";
-/// Until all are members for the first time.
-const START_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const GROUP: &str = "registers";
 /// From a member's end to its next start.
 const RESTART: Duration = Duration::from_millis(10);
 /// Datagrams of clients that wait for a member that stands still.
 const QUEUE: &str = "512";
-/// For one answer to a probe.
-const PROBE: Duration = Duration::from_millis(20);
 const TURN: Duration = Duration::from_millis(1);
+
+/// How fast things go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    heartbeat_us: u32,
+    /// The longest that a shared machine keeps a host from running, and then some.
+    timeout_us: u32,
+    /// Until all are members for the first time.
+    start: Duration,
+    /// For one answer to a probe.
+    probe: Duration,
+    /// After a fault it takes this long until whoever is excluded because of it knows, and its member has ended: a few timeouts.
+    pub(crate) known: Duration,
+    /// Everything is whole when it has been for so long: what a fault does shows a timeout later.
+    pub(crate) stable: Duration,
+    /// A fault that waits is left out after this long.
+    pub(crate) waits: Duration,
+    /// Multiplies how long clients wait for answers, and pause.
+    pub(crate) patience: u64,
+}
+
+const NAMESPACES: Pace = Pace {
+    heartbeat_us: 1000,
+    timeout_us: 60_000,
+    start: Duration::from_secs(20),
+    probe: Duration::from_millis(20),
+    known: Duration::from_millis(250),
+    stable: Duration::from_millis(400),
+    waits: Duration::from_secs(4),
+    patience: 1,
+};
+
+/// An emulated processor is some ten times slower, and its emulator is one of many programs on few cores.
+const WITH_GUEST: Pace = Pace {
+    heartbeat_us: 50_000,
+    timeout_us: 600_000,
+    start: Duration::from_secs(120),
+    probe: Duration::from_millis(200),
+    known: Duration::from_millis(2_500),
+    stable: Duration::from_millis(2_500),
+    waits: Duration::from_secs(15),
+    patience: 5,
+};
+
+impl Pace {
+    /// A lease is shorter.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_micros(u64::from(self.timeout_us))
+    }
+}
 
 /// Programs that are run.
 #[derive(Debug, Clone)]
@@ -53,9 +99,9 @@ pub(crate) struct Member {
     /// Counts starts.
     life: u32,
     again: Instant,
-    /// It is in the group since its last start.
+    /// It is in the group.
     pub(crate) is_ready: bool,
-    /// Its agent was killed: it will end, as the next agent is another incarnation.
+    /// Its agent was killed: it has to be let in again, as the next agent is another incarnation.
     pub(crate) is_orphan: bool,
 }
 
@@ -71,6 +117,8 @@ pub(crate) struct World {
     // Dropped in this order.
     pub(crate) members: Vec<Member>,
     pub(crate) agents: Agents,
+    guest: Option<Guest>,
+    pub(crate) pace: Pace,
     pub(crate) held: Held,
     probe: UnixDatagram,
     probes: u64,
@@ -90,11 +138,13 @@ pub(crate) struct World {
 impl World {
     /// Builds everything, and waits until all are members.
     pub(crate) fn start(
-        hosts: usize,
-        protocol: Protocol,
+        plan: &Plan,
         planted: Option<Planted>,
         programs: &Programs,
+        image: Option<&Path>,
     ) -> anyhow::Result<Self> {
+        let (hosts, protocol) = (plan.hosts, plan.protocol);
+        let pace = if plan.has_guest { WITH_GUEST } else { NAMESPACES };
         let bed = Testbed::build(Spec::hosts(hosts))?;
         for host in bed.hosts() {
             host.run_in(|| fs::write("/proc/sys/net/unix/max_dgram_qlen", QUEUE))?
@@ -104,10 +154,15 @@ impl World {
             program: vec![programs.agent.clone()],
             // What it measures in so short a time, beside all others, is no reason not to start.
             arguments: vec!["--force-timeout".to_owned()],
-            timeout_us: Some(TIMEOUT_US),
+            heartbeat_us: pace.heartbeat_us,
+            timeout_us: Some(pace.timeout_us),
             ..AgentsSpec::default()
         };
         spec.agent.extra = AGENT.to_owned();
+        if plan.has_guest {
+            spec.hosts = (1..hosts).collect();
+            spec.overrides.insert(hosts, guest::agent());
+        }
         let agents = Agents::start(&bed, spec)?;
         let mut key = [0; 16];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
@@ -120,7 +175,14 @@ impl World {
             .and_then(|mut file| file.write_all(digits.as_bytes()))
             .context("writing the group's key")?;
         let probe = UnixDatagram::bind(bed.scratch().join("probe"))?;
-        probe.set_read_timeout(Some(PROBE))?;
+        probe.set_read_timeout(Some(pace.probe))?;
+        let guest = match image {
+            Some(image) if plan.has_guest => {
+                Some(Guest::start(&bed, &agents, image, protocol, planted, pace.timeout())?)
+            }
+            _ if plan.has_guest => bail!("a plan with a guest needs an image"),
+            _ => None,
+        };
         let (to, told) = channel();
         let again = Instant::now();
         let mut world = Self {
@@ -129,6 +191,8 @@ impl World {
                 .collect(),
             held: Held::new(hosts),
             agents,
+            guest,
+            pace,
             probe,
             probes: 0,
             to,
@@ -149,14 +213,14 @@ impl World {
     }
 
     fn await_members(&mut self) -> anyhow::Result<()> {
-        let until = Instant::now() + START_LIMIT;
+        let until = Instant::now() + self.pace.start;
         loop {
             self.turn()?;
             if self.members.iter().all(|member| member.is_ready) && self.is_whole() {
                 return Ok(());
             }
             if Instant::now() > until {
-                bail!("not all were members after {START_LIMIT:?}");
+                bail!("not all were members after {:?}", self.pace.start);
             }
         }
     }
@@ -180,17 +244,9 @@ impl World {
             if self.members[host - 1].life != life {
                 continue;
             }
-            match told {
-                Told::Ready { .. } => {
-                    self.members[host - 1].is_ready = true;
-                    self.note(&format!("h{host} is a member"));
-                }
-                Told::Leads { .. } => {
-                    self.leader = host;
-                    self.note(&format!("h{host} leads"));
-                }
-            }
+            self.hear(host, told);
         }
+        self.hear_guest()?;
         for host in 1..=self.hosts() {
             if let Some(status) = self.agents.ended(host) {
                 self.note(&format!("the agent of h{host} ended by itself ({status}), and is started again"));
@@ -207,12 +263,62 @@ impl World {
                 (member.child, member.is_ready, member.again) = (None, false, Instant::now() + RESTART);
             }
             let member = &self.members[host - 1];
-            if member.child.is_none() && Instant::now() >= member.again {
+            if !self.is_guest(host) && member.child.is_none() && Instant::now() >= member.again {
                 self.spawn(host)?;
             }
         }
         std::thread::sleep(TURN);
         Ok(())
+    }
+
+    fn hear(&mut self, host: usize, told: Told) {
+        match told {
+            Told::Ready { .. } => {
+                let member = &mut self.members[host - 1];
+                (member.is_ready, member.is_orphan) = (true, false);
+                self.note(&format!("h{host} is a member"));
+            }
+            Told::Out { .. } => {
+                self.members[host - 1].is_ready = false;
+                self.note(&format!("h{host} is out, and asks to be let in"));
+            }
+            Told::Leads { .. } => {
+                self.leader = host;
+                self.note(&format!("h{host} leads"));
+            }
+        }
+    }
+
+    fn is_guest(&self, host: usize) -> bool {
+        self.guest.is_some() && host == self.hosts()
+    }
+
+    pub(crate) fn guest(&mut self) -> anyhow::Result<&mut Guest> {
+        self.guest.as_mut().context("no host is a guest")
+    }
+
+    /// The guest starts what ends in it by itself.
+    fn hear_guest(&mut self) -> anyhow::Result<()> {
+        let host = self.hosts();
+        while let Some(guest) = &mut self.guest
+            && let Some(heard) = guest.heard()?
+        {
+            match heard {
+                Heard::Told(told) => self.hear(host, told),
+                Heard::MemberEnded(line) => {
+                    if std::mem::take(&mut self.members[host - 1].is_ready) {
+                        self.note(&format!("the member of h{host} ended: {line}"));
+                    }
+                }
+                Heard::Said(line) => self.note(&format!("h{host}, the guest: {line}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// What of the guest is not as the plan says.
+    pub(crate) fn guest_problem(&self) -> Option<String> {
+        self.guest.as_ref()?.problem()
     }
 
     fn spawn(&mut self, host: usize) -> anyhow::Result<()> {
@@ -274,7 +380,7 @@ impl World {
         self.probe.send_to(&ask, self.socket(host)).ok()?;
         self.probe.set_nonblocking(false).ok()?;
         let mut bytes = [0; DATAGRAM_MAX];
-        let until = Instant::now() + PROBE;
+        let until = Instant::now() + self.pace.probe;
         while Instant::now() < until {
             let Ok(len) = self.probe.recv(&mut bytes) else { break };
             if let Ok(Answer::Probe { number, stands }) = postcard::from_bytes(&bytes[..len])
@@ -325,18 +431,26 @@ impl World {
         };
         let both = |host| {
             format!(
-                "h{host} agent:\n    {}\nh{host} member:\n    {}\n",
+                "h{host} agent:\n    {}\nh{host} member:\n    {}\n{}",
                 tail(host, "agent.log"),
-                tail(host, "member.log")
+                tail(host, "member.log"),
+                if self.is_guest(host) {
+                    format!("h{host} guest:\n    {}\n", tail(host, guest::LOG))
+                } else {
+                    String::new()
+                }
             )
         };
         (1..=self.hosts()).map(both).collect()
     }
 
     /// Copies all logs to a directory.
-    pub(crate) fn keep_logs(&self, to: &Path) -> anyhow::Result<()> {
+    pub(crate) fn keep_logs(&mut self, to: &Path) -> anyhow::Result<()> {
+        if let Some(guest) = &mut self.guest {
+            guest.fetch_logs()?;
+        }
         for host in 1..=self.hosts() {
-            for name in ["agent.log", "member.log"] {
+            for name in ["agent.log", "member.log", guest::LOG] {
                 let from = self.agents.dir(host).join(name);
                 if from.exists() {
                     fs::copy(&from, to.join(format!("h{host}-{name}")))?;

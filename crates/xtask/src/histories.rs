@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Histories of registers under faults, and the Go program that judges them.
 
+mod guest;
+
 use crate::Outcome;
 use crate::run::{Step, root_dir, target_dir};
 use crate::setup;
@@ -10,10 +12,34 @@ const JUDGE: &str = "histories-judge";
 
 /// `cargo xtask histories`, with the arguments of the program of that name.
 pub(crate) fn histories(args: &[String]) -> Outcome {
+    build()?;
+    run(args)
+}
+
+/// `cargo xtask histories-guest`: the same with an emulated machine as the last of five hosts.
+pub(crate) fn with_guest(args: &[String]) -> Outcome {
+    if !setup::is_root() {
+        return Err("histories-guest needs root, for network namespaces and taps".into());
+    }
+    if !setup::prepare(setup::EMULATOR, "there is no guest") {
+        return Err("packages are missing, see above".into());
+    }
+    build()?;
+    let image = guest::make(&target_dir(), "release")?;
+    let mut all = vec!["--guest".to_owned(), image.to_string_lossy().into_owned()];
+    all.extend_from_slice(args);
+    run(&all)
+}
+
+fn build() -> Outcome {
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-histories"]).run("build")?;
     if !build_judge("release") {
         return Err("histories are judged by a Go program, and it could not be built: see above".into());
     }
+    Ok(())
+}
+
+fn run(args: &[String]) -> Outcome {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let program = target_dir().join("release/histories");
     Step::new(&program.to_string_lossy()).args(&args).run("histories (a failure prints what replays it)")

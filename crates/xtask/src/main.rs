@@ -25,6 +25,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
   deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
   histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
+  histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
   headers          only the check of licence headers and file lengths
   demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
   demo-network [...] `fide demo-network`, with its arguments; needs root
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         "sim" => sim::sim(rest),
         "deaths" => deaths(rest),
         "histories" => need_bpf("it").and_then(|()| histories::histories(rest)),
+        "histories-guest" => need_bpf("it").and_then(|()| histories::with_guest(rest)),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),

@@ -21,7 +21,7 @@ impl Scenario {
             .iter()
             .map(|(at_ms, fault)| Step { at_ms: *at_ms, fault: *fault, otherwise: Else::Comes })
             .collect();
-        Plan { seed, name: Some(self.name), hosts: self.hosts, protocol, steps }
+        Plan { seed, name: Some(self.name), hosts: self.hosts, has_guest: false, protocol, steps }
     }
 }
 

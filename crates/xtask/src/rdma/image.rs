@@ -29,7 +29,7 @@ pub(super) fn make(target: &Path) -> Result<Image, String> {
     let root = dir.join("root");
     let _ = fs::remove_dir_all(&root);
     stage_programs(&root, &busybox, &target.join("debug/fide"))?;
-    stage_modules(&root, &unpacked, &version)?;
+    stage_modules(&root, &unpacked, &version, &MODULES)?;
     let initial = dir.join("initial.cpio");
     pack(&busybox, &root, &initial)?;
     Ok(Image { kernel, initial })
@@ -144,11 +144,12 @@ fn library_paths(listed: &str) -> Vec<PathBuf> {
     listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-fn stage_modules(root: &Path, unpacked: &Path, version: &str) -> Result<(), String> {
+/// The wanted modules and what they need, below `root/modules`.
+pub(crate) fn stage_modules(root: &Path, unpacked: &Path, version: &str, wanted: &[&str]) -> Result<(), String> {
     let tree = unpacked.join("lib/modules").join(version);
     let listed = tree.join("modules.dep");
     let text = fs::read_to_string(&listed).map_err(|e| format!("{}: {e}", listed.display()))?;
-    for (at, module) in load_order(&text, &MODULES)?.iter().enumerate() {
+    for (at, module) in load_order(&text, wanted)?.iter().enumerate() {
         // Their names are the order in which they are loaded.
         let name = module.rsplit('/').next().unwrap_or(module);
         copy(&tree.join(module), &root.join(format!("modules/{at:02}-{name}")))?;
