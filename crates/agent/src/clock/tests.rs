@@ -342,7 +342,8 @@ fn clocks_that_become_slow_after_the_counter_was_trusted_fence_nobody() {
         clock.lease(until_ns(machine)).left_ns(&reader)
     };
     let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..3600 * 10 {
+    // For three hours: 10 ppm come to a lease's length after 105 minutes.
+    for _ in 0..3 * 3600 * 10 {
         machine.runs(100 * MS, 0);
         // A crystal that got warm: 10 ppm faster than when it was compared with the clock.
         machine.tsc += 3 * 1000;
