@@ -132,6 +132,8 @@ planted! {
     EndsUnbound,
     /// a host that crashed is barred as if it was put out for a partial partition
     BarsTheCrashed,
+    /// another member's word of a death is taken also of a member that has met this one
+    BelievesOfTheMet,
     /// who has accepted a next view acknowledges as before
     AcksAccepted,
     /// who has accepted a next view takes acknowledgements for its lease

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What comes from other hosts, and what is sent to them.
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 
 use super::{
     Config, Group, Standing,
@@ -134,11 +137,12 @@ impl<P: Start> Group<P> {
                 };
                 let news = epoch.note_dead(from, places);
                 let members: Vec<_> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
-                // Of those that have heard this one the detector tells, and cares that of two members one at most is told that
-                // the other is gone.
+                // For members that have heard this one, trust only our detector: it guarantees that at most one of a pair is told
+                // that the other is gone.
                 let met = |member: &Member| {
                     let known = self.up[usize::from(member.host) - 1] == member.incarnation;
-                    known && self.met.contains(member.host) || self.unsure.contains(member.host)
+                    let met = self.met.contains(member.host) && !planted::is(Planted::BelievesOfTheMet);
+                    known && met || self.unsure.contains(member.host)
                 };
                 let strangers: Vec<Member> = members.into_iter().filter(|member| !met(member)).collect();
                 for member in strangers {

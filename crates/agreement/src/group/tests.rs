@@ -373,6 +373,31 @@ fn what_was_said_in_a_view_is_of_that_view() {
     assert_eq!((to, prefix.view, message[0]), (2, 1, 4));
 }
 
+/// A leader was excluded, and then its successor; the first has not been told of either.
+#[test]
+fn word_of_a_death_is_not_taken_of_a_member_that_was_met() {
+    for met in [true, false] {
+        let mut world = World::of(3);
+        if met {
+            world.group(1).heard_by(HostSet::from_iter([2, 3]));
+        }
+        // Host 2 holds host 1 dead, and may go on with host 3. Then it is excluded too, and host 3 says so.
+        world.group(2).detected(&verdict(1, 10));
+        let mut bytes = Vec::new();
+        Prefix { group: 7, sender: 30, receiver: 10, view: 1, kind: Kind::Control }.write(&mut bytes);
+        Control::Dead { places: HostSet::from_iter([2]), asks: false }.write(&mut bytes);
+        world.group(1).receive(3, &bytes).unwrap();
+        // Of host 3 the detector tells.
+        world.group(1).detected(&verdict(3, 30));
+        world.group(1).propose(HELD, b"a").unwrap();
+        let decides = world.group(1).poll_decision(HELD).is_some();
+        assert_eq!(
+            decides, !met,
+            "host 2 may have decided otherwise, and only this host's detector knows that it is over"
+        );
+    }
+}
+
 #[test]
 fn who_asks_again_and_again_fills_no_memory() {
     let mut world = World::of(1);

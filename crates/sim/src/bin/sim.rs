@@ -59,7 +59,8 @@ struct Arguments {
 const SEEDS: u64 = 1000;
 /// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
 /// millisecond here.
-const ORDERS_ONLY: [Planted; 14] = [
+const ORDERS_ONLY: [Planted; 15] = [
+    Planted::BelievesOfTheMet,
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
