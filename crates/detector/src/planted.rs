@@ -106,6 +106,8 @@ planted! {
     ForgetsItsView,
     /// a member that was told that it is taken out says nothing of what else it was told
     RemovedKeepsNothing,
+    /// a founder waits for the word of a host that has died, and come back with a record
+    WaitsForTheRecorded,
     /// a member that is taken out ends before anybody has begun the view without it
     RemovedEndsEarly,
     /// the last member that has the state is taken out of the group

@@ -12,7 +12,9 @@
 //! present to it begins nothing without it. What a dead founder has sent and nobody has taken yet comes too late.
 //!
 //! A founder dies: the next ballot is that of the next host in the list. A host that comes back has lost its promises, and is another
-//! incarnation, which no view of before has in it.
+//! incarnation, which no view of before has in it. If it had stored a record it forms no group, and would never answer: what counts is what
+//! its former incarnation had said while it lived, as if it had stayed away. A process that nobody had heard before it died may have begun
+//! with others, and all wait.
 //!
 //! **Why a record.** Hosts that all have died and come back would found the group anew, without what had been decided. Whoever has
 //! stored that there was one only joins ([`Group::join`]). If that is true of all of them, and they have died as processes, the group is
@@ -106,10 +108,16 @@ impl<P: Start> Group<P> {
         let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && lease.holds()) else {
             return;
         };
+        // It has answered, and died since: also where its host is up again as one that forms no group, or has not said so yet.
+        let is_over = |host: u16, answer: (u32, Answer)| {
+            let at = usize::from(host) - 1;
+            let was_heard = answer.0 != 0 && self.dead[at] == answer.0 && !planted::is(Planted::WaitsForTheRecorded);
+            was_heard || dead(host) != 0
+        };
         // Not for ever: this host is not gone.
         let founder = loop {
             let Some(founder) = founder(hosts, forming.ballot) else { return };
-            if founder == me || dead(founder) == 0 {
+            if founder == me || !is_over(founder, forming.answers[usize::from(founder) - 1]) {
                 break founder;
             }
             forming.ballot += 1;
@@ -120,7 +128,8 @@ impl<P: Start> Group<P> {
         let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
         let present = |host: &u16| lives(*host) && answer(*host).1 == Answer::Present(ballot);
         let answered = |host: u16| {
-            let gone = dead(host) != 0 && (dead(host) == answer(host).0 || planted::is(Planted::TakesTheGone));
+            let heard = self.dead[usize::from(host) - 1] == answer(host).0 || planted::is(Planted::TakesTheGone);
+            let gone = is_over(host, answer(host)) && heard;
             let unheard = planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
             gone || unheard || present(&host) || lives(host) && answer(host).1 == Answer::Begun
         };

@@ -620,6 +620,28 @@ fn a_founder_that_dies_is_followed_by_the_next() {
     assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
 }
 
+/// A process that ended when it had stored that there is a group, and before anybody was told.
+fn dies_with_a_record(world: &mut World, host: u16) {
+    for _ in 0..2 {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        world.settle();
+    }
+    world.dies(host);
+    let config = Config { hosts: HostSet::first(3), ..config(host, 10 * u32::from(host) + 1) };
+    world.members.insert(host, (Group::join(config).unwrap(), Vec::new()));
+    world.meet();
+}
+
+#[test]
+fn a_founder_that_comes_back_with_a_record_holds_up_nobody() {
+    let mut world = unfounded(3);
+    dies_with_a_record(&mut world, 1);
+    world.forms();
+    assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
+    world.run();
+    assert_eq!(world.members_of(2), [2, 3, 1]);
+}
+
 #[test]
 fn a_host_that_died_unheard_may_have_founded_the_group() {
     let mut world = unfounded(2);

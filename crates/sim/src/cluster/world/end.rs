@@ -76,10 +76,12 @@ impl<P: Protocol> World<'_, P> {
             let incarnation = view.incarnation(id).expect("a member");
             seats().any(|seat| seat.sender.host == id && seat.was(incarnation))
         };
-        // A member that was never shut out goes on when others die.
+        // A member that was never shut out goes on when others die. Under `majority` half of the agents' view may have died with them: then
+        // the others wait.
+        let alone_judges = self.plan.policy == Policy::Network;
         let is_in = |seat: &Seat<P>| {
             let is_newest = seat.core.group.view().is_some_and(|own| own.number() == view.number());
-            seat.standing() == Standing::Member && is_newest
+            alone_judges && seat.standing() == Standing::Member && is_newest
         };
         // One whose last members were taken out before another had the state is lost.
         let held = view.hosts().iter().any(|id| seats().any(|seat| seat.sender.host == id && seat.held));
