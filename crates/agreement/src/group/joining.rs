@@ -102,7 +102,7 @@ impl Joining {
         transfers.forget(identity);
         if welcome.from + decisions.len() as u64 != welcome.start {
             // Not what was promised: asked for again.
-            self.begin_again(transfers);
+            self.begin_again();
             return;
         }
         for entry in decisions.iter().flat_map(|value| entries(value)) {
@@ -111,7 +111,7 @@ impl Joining {
                 && !self.lacks.contains(&payload)
             {
                 if transfers.fetch(payload, welcome.by).is_err() {
-                    self.begin_again(transfers);
+                    self.begin_again();
                     return;
                 }
                 self.lacks.push(payload);
@@ -128,12 +128,19 @@ impl Joining {
         base.iter().chain(&decisions).chain(&joining.lacks).for_each(|identity| transfers.forget(identity));
     }
 
-    /// With the welcome: another member will give it.
-    fn begin_again(&mut self, transfers: &mut Transfers) {
-        let decisions = self.welcome.take().map(|welcome| welcome.decisions);
-        self.decisions = None;
+    /// With the welcome: another member will give it. What is on its way still comes, so that each time there is less to fetch: decisions
+    /// may name more payloads than can be fetched at once.
+    fn begin_again(&mut self) {
+        (self.welcome, self.decisions) = (None, None);
+        self.lacks.clear();
+    }
+
+    /// As [`Joining::begin_again`], and nothing comes any more from whom it was asked.
+    fn begin_anew(&mut self, transfers: &mut Transfers) {
+        let decisions = self.welcome.as_ref().map(|welcome| welcome.decisions);
         // Else they would take the places of what is fetched next.
-        self.lacks.drain(..).chain(decisions).for_each(|identity| transfers.forget(&identity));
+        self.lacks.iter().chain(&decisions).for_each(|identity| transfers.forget(identity));
+        self.begin_again();
     }
 
     /// To be told at each resend how many chunks have come.
@@ -149,18 +156,18 @@ impl Joining {
         }
         let complete = self.decisions.is_some() && self.lacks.is_empty();
         if self.welcome.is_some() && !complete {
-            self.begin_again(transfers);
+            self.begin_anew(transfers);
         }
     }
 
     /// Who was asked has none of it.
-    pub(super) fn missing(&mut self, identity: &Identity, transfers: &mut Transfers) {
+    pub(super) fn missing(&mut self, identity: &Identity) {
         if self.base.as_ref().is_some_and(|base| base.state == *identity) && !self.install {
             self.base = None;
         }
         let lacks = self.lacks.contains(identity);
         if lacks || self.welcome.as_ref().is_some_and(|welcome| welcome.decisions == *identity) {
-            self.begin_again(transfers);
+            self.begin_again();
         }
     }
 
@@ -171,7 +178,7 @@ impl Joining {
         }
         let complete = self.decisions.is_some() && self.lacks.is_empty();
         if !complete && self.welcome.as_ref().is_some_and(|welcome| welcome.by == host) {
-            self.begin_again(transfers);
+            self.begin_anew(transfers);
         }
     }
 

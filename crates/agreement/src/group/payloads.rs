@@ -113,7 +113,7 @@ impl<P: Start> Group<P> {
             self.joining.arrived(&identity, &mut self.transfers);
         }
         while let Some(identity) = self.transfers.poll_missing() {
-            self.joining.missing(&identity, &mut self.transfers);
+            self.joining.missing(&identity);
         }
         self.enter();
         while !self.admission.closing
