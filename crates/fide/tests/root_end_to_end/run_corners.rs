@@ -302,7 +302,9 @@ fn root_fence_command_begins_with_no_signal_blocked() {
     end_silence(&world);
     for line in fs::read_to_string(&note).expect("read").lines() {
         let mask = line.split_whitespace().nth(1).expect("a mask");
-        assert_eq!(u64::from_str_radix(mask, 16), Ok(0), "{line}");
+        // Signals 32 and 33 are the C library's own: what this run was started with stays.
+        let mask = u64::from_str_radix(mask, 16).expect("a mask") & !(0b11 << 31);
+        assert_eq!(mask, 0, "{line}");
     }
     signal(wrapper.pid(), Signal::TERM);
     wrapper.code();
