@@ -520,8 +520,9 @@ impl<P: Start> Group<P> {
     /// What was put off until the user was done with what it was told.
     fn settle(&mut self) {
         // The user is done with what it was told.
-        let unnamed: Vec<Identity> = self.tail.unnamed().collect();
-        unnamed.iter().for_each(|identity| self.give_up(identity));
+        while let Some(identity) = self.tail.pop_unnamed() {
+            self.give_up(&identity);
+        }
         if let Some(view) = self.next.take() {
             self.begin_next(view);
             self.pump();

@@ -41,7 +41,7 @@ pub(super) struct Tail {
     last_named: Vec<Identity>,
     /// How often.
     names: BTreeMap<Identity, u32>,
-    unnamed: Vec<Identity>,
+    unnamed: VecDeque<Identity>,
     /// Bytes of the values as [`Tail::since`] gives them, and of the payloads.
     weight: u64,
     weight_max: u64,
@@ -59,7 +59,7 @@ impl Tail {
             payloads: VecDeque::new(),
             last_named: Vec::new(),
             names: BTreeMap::new(),
-            unnamed: Vec::new(),
+            unnamed: VecDeque::new(),
             weight: 0,
             weight_max,
         }
@@ -96,9 +96,9 @@ impl Tail {
         self.last_named.iter()
     }
 
-    /// Payloads that were kept and are not any more. Taken out.
-    pub(super) fn unnamed(&mut self) -> impl Iterator<Item = Identity> {
-        self.unnamed.drain(..)
+    /// A payload that was kept and is not any more. Taken out.
+    pub(super) fn pop_unnamed(&mut self) -> Option<Identity> {
+        self.unnamed.pop_front()
     }
 
     /// The next decision. The oldest make room for it. The view that it has, if it does.
@@ -171,7 +171,7 @@ impl Tail {
                 *count -= 1;
                 if *count == 0 {
                     self.names.remove(&identity);
-                    self.unnamed.push(identity);
+                    self.unnamed.push_back(identity);
                 }
             }
         }
@@ -226,6 +226,10 @@ mod tests {
     use crate::group::entry;
     use proptest::prelude::*;
 
+    fn unnamed(tail: &mut Tail) -> Vec<Identity> {
+        std::iter::from_fn(|| tail.pop_unnamed()).collect()
+    }
+
     proptest! {
         #[test]
         fn the_last_are_there_in_their_order(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..40), unkept in 0usize..40, max in 0u64..200) {
@@ -266,7 +270,7 @@ mod tests {
         for number in 0..2 * NAMES_MAX {
             tail.push(&naming(&identity(number)));
         }
-        assert_eq!(tail.unnamed().collect::<Vec<_>>(), (0..NAMES_MAX).map(identity).collect::<Vec<_>>());
+        assert_eq!(unnamed(&mut tail), (0..NAMES_MAX).map(identity).collect::<Vec<_>>());
         assert!(tail.names(&identity(NAMES_MAX)) && tail.names(&identity(2 * NAMES_MAX - 1)));
     }
 
@@ -291,9 +295,9 @@ mod tests {
             tail.push(&value(b"x"));
             assert!(tail.names(&long) && tail.names(&short));
             tail.push(&value(&[7; 1000]));
-            assert_eq!((tail.unnamed().count(), tail.reaches_from()), (0, if keeps { 1 } else { 3 }), "named again");
+            assert_eq!((unnamed(&mut tail).len(), tail.reaches_from()), (0, if keeps { 1 } else { 3 }), "named again");
             tail.push(&value(&[8; 1100]));
-            assert_eq!(tail.unnamed().collect::<Vec<_>>(), [short, long]);
+            assert_eq!(unnamed(&mut tail), [short, long]);
         }
     }
 
@@ -305,10 +309,10 @@ mod tests {
         tail.push(&naming(&identity));
         tail.push(b"");
         tail.keep_nothing();
-        assert!(tail.names(&identity) && tail.weight == 1000 && tail.unnamed().next().is_none());
+        assert!(tail.names(&identity) && tail.weight == 1000 && tail.pop_unnamed().is_none());
         // The oldest goes first, though it is no value any more.
         tail.keep();
         (0..20).for_each(|_| assert_eq!(tail.push(&[0; 10]), None));
-        assert_eq!((tail.unnamed().collect::<Vec<_>>(), tail.reaches_from()), (vec![identity], 2));
+        assert_eq!((unnamed(&mut tail), tail.reaches_from()), (vec![identity], 2));
     }
 }
