@@ -160,7 +160,7 @@ impl Followed<'_> {
         }
         if stopped && !kills {
             say!(
-                "fide: the program is stopped, and ends when this host is heard again; the next SIGTERM or Ctrl-C kills it"
+                "fide: the program is stopped, and ends at the latest when this host is heard again; the next SIGTERM or Ctrl-C kills it"
             );
         }
         Ok(None)
