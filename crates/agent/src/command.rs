@@ -161,6 +161,8 @@ pub enum Command {
         service: u8,
         on: bool,
     },
+    /// Which hosts are up, and which hold this one for up.
+    Standings,
     /// A record for these clients.
     Tell {
         clients: u64,
@@ -209,6 +211,10 @@ pub enum Reply {
     Lane(Option<Box<Lane>>),
     Sender(Option<Box<Sender>>),
     Told(Box<[u8]>),
+    Standings {
+        up: detector::HostSet,
+        hold_us_up: detector::HostSet,
+    },
     Frozen(Box<crate::engine::Frozen>),
 }
 

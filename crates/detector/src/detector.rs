@@ -577,6 +577,11 @@ impl Detector {
         self.peers.iter().filter(|peer| peer.knows_me).map(|peer| peer.id).collect()
     }
 
+    /// Of these, those that have said lately that they hold this host's present incarnation for up. They take all that it sends.
+    pub fn held_up_by(&self) -> HostSet {
+        self.peers.iter().filter(|peer| peer.knows_me && peer.acked_seq > 0).map(|peer| peer.id).collect()
+    }
+
     /// Whether that host has named all its processes to this incarnation of this one. A process that it gave out before and that is
     /// not known here has ended.
     pub fn all_named(&self, host: u16) -> bool {

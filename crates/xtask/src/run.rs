@@ -2,9 +2,13 @@
 //! Running programs, with a headline each.
 
 use crate::summary::Total;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 /// The workspace's root.
 pub(crate) fn root_dir() -> PathBuf {
@@ -24,6 +28,25 @@ pub(crate) fn target_dir() -> PathBuf {
 pub(crate) struct Step {
     command: Command,
     shown: String,
+}
+
+/// A test that says nothing for so long waits for what never comes: it is ended, so that the others run and it is told which it was.
+const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Ends the tests that a cargo runs; what they have made is removed by their reapers.
+fn end_silent(cargo: u32) {
+    let threads = fs::read_dir(format!("/proc/{cargo}/task")).into_iter().flatten().flatten();
+    let children: String =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok()).collect();
+    for child in children.split_whitespace() {
+        // A compiler may take its time.
+        let program = fs::read_link(format!("/proc/{child}/exe")).unwrap_or_default();
+        if !program.starts_with(target_dir()) {
+            continue;
+        }
+        eprintln!("{} has said nothing for {SILENCE_MAX:?} and is ended", program.display());
+        let _ = Command::new("kill").args(["-KILL", child]).status();
+    }
 }
 
 impl Step {
@@ -79,10 +102,20 @@ impl Step {
             .spawn()
             .map_err(|e| format!("{what}: `{}` did not start: {e}", self.shown))?;
         if let Some(out) = child.stdout.take() {
-            for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line);
-                total.add(&line);
-                println!("{line}");
+            let (told, lines) = channel();
+            thread::spawn(move || {
+                BufReader::new(out).split(b'\n').map_while(Result::ok).try_for_each(|line| told.send(line))
+            });
+            loop {
+                match lines.recv_timeout(SILENCE_MAX) {
+                    Ok(line) => {
+                        let line = String::from_utf8_lossy(&line);
+                        total.add(&line);
+                        println!("{line}");
+                    }
+                    Err(RecvTimeoutError::Timeout) => end_silent(child.id()),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
         }
         let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
@@ -90,5 +123,26 @@ impl Step {
             return Ok(());
         }
         Err(format!("{what} failed ({status}): {}", self.shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn who_says_nothing_is_ended_and_a_compiler_is_not() {
+        let sleep = target_dir().join(format!("silent-{}", std::process::id()));
+        fs::copy("/bin/sleep", &sleep).expect("copied");
+        let mut silent = Command::new(&sleep).arg("600").spawn().expect("started");
+        let mut compiler = Command::new("/bin/sleep").arg("600").spawn().expect("started");
+        end_silent(std::process::id());
+        let ended = silent.wait().expect("ended").signal();
+        let running = compiler.try_wait().expect("asked").is_none();
+        compiler.kill().expect("killed");
+        compiler.wait().expect("ended");
+        fs::remove_file(&sleep).expect("removed");
+        assert_eq!((ended, running), (Some(9), true));
     }
 }

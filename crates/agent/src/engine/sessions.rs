@@ -128,6 +128,12 @@ impl Engine {
                 self.lanes.listen(client, service, on);
                 Reply::Done
             }
+            Command::Standings => {
+                let detector = &self.parts.detector;
+                let is_up = |host: &u16| detector.peer(*host).is_some_and(|peer| peer.state == PeerState::Up);
+                let up = (1..=self.parts.members).filter(is_up).collect();
+                Reply::Standings { up, hold_us_up: detector.held_up_by() }
+            }
             Command::Tell { clients, record, data } => {
                 self.tell_each(clients, record, &data);
                 // Freed by who made it.

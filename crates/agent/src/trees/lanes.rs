@@ -47,7 +47,7 @@ const REPORT_PERIODS: u32 = 8;
 const LIMIT: Duration = Duration::from_secs(5);
 /// The same for a report, which is made again.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
-/// How long the switches may take to get a lane's rules.
+/// How long the switches may take to get a lane's rules, and its receivers to hold this host for up.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lane of a former agent waits for its program to come back.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
@@ -89,6 +89,7 @@ pub(super) struct Lanes {
     learnt: bool,
     /// The session in each client's place.
     sessions: [u64; MAX_CLIENTS],
+    began: Instant,
 }
 
 impl Lanes {
@@ -103,6 +104,7 @@ impl Lanes {
             orphans_until: None,
             learnt: false,
             sessions: [0; MAX_CLIENTS],
+            began: Instant::now(),
         }
     }
 
@@ -338,13 +340,27 @@ impl Lanes {
     }
 
     fn answer_if_ready(&mut self, handle: usize) {
-        let Some(held) = self.held[handle].as_mut().filter(|held| held.is_ready() && !held.waiting.is_empty()) else {
+        let ready = |held: &&Held| held.is_ready() && !held.waiting.is_empty();
+        let Some(held) = self.held[handle].as_ref().filter(ready) else { return };
+        if Instant::now() < held.install_until && !self.is_taken(&held.asked.receivers) {
             return;
-        };
+        }
+        let Some(held) = self.held[handle].as_mut() else { return };
         let (tickets, granted) = (std::mem::take(&mut held.waiting), held.answer(byte(handle)));
         for ticket in tickets {
             self.answer(ticket, Ok(json!(granted)));
         }
+    }
+
+    /// Whether all of these take what is sent to them. A host drops what comes from one that it does not hold for up, and this host
+    /// may have begun just now. One that is not up is not waited for, but who has begun just now does not know who is.
+    fn is_taken(&self, receivers: &[String]) -> bool {
+        let Ok(Reply::Standings { up, hold_us_up }) = self.call(Command::Standings) else { return true };
+        let begins = self.began.elapsed() < INSTALL_LIMIT;
+        (1..)
+            .zip(&self.talk.config.members)
+            .filter(|(_, member)| receivers.iter().any(|name| member.name.as_str() == name))
+            .all(|(host, _)| hold_us_up.contains(host) || !begins && !up.contains(host))
     }
 
     fn tick(&mut self) {
@@ -376,7 +392,7 @@ impl Lanes {
                 let _ = self.call(Command::ChangeLane { handle: byte(handle), terms, type_of_service });
                 self.answer_if_ready(handle);
             }
-            None => {}
+            None => self.answer_if_ready(handle),
         }
         let Some(held) = self.held[handle].as_mut() else { return };
         if held.waiting.is_empty() || now < held.install_until {
