@@ -207,11 +207,15 @@ impl Detector {
     }
 
     fn notice_stall(&mut self, now_ns: u64) {
-        let gap_ns = now_ns - self.last_tick_ns;
-        if gap_ns <= self.config.heartbeat_ns.saturating_add(self.config.stall_slack_ns) {
-            return;
+        if self.stands_still(now_ns) {
+            self.stalled(now_ns, now_ns - self.last_tick_ns);
         }
-        self.stalled(now_ns, gap_ns);
+    }
+
+    /// Has nothing been done for longer than a loop that runs may take?
+    pub(crate) fn stands_still(&self, now_ns: u64) -> bool {
+        let gap_ns = now_ns.saturating_sub(self.last_tick_ns);
+        gap_ns > self.config.heartbeat_ns.saturating_add(self.config.stall_slack_ns)
     }
 
     pub(crate) fn stalled(&mut self, now_ns: u64, gap_ns: u64) {

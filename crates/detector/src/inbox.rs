@@ -188,7 +188,10 @@ impl Detector {
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
             let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
             let must_know = self.must_know(host);
+            // What came while this host stood still is read before it finds that it did.
+            let stood_still = self.stands_still(now_ns) && !planted::is(Planted::FindsStallsLate);
             let peer = &mut self.peers[usize::from(host) - 1];
+            peer.bound &= !stood_still || now_ns < peer.limit_ns;
             // A peer that had not acknowledged this incarnation, or may have held it dead, acts whatever was promised to it, but no
             // longer than its agent grants its programs from its last turn: its own promise at most ([`crate::lease`]).
             let in_doubt = must_know && peer.knows_me && peer.in_doubt();

@@ -49,13 +49,16 @@ impl Detector {
         let peer = &self.peers[usize::from(id) - 1];
         if let Some(old) = peer.superseded
             && !by_view
-            && now_ns >= old.until_ns
         {
-            if old.told && old.in_doubt && !self.leaving && !planted::is(Planted::JudgesInDoubt) {
-                // Once: as another incarnation it is in no doubt.
+            let late = planted::is(Planted::DoubtsLate) && now_ns < old.until_ns;
+            if old.told && old.in_doubt && !self.leaving && !late && !planted::is(Planted::JudgesInDoubt) {
+                // At once: it may have held this host dead and acted, and the one that is heard now binds this host by nothing yet. And
+                // once: as another incarnation it is in no doubt.
                 return self.outcome(now_ns, Outcome::Lost, self.config.me);
             }
-            self.superseded_ended(now_ns, id, Via::Superseded, HostSet(1 << (self.config.me - 1)));
+            if now_ns >= old.until_ns {
+                self.superseded_ended(now_ns, id, Via::Superseded, HostSet(1 << (self.config.me - 1)));
+            }
         }
         let peer = &mut self.peers[usize::from(id) - 1];
         let member = if by_view {

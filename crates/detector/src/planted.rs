@@ -132,6 +132,10 @@ planted! {
     FreesSuperseded,
     /// the agent of a host that does not know an observer starts again, and the observer holds its programs dead at once
     EndsUnbound,
+    /// what came while a host stood still counts before it finds that it did
+    FindsStallsLate,
+    /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
+    DoubtsLate,
     /// a host that crashed is barred as if it was put out for a partial partition
     BarsTheCrashed,
     /// another member's word of a death is taken also of a member that has met this one

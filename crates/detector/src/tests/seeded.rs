@@ -336,6 +336,8 @@ fn planted_faults_are_found() {
     let scenarios = [
         (Planted::FreesSuperseded, include_str!("../../scenarios/30_superseded_before_the_view.txt")),
         (Planted::EndsUnbound, include_str!("../../scenarios/31_superseded_unbound.txt")),
+        (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_standing_still.txt")),
+        (Planted::DoubtsLate, include_str!("../../scenarios/33_superseded_in_doubt.txt")),
     ];
     for (fault, text) in scenarios {
         arm(Some(fault));

@@ -104,6 +104,8 @@ pub(super) struct World {
     pub verdicts: u64,
     pub views: BTreeMap<ViewId, HostSet>,
     pub members: BTreeMap<ViewId, Membership>,
+    /// Somebody was told that it is dead.
+    dead: BTreeSet<(u16, u32)>,
     incarnations: u32,
     flights: Vec<Flight>,
     /// What an eavesdropper has recorded, by sender.
@@ -204,6 +206,7 @@ impl World {
             verdicts: 0,
             views: BTreeMap::new(),
             members: BTreeMap::new(),
+            dead: BTreeSet::new(),
             incarnations: 0,
             flights: Vec::new(),
             tape: None,
@@ -482,10 +485,11 @@ impl World {
     }
 
     /// Nobody is judged silent while it acts, or its programs do.
-    fn judged(&self, by: usize, verdict: &Verdict) {
+    fn judged(&mut self, by: usize, verdict: &Verdict) {
         let acts = self.strict
             && self.acting().any(|(host, incarnation, ..)| (host, incarnation) == (verdict.host, verdict.incarnation));
         assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
+        self.dead.insert((verdict.host, verdict.incarnation));
     }
 
     /// Who acts: host, incarnation, and the view by which it does.
@@ -503,6 +507,11 @@ impl World {
     /// Those who act are members of the newest view held by any who acts.
     fn check(&self) {
         self.check_alone();
+        let dead =
+            |(host, incarnation, ..): &(u16, u32, ViewId, Membership)| self.dead.contains(&(*host, *incarnation));
+        if let Some((host, incarnation, ..)) = self.acting().filter(|_| self.strict).find(dead) {
+            panic!("h{host}#{incarnation} acts, and somebody was told that it is dead");
+        }
         if !self.strict || self.nodes[0].config.policy != Policy::Majority {
             return;
         }

@@ -84,6 +84,8 @@ const DETECTORS_ONLY: [Planted; 8] = [
     Planted::TakesRecordings,
     Planted::ForgetsPromise,
     Planted::FreesSuperseded,
+    Planted::FindsStallsLate,
+    Planted::DoubtsLate,
     Planted::AcksAccepted,
     Planted::TakesAcksAccepted,
     Planted::AcceptsWithoutItself,
