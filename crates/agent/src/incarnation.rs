@@ -28,7 +28,7 @@ pub enum IncarnationError {
     Last { path: PathBuf, last: u32 },
 }
 
-/// Takes the next incarnation of this host: above every earlier one in `dir`, and, should that
+/// Takes the next incarnation of this host: above every earlier one and every generation of views in `dir`, and, should that
 /// directory ever be lost, above every one of the past by the wall clock (seconds since 1970, which
 /// fit 32 bits until 2106). It is on disk before it is returned, and never returned twice.
 ///
@@ -42,18 +42,14 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
 /// The file that keeps the newest generation of views that this host has held.
 const GENERATION: &str = "generation";
 
-fn generation(dir: &Path) -> u32 {
-    // Without it the order of tokens stands on wall clocks, as it did when the first view was founded.
-    fs::read_to_string(dir.join(GENERATION)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-}
-
 /// Notes that this host holds a view of this generation: an incarnation of a member that founded it. Its next incarnation is above, so
 /// that a view which is founded later is of a later generation, whatever wall clock the founders have.
 ///
 /// # Errors
 /// The kernel's.
 pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
-    if held <= generation(dir) {
+    // One that is damaged is replaced: nothing tells any more what it held.
+    if number(&dir.join(GENERATION)).is_ok_and(|noted| noted.is_some_and(|noted| noted >= held)) {
         return Ok(());
     }
     let new = dir.join("generation.new");
@@ -106,7 +102,7 @@ const NUMBERED: u32 = u32::MAX >> JOIN_BITS;
 pub fn reserve(dir: &Path, incarnation: u32, process: u32) -> Result<(), IncarnationError> {
     let beyond = (process >> JOIN_BITS).wrapping_sub(incarnation) & NUMBERED;
     let path = dir.join(FILE);
-    if beyond == 0 || last(&path)?.is_some_and(|last| last >= incarnation.saturating_add(beyond)) {
+    if beyond == 0 || number(&path)?.is_some_and(|last| last >= incarnation.saturating_add(beyond)) {
         return Ok(());
     }
     store(dir, &path, incarnation.saturating_add(beyond))
@@ -114,8 +110,8 @@ pub fn reserve(dir: &Path, incarnation: u32, process: u32) -> Result<(), Incarna
 
 const FILE: &str = "incarnation";
 
-/// The highest that must not be given out.
-fn last(path: &Path) -> Result<Option<u32>, IncarnationError> {
+/// The number in a file, which must not be given out, nor any below it.
+fn number(path: &Path) -> Result<Option<u32>, IncarnationError> {
     let fail = |source| IncarnationError::Io { path: path.to_owned(), source };
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().parse().map_err(|_| {
@@ -141,19 +137,25 @@ fn store(dir: &Path, path: &Path, number: u32) -> Result<(), IncarnationError> {
 fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
     let path = dir.join(FILE);
     fs::create_dir_all(dir).map_err(|source| IncarnationError::Io { path: path.clone(), source })?;
-    let last = last(&path)?;
+    let last = number(&path)?;
+    // Also where the last incarnation is not known any more: tokens begin with the generation, and must not go back. Without either
+    // file their order stands on wall clocks, as it did when the first view was founded.
+    let held = dir.join(GENERATION);
+    let generation = number(&held)?;
     let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
-    let next = match (last, by_clock) {
-        (None, None) => return Err(IncarnationError::Clock { path, clock_s }),
-        (None, Some(clock)) => clock.max(1),
-        (Some(last), clock) => {
-            let above = last
-                .max(generation(dir))
-                .checked_add(1)
-                .ok_or_else(|| IncarnationError::Last { path: path.clone(), last })?;
-            above.max(clock.unwrap_or(0))
+    if last.is_none() && by_clock.is_none() {
+        // How far earlier lives have come the generation does not tell.
+        return Err(IncarnationError::Clock { path, clock_s });
+    }
+    let above = match last.max(generation) {
+        None => 1,
+        Some(u32::MAX) => {
+            let path = if last == Some(u32::MAX) { path } else { held };
+            return Err(IncarnationError::Last { path, last: u32::MAX });
         }
+        Some(highest) => highest + 1,
     };
+    let next = above.max(by_clock.unwrap_or(0));
     store(dir, &path, next)?;
     Ok(next)
 }
@@ -172,7 +174,7 @@ mod tests {
         let numbered = |incarnation: u32, joins: u32| (incarnation << JOIN_BITS).wrapping_add(joins);
         for joins in [1, 4095] {
             reserve(dir.path(), first, numbered(first, joins)).expect("stored");
-            assert_eq!(last(&dir.path().join(FILE)).expect("read"), Some(first), "{joins}: nothing to store");
+            assert_eq!(number(&dir.path().join(FILE)).expect("read"), Some(first), "{joins}: nothing to store");
         }
         let joins = 3 * 4096 + 7;
         reserve(dir.path(), first, numbered(first, joins)).expect("stored");
@@ -184,7 +186,7 @@ mod tests {
         assert!(!is_later(numbered(first + 1, 1), numbered(first, joins)), "as it would have been");
         // Nothing is taken back.
         reserve(dir.path(), first, numbered(first, joins)).expect("stored");
-        assert_eq!(last(&dir.path().join(FILE)).expect("read"), Some(second));
+        assert_eq!(number(&dir.path().join(FILE)).expect("read"), Some(second));
     }
 
     #[test]
@@ -199,6 +201,28 @@ mod tests {
     }
 
     #[test]
+    fn next_incarnation_is_above_every_generation_held_also_where_its_own_file_is_gone() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        note_generation(dir.path(), 8200).expect("stored");
+        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
+        fs::remove_file(dir.path().join(FILE)).expect("removed");
+        note_generation(dir.path(), u32::MAX).expect("stored");
+        let why = next_at(dir.path(), 1010).expect_err("none is above").to_string();
+        assert!(why.contains("generation holds 4294967295"), "{why}");
+    }
+
+    #[test]
+    fn damaged_generation_is_an_error_until_it_is_noted_again() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        fs::write(dir.path().join(GENERATION), "x").expect("written");
+        let why = next_at(dir.path(), 1010).expect_err("damaged").to_string();
+        assert!(why.contains("generation: holds \"x\", not a number"), "{why}");
+        assert!(!dir.path().join(FILE).exists(), "nothing was stored");
+        note_generation(dir.path(), 8200).expect("stored");
+        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
+    }
+
+    #[test]
     fn generation_that_could_not_be_noted_is_told_once_and_tried_again() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let missing = dir.path().join("state");
@@ -207,10 +231,10 @@ mod tests {
         assert!(told.contains("generation 70"), "{told}");
         assert_eq!(noted.note(&missing, 70), None, "told already");
         fs::create_dir(&missing).expect("made");
-        assert_eq!((noted.note(&missing, 70), generation(&missing)), (None, 70));
+        assert_eq!((noted.note(&missing, 70), number(&missing.join(GENERATION)).expect("read")), (None, Some(70)));
         // Another agent has this host by now, which noted more: nothing is taken back.
         note_generation(&missing, 90).expect("stored");
-        assert_eq!((noted.note(&missing, 80), generation(&missing)), (None, 90));
+        assert_eq!((noted.note(&missing, 80), number(&missing.join(GENERATION)).expect("read")), (None, Some(90)));
     }
 
     #[test]
