@@ -4,7 +4,11 @@
 //! This agent may never hear it: it may have died while there was no agent here. Programs that were told that it is up wait
 //! for its end all the same, which is told once it is certain:
 //!
-//! - another incarnation of the host is up here, which is a later one;
+//! - another incarnation of the host was heard here, which is a later one, and no lease of the former can run any more. With views
+//!   there is none: only without the former did the later one come into a view. Where each judges alone under trust lease, the
+//!   former's programs act by what its agent left in their memory: no longer after its last turn than the timeout that it
+//!   began with ([`crate::lease`]). This agent never heard that agent, and counts, from when it heard the later one, the longest that
+//!   it knows of;
 //! - policy majority, between voters: this incarnation is in a view that lacks it. Views only move on, and this incarnation
 //!   is younger than what the agent before has told, so the view is a later one than any with the host in it; and no
 //!   incarnation comes back into a view once it was dropped. (An observer takes any view that it hears of, perhaps an old
@@ -16,8 +20,12 @@
 //! never knew of this incarnation has promised it nothing.
 
 use crate::detector::Detector;
+use crate::planted::{self, Planted};
 use crate::types::PeerState;
 use crate::{Role, Trust};
+
+/// No measured timeout is longer. An agent may grant less than the one before it did, whose host was tuned since.
+const MEASURED_MAX_NS: u64 = 1_000_000_000;
 
 /// What is known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +53,18 @@ impl Detector {
         let Some(peer) = self.peers.get(at).filter(|peer| peer.id != self.config.me) else { return Former::Unknown };
         let it = is_it(peer.incarnation);
         match peer.state {
-            PeerState::Up if it => return Former::Here,
-            PeerState::Up => return Former::Over,
-            // It was up here: told by name.
-            PeerState::Dead | PeerState::Left if it => return Former::Here,
-            _ => {}
+            // Up, or it was, and was told by name.
+            PeerState::Up | PeerState::Dead | PeerState::Left if it => return Former::Here,
+            PeerState::Up if !self.must_know(host) || planted::is(Planted::EndsFormers) => return Former::Over,
+            PeerState::Unknown => {}
+            // Of a later one, which was up.
+            PeerState::Up | PeerState::Dead | PeerState::Left => {
+                let granted_ns = timeout_ns.max(peer.timeout_ns).max(u64::from(peer.promise_us) * 1000);
+                let most_ns = self.config.with_drift(granted_ns.max(MEASURED_MAX_NS));
+                if self.must_know(host) && !self.excluded && now_ns >= peer.since_ns.saturating_add(most_ns) {
+                    return Former::Over;
+                }
+            }
         }
         if self.excluded {
             return Former::Unknown;

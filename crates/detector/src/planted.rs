@@ -136,6 +136,8 @@ planted! {
     FindsStallsLate,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
     DoubtsLate,
+    /// a former incarnation of a host is dead for an agent that has just started as soon as a later one is up
+    EndsFormers,
     /// a host that crashed is barred as if it was put out for a partial partition
     BarsTheCrashed,
     /// another member's word of a death is taken also of a member that has met this one

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, WATCHES_MAX, watches::Watch};
 use crate::control::REATTACH;
 
-/// Leases of programs in a life before of a host have run out by then; on this host, at least: or after twice the longest timeout.
+/// The process of a life before of a host may still be told by name: it waits so long besides, when no lease of it can run any more. On
+/// this host, at least: or twice the longest timeout.
 const LEASES_NS: u64 = 1_000_000_000;
 /// Programs of this host have come back to a new agent by then, if they ever do.
 const REATTACH_NS: u64 = REATTACH.as_secs() * 1_000_000_000;

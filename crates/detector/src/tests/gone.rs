@@ -84,7 +84,9 @@ fn former_is_over_by_silence_only_where_a_silence_is_a_death() {
         assert_eq!(former(&world, 2, second, since_ns), end);
         world.start(1);
         world.run(20 * MS);
-        assert_eq!(former(&world, 2, second, since_ns), Former::Over, "another is up");
+        assert_eq!(former(&world, 2, second, since_ns), end, "another is up");
+        world.run(1000 * MS);
+        assert_eq!(former(&world, 2, second, since_ns), Former::Over, "and no lease can run any more");
     }
 }
 
@@ -102,4 +104,52 @@ fn former_that_is_heard_and_not_up_is_not_over() {
     world.cuts.clear();
     world.run(10 * MS);
     assert_eq!(former(&world, 2, second, since_ns), Former::Here);
+}
+
+#[test]
+fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
+    // What its agent granted its programs, and what this host has told to have granted it.
+    for (timeout_ns, granted_ns) in [(60 * MS, 5 * MS), (5 * MS, 60 * MS)] {
+        let configs = (1..=2).map(|me| Config {
+            me,
+            policy: Policy::Network,
+            timeout_ns: if me == 2 { timeout_ns } else { 5 * MS },
+            ..cluster(2)
+        });
+        let mut world = World::new(configs.collect(), 1);
+        (0..2).for_each(|node| world.start(node));
+        world.run(200 * MS);
+        // Alone it goes on without a limit; so its programs may act for a whole timeout after its agent.
+        world.crash(0);
+        world.run(200 * MS);
+        let second = incarnation(&world, 1);
+        world.crash(1);
+        assert!(world.acts_as(1, second));
+        world.start(1);
+        world.start(0);
+        let since_ns = world.local_ns(0);
+        let mut over_ns = None;
+        for _ in 0..4000 {
+            world.run(MS / 2);
+            let detector = world.nodes[0].detector.as_ref().expect("it runs");
+            let former = detector.became_of(world.local_ns(0), 2, |is| is == second, granted_ns, since_ns);
+            assert!(former == Former::Unknown || !world.acts_as(1, second), "{former:?} while its programs act");
+            let up = detector.peer(2).is_some_and(|peer| peer.state == PeerState::Up);
+            assert!(up || former == Former::Unknown, "nothing tells of it");
+            if former == Former::Over {
+                over_ns = over_ns.or(Some(world.local_ns(0) - since_ns));
+            }
+        }
+        assert!(over_ns.is_some_and(|ns| ns >= timeout_ns.max(granted_ns)), "{over_ns:?}");
+    }
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_end_formers_while_their_programs_act() {
+    use crate::planted::{Planted, arm};
+    arm(Some(Planted::EndsFormers));
+    let found = std::panic::catch_unwind(former_is_over_no_sooner_than_the_longest_lease_of_its_programs).is_err();
+    arm(None);
+    assert!(found);
 }

@@ -504,6 +504,11 @@ impl World {
         })
     }
 
+    /// Does anything act on this host as this incarnation?
+    pub(super) fn acts_as(&self, node: usize, incarnation: u32) -> bool {
+        self.acting().any(|(host, life, ..)| usize::from(host) == node + 1 && life == incarnation)
+    }
+
     /// Those who act are members of the newest view held by any who acts.
     fn check(&self) {
         self.check_alone();

@@ -78,7 +78,8 @@ const ORDERS_ONLY: [Planted; 16] = [
     Planted::WaitsForTheRecorded,
 ];
 /// Found by the detector's own world.
-const DETECTORS_ONLY: [Planted; 8] = [
+const DETECTORS_ONLY: [Planted; 9] = [
+    Planted::EndsFormers,
     Planted::BarsTheCrashed,
     Planted::NamesSome,
     Planted::TakesRecordings,
