@@ -6,6 +6,7 @@ mod closing;
 mod connections;
 mod excluded;
 mod handing;
+mod joining;
 mod keys;
 mod lanes;
 pub(crate) mod quotas;
@@ -185,6 +186,8 @@ pub struct Control {
     /// An exclusion after which this host could not begin again yet.
     excluded: Option<Excluded>,
     snapshot: Option<Box<Snapshot>>,
+    /// Planted: the next process that joins cannot be watched.
+    join_unwatched: bool,
     end: Option<End>,
 }
 
@@ -228,6 +231,7 @@ impl Control {
             pulse: Pulse::new(Instant::now()),
             excluded: None,
             snapshot: Some(Snapshot::empty()),
+            join_unwatched: false,
             end: None,
             parts,
         })
@@ -259,7 +263,7 @@ impl Control {
         }
         for (state, pidfd) in resumed.processes {
             let process = Process::take_over(state.pid, state.start_ticks, state.uid, pidfd);
-            let token = token_of(state.slot, self.next_serial());
+            let token = token_of(self.next_serial());
             epoll::add(&self.epoll, &process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
             self.processes.insert(
                 state.slot,
@@ -394,6 +398,7 @@ impl Control {
         if let Some(fault) = fault::planted(&self.parts.config.state_dir) {
             match fault {
                 Fault::ControlPanics => fault::happen(fault),
+                Fault::JoinUnwatched => self.join_unwatched = true,
                 fault => drop(self.parts.exchange.call(Command::Fault(fault))?),
             }
         }

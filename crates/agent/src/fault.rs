@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults that are planted in a running agent, to see that it ends. Only in builds with debug assertions, as tests run them, and
+//! Faults that are planted in a running agent, to see that it ends, or refuses. Only in builds with debug assertions, as tests run them, and
 //! only with `FIDE_FAULTS` in the environment; a release build has none.
 //!
-//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`. It is removed when it is armed.
+//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`, `join-unwatched`. It is removed when it is armed.
 
 /// One fault each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub enum Fault {
     LoopPanics,
     LoopHangs,
     ControlPanics,
+    /// The kernel has no room to watch the next process that joins.
+    JoinUnwatched,
 }
 
 /// The fault that is to happen now.
@@ -24,6 +26,7 @@ pub fn planted(state_dir: &std::path::Path) -> Option<Fault> {
         "loop-panics" => Some(Fault::LoopPanics),
         "loop-hangs" => Some(Fault::LoopHangs),
         "control-panics" => Some(Fault::ControlPanics),
+        "join-unwatched" => Some(Fault::JoinUnwatched),
         _ => None,
     }
 }
@@ -46,5 +49,7 @@ pub fn happen(fault: Fault) {
         Fault::LoopHangs => loop {
             std::thread::park();
         },
+        // Of the next join, not of now.
+        Fault::JoinUnwatched => {}
     }
 }

@@ -15,7 +15,7 @@ use std::{
 
 use fide_client::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
 use fide_wire::{MAX_CLIENTS, MAX_PROCESSES};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
     Control, TOKEN_CONNECTION,
@@ -172,6 +172,20 @@ impl Control {
             if token & TOKEN_CONNECTION != 0 && flags.contains(epoll::EventFlags::HUP) {
                 self.close(token);
             }
+        }
+    }
+
+    /// Closes the connection of this client if it has hung up, though no event of it was looked at yet.
+    pub(super) fn close_hung_up(&mut self, client: u8) {
+        let hung_up = |connection: &Connection| {
+            let mut fds = [PollFd::new(&connection.fd, PollFlags::empty())];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+        };
+        let mut open = self.connections.open.iter();
+        let of = open.find(|(_, connection)| connection.client == Some(client) && hung_up(connection));
+        if let Some(token) = of.map(|(token, _)| *token) {
+            self.close(token);
         }
     }
 

@@ -1,42 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What clients ask for.
 
-use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    process,
-};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use fide_bpf::{ClientRings, Registration};
+use fide_bpf::ClientRings;
 use fide_client::protocol::{
-    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, JoinOk, MESSAGE_MAX, MetricsOk, MonitorOk, Op,
-    PROTOCOL_VERSION, PeerState, Refusal, Reply as Answer, Request, parse_target,
+    Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, MESSAGE_MAX, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION,
+    PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
 use std::time::Instant;
 
-use fide_detector::{JoinError, MonitorError, Wanted};
+use fide_detector::{MonitorError, Wanted};
 use fide_shm::{
     region::RegionError,
     session::{AgentSession, SESSION_BYTES},
 };
-use fide_wire::{MAX_CLIENTS, MAX_PROCESSES, Name};
-use rustix::event::epoll;
+use fide_wire::{MAX_CLIENTS, Name};
 
 use super::{
     Control, Session,
     lanes::doorbell,
     quotas::{Resource, Usage, admit},
     token,
-    watched::{Watched, token_of},
 };
 use crate::{
-    command::{Change, Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
-    config::UnlistedNames,
+    command::{Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
     engine::WATCHES_MAX,
-    incarnation, metrics,
-    names::{Caller, NotYours},
-    pidns::{Namespace, TranslateError, peer_lives},
-    process::Process,
-    socket,
+    metrics,
+    pidns::Namespace,
     status::{self, LeftOut},
     trees::Ask,
 };
@@ -47,9 +38,6 @@ pub(super) type Answered = Result<Answer, Refusal>;
 const ENVELOPE: usize = 64;
 /// Characters of a program's name that are kept.
 const PROGRAM_CHARS_MAX: usize = 64;
-/// Heartbeats in the shortest time without a beat: what they tell cannot be known sooner.
-const BEAT_HEARTBEATS: u64 = 2;
-const BEAT_TIMEOUT_MIN_NS: u64 = 1_000_000;
 
 impl From<EngineGone> for Refusal {
     fn from(gone: EngineGone) -> Self {
@@ -217,212 +205,6 @@ impl Control {
         AgentSession::create()
     }
 
-    fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {
-        let client = self.client_of(connection)?;
-        let who = self.connections[&connection].who;
-        let bad = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::BadRequest, error.to_string(), "");
-        let wire_name = Name::new(name.as_bytes()).map_err(|error| bad(&error))?;
-        let called = pid;
-        let pid = self.pid_of(connection, called)?;
-        if pid == process::id() {
-            return Err(Refusal::new(
-                ErrorCode::BadRequest,
-                "an agent cannot watch itself",
-                "its silence is told by its peers; watch it as @host from another host",
-            ));
-        }
-        let process = Process::open(pid).map_err(|error| match error.raw_os_error() {
-            Some(libc::ESRCH) => gone(called),
-            _ => Refusal::new(ErrorCode::NotSupported, format!("process {pid} cannot be held: {error}"), ""),
-        })?;
-        // Held, it keeps its number: it is the one that was meant if it has that still.
-        if self.pid_of(connection, called)? != pid || process.has_exited() {
-            return Err(gone(called));
-        }
-        if who.uid != 0 && who.uid != process.uid() {
-            return Err(Refusal::new(
-                ErrorCode::NotPermitted,
-                format!("process {pid} belongs to user {}, the caller is user {}", process.uid(), who.uid),
-                "ask as that user, or as root",
-            ));
-        }
-        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
-        let shortest_ns = (self.parts.config.heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
-        if beat_timeout_ns != 0 && beat_timeout_ns < shortest_ns {
-            return Err(Refusal::new(
-                ErrorCode::TimeoutTooShort,
-                format!(
-                    "without a beat for {beat_timeout_us} us {name} would be told stalled; heartbeats tell it, one each {} us",
-                    self.parts.config.heartbeat_ns / 1000
-                ),
-                format!("{} us is the shortest here", shortest_ns / 1000),
-            ));
-        }
-        if let Some((slot, other)) = self.processes.iter().find(|(_, other)| other.process.pid() == pid) {
-            let (slot, orphaned) = (*slot, !self.sessions.contains_key(&other.client) || other.client == client);
-            if other.name == name && orphaned {
-                // Its client lost the answer, or its connection, and asks again.
-                return self.adopt(id, slot, client, beat_timeout_ns);
-            }
-            return Err(Refusal::new(
-                ErrorCode::NameTaken,
-                format!("process {pid} is under watch already, as {}", other.name),
-                "quit it there first",
-            ));
-        }
-        let asker = self.asker(who.uid, Resource::Processes);
-        if !asker.privileged {
-            let groups = socket::groups(self.connections[&connection].socket());
-            self.may_be_called(name, &Caller { uid: who.uid, groups })?;
-        }
-        let usage = Usage::of(who.uid, self.own_uid, self.processes.values().map(|watched| (watched.by, 1)));
-        admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
-        let joined = match self.parts.exchange.call(Command::Join { client, name: wire_name, beat_timeout_ns })? {
-            Reply::Joined(joined) => joined.map_err(|error| {
-                let code = match error {
-                    JoinError::NameTaken { .. } => ErrorCode::NameTaken,
-                    JoinError::Full => ErrorCode::Full,
-                    JoinError::Leaving => ErrorCode::Gone,
-                    JoinError::Witness => ErrorCode::NotSupported,
-                };
-                let hint = match error {
-                    JoinError::Witness => {
-                        "run the program on a host with role = \"voter\" or \"observer\"; watch works here too"
-                    }
-                    _ => "",
-                };
-                Refusal::new(code, error.to_string(), hint)
-            })?,
-            _ => return Err(EngineGone.into()),
-        };
-        let slot = joined.slot;
-        if let Err(error) =
-            incarnation::reserve(&self.parts.config.state_dir, self.parts.incarnation, joined.incarnation)
-        {
-            tracing::warn!(name, "{error}; after a restart others may take its successor for an earlier process");
-        }
-        if let Some(exit_watch) = &self.parts.exit_watch {
-            let registration =
-                Registration { pid, start_ticks: process.start_ticks(), slot: u32::from(slot), cookie: joined.cookie };
-            // The pidfd below watches on; the kernel's hook is only faster.
-            if let Err(error) = exit_watch.watch(&registration) {
-                tracing::warn!(name, "falls back to a pidfd: {error}");
-            }
-        }
-        let token = token_of(slot, self.next_serial());
-        epoll::add(&self.epoll, &process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-            .map_err(|error| Refusal::new(ErrorCode::Full, format!("process {pid} cannot be watched: {error}"), ""))?;
-        let gone = process.has_exited();
-        self.processes.insert(
-            slot,
-            Watched {
-                name: name.to_owned(),
-                cookie: joined.cookie,
-                incarnation: joined.incarnation,
-                client,
-                uid: process.uid(),
-                by: who.uid,
-                process,
-                token,
-            },
-        );
-        self.names.keep(name, who.uid, who.uid == 0 || who.uid == self.own_uid);
-        if gone {
-            // It went while it was being registered, perhaps before the hook knew of it.
-            self.process_left(token);
-            return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
-        }
-        Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
-    }
-
-    /// The agent's number of what this connection's program calls `pid`.
-    fn pid_of(&self, connection: u64, pid: u32) -> Result<u32, Refusal> {
-        let connection = &self.connections[&connection];
-        let ended = || {
-            let message = "the process that opened this connection has ended, or cannot be seen from here";
-            Refusal::new(ErrorCode::Gone, message, "connect anew, and from no pid namespace beside the agent's")
-        };
-        match pid {
-            0 if connection.who.pid == 0 || !peer_lives(connection.socket()) => Err(ended()),
-            0 => Ok(connection.who.pid),
-            _ => connection.namespace.translate(pid).map_err(|error| match error {
-                TranslateError::Gone(_) => Refusal::new(ErrorCode::Gone, error.to_string(), "start it first"),
-                TranslateError::Hidden { .. } => {
-                    let hint = "have it join by itself (pid 0), or ask from the agent's namespace";
-                    Refusal::new(ErrorCode::NotSupported, error.to_string(), hint)
-                }
-            }),
-        }
-    }
-
-    /// Whether this user may join under this name.
-    fn may_be_called(&self, name: &str, caller: &Caller) -> Result<(), Refusal> {
-        let config = &self.parts.config;
-        let only_listed = config.unlisted_names == UnlistedNames::Nobody;
-        let uid = caller.uid;
-        self.names.check(&config.names, only_listed, name, caller).map_err(|why| {
-            let (message, hint) = match why {
-                NotYours::Rule(rule) => (
-                    format!("user {uid} may not join as {name}: [[name]] {} is about others", rule.pattern),
-                    "choose another name, or have the user added there, in fide.toml".to_owned(),
-                ),
-                NotYours::Unlisted => (
-                    format!(
-                        "user {uid} may not join as {name}: no [[name]] is about it, and unlisted_names = \"nobody\""
-                    ),
-                    format!("have [[name]] with pattern = \"{name}\" and users = [\"{uid}\"] added to fide.toml"),
-                ),
-                NotYours::Kept { by } => (
-                    format!("{name} is a name of user {by}, who joined under it first; the caller is user {uid}"),
-                    "choose another name, or have whose it is written into fide.toml: [[name]] with pattern and users"
-                        .to_owned(),
-                ),
-            };
-            Refusal::new(ErrorCode::NotPermitted, message, hint)
-        })
-    }
-
-    fn adopt(&mut self, id: u64, slot: u8, client: u8, beat_timeout_ns: u64) -> Answered {
-        match self.parts.exchange.call(Command::Adopt { slot, client, beat_timeout_ns })? {
-            Reply::Adopted(Some(joined)) => {
-                if let Some(watched) = self.processes.get_mut(&slot) {
-                    (watched.client, watched.incarnation) = (client, joined.incarnation);
-                }
-                Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
-            }
-            _ => Err(Refusal::new(ErrorCode::Gone, "the process has just gone", "")),
-        }
-    }
-
-    /// `incarnation`: of the process that is meant. Others may have got its slot since.
-    fn quit(&mut self, id: u64, connection: u64, slot: u8, incarnation: Option<u32>) -> Answered {
-        let who = self.connections[&connection].who;
-        let not_found = |why: String| Refusal::new(ErrorCode::NotFound, why, "");
-        let watched = self.processes.get(&slot);
-        let watched = watched.ok_or_else(|| not_found(format!("no process is under watch in slot {slot}")))?;
-        if let Some(incarnation) = incarnation.filter(|incarnation| *incarnation != watched.incarnation) {
-            let present = watched.incarnation;
-            return Err(not_found(format!(
-                "incarnation {incarnation} is not under watch any more in slot {slot}: incarnation {present} is"
-            )));
-        }
-        if who.uid != 0 && who.uid != watched.uid {
-            return Err(Refusal::new(
-                ErrorCode::NotPermitted,
-                format!("{} belongs to user {}, the caller is user {}", watched.name, watched.uid, who.uid),
-                "ask as that user, or as root",
-            ));
-        }
-        let watched = self.processes.remove(&slot).expect("looked up above");
-        let _ = epoll::delete(&self.epoll, watched.process.as_fd());
-        if let Some(exit_watch) = &self.parts.exit_watch {
-            exit_watch.unwatch(watched.process.pid());
-        }
-        let at_ns = fide_lane::now_ns();
-        self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change: Change::Left, at_ns })?;
-        Ok(Answer::ok(id, &Empty {}))
-    }
-
     fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
         let client = self.client_of(connection)?;
         let uid = self.connections[&connection].who.uid;
@@ -554,10 +336,6 @@ impl Control {
         })?;
         Ok(Answer::ok(id, &entry.to_json(&self.parts.config)))
     }
-}
-
-fn gone(pid: u32) -> Refusal {
-    Refusal::new(ErrorCode::Gone, format!("there is no process {pid}, or no more"), "start it first")
 }
 
 /// What a client says of itself, fit to be shown.

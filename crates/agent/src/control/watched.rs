@@ -9,10 +9,8 @@ use std::collections::HashMap;
 use super::TOKEN_PROCESS;
 use crate::process::Process;
 
-/// Bits of a token that are the slot.
-const SLOT_BITS: u32 = 8;
-/// Bits of a token, above the slot, that are the registration's number. It has to be unlike those of one batch only.
-const SERIAL_BITS: u32 = 24;
+/// Bits of a token that are the registration's number. It has to be unlike those of one batch, and of those that live.
+const SERIAL_BITS: u32 = 32;
 
 /// A local process under watch.
 pub(super) struct Watched {
@@ -29,18 +27,15 @@ pub(super) struct Watched {
     pub(super) by: u32,
 }
 
-/// A token of epoll for whoever is registered in `slot` as the `serial`-th.
-pub(super) fn token_of(slot: u8, serial: u64) -> u64 {
-    TOKEN_PROCESS | (serial & ((1 << SERIAL_BITS) - 1)) << SLOT_BITS | u64::from(slot)
+/// A token of epoll for whoever is registered as the `serial`-th: before it has a slot.
+pub(super) fn token_of(serial: u64) -> u64 {
+    TOKEN_PROCESS | serial & ((1 << SERIAL_BITS) - 1)
 }
 
 /// Takes the process out that an event of `token` is about; none if that registration is over, or the process lives.
 pub(super) fn take_ended(processes: &mut HashMap<u8, Watched>, token: u64) -> Option<(u8, Watched)> {
-    let slot = u8::try_from(token & ((1 << SLOT_BITS) - 1)).expect("masked");
-    let watched = processes.get(&slot)?;
-    if watched.token != token || !watched.process.has_exited() {
-        return None;
-    }
+    let ended = |(_, watched): &(&u8, &Watched)| watched.token == token && watched.process.has_exited();
+    let slot = *processes.iter().find(ended)?.0;
     Some((slot, processes.remove(&slot)?))
 }
 
@@ -53,7 +48,7 @@ mod tests {
     fn registered(processes: &mut HashMap<u8, Watched>, slot: u8, serial: u64) -> (Child, u64) {
         let child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let process = Process::open(child.id()).expect("alive");
-        let token = token_of(slot, serial);
+        let token = token_of(serial);
         let watched =
             Watched { process, token, name: String::new(), cookie: serial, incarnation: 1, client: 0, uid: 0, by: 0 };
         processes.insert(slot, watched);
@@ -83,8 +78,8 @@ mod tests {
     #[test]
     fn tokens_of_processes_are_no_others() {
         for serial in [0, 1, u64::MAX] {
-            assert_eq!(token_of(u8::MAX, serial) >> 32, TOKEN_PROCESS >> 32);
-            assert_eq!(token_of(u8::MAX, serial) & super::super::TOKEN_CONNECTION, 0);
+            assert_eq!(token_of(serial) >> 32, TOKEN_PROCESS >> 32);
+            assert_eq!(token_of(serial) & super::super::TOKEN_CONNECTION, 0);
         }
     }
 }

@@ -8,6 +8,7 @@ mod clients;
 mod common;
 mod deaths;
 mod half_dead;
+mod joins;
 mod logs;
 mod network;
 mod place;
