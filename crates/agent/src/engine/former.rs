@@ -60,7 +60,18 @@ enum Why {
     Over(Reason),
 }
 
-/// Whether process `one` was numbered after `other`, on one host. Numbers go round.
+/// Processes that one life of a host is taken to number: 256 s of the clock by which lives are numbered. All numbers come round after 12 days,
+/// so that with half of them, which [`is_newer`] goes by, a process of a life that began a week before would be one of this life. Of a life
+/// that began within these 256 s of a whole round before, it still would.
+const OF_A_LIFE: u32 = 1 << 20;
+
+/// Whether a life of a host has numbered this process. One of more processes than [`OF_A_LIFE`] has numbered it too, and is not known to have:
+/// its end is told as that of another life.
+fn is_of_life(process: u32, life: u32) -> bool {
+    (1..OF_A_LIFE).contains(&process.wrapping_sub(life << PROCESS_SHIFT))
+}
+
+/// Whether process `one` was numbered after `other`, in one life of a host. Numbers go round.
 fn is_newer(one: u32, other: u32) -> bool {
     matches!(one.wrapping_sub(other), 1..0x8000_0000)
 }
@@ -91,10 +102,9 @@ impl Engine {
             let Some(open) = self.formers.open.get(at).copied() else { return };
             self.formers.next = at;
             let Open { client, watch, host, slot, incarnation, timeout_ns, .. } = open;
-            // No life of a host numbers its processes below its own number, or above that of the next one.
             let is_it = |of_host: u32| match slot {
                 HOST_SLOT => of_host == incarnation,
-                _ => is_newer(incarnation, of_host << PROCESS_SHIFT),
+                _ => is_of_life(incarnation, of_host),
             };
             let became = self.parts.detector.became_of(now, host, is_it, timeout_ns, self.started_ns);
             let Some(watched) = self.watches.by_id(client, watch) else {
@@ -155,20 +165,19 @@ impl Engine {
         if found == Some(incarnation) {
             return Why::ToldByItself;
         }
-        let life = detector.config().incarnation << PROCESS_SHIFT;
         // A witness keeps its incarnation, so its numbers do not tell its lives apart.
         if self.parts.votes.is_some() {
             return Why::Wait;
         }
-        if is_newer(incarnation, life) {
+        if is_of_life(incarnation, detector.config().incarnation) {
             // It joined here, and its place was given to others since.
             return Why::Over(Reason::Exited(-1));
         }
-        let joined_again = found.is_some_and(|found| is_newer(found, incarnation));
         let timeouts = (1..=self.parts.members).filter_map(|host| detector.peer(host)).map(|peer| peer.timeout_ns);
         let longest_ns = timeouts.fold(detector.config().timeout_ns, u64::max);
         let leases_ns = longest_ns.saturating_mul(2).max(LEASES_NS);
-        let wait_ns = if joined_again { leases_ns } else { leases_ns.max(REATTACH_NS) };
+        // Whoever has the name by now joined in this life.
+        let wait_ns = if found.is_some() { leases_ns } else { leases_ns.max(REATTACH_NS) };
         if now >= self.started_ns.saturating_add(wait_ns) { Why::Over(Reason::HostSilent) } else { Why::Wait }
     }
 

@@ -215,6 +215,37 @@ fn process_of_this_host_is_over_with_its_life_once_its_program_had_time_to_join_
     assert_eq!(told_of_own(&mut watcher, 200), []);
 }
 
+/// Numbers of processes come round after 12 days.
+const DAYS: [u32; 8] = [1, 6, 7, 9, 12, 13, 20, 365];
+
+#[test]
+fn process_of_this_host_is_no_exit_however_long_the_agent_before_had_run() {
+    let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
+    for days in DAYS {
+        let former = OWN.wrapping_sub(days * 86_400) << PROCESS_SHIFT | 1;
+        let mut watcher = Watcher::of_host(1, former);
+        assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)], "{days} days");
+        // Its program is back before.
+        let mut watcher = Watcher::of_host(1, former);
+        let again = joins(&mut watcher).1;
+        assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)], "{days} days, now {again}");
+    }
+}
+
+#[test]
+fn process_of_a_host_that_began_anew_is_no_exit_however_long_its_agent_before_had_run() {
+    let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
+    for days in DAYS {
+        let former = HOST.wrapping_sub(days * 86_400) << PROCESS_SHIFT | 1;
+        let mut watcher = Watcher::of(former);
+        // Its program has joined again, and the host has named all.
+        watcher.hears(&[(0, process(1))]);
+        watcher.hears_that_all_are_named();
+        let told = watcher.told(3 * S);
+        assert!(told.len() == 1 && told[0].1.reason == silent, "{days} days: {told:?}");
+    }
+}
+
 #[test]
 fn process_of_this_host_that_is_up_or_was_told_is_not_ended_by_its_former() {
     let mut watcher = Watcher::of_host(1, OWN << PROCESS_SHIFT | 1);
