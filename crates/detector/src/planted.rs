@@ -108,8 +108,12 @@ planted! {
     RemovedKeepsNothing,
     /// a founder waits for the word of a host that has died, and come back with a record
     WaitsForTheRecorded,
+    /// a founder begins without a host that has died and come back, and may form a group
+    TakesTheReturned,
     /// a member that is taken out ends before anybody has begun the view without it
     RemovedEndsEarly,
+    /// several members are taken out by one view
+    TakesOutSeveral,
     /// the last member that has the state is taken out of the group
     RemovesTheLast,
     /// that a host is up again says nothing of what it was before

@@ -63,6 +63,16 @@ impl Admission {
         self.removed.insert(host);
     }
 
+    /// Of those who are to go, the youngest, so that whoever leads goes last. One at a time: of several that were told the view without
+    /// them each could found the group again (the module `holding` says when).
+    fn one_of(&self, view: &View, removed: HostSet) -> HostSet {
+        if planted::is(Planted::TakesOutSeveral) {
+            return removed;
+        }
+        let hosts = view.members().iter().map(|member| member.host);
+        hosts.rev().find(|host| removed.contains(*host)).into_iter().collect()
+    }
+
     /// A view has begun.
     pub(super) fn begun(&mut self, view: &View) {
         (self.closing, self.next_waits) = (false, false);
@@ -79,7 +89,7 @@ impl Admission {
         // A view has one member of the view before, who has the state: whoever is to go stays until another has it.
         let removed = view.hosts_of(alive).and(self.removed);
         let is_last = removed == view.hosts_of(alive) && !planted::is(Planted::RemovesTheLast);
-        let removed = if is_last { HostSet::EMPTY } else { removed };
+        let removed = if is_last { HostSet::EMPTY } else { self.one_of(view, removed) };
         let all_stay = alive.len() == view.members().len() && removed.is_empty();
         if all_stay && self.asking().next().is_none() {
             return None;

@@ -15,6 +15,7 @@
 //!             u64 position of what it was told last, u64::MAX for given up, u32 the ballot that the first view was begun with, 0 in any other; the view
 //!             that it was in
 //!    out:     u32 number of the view without the sender
+//!    recorded: nothing
 //! ```
 
 use fide_detector::HostSet;
@@ -45,6 +46,8 @@ pub(super) enum Control {
     Claim(Claim),
     /// "I was told the view of this number, which is without me. Have you begun it?" `Over` is the answer of whoever has.
     Out { view: u32 },
+    /// "I am in no group, and form none: I remember one."
+    Recorded,
 }
 
 impl Control {
@@ -96,6 +99,7 @@ impl Control {
                 out.push(9);
                 out.extend_from_slice(&view.to_le_bytes());
             }
+            Self::Recorded => out.push(10),
         }
     }
 
@@ -114,6 +118,7 @@ impl Control {
             5 if content.is_empty() => Some(Self::Over),
             6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
             9 if content.len() == 4 => Some(Self::Out { view: ballot(content)? }),
+            10 if content.is_empty() => Some(Self::Recorded),
             _ => None,
         };
         if kind == 7 {
@@ -160,6 +165,7 @@ mod tests {
                 .prop_map(|(from, start, decisions, view)| Control::Welcome { from, start, decisions, view }),
             (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
             Just(Control::Over),
+            Just(Control::Recorded),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
             any::<u32>().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
@@ -183,7 +189,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(kind in 0u8..11, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_message_or_refused(kind in 0u8..12, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

@@ -12,9 +12,10 @@
 //! present to it begins nothing without it. What a dead founder has sent and nobody has taken yet comes too late.
 //!
 //! A founder dies: the next ballot is that of the next host in the list. A host that comes back has lost its promises, and is another
-//! incarnation, which no view of before has in it. If it had stored a record it forms no group, and would never answer: what counts is what
-//! its former incarnation had said while it lived, as if it had stayed away. A process that nobody had heard before it died may have begun
-//! with others, and all wait.
+//! incarnation, which no view of before has in it. If it had stored a record it forms no group, and says so (`recorded`): what counts is
+//! what its former incarnation had said while it lived, as if it had stayed away. Without a record it is waited for. It may have heard that
+//! the others are in no group, and would found one without them when they are gone; so they begin nothing without it. A process that
+//! nobody had heard before it died may have begun with others, and all wait.
 //!
 //! **Why a record.** Hosts that all have died and come back would found the group anew, without what had been decided. Whoever has
 //! stored that there was one only joins ([`Group::join`]). If that is true of all of them, and they have died as processes, the group is
@@ -27,7 +28,7 @@ use fide_detector::{
 };
 use fide_wire::MAX_HOSTS;
 
-use super::{Config, Group, control::Control};
+use super::{Config, Group, Standing, control::Control};
 use crate::{
     Start,
     lease::Lease,
@@ -53,11 +54,14 @@ pub(super) struct Forming {
     best: Option<(u32, View)>,
     /// Begun as soon as it is stored.
     begins: Option<View>,
+    /// By id-1: which incarnation has said that it forms no group; 0 for none.
+    recorded: [u32; MAX_HOSTS],
 }
 
 impl Forming {
     pub(super) fn new() -> Self {
-        Self { ballot: 0, answers: vec![(0, Answer::Nothing); MAX_HOSTS].into_boxed_slice(), best: None, begins: None }
+        let answers = vec![(0, Answer::Nothing); MAX_HOSTS].into_boxed_slice();
+        Self { ballot: 0, answers, best: None, begins: None, recorded: [0; MAX_HOSTS] }
     }
 }
 
@@ -104,15 +108,20 @@ impl<P: Start> Group<P> {
     pub(super) fn form_on(&mut self, lease: Lease) {
         let Config { me, incarnation, hosts, .. } = self.config;
         let (up, dead) = (&self.up, &self.dead);
-        let dead = |host: u16| if up[usize::from(host) - 1] == 0 { dead[usize::from(host) - 1] } else { 0 };
         let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && lease.holds()) else {
             return;
         };
-        // It has answered, and died since: also where its host is up again as one that forms no group, or has not said so yet.
+        // It has died. Where its host is up again, it has answered before and says now that it forms no group: else it is to answer again,
+        // as it would found another group without those who have not waited for it.
+        let recorded = forming.recorded;
         let is_over = |host: u16, answer: (u32, Answer)| {
             let at = usize::from(host) - 1;
-            let was_heard = answer.0 != 0 && self.dead[at] == answer.0 && !planted::is(Planted::WaitsForTheRecorded);
-            was_heard || dead(host) != 0
+            if up[at] == 0 {
+                return dead[at] != 0;
+            }
+            let forms_none = recorded[at] == up[at] || planted::is(Planted::TakesTheReturned);
+            let was_heard = answer.0 != 0 && answer.0 <= dead[at];
+            was_heard && forms_none && !planted::is(Planted::WaitsForTheRecorded)
         };
         // Not for ever: this host is not gone.
         let founder = loop {
@@ -128,7 +137,8 @@ impl<P: Start> Group<P> {
         let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
         let present = |host: &u16| lives(*host) && answer(*host).1 == Answer::Present(ballot);
         let answered = |host: u16| {
-            let heard = self.dead[usize::from(host) - 1] == answer(host).0 || planted::is(Planted::TakesTheGone);
+            let at = usize::from(host) - 1;
+            let heard = up[at] != 0 || dead[at] == answer(host).0 || planted::is(Planted::TakesTheGone);
             let gone = is_over(host, answer(host)) && heard;
             let unheard = planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
             gone || unheard || present(&host) || lives(host) && answer(host).1 == Answer::Begun
@@ -157,9 +167,17 @@ impl<P: Start> Group<P> {
         if let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none()) {
             forming.ballot = forming.ballot.max(ballot);
             forming.answers[usize::from(from) - 1] = (incarnation, Answer::Present(ballot));
+        } else if self.standing == Standing::Joining && self.forming.is_none() {
+            self.say(HostSet::from_iter([from]), Control::Recorded);
         } else {
             self.present.0.insert(from);
             self.present.1 = self.present.1.max(ballot);
+        }
+    }
+
+    pub(super) fn forms_none(&mut self, from: u16, incarnation: u32) {
+        if let Some(forming) = &mut self.forming {
+            forming.recorded[usize::from(from) - 1] = incarnation;
         }
     }
 

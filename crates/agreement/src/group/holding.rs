@@ -39,7 +39,9 @@
 //! grow, as the record has the last one.
 //!
 //! **Taken out.** A member that was told the view without it holds that view, and answers for the one before it. If it alone was told, it was
-//! told most, and founds the group again; of several the members of the view come first. So it is needed until one of them has begun that
+//! told most, and founds the group again, unless a member of the view was told as much. Nobody else was taken out by the same view: two would
+//! each found the group, where they do not hear each other. (Who is left out of it for a crash acted no more when it was proposed, and was not
+//! told it.) So a member that was taken out is needed until one of them has begun that
 //! view ([`Standing::Leaving`]): it asks them at each resend. Where all of them are dead or out before one has said so, nobody could let anybody
 //! in, and it goes on as another incarnation, as they do.
 //!

@@ -157,6 +157,7 @@ impl<P: Start> Group<P> {
             Control::Begin { ballot, view } if self.standing == Standing::Joining => {
                 self.begun(from, prefix.sender, ballot, view);
             }
+            Control::Recorded => self.forms_none(from, prefix.sender),
             Control::Claim(claim) => self.claimed(from, prefix.sender, claim),
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;

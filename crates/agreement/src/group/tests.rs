@@ -637,9 +637,49 @@ fn a_founder_that_comes_back_with_a_record_holds_up_nobody() {
     let mut world = unfounded(3);
     dies_with_a_record(&mut world, 1);
     world.forms();
-    assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
     world.run();
-    assert_eq!(world.members_of(2), [2, 3, 1]);
+    assert_eq!((world.members_of(2), world.members_of(1)), (vec![2, 3, 1], vec![2, 3, 1]));
+}
+
+/// Host 3 says that it is in no group, ends, and starts again without a record. The others hear of that, and nothing from it.
+#[test]
+fn host_that_came_back_and_may_form_a_group_is_waited_for() {
+    let mut world = unfounded(3);
+    world.group(3).resend(HELD);
+    for (to, bytes) in world.sent(3) {
+        world.group(to).receive(3, &bytes).unwrap();
+    }
+    world.dies(3);
+    let again = Group::form(Config { hosts: HostSet::first(3), ..config(3, 31) }).unwrap();
+    world.members.insert(3, (again, Vec::new()));
+    world.meet();
+    for _ in 0..6 {
+        for host in 1..=2 {
+            world.group(host).resend(HELD);
+            world.tell(host);
+            for (to, bytes) in world.sent(host) {
+                let _ = world.group(to).receive(host, &bytes);
+            }
+        }
+        (1..=3).for_each(|host| world.group(host).recorded());
+    }
+    // It has heard that both are in no group. Had they founded one without it, it would found another once they are gone.
+    assert!(world.group(1).view().is_none() && world.group(2).view().is_none());
+    world.forms();
+    assert_eq!((world.members_of(1), world.members_of(3)), (vec![1, 2, 3], vec![1, 2, 3]));
+}
+
+#[test]
+fn founder_that_comes_back_much_later_with_a_record_holds_up_nobody() {
+    let mut world = unfounded(3);
+    dies_with_a_record(&mut world, 1);
+    // Its number is that of a later second: others may have been between.
+    let config = Config { hosts: HostSet::first(3), ..config(1, 15) };
+    world.members.insert(1, (Group::join(config).unwrap(), Vec::new()));
+    world.meet();
+    world.forms();
+    world.run();
+    assert_eq!((world.members_of(2), world.members_of(1)), (vec![2, 3, 1], vec![2, 3, 1]));
 }
 
 #[test]

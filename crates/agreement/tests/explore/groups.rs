@@ -400,7 +400,7 @@ fn planted_faults_in_groups_are_seen() {
         Planted::RemovedKeepsNothing,
     ] {
         arm(Some(fault));
-        let found = run(8000);
+        let found = run(16_000);
         arm(None);
         let (seed, why) = found.expect_err("a fault that nothing shows");
         println!("{fault:?}: seed {seed}: {why}");

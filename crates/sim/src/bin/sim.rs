@@ -59,7 +59,7 @@ struct Arguments {
 const SEEDS: u64 = 1000;
 /// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
 /// millisecond here.
-const ORDERS_ONLY: [Planted; 16] = [
+const ORDERS_ONLY: [Planted; 18] = [
     Planted::BelievesOfTheMet,
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
@@ -76,6 +76,8 @@ const ORDERS_ONLY: [Planted; 16] = [
     Planted::RemovedKeepsNothing,
     Planted::RemovedEndsEarly,
     Planted::WaitsForTheRecorded,
+    Planted::TakesTheReturned,
+    Planted::TakesOutSeveral,
 ];
 /// Found by the detector's own world.
 const DETECTORS_ONLY: [Planted; 9] = [

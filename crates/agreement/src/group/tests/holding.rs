@@ -370,6 +370,63 @@ fn who_is_taken_out_is_needed_until_the_view_without_it_has_begun() {
     assert_eq!(world.standings(), [Standing::Removed, Standing::Member]);
 }
 
+/// Two are taken out, and both may be told it before the one that stays. Each would found the group again, where it does not hear the other.
+#[test]
+fn of_two_that_are_taken_out_one_at_most_founds_the_group_again() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    let passes = |world: &mut World| {
+        for (to, bytes) in world.sent(1) {
+            world.group(to).receive(1, &bytes).unwrap();
+        }
+        for host in [2, 3] {
+            world.tell(host);
+            for (_, bytes) in world.sent(host) {
+                world.group(1).receive(host, &bytes).unwrap();
+            }
+        }
+    };
+    // Both wait for a decision that is under way.
+    world.group(1).propose(HELD, b"b").unwrap();
+    passes(&mut world);
+    [2, 3].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
+    world.tell(1);
+    world.group(1).resend(HELD);
+    // Host 1 decides the next view, and has no time to tell its user.
+    (0..3).for_each(|_| passes(&mut world));
+    assert_eq!(world.group(1).view().unwrap().number(), 1);
+    assert!(world.standings().contains(&Standing::Leaving));
+    (1..=3).for_each(|host| world.excluded(host));
+    (1..=3).for_each(|host| world.comes_back(host));
+    world.meet();
+    (1..=3).for_each(|host| world.group(host).resend(RUN_OUT));
+    for from in 1..=3 {
+        for (to, bytes) in world.sent(from) {
+            // What host 2 says to host 3 is lost.
+            if (from, to) != (2, 3) {
+                world.group(to).receive(from, &bytes).unwrap();
+            }
+        }
+    }
+    (1..=3).for_each(|host| world.group(host).resend(HELD));
+    let founded = world.standings().iter().filter(|standing| **standing == Standing::Member).count();
+    assert_eq!(founded, 1, "{:?}", world.standings());
+    world.meet();
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 3]);
+}
+
+#[test]
+fn all_that_are_taken_out_go_one_after_the_other_and_the_leader_last() {
+    let mut world = World::of(4);
+    world.writes(1, "a");
+    [2, 1, 4].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
+    world.run();
+    world.run();
+    assert_eq!((world.members_of(3), world.group(3).view().unwrap().number()), (vec![3], 4));
+    assert_eq!(world.standings().iter().filter(|standing| **standing == Standing::Removed).count(), 3);
+}
+
 #[test]
 fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
     let mut world = World::of(2);
