@@ -80,7 +80,7 @@ const ORDERS_ONLY: [Planted; 18] = [
     Planted::TakesOutSeveral,
 ];
 /// Found by the detector's own world.
-const DETECTORS_ONLY: [Planted; 9] = [
+const DETECTORS_ONLY: &[Planted] = &[
     Planted::EndsFormers,
     Planted::BarsTheCrashed,
     Planted::NamesSome,
@@ -331,7 +331,7 @@ fn find(arguments: &Arguments, limit: u64, fault: Planted) -> anyhow::Result<Opt
 fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
     let limit = arguments.seeds.unwrap_or(SEEDS);
     let mut found = BTreeMap::new();
-    let elsewhere = [&ORDERS_ONLY[..], &DETECTORS_ONLY].concat();
+    let elsewhere = [&ORDERS_ONLY[..], DETECTORS_ONLY].concat();
     for fault in Planted::ALL.iter().filter(|fault| !elsewhere.contains(fault)) {
         if std::io::stderr().is_terminal() {
             eprintln!("{fault:?} ...");
