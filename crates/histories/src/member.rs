@@ -254,10 +254,13 @@ impl<P: Start> Server<P> {
         let mut said_ns = now_ns();
         while now_ns() < end_ns {
             if now_ns() > said_ns + SAY_NS
-                && let Some(what) = self.member.waits_for()
+                && let Some(what) = self.member.waits_for().map(|what| format!("no member yet: {what}")).or_else(|| {
+                    // A member all the same.
+                    self.member.unstored().map(str::to_owned)
+                })
             {
                 said_ns = now_ns();
-                eprintln!("no member yet: {what}");
+                eprintln!("{what}");
             }
             self.member.wait(Some(Duration::from_millis(50)))?;
             self.apply();

@@ -30,7 +30,7 @@ use crate::{
     core::{self, Core},
     packet::{Opened, Opener, PacketError, Sealer, Sender},
     port::Port,
-    record::{Record, RecordError},
+    record::Record,
 };
 
 const TOKEN_CLIENT: u64 = 0;
@@ -175,8 +175,8 @@ pub struct Member<P: Start> {
     watched: bool,
     /// Where the agent did not take it again, when it is asked next.
     again_ns: u64,
-    /// Why the incarnation as which an excluded host would come back could not be stored.
-    unstored: Option<RecordError>,
+    /// What could not be stored, for people, and when it is tried next.
+    unstored: Option<(String, u64)>,
 }
 
 impl<P: Start> Member<P> {
@@ -267,8 +267,8 @@ impl<P: Start> Member<P> {
     /// handled. To be called again and again; decisions are polled between two calls.
     ///
     /// # Errors
-    /// [`Error`]: that there is a group could not be stored, or the agent's memory is damaged. A member whose host was excluded and that
-    /// cannot store its next incarnation (a full disk) keeps what it has and tries again: [`Member::waits_for`] says why.
+    /// [`Error`]: the agent's memory is damaged. A full disk is none: a member that cannot store that there is a group, or as which
+    /// incarnation an excluded host comes back, keeps what it has and tries again ([`Member::unstored`]).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = now_ns();
         let Self { core, link, packets, .. } = self;
@@ -276,23 +276,39 @@ impl<P: Start> Member<P> {
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
         let again_ns = if core.is_excluded() && link.client.is_attached() { self.again_ns } else { u64::MAX };
-        let sleep_ns = core.due_ns().min(due).min(again_ns).saturating_sub(now);
+        let store_ns = self.unstored.as_ref().map_or(u64::MAX, |(_, again_ns)| *again_ns);
+        let sleep_ns = core.due_ns().min(due).min(again_ns).min(store_ns).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
         self.core.after(&mut self.link, &mut self.packets, told, came)?;
         if self.core.is_excluded() && self.link.client.is_attached() && now >= self.again_ns {
             self.again_ns = now.saturating_add(AGAIN_NS);
             self.rejoin()?;
         }
-        // There is a group: that outlives this host before anything follows from it.
-        if let Some(view) = self.core.poll_record(self.record.is_founded()) {
-            self.record.founded(view)?;
-            self.core.recorded();
-        }
+        self.store_founded(now);
         if let Some(to) = self.packets.port.too_long {
             return Err(Error::TooLong { to });
         }
         self.core.last(&mut self.link, &mut self.packets);
         Ok(())
+    }
+
+    /// There is a group: that outlives this host before anything follows from it. Who founds it, or is in its first view, begins when it is
+    /// stored; the others wait for that. Who was let into it is a member meanwhile: those who founded it remember it.
+    fn store_founded(&mut self, now_ns: u64) {
+        let Some(view) = self.core.poll_record(self.record.is_founded()) else { return };
+        if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
+            return;
+        }
+        match self.record.founded(view) {
+            Ok(()) => {
+                self.unstored = None;
+                self.core.recorded();
+            }
+            Err(why) => {
+                let what = "this host cannot store that there is a group; make room there, it tries again";
+                self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(AGAIN_NS)));
+            }
+        }
     }
 
     /// This host was excluded, or its agent started anew: the member goes on as another incarnation, keeps what it has, and asks to be let
@@ -302,7 +318,8 @@ impl<P: Start> Member<P> {
         let incarnation = match self.record.again() {
             Ok(incarnation) => incarnation,
             Err(why) => {
-                self.unstored = Some(why);
+                let what = "this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again";
+                self.unstored = Some((format!("{what}: {why}"), self.again_ns));
                 return Ok(());
             }
         };
@@ -476,6 +493,12 @@ impl<P: Start> Member<P> {
         self.core.ears.death_ns
     }
 
+    /// What this member could not store, and why, for people: a full disk, mostly. It is tried again until it is stored.
+    #[must_use]
+    pub fn unstored(&self) -> Option<&str> {
+        self.unstored.as_ref().map(|(what, _)| what.as_str())
+    }
+
     /// What a host that is no member yet waits for, for people; none if it is one.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
@@ -507,11 +530,15 @@ impl<P: Start> Member<P> {
                 missing.join(", ")
             )
         });
-        let unstored = self.unstored.as_ref().map(|why| {
-            format!("this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again: {why}")
-        });
-        let mut all: Vec<String> =
-            unstored.into_iter().chain(held).chain(fenced).chain(silent).chain(refused).collect();
+        let mut all: Vec<String> = self
+            .unstored()
+            .map(str::to_owned)
+            .into_iter()
+            .chain(held)
+            .chain(fenced)
+            .chain(silent)
+            .chain(refused)
+            .collect();
         if all.is_empty() {
             all.push(if self.record.is_founded() {
                 "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \

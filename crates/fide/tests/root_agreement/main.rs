@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Replicas of a counter on a testbed: real agents, real processes that are killed, a real network that is cut.
 
+mod disk;
 mod partial;
 
 use std::{
