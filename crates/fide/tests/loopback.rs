@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -11,6 +10,7 @@ use std::{
 };
 
 use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
+use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 
 const HOSTS: u8 = 3;
@@ -153,9 +153,8 @@ fn lanes_need_a_controller_and_listening_does_not() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(3) && said.contains("`fide controller`"), "{said}");
     let mut listen = Killed(lane(&["listen", "7", "255", "--json"]).stdout(Stdio::piped()).spawn().expect("fide"));
-    let mut line = String::new();
-    BufReader::new(listen.0.stdout.as_mut().expect("piped")).read_line(&mut line).expect("text");
-    assert_eq!(line.trim_end(), r#"{"host":"l1","kind":"listening","services":[7,255]}"#);
+    let mut lines = Lines::of(listen.0.stdout.take().expect("piped"));
+    assert_eq!(lines.next().as_deref(), Some(r#"{"host":"l1","kind":"listening","services":[7,255]}"#));
     let pid = Pid::from_raw(i32::try_from(listen.0.id()).expect("a pid")).expect("not 0");
     kill_process(pid, Signal::TERM).expect("sent");
     assert_eq!(listen.0.wait().expect("ended").code(), Some(0));

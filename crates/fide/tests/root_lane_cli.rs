@@ -2,16 +2,14 @@
 //! `fide lane` over a real fabric: real agents, a real controller, switches of this kernel.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
-    thread,
     time::Duration,
 };
 
 use fide_testbed::{
-    Agents, AgentsSpec,
+    Agents, AgentsSpec, Lines,
     fabric::{Controller, ControllerSpec, Fabric, FabricSpec},
     retry_until, supported,
 };
@@ -72,10 +70,7 @@ fn world() -> Option<World> {
 /// `fide lane` on a host, ended with the test.
 struct Running {
     child: Child,
-    /// What it prints, until its output ends.
-    lines: Receiver<String>,
-    /// What was read of it, for whoever looks for what never came.
-    read: Vec<Value>,
+    lines: Lines,
 }
 
 impl Drop for Running {
@@ -87,10 +82,8 @@ impl Drop for Running {
 
 impl Running {
     fn json(&mut self) -> Value {
-        let line = self.lines.recv_timeout(LIMIT).unwrap_or_else(|error| panic!("{error} after {:#?}", self.read));
-        let told: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        self.read.push(told.clone());
-        told
+        let line = self.lines.next().expect("a line");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
     /// The first of this kind.
@@ -118,10 +111,8 @@ impl World {
         let mut command: Command = self.fabric.host(host).command(env!("CARGO_BIN_EXE_fide"));
         command.arg("lane").args(arguments).arg("--json").env("FIDE_SOCKET", self.agents.socket(host));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (line, lines) = channel();
-        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
-        Running { child, lines, read: Vec::new() }
+        let lines = Lines::of(child.stdout.take().expect("piped"));
+        Running { child, lines }
     }
 
     fn send(&self, arguments: &[&str], lines: usize) -> Running {
@@ -177,7 +168,7 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
 
     // A latency that no network has.
     let mut refused = world.send(&["--size", "20", "--period", "100ms", "--latency-max", "1ns"], 0);
-    assert!(refused.lines.recv_timeout(LIMIT).is_err());
+    assert_eq!(refused.lines.next(), None);
     assert_eq!(refused.code(), Some(1));
 }
 
@@ -199,7 +190,7 @@ fn root_lines_wait_while_the_agent_is_killed_and_started_anew() {
     world.agents.pause(2).expect("paused");
     world.agents.restart(1).expect("started");
     sending.first("reattached");
-    thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     world.agents.resume(2).expect("resumed");
     let told = ear.first("message");
     assert_eq!(told["text"], "after", "{told}");

@@ -13,6 +13,7 @@
 //!   process removes it too when its creator is killed, and [`sweep`] what a killed reaper left.
 //! * [`fabric`] is a network of several switches (bridges, Open vSwitch) for planned trees, with links that can be cut.
 //! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] takes the cores away.
+//! * [`Lines`] reads what a child prints, with a limit.
 //! * [`baseline`] holds what Fide is compared with (TCP FIN, pidfd, memberlist, bfdd); [`figures`] writes the results.
 //!
 //! **Invariant: never touches an interface, process or file outside the namespaces and the scratch directory that it
@@ -23,6 +24,7 @@ pub mod baseline;
 mod error;
 pub mod fabric;
 pub mod figures;
+mod lines;
 mod load;
 mod names;
 mod net;
@@ -37,6 +39,7 @@ mod victim;
 
 pub use agents::{AgentSpec, Agents, AgentsSpec};
 pub use error::{Error, Result};
+pub use lines::Lines;
 pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PACKETS};
 pub use names::{Swept, sweep};
 pub use net::{BULK_PORT, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree};

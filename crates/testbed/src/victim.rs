@@ -3,9 +3,8 @@
 
 use crate::node::Host;
 use crate::sys::now_ns;
-use crate::{Error, Result, find_binary};
+use crate::{Error, Lines, Result, find_binary};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -58,18 +57,14 @@ impl Victim {
             command.args(["--tcp", &to.to_string()]);
         }
         let mut child = command.spawn().map_err(|e| Error::io(format!("starting {}", program.display()), e))?;
-        let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
-            // Its end without a line is as good an answer as an error.
-            let _ = BufReader::new(out).read_line(&mut line);
-        }
-        if line.trim() != "ready" {
+        let said = child.stdout.take().map_or(Ok(None), |out| Lines::of(out).read());
+        if !matches!(&said, Ok(Some(line)) if line.trim() == "ready") {
             let _ = child.kill();
             let status = child.wait();
             return Err(Error::NotReady {
                 what: "a victim".into(),
                 after_ms: 0,
-                why: format!("it said {line:?} and ended with {status:?}"),
+                why: format!("it said {said:?} and ended with {status:?}"),
             });
         }
         let lifeline = child.stdin.take();

@@ -2,9 +2,8 @@
 //! Fabrics: only what a rule says is forwarded, every cut stops what goes over it, and nothing of them stays.
 
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, LinkFloodSpec, SwitchKind, ThreeTier, ovs_supported};
-use fide_testbed::{retry_until, supported};
+use fide_testbed::{Lines, retry_until, supported};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -297,8 +296,8 @@ fn root_nothing_stays_of_a_fabric_that_is_dropped_or_whose_creator_is_killed() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(creator.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let prefix = lines.filter_map(|l| l.strip_prefix("built ").map(String::from)).next().expect("the creator builds");
+    let mut lines = Lines::of(creator.stdout.take().unwrap());
+    let prefix = lines.find_map(|l| l.strip_prefix("built ").map(String::from)).expect("the creator builds");
     assert_eq!(processes_of(&prefix).len(), if ovs_supported().is_ok() { 2 } else { 0 });
     creator.kill().unwrap();
     creator.wait().unwrap();

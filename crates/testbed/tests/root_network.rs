@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The testbed itself: what it builds carries packets, what it cuts does not, and nothing of it stays.
 
-use fide_testbed::{FloodSpec, Multicast, Spec, Testbed, Tree, retry_until, supported, sweep};
-use std::io::{BufRead, BufReader};
+use fide_testbed::{FloodSpec, Lines, Multicast, Spec, Testbed, Tree, retry_until, supported, sweep};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -235,9 +234,7 @@ fn creator() -> Creator {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let built = lines
-        .map_while(Result::ok)
+    let built = Lines::of(child.stdout.take().unwrap())
         .find_map(|l| l.strip_prefix("built ").map(String::from))
         .expect("the creator builds");
     let (namespace, sleeper) = built.split_once(' ').unwrap();

@@ -2,7 +2,7 @@
 //! The exit watch on real children.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::Write,
     os::fd::AsFd,
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
@@ -11,6 +11,7 @@ use std::{
 };
 
 use fide_shm::bpf_ring::BpfRing;
+use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 use zerocopy::FromBytes;
 
@@ -112,7 +113,7 @@ fn helper() -> &'static PathBuf {
 struct Helper {
     child: Child,
     stdin: Option<ChildStdin>,
-    out: BufReader<std::process::ChildStdout>,
+    out: Lines,
 }
 
 impl Helper {
@@ -125,7 +126,7 @@ impl Helper {
             .spawn()
             .expect("helper");
         let stdin = child.stdin.take();
-        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let out = Lines::of(child.stdout.take().expect("piped"));
         let mut helper = Self { child, stdin, out };
         helper.ready();
         helper
@@ -133,9 +134,7 @@ impl Helper {
 
     /// Started, but not yet waited for.
     fn ready(&mut self) {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
+        assert_eq!(self.out.next().as_deref(), Some("ready"));
     }
 
     fn pid(&self) -> u32 {
@@ -281,7 +280,7 @@ fn root_a_program_that_becomes_another_in_a_second_thread_goes_on() {
     let mut child =
         Command::new(helper()).arg("exec").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("helper");
     let stdin = child.stdin.take();
-    let out = BufReader::new(child.stdout.take().expect("piped"));
+    let out = Lines::of(child.stdout.take().expect("piped"));
     let mut helper = Helper { child, stdin, out };
     watch.watch.watch(&helper.registration(5, 50)).expect("watched");
     // It says so only after it has become the other one.

@@ -5,8 +5,8 @@
 use crate::fake::*;
 use fide_client::protocol::{Empty, Op};
 use fide_shm::event::lane_reason;
+use fide_testbed::Lines;
 use std::{
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -78,8 +78,8 @@ fn a_c_program_has_a_lane_and_hears_of_it() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut said = || lines.next().expect("a line").unwrap();
+    let mut lines = Lines::of(child.stdout.take().unwrap());
+    let mut said = || lines.next().expect("a line");
 
     let (peer, _) = agent.greet("one");
     let request = peer.request();

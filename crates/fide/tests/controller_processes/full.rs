@@ -2,14 +2,14 @@
 //! A disk that is full.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fide_controller::handler::Method;
 use fide_controller::sequence::Sequence;
-use fide_testbed::{retry_until, supported};
+use fide_testbed::{Lines, retry_until, supported};
 use serde_json::json;
 
 use crate::common::{LIMIT, Running, Site, lane_of, numbered};
@@ -38,9 +38,8 @@ impl Disk {
             .stdout(Stdio::piped())
             .spawn();
         let mut holder = Running(child.expect("unshare"));
-        let mut said = String::new();
-        BufReader::new(holder.0.stdout.take().expect("a pipe")).read_line(&mut said).expect("a line");
-        assert_eq!(said, "mounted\n");
+        let said = Lines::of(holder.0.stdout.take().expect("a pipe")).next();
+        assert_eq!(said.as_deref(), Some("mounted"));
         let root = PathBuf::from(format!("/proc/{}/root", holder.0.id())).join(at.strip_prefix("/").expect("absolute"));
         Disk { holder, root }
     }

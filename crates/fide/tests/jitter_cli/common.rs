@@ -3,14 +3,14 @@
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, BufWriter},
+    io::BufWriter,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::Duration,
 };
 
 use fide_jitter::{Event, LogWriter, RunInfo, Sample};
-use fide_testbed::retry_until;
+use fide_testbed::{Lines, retry_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -91,8 +91,7 @@ impl Running {
     /// A pong that is ready to answer.
     pub(crate) fn pong(command: &mut Command) -> Self {
         let mut pong = Self::start(command);
-        let mut line = String::new();
-        BufReader::new(pong.0.stderr.take().expect("piped")).read_line(&mut line).expect("read");
+        let line = Lines::of(pong.0.stderr.take().expect("piped")).next().expect("a line");
         assert!(line.starts_with("answering on"), "{line}");
         pong
     }
@@ -118,13 +117,8 @@ impl Running {
             Ok(Some(_)) => Ok(()),
             other => Err(format!("{other:?}")),
         });
-        let read = |from: Option<&mut dyn std::io::Read>| {
-            let mut bytes = Vec::new();
-            from.map(|from| from.read_to_end(&mut bytes));
-            bytes
-        };
-        let stdout = read(self.0.stdout.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
-        let stderr = read(self.0.stderr.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+        let stdout = self.0.stdout.take().map(|pipe| Lines::of(pipe).rest().into_bytes()).unwrap_or_default();
+        let stderr = self.0.stderr.take().map(|pipe| Lines::of(pipe).rest().into_bytes()).unwrap_or_default();
         Output { status: self.0.wait().expect("ended"), stdout, stderr }
     }
 

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::fake::{FakeAgent, Peer};
-use super::{Running, done};
+use super::{Lines, Running, done};
 
 fn listening(agent: &FakeAgent, services: &[u8]) -> Peer {
     let (peer, _) = agent.greet("one");
@@ -79,7 +79,7 @@ fn it_ends_when_nobody_reads_any_more_and_when_it_may_not_listen() {
     // Its standard output is closed.
     let other = std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn();
     let mut other = other.expect("started");
-    listen.out = std::io::BufReader::new(other.stdout.take().expect("piped"));
+    listen.out = Lines::of(other.stdout.take().expect("piped"));
     other.wait().expect("ended");
     agent.tell(record(2), b"unread");
     assert_eq!(listen.end().0, Some(0));

@@ -10,12 +10,13 @@ mod send;
 mod fake;
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    io::Write,
+    process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use fake::{FakeAgent, Peer};
+use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
-    out: BufReader<ChildStdout>,
+    out: Lines,
 }
 
 impl Drop for Running {
@@ -47,7 +48,7 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .expect("started");
-        let (stdin, out) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("piped")));
+        let (stdin, out) = (child.stdin.take(), Lines::of(child.stdout.take().expect("piped")));
         Self { child, stdin, out }
     }
 
@@ -56,9 +57,7 @@ impl Running {
     }
 
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("text");
-        line.trim_end().to_owned()
+        self.out.next().expect("a line")
     }
 
     fn json(&mut self) -> Value {
@@ -74,9 +73,8 @@ impl Running {
     /// Waits for its end; exit code, and what it had still to say.
     fn end(mut self) -> (Option<i32>, String, String) {
         drop(self.stdin.take());
-        let (mut out, mut err) = (String::new(), String::new());
-        self.out.read_to_string(&mut out).expect("text");
-        self.child.stderr.take().expect("piped").read_to_string(&mut err).expect("text");
+        let out = self.out.rest();
+        let err = Lines::of(self.child.stderr.take().expect("piped")).rest();
         let code = self.child.wait().expect("ended").code();
         assert!(!err.contains("panicked"), "{err}");
         (code, out, err)

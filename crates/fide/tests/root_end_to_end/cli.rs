@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line, as an operator meets it.
 
-use std::{fs, io::BufRead, io::BufReader};
+use std::fs;
 
 use fide_client::Event;
-use fide_testbed::{Victim, VictimSpec};
+use fide_testbed::{Lines, Victim, VictimSpec};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -23,8 +23,8 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
     let told = world.bed.scratch().join("told");
     let react = format!("echo $FIDE_TARGET $FIDE_REASON $FIDE_CODE $FIDE_INCARNATION >> {}", told.display());
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "seen@h2", "--json", "--on-failure", &react]));
-    let mut lines = BufReader::new(watch.0.stdout.take().expect("piped")).lines();
-    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };
+    let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
+    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line")).expect("JSON") };
     let first = next();
     assert_eq!((&first["kind"], &first["target"]), (&"watching".into(), &"seen@h2".into()));
     let mut kinds = vec![];
@@ -145,18 +145,10 @@ fn root_watch_tells_no_death_from_before_it_began() {
     eyes.verdict(&monitor);
     let react = format!("echo $FIDE_REASON $FIDE_INCARNATION >> {}", fired.display());
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "db@h2", "--on-failure", &react]));
-    let mut lines = BufReader::new(watch.0.stdout.take().expect("piped")).lines();
-    let mut said = String::new();
-    let mut next = |wanted: &str| {
-        until_true(wanted, || {
-            let line = lines.next().unwrap_or_else(|| panic!("no {wanted:?} in {said}")).expect("text");
-            said.push_str(&line);
-            line.contains(wanted)
-        });
-    };
-    next("before this watch began");
+    let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
+    lines.find_words("before this watch began");
     let mut later = live();
-    next("is up");
+    lines.find_words("is up");
     let evidence = eyes.up(&monitor);
     assert!(!fired.exists(), "nobody died meanwhile");
     signal(watched(&world, 2, "db"), Signal::TERM);

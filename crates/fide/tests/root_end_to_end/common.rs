@@ -8,7 +8,7 @@ use std::{
 };
 
 use fide_client::{Client, ConnectOptions, Event, Monitor, Reason, Verdict, Wanted};
-use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, retry_until, supported};
+use fide_testbed::{Agents, AgentsSpec, Lines, Spec, Testbed, retry_until, supported};
 use serde_json::{Value, json};
 
 /// Bound of every wait. Nothing is expected to come near it.
@@ -270,30 +270,19 @@ impl Drop for Running {
 /// Runs to its end, with a bound.
 pub(crate) fn output(command: &mut Command) -> (Option<i32>, String, String) {
     let mut running = Running::piped(command);
-    let (mut out, mut err) = (running.0.stdout.take().expect("piped"), running.0.stderr.take().expect("piped"));
-    let read = |from: &mut dyn std::io::Read| {
-        let mut text = String::new();
-        let _ = from.read_to_string(&mut text);
-        text
-    };
+    let out = Lines::of(running.0.stdout.take().expect("piped"));
+    let err = Lines::of(running.0.stderr.take().expect("piped"));
     let code = running.code();
-    (code, read(&mut out), read(&mut err))
+    (code, out.within(LIMIT).rest(), err.within(LIMIT).rest())
 }
 
 /// The same for a program that was started earlier.
 pub(crate) fn finish(mut running: Running) -> Output {
     running.code();
     // Reaped above; its pipes remain.
-    let read = |from: Option<&mut dyn std::io::Read>| {
-        let mut bytes = Vec::new();
-        if let Some(from) = from {
-            let _ = from.read_to_end(&mut bytes);
-        }
-        bytes
-    };
     let status = running.0.wait().expect("ended");
-    let stdout = read(running.0.stdout.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
-    let stderr = read(running.0.stderr.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+    let stdout = running.0.stdout.take().map(|pipe| Lines::of(pipe).rest().into_bytes()).unwrap_or_default();
+    let stderr = running.0.stderr.take().map(|pipe| Lines::of(pipe).rest().into_bytes()).unwrap_or_default();
     Output { status, stdout, stderr }
 }
 

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs end in every way there is.
 
-use std::{
-    io::{Read, Write},
-    process::Stdio,
-    time::Duration,
-};
+use std::{io::Write, process::Stdio, time::Duration};
 
 use fide_client::{Declined, Error, Event, Reason, Wanted, protocol::ErrorCode};
-use fide_testbed::{AgentSpec, AgentsSpec, Victim, VictimSpec};
+use fide_testbed::{AgentSpec, AgentsSpec, Lines, Victim, VictimSpec};
 use rustix::process::Signal;
 
 use super::common::{Eyes, Running, World, calm, paper, until_true, world};
@@ -165,6 +161,7 @@ fn root_helper_last_words() {
 
 struct Speaker {
     running: Running,
+    _said: Lines,
 }
 
 impl Speaker {
@@ -178,14 +175,11 @@ impl Speaker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().expect("started");
-        let mut out = Vec::new();
-        let mut byte = [0];
-        while !String::from_utf8_lossy(&out).contains("ready ") {
-            let read = child.stdout.as_mut().expect("piped").read(&mut byte).expect("read");
-            assert_eq!(read, 1, "it ended early: {}", String::from_utf8_lossy(&out));
-            out.push(byte[0]);
-        }
-        Self { running: Running(child) }
+        // Held: its test harness writes more.
+        let mut said = Lines::of(child.stdout.take().expect("piped"));
+        let running = Running(child);
+        said.find_words("ready ");
+        Self { running, _said: said }
     }
 
     fn say_and_die(&mut self, words: &str) {

@@ -3,11 +3,11 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
 };
 
 use fide_client::Reason;
+use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::{Running, World, calm, output, until, until_true, world};
@@ -164,8 +164,8 @@ fn root_run_never_acts_beside_its_successor() {
     until_true("it acts", || written(&first).len() > 10);
     let promote = format!("echo $FIDE_TOKEN; date +%s%N >> {}", second.display());
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "master@h3", "--on-failure", &promote]));
-    let mut lines = BufReader::new(watch.0.stdout.take().expect("piped")).lines();
-    until_true("it is watched", || lines.next().is_some_and(|line| line.expect("text").contains("is up")));
+    let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
+    lines.find_words("is up");
     world.bed.isolate(3).expect("cut off");
     assert_eq!(watch.code(), Some(1), "its host is silent");
     world.bed.rejoin(3).expect("restored");

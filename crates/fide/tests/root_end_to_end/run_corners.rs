@@ -3,13 +3,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{ChildStdin, Stdio},
 };
 
 use fide_client::Reason;
+use fide_testbed::Lines;
 use rustix::process::Signal;
 
 use super::{
@@ -140,10 +141,10 @@ fn root_run_without_a_control_group_is_not_suspended() {
     let mut wrapper = Running::piped(command.process_group(0));
     let pid = watched(&world, 3, "job");
     until_true("it runs", || is_running(pid));
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     signal(wrapper.pid(), Signal::TSTP);
     until_true("it says why", || {
-        let line = lines.next().expect("more").expect("text");
+        let line = lines.next().expect("more");
         assert_ne!(state(wrapper.pid()), Some('T'), "nobody would fence the program");
         line.contains("suspended")
     });
@@ -193,9 +194,9 @@ fn root_run_that_is_asked_to_end_while_it_is_fenced_kills_when_asked_again() {
     until_true("it runs", || is_running(pid));
     silence(&world);
     until_true("it is stopped", || is_stopped(pid));
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     signal(wrapper.pid(), Signal::TERM);
-    until_true("it is said", || lines.next().expect("more").expect("text").contains("the next SIGTERM"));
+    lines.find_words("the next SIGTERM");
     assert!(is_stopped(pid), "it may not act");
     signal(wrapper.pid(), Signal::INT);
     assert_eq!(wrapper.code(), Some(128 + 9));
@@ -220,10 +221,8 @@ fn root_guard_refuses_to_freeze_itself() {
     // From elsewhere it is stopped with its group.
     let mut guard = Running::piped(elsewhere.fide(&world, 3, &words).env("PATH", &path));
     let frozen = || fs::read_to_string(place.dir().join("cgroup.events")).expect("read").contains("frozen 1");
-    let mut lines = BufReader::new(guard.0.stdout.take().expect("piped")).lines();
-    until_true("it is fenced by its group", || {
-        lines.next().expect("more").expect("text").contains("fenced by cgroup v2")
-    });
+    let mut lines = Lines::of(guard.0.stdout.take().expect("piped"));
+    lines.find_words("fenced by cgroup v2");
     silence(&world);
     until_true("it is stopped", frozen);
     end_silence(&world);
@@ -272,10 +271,10 @@ fn root_run_says_that_a_setuid_program_is_out_of_reach_and_ends() {
     let pid = watched(&world, 3, "root");
     let uids = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     until_true("it is root", || uids().contains("Uid:\t0\t0\t0\t0"));
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     let mut eyes = world.client(1);
     let monitor = eyes.watch("root@h3");
-    until_true("it is said before it matters", || lines.next().expect("more").expect("text").contains("out of reach"));
+    lines.find_words("out of reach");
     world.bed.isolate(3).expect("cut off");
     until_true("the host is fenced", || world.status(3)["fenced"] == true);
     until_true("what can be is fenced", || fs::read_to_string(&note).expect("read").contains("stopped"));

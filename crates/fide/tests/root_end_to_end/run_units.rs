@@ -3,11 +3,11 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
+use fide_testbed::Lines;
 use rustix::process::Signal;
 
 use super::{
@@ -76,9 +76,9 @@ fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
     let path = systemctl(&world, stranger.pid(), &in_hierarchy(place.dir()));
     world.settled(&[1, 2, 3]);
     let mut guard = Running::piped(world.fide(3, &words).env("PATH", &path));
-    let mut lines = BufReader::new(guard.0.stdout.take().expect("piped")).lines();
+    let mut lines = Lines::of(guard.0.stdout.take().expect("piped"));
     until_true("it is said", || {
-        let line = lines.next().expect("more").expect("text");
+        let line = lines.next().expect("more");
         line.contains("SIGSTOP") && line.contains("not in the unit's control group")
     });
     signal(guard.pid(), Signal::TERM);
