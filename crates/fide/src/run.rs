@@ -147,6 +147,7 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
 }
 
 pub(crate) fn run(arguments: RunArguments) -> Done {
+    child::dump_no_core();
     // Before the client: its descriptors are not to be seen by a thread that takes signals otherwise.
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
@@ -267,6 +268,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         (None, Some(pid)) => pid,
         (None, None) => return Err(Failure::new(USAGE, anyhow!("give --pid or --unit"))),
     };
+    child::dump_no_core();
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
     // Before it is joined, or its number might be another's by then.

@@ -258,7 +258,7 @@ fn turns(
                     reached(stopper.stop(), shared)?;
                 }
                 // After the program, which is what acts; before it is killed, as the kernel would send what a dead one has written.
-                let wrong = network.fence(|| stopper.pids());
+                let wrong = network.fence(now_ns(), || stopper.pids());
                 if kills {
                     reached(stopper.kill(), shared)?;
                 }
@@ -268,7 +268,7 @@ fn turns(
                 // That took a while.
                 if lease() <= now_ns() {
                     fence = fence.stopped_again();
-                    let again = network.fence(|| stopper.pids());
+                    let again = network.fence(now_ns(), || stopper.pids());
                     note(shared, wrong.into_iter().chain(again));
                     continue;
                 }
@@ -279,6 +279,12 @@ fn turns(
             note(shared, wrong);
             shared.stopped.store(act == Act::Stop, Ordering::SeqCst);
             let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
+        } else if shared.stopped.load(Ordering::SeqCst) {
+            let done = network.retry(now_ns(), || stopper.pids());
+            if !done.is_empty() {
+                note(shared, done);
+                let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
+            }
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns.min(999_999_999).cast_signed() };
         // A suspension is over when it is: the lease ended meanwhile.

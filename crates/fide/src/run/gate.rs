@@ -44,7 +44,9 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
         gated.env_remove(name);
     }
     let wait_fd = wait.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl(2), prctl(2) and `unblock_all`, which are safe there.
+    // Signals are blocked here to be passed on; the program must not begin with that.
+    child::begin_as_program(&mut gated);
+    // SAFETY: between fork and exec only fcntl(2) and prctl(2), which are safe there.
     unsafe {
         gated.pre_exec(move || {
             if libc::fcntl(wait_fd, libc::F_SETFD, 0) != 0 {
@@ -54,8 +56,7 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Signals are blocked here to be passed on; the program must not begin with that.
-            child::unblock_all()
+            Ok(())
         });
     }
     Ok((gated.spawn()?, go))

@@ -11,9 +11,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Most messages of one answer; more is an error.
 const ANSWERS_MAX: usize = 1 << 18;
 
+/// Attempts to read a list that changes meanwhile.
+const LISTS_MAX: usize = 8;
+
 const NLM_F_REQUEST: u16 = 1;
-pub(super) const NLM_F_ACK: u16 = 4;
-pub(super) const NLM_F_DUMP: u16 = 0x300;
+/// The list changed while the kernel wrote it, so it may lack entries that were there all the time.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
 pub(super) const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
@@ -26,11 +31,52 @@ pub(super) struct Netlink {
     sequence: u32,
 }
 
-/// What follows a netlink header, with the kind that the header has.
+/// What follows a netlink header, with kind and flags of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: u16,
+    flags: u16,
     pub(super) body: Vec<u8>,
+}
+
+/// The answer to one request, as its datagrams come.
+#[derive(Debug, Default)]
+struct Answer {
+    sequence: u32,
+    all: Vec<Message>,
+    changed: bool,
+}
+
+/// A list that the kernel gave.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) all: Vec<Message>,
+    /// It changed while it was read, each time: what is not in it may be there all the same.
+    pub(super) changed: bool,
+}
+
+impl Answer {
+    /// Takes a datagram; whether the answer ends with it.
+    fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        for (sequence, message) in split(bytes) {
+            // What is left of a request that was given up.
+            if sequence != self.sequence {
+                continue;
+            }
+            self.changed |= message.flags & NLM_F_DUMP_INTR != 0;
+            match message.kind {
+                NLMSG_DONE => return Ok(true),
+                NLMSG_ERROR => match number(&message.body, 0).map(u32::cast_signed) {
+                    Some(0) => return Ok(true),
+                    Some(negative) => return Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
+                    None => return Err(io::Error::other("an answer that is cut off")),
+                },
+                _ if self.all.len() >= ANSWERS_MAX => return Err(io::Error::other("more answers than are read")),
+                _ => self.all.push(message),
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl Netlink {
@@ -41,11 +87,39 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Asks, and reads up to the end of the answer.
+    /// Asks for a change, and waits until it is done.
     ///
     /// # Errors
     /// The kernel's refusal, by its number.
-    pub(super) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Message>> {
+    pub(super) fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.send(kind, flags | NLM_F_ACK, body)?;
+        self.receive().map(drop)
+    }
+
+    /// Asks for a list, and again if it changes while it is read, up to [`LISTS_MAX`] times.
+    ///
+    /// # Errors
+    /// The kernel's refusal, by its number.
+    pub(super) fn list(&mut self, kind: u16, body: &[u8]) -> io::Result<List> {
+        let mut list = self.list_once(kind, body, || {})?;
+        for _ in 1..LISTS_MAX {
+            if !list.changed {
+                break;
+            }
+            list = self.list_once(kind, body, || {})?;
+        }
+        Ok(list)
+    }
+
+    /// One attempt; `meanwhile` happens after the kernel has begun to write it.
+    fn list_once(&mut self, kind: u16, body: &[u8], meanwhile: impl FnOnce()) -> io::Result<List> {
+        self.send(kind, NLM_F_DUMP, body)?;
+        meanwhile();
+        let Answer { all, changed, .. } = self.receive()?;
+        Ok(List { all, changed })
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = Vec::with_capacity(HEADER + body.len());
         bytes.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
@@ -54,23 +128,16 @@ impl Netlink {
         bytes.extend(self.sequence.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend(body);
-        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
-        let mut all = Vec::new();
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// Reads up to the end of the answer to the last request.
+    fn receive(&mut self) -> io::Result<Answer> {
+        let mut answer = Answer { sequence: self.sequence, ..Answer::default() };
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            for (sequence, message) in split(&bytes) {
-                match message.kind {
-                    // What is left of a request that was given up.
-                    _ if sequence != self.sequence => {}
-                    NLMSG_DONE => return Ok(all),
-                    NLMSG_ERROR => match number(&message.body, 0).map(u32::cast_signed) {
-                        Some(0) => return Ok(all),
-                        Some(negative) => return Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
-                        None => return Err(io::Error::other("an answer that is cut off")),
-                    },
-                    _ if all.len() >= ANSWERS_MAX => return Err(io::Error::other("more answers than are read")),
-                    _ => all.push(message),
-                }
+            if answer.take(&bytes)? {
+                return Ok(answer);
             }
         }
     }
@@ -79,11 +146,12 @@ impl Netlink {
 /// The messages of one datagram, with their sequence numbers; ends at the first that is not well formed.
 pub(super) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     let mut all = Vec::new();
-    while let (Some(len), Some(kind), Some(sequence)) = (number(bytes, 0), bytes.get(4..6), number(bytes, 8)) {
+    while let (Some(len), Some(head), Some(sequence)) = (number(bytes, 0), bytes.get(4..8), number(bytes, 8)) {
         let len = len as usize;
         let Some(body) = bytes.get(HEADER..len) else { break };
-        let kind = u16::from_ne_bytes([kind[0], kind[1]]);
-        all.push((sequence, Message { kind, body: body.to_vec() }));
+        let kind = u16::from_ne_bytes([head[0], head[1]]);
+        let flags = u16::from_ne_bytes([head[2], head[3]]);
+        all.push((sequence, Message { kind, flags, body: body.to_vec() }));
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     all
@@ -119,6 +187,7 @@ pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 mod tests {
     use super::*;
 
@@ -135,13 +204,73 @@ mod tests {
         assert_eq!(attributes(&[]), []);
     }
 
+    fn message(kind: u16, flags: u16, sequence: u32, body: [u8; 4]) -> Vec<u8> {
+        let words = [&20u32.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &sequence.to_ne_bytes()];
+        [&words.concat()[..], &[0; 4], &body].concat()
+    }
+
     #[test]
     fn messages_end_at_what_is_broken() {
-        let one =
-            [&20u32.to_ne_bytes()[..], &7u16.to_ne_bytes(), &[0, 0], &5u32.to_ne_bytes(), &[0; 4], b"body"].concat();
-        let message = Message { kind: 7, body: b"body".to_vec() };
+        let one = message(7, 2, 5, *b"body");
+        let message = Message { kind: 7, flags: 2, body: b"body".to_vec() };
         assert_eq!(split(&[&one[..], &one[..]].concat()), [(5, message.clone()), (5, message.clone())]);
         assert_eq!(split(&[&one[..], &one[..17]].concat()), [(5, message)]);
         assert_eq!(split(&[0; 32]), []);
+    }
+
+    #[test]
+    fn list_that_changed_while_it_was_read_is_marked() {
+        let mut answer = Answer { sequence: 5, ..Answer::default() };
+        let of_another = message(7, NLM_F_DUMP_INTR, 4, *b"body");
+        assert!(!answer.take(&[message(7, 2, 5, *b"body"), of_another].concat()).expect("well formed"));
+        assert!(!answer.changed, "another request's list");
+        assert!(!answer.take(&message(7, 2 | NLM_F_DUMP_INTR, 5, *b"body")).expect("well formed"));
+        assert!(answer.take(&message(NLMSG_DONE, 2, 5, [0; 4])).expect("well formed"));
+        assert_eq!((answer.all.len(), answer.changed), (2, true));
+        // Only the end says so where nothing follows the change.
+        let mut answer = Answer { sequence: 5, ..Answer::default() };
+        assert!(answer.take(&message(NLMSG_DONE, 2 | NLM_F_DUMP_INTR, 5, [0; 4])).expect("well formed"));
+        assert!(answer.changed);
+    }
+
+    #[test]
+    fn refusal_ends_an_answer() {
+        let mut answer = Answer { sequence: 5, ..Answer::default() };
+        let refused = answer.take(&message(NLMSG_ERROR, 0, 5, (-libc::EPERM).to_ne_bytes())).expect_err("refused");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let mut answer = Answer { sequence: 5, ..Answer::default() };
+        assert!(answer.take(&message(NLMSG_ERROR, 0, 5, [0; 4])).expect("done"));
+    }
+
+    /// More than the kernel gives at once.
+    #[test]
+    fn root_list_that_changes_is_read_again() {
+        const ADDRESSES: u32 = 1500;
+        const RTM_NEWADDR: u16 = 20;
+        const RTM_GETADDR: u16 = 22;
+        if let Err(why) = fide_testbed::supported() {
+            println!("skipped: {why}");
+            return;
+        }
+        let bed = fide_testbed::Testbed::build(fide_testbed::Spec::hosts(1)).expect("a testbed");
+        bed.host(1)
+            .run_in(|| {
+                let mut route = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).expect("netlink");
+                let mut add = |number: u32| {
+                    let [.., high, low] = number.to_be_bytes();
+                    // On the loopback interface.
+                    let body = [&[2, 32, 0, 0, 1, 0, 0, 0][..], &attribute(2, &[10, 99, high, low])].concat();
+                    route.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &body).expect("added");
+                };
+                (0..ADDRESSES).for_each(&mut add);
+                let mut lists = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).expect("netlink");
+                let family = [2, 0, 0, 0, 0, 0, 0, 0];
+                let once = lists.list_once(RTM_GETADDR, &family, || add(ADDRESSES)).expect("a list");
+                assert!(once.changed, "{} addresses", once.all.len());
+                let list = lists.list(RTM_GETADDR, &family).expect("a list");
+                assert!(!list.changed);
+                assert!(list.all.len() > ADDRESSES as usize, "{}", list.all.len());
+            })
+            .expect("in its namespace");
     }
 }

@@ -13,8 +13,11 @@ use rustix::{
     process::Pid,
 };
 
-use super::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink, attribute, attributes, number};
+use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, number};
 use crate::exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE};
+
+/// From an attempt that failed to the next, while the program is stopped.
+const RETRY_NS: u64 = 100_000_000;
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -108,6 +111,23 @@ pub(super) struct Network {
     diag: Option<Netlink>,
     /// What was taken off, as the kernel described it.
     taken: Vec<(Address, Vec<u8>)>,
+    /// What of the fence is not in force yet.
+    open: Open,
+}
+
+/// What is still to be done for a fence.
+#[derive(Default)]
+struct Open {
+    addresses: Vec<Address>,
+    sockets: bool,
+    /// When to try again.
+    next_ns: u64,
+}
+
+impl Open {
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && !self.sockets
+    }
 }
 
 impl Network {
@@ -116,7 +136,8 @@ impl Network {
     /// # Errors
     /// What cannot, and what to do about it.
     pub(super) fn new(addresses: &[Address], sockets: bool) -> Result<Self, Failure> {
-        let mut network = Self { addresses: addresses.to_vec(), route: None, diag: None, taken: Vec::new() };
+        let mut network =
+            Self { addresses: addresses.to_vec(), route: None, diag: None, taken: Vec::new(), open: Open::default() };
         if !addresses.is_empty() {
             let mut route = Netlink::open(NETLINK_ROUTE)?;
             for address in addresses {
@@ -143,35 +164,72 @@ impl Network {
         self.route.is_some() || self.diag.is_some()
     }
 
-    /// Takes the addresses off, and resets the connections of `pids`. What could not be done.
-    pub(super) fn fence(&mut self, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
+    /// Takes the addresses off, and resets the connections of `pids`. What could not be done, and is tried again by [`Self::retry`].
+    pub(super) fn fence(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
+        let is_taken = |address: &&Address| self.taken.iter().any(|(taken, _)| taken == *address);
+        let addresses = self.addresses.iter().filter(|address| !is_taken(address)).cloned().collect();
+        self.open = Open { addresses, sockets: self.diag.is_some(), next_ns: 0 };
+        self.attempt(now_ns, pids)
+    }
+
+    /// Tries again what [`Self::fence`] could not do, if it is time for that. What is in force now.
+    pub(super) fn retry(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
+        if self.open.is_empty() || now_ns < self.open.next_ns {
+            return Vec::new();
+        }
+        let (addresses, sockets) = (self.open.addresses.clone(), self.open.sockets);
+        // It was said once.
+        let _ = self.attempt(now_ns, pids);
+        let is_off = |address: &Address| !self.open.addresses.contains(address);
+        let mut done: Vec<String> = addresses
+            .into_iter()
+            .filter(is_off)
+            .map(|address| format!("address {address} is off now: a later attempt took it"))
+            .collect();
+        if sockets && !self.open.sockets {
+            done.push("the program's connections are reset now: a later attempt did it".to_owned());
+        }
+        done
+    }
+
+    /// Does what is open. What could not be done stays open.
+    fn attempt(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         let mut wrong = Vec::new();
         if let Some(route) = &mut self.route {
-            for address in &self.addresses {
-                if self.taken.iter().any(|(taken, _)| taken == address) {
-                    continue;
+            let taken = &mut self.taken;
+            self.open.addresses.retain(|address| match take(route, address) {
+                Ok(Some(body)) => {
+                    taken.push((address.clone(), body));
+                    false
                 }
-                match take(route, address) {
-                    Ok(Some(body)) => self.taken.push((address.clone(), body)),
-                    // It was not here, so it is not put back.
-                    Ok(None) => {}
-                    Err(error) => wrong.push(format!("address {address} could not be taken off: {error}")),
+                // It was not here, so it is not put back.
+                Ok(None) => false,
+                Err(error) => {
+                    wrong.push(format!("address {address} could not be taken off, and is tried again: {error}"));
+                    true
+                }
+            });
+        }
+        if let Some(diag) = &mut self.diag
+            && self.open.sockets
+        {
+            match reset(diag, &inodes(&pids())) {
+                Ok(()) => self.open.sockets = false,
+                Err(error) => {
+                    wrong.push(format!("the program's connections could not be reset, and are tried again: {error}"));
                 }
             }
         }
-        if let Some(diag) = &mut self.diag
-            && let Err(error) = reset(diag, &inodes(&pids()))
-        {
-            wrong.push(format!("the program's connections could not be reset: {error}"));
-        }
+        self.open.next_ns = now_ns.saturating_add(RETRY_NS);
         wrong
     }
 
     /// Puts back what was taken off. What could not be.
     pub(super) fn lift(&mut self) -> Vec<String> {
+        self.open = Open::default();
         let Some(route) = &mut self.route else { return Vec::new() };
         let put = |(address, body): (Address, Vec<u8>)| {
-            let done = route.ask(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &used_at_once(body));
+            let done = route.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &used_at_once(body));
             match done {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     Some(format!("address {address} could not be put back: {error}"))
@@ -193,7 +251,7 @@ fn ifaddrmsg(family: u8, len: u8, index: u32) -> Vec<u8> {
 fn may_take(route: &mut Netlink, index: u32) -> io::Result<()> {
     let mut body = ifaddrmsg(u8::try_from(libc::AF_INET).expect("small"), 32, index);
     body.extend(attribute(IFA_LOCAL, &[255; 4]));
-    match route.ask(RTM_DELADDR, NLM_F_ACK, &body) {
+    match route.change(RTM_DELADDR, 0, &body) {
         Err(error) if error.kind() != io::ErrorKind::AddrNotAvailable => Err(error),
         _ => Ok(()),
     }
@@ -202,14 +260,21 @@ fn may_take(route: &mut Netlink, index: u32) -> io::Result<()> {
 /// Takes an address off; what the kernel said of it, or none if it is not there.
 fn take(route: &mut Netlink, address: &Address) -> io::Result<Option<Vec<u8>>> {
     let index = address.index()?;
-    let all = route.ask(RTM_GETADDR, NLM_F_DUMP, &ifaddrmsg(address.family(), 0, 0))?;
-    let mut bodies = all.into_iter().filter(|message| message.kind == RTM_NEWADDR).map(|message| message.body);
-    let Some(body) = bodies.find(|body| address.is(index, body)) else { return Ok(None) };
-    match route.ask(RTM_DELADDR, NLM_F_ACK, &body) {
+    let list = route.list(RTM_GETADDR, &ifaddrmsg(address.family(), 0, 0))?;
+    let mut bodies = list.all.into_iter().filter(|message| message.kind == RTM_NEWADDR).map(|message| message.body);
+    let Some(body) = bodies.find(|body| address.is(index, body)) else {
+        return if list.changed { Err(changing()) } else { Ok(None) };
+    };
+    match route.change(RTM_DELADDR, 0, &body) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(None),
         Err(error) => Err(error),
         Ok(_) => Ok(Some(body)),
     }
+}
+
+/// Why it is not known whether something is there.
+fn changing() -> io::Error {
+    io::Error::other("the kernel's list changed each time while it was read")
 }
 
 /// The description of an address with the flag that it needs no detection of duplicates: this host had it a moment ago.
@@ -247,10 +312,11 @@ fn diag_request(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
 
 /// Resets the TCP sockets in these states that have one of these inodes; how many there were.
 fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usize> {
-    let mut count = 0;
+    let (mut count, mut changed) = (0, false);
     for family in [libc::AF_INET, libc::AF_INET6].map(|family| u8::try_from(family).expect("small")) {
-        let all = diag.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &diag_request(family, states, &[0; 48]))?;
-        for message in all {
+        let list = diag.list(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, &[0; 48]))?;
+        changed |= list.changed;
+        for message in list.all {
             let (Some(id), Some(inode)) = (message.body.get(DIAG_ID), number(&message.body, DIAG_INODE)) else {
                 continue;
             };
@@ -258,14 +324,14 @@ fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usi
                 continue;
             }
             count += 1;
-            match diag.ask(SOCK_DESTROY, NLM_F_ACK, &diag_request(family, u32::MAX, id)) {
+            match diag.change(SOCK_DESTROY, 0, &diag_request(family, u32::MAX, id)) {
                 // It has just been closed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 done => drop(done?),
             }
         }
     }
-    Ok(count)
+    if changed { Err(changing()) } else { Ok(count) }
 }
 
 fn reset(diag: &mut Netlink, of: &HashSet<u32>) -> io::Result<()> {
@@ -299,6 +365,7 @@ fn may_destroy() -> Result<Netlink, Failure> {
 }
 
 #[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 mod tests {
     use super::*;
 
@@ -308,6 +375,43 @@ mod tests {
         body.extend(attribute(if address.addr.is_ipv4() { IFA_LOCAL } else { IFA_ADDRESS }, &address.bytes()));
         body.extend(more);
         body
+    }
+
+    fn ip(host: &fide_testbed::Host, arguments: &str) -> String {
+        let output = host.command("ip").args(arguments.split(' ')).output().expect("ip");
+        assert!(output.status.success(), "{arguments}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    #[test]
+    fn root_address_that_could_not_be_taken_off_is_tried_again() {
+        if let Err(why) = fide_testbed::supported() {
+            println!("skipped: {why}");
+            return;
+        }
+        let bed = fide_testbed::Testbed::build(fide_testbed::Spec::hosts(1)).expect("a testbed");
+        let host = bed.host(1);
+        ip(host, "link add vip0 type veth peer name vip1");
+        ip(host, "address add 10.99.0.9/32 dev vip0");
+        let address: Address = "10.99.0.9/32@vip0".parse().expect("right");
+        let mut network =
+            host.run_in(|| Network::new(std::slice::from_ref(&address), false)).expect("there").ok().expect("root may");
+        let shown = || ip(host, "-o -4 address show");
+        ip(host, "link set vip0 name away");
+        let wrong = host.run_in(|| network.fence(1, Vec::new)).expect("there");
+        assert!(wrong.len() == 1 && wrong[0].contains("vip0") && wrong[0].contains("tried again"), "{wrong:?}");
+        assert_eq!(host.run_in(|| network.retry(2 + RETRY_NS, Vec::new)).expect("there"), [""; 0], "said once");
+        ip(host, "link set away name vip0");
+        assert_eq!(host.run_in(|| network.retry(3 + RETRY_NS, Vec::new)).expect("there"), [""; 0], "not yet");
+        assert!(shown().contains("10.99.0.9"));
+        let done = host.run_in(|| network.retry(3 + 2 * RETRY_NS, Vec::new)).expect("there");
+        assert!(done.len() == 1 && done[0].contains("off now"), "{done:?}");
+        assert!(!shown().contains("10.99.0.9"));
+        // It is put back, and what is not fenced is not tried.
+        assert_eq!(host.run_in(|| network.lift()).expect("there"), [""; 0]);
+        assert!(shown().contains("10.99.0.9"));
+        assert_eq!(host.run_in(|| network.retry(u64::MAX, Vec::new)).expect("there"), [""; 0]);
+        assert!(shown().contains("10.99.0.9"));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) fn warden(arguments: &[String]) -> ExitCode {
     if arguments.is_empty() {
         return ExitCode::from(crate::exit::USAGE);
     }
+    // It got the limit of a program.
+    child::dump_no_core();
     // Nothing is ever sent: this ends with the other end.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     for dir in arguments.iter().map(Path::new).filter(|dir| dir.exists()) {

@@ -2,16 +2,18 @@
 //! `fide run` where its program, its terminal or its operator's command is in the way of a fence.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::TcpListener,
+    os::unix::process::ExitStatusExt,
     process::Stdio,
     time::{Duration, Instant},
 };
 
+use fide_testbed::Lines;
 use rustix::process::Signal;
 
 use super::{
-    common::{QUIET, Running, calm, output, until_true, world},
+    common::{QUIET, Running, calm, output, until, until_true, world},
     place::{Place, Rung},
     run::{is_running, is_stopped, signal, state, watched},
     run_corners::{end_silence, is_still, parent, silence},
@@ -64,9 +66,9 @@ fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
     until_true("it runs", || is_running(pid));
     silence(&world);
     until_true("it is stopped", || is_stopped(pid));
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     signal(wrapper.pid(), Signal::TERM);
-    until_true("it is said", || lines.next().expect("more").expect("text").contains("the next SIGTERM"));
+    lines.find_words("the next SIGTERM");
     signal(wrapper.pid(), Signal::TERM);
     until_true("the program is dead", || !is_running(pid) && !is_stopped(pid));
     std::thread::sleep(QUIET);
@@ -88,9 +90,9 @@ fn root_run_that_nobody_could_let_go_on_is_not_suspended() {
         let pid = watched(&world, 3, "orphan");
         let wrapper = parent(pid);
         until_true("it runs", || !is_still(pid));
-        let mut lines = BufReader::new(terminal.0.stdout.take().expect("piped")).lines();
+        let mut lines = Lines::of(terminal.0.stdout.take().expect("piped"));
         keys.write_all(b"\x1a").expect("typed");
-        until_true("it is said", || lines.next().expect("more").expect("text").contains("orphaned"));
+        lines.find_words("orphaned");
         assert_ne!(state(wrapper), Some('T'));
         assert!(!is_still(pid), "it runs on, and is fenced");
         keys.write_all(b"\x03").expect("typed");
@@ -108,8 +110,8 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
     let script = format!("echo 0 > {}/cgroup.procs; exec sleep 600", place.dir().display());
     let mut wrapper = Running::piped(&mut world.fide(3, &["run", "--name", "left", "--", "sh", "-c", &script]));
     let pid = watched(&world, 3, "left");
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
-    until_true("it is said", || lines.next().expect("more").expect("text").contains("left its control group"));
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    lines.find_words("left its control group");
     silence(&world);
     until_true("it is stopped", || state(pid) == Some('T'));
     end_silence(&world);
@@ -132,11 +134,79 @@ fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
     let note = world.bed.scratch().join("began");
     let mut wrapper =
         Running::piped(&mut world.fide(3, &["run", "--name", "hup", "--", "touch", note.to_str().expect("UTF-8")]));
-    let mut lines = BufReader::new(wrapper.0.stderr.take().expect("piped")).lines();
-    until_true("it waits", || lines.next().expect("more").expect("text").contains("begins when it is heard"));
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    lines.find_words("begins when it is heard");
     signal(wrapper.pid(), Signal::HUP);
     assert_ne!(wrapper.code(), Some(0));
     end_silence(&world);
     world.settled(&[1, 2, 3]);
     assert!(!note.exists());
+}
+
+#[test]
+fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first() {
+    let Some(world) = world(3, calm()) else { return };
+    let ip = |arguments: &str| {
+        let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));
+        assert_eq!(code, Some(0), "{arguments}: {err}");
+        out
+    };
+    ip("link add vip0 type veth peer name vip1");
+    ip("address add 10.99.0.9/32 dev vip0");
+    let words = ["run", "--name", "late", "--fence-address", "10.99.0.9/32@vip0", "--", "sleep", "600"];
+    let mut wrapper = Running::piped(&mut world.fide(3, &words));
+    let pid = watched(&world, 3, "late");
+    until_true("it runs", || is_running(pid));
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    // Nobody finds it by its name.
+    ip("link set vip0 name away");
+    silence(&world);
+    lines.find_words("tried again");
+    assert!(is_stopped(pid), "the rest of the fence is in force");
+    ip("link set away name vip0");
+    lines.find_words("off now");
+    assert!(!ip("-o address show").contains("10.99.0.9"));
+    end_silence(&world);
+    until_true("it goes on", || is_running(pid));
+    until_true("it is put back", || ip("-o address show").contains("10.99.0.9"));
+    signal(wrapper.pid(), Signal::TERM);
+    assert_eq!(wrapper.code(), Some(128 + 15));
+}
+
+#[test]
+fn root_run_dumps_no_core_and_its_program_does() {
+    let Some(world) = world(3, calm()) else { return };
+    let fide = super::common::fide();
+    // As a service with LimitCORE=infinity.
+    let words = ["prlimit", "--core=unlimited", "--"];
+    let mut command = world.bed.host(3).command(words[0]);
+    command.args(&words[1..]).arg(fide).args(["run", "--name", "cores", "--fence-command", "exec sleep 600", "--"]);
+    command.args(["sleep", "600"]).env("FIDE_SOCKET", world.agents.socket(3)).current_dir(world.bed.scratch());
+    let mut wrapper = Running::piped(&mut command);
+    let pid = watched(&world, 3, "cores");
+    until_true("it runs", || is_running(pid));
+    let limit = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("read");
+        let line = text.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("a limit").to_owned();
+        line.split_whitespace().next().expect("a number").to_owned()
+    };
+    assert_eq!((limit(wrapper.pid()), limit(pid)), ("1".to_owned(), "unlimited".to_owned()));
+    let others = |of: u32| {
+        let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).expect("read");
+        children
+            .split_whitespace()
+            .map(|pid| pid.parse().expect("a pid"))
+            .filter(|child| *child != pid)
+            .collect::<Vec<u32>>()
+    };
+    for warden in others(wrapper.pid()) {
+        until_true("the warden dumps none", || limit(warden) == "1");
+    }
+    silence(&world);
+    until_true("it is stopped", || is_stopped(pid));
+    signal(wrapper.pid(), Signal::ABORT);
+    let status = until("its end", || wrapper.0.try_wait().ok().flatten().ok_or_else(|| "it lives".to_owned()));
+    assert!(!status.core_dumped(), "meanwhile nobody fences the program: {status}");
+    until_true("the program is dead", || state(pid).is_none_or(|state| state == 'Z'));
+    end_silence(&world);
 }
