@@ -103,6 +103,8 @@ pub struct Spec {
 pub struct Replicas {
     spec: Spec,
     pub nodes: Vec<Node>,
+    /// How often those that are added from now on send again what has had no answer; none: as members do by default.
+    pub resend: Option<Duration>,
     to: Sender<(u16, Told)>,
     told: Receiver<(u16, Told)>,
 }
@@ -114,7 +116,7 @@ impl Replicas {
     /// One cannot be started, or is no member in time.
     pub fn start(hosts: &[Host], agents: &Agents, spec: Spec) -> anyhow::Result<Self> {
         let (to, told) = channel();
-        let mut replicas = Self { spec, nodes: Vec::new(), to, told };
+        let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, told };
         for host in hosts {
             replicas.add(host, hosts, agents)?;
         }
@@ -159,6 +161,9 @@ impl Replicas {
             .arg("--key-file")
             .arg(key_file)
             .stderr(log);
+        if let Some(resend) = self.resend {
+            command.args(["--resend-ms", &resend.as_millis().to_string()]);
+        }
         let id = u16::try_from(host.index()).expect("at most 64 hosts");
         self.nodes.push(Node::start(id, command, self.to.clone())?);
         Ok(())

@@ -35,6 +35,10 @@ pub enum Order {
     State {
         state: bool,
     },
+    /// Takes the member of a host out of the group. Only the leader's replica does.
+    Remove {
+        remove: u16,
+    },
 }
 
 /// What a replica tells.
@@ -43,6 +47,12 @@ pub enum Order {
 pub enum Told {
     /// It is a member.
     Ready { node: u16, ns: u64 },
+    /// It is in this view; hosts, by seniority.
+    View { node: u16, number: u32, hosts: Vec<u16> },
+    /// It was taken out, and is needed still.
+    Leaving { node: u16 },
+    /// It was taken out, and ends.
+    Removed { node: u16 },
     /// Host `id` leads. When the last death was known here, 0 for none.
     Leader {
         node: u16,
@@ -96,7 +106,7 @@ mod tests {
         let line = r#"{"run":"a","clients":16,"value_bytes":64,"seconds":5.0}"#;
         assert_eq!(serde_json::to_string(&run).unwrap(), line);
         assert_eq!(serde_json::to_string(&Order::State { state: true }).unwrap(), r#"{"state":true}"#);
-        for order in [line, r#"{"state":true}"#, r#"{"add":[{"client":1,"count":2}]}"#] {
+        for order in [line, r#"{"state":true}"#, r#"{"add":[{"client":1,"count":2}]}"#, r#"{"remove":2}"#] {
             serde_json::from_str::<Order>(order).unwrap();
         }
         assert!(serde_json::from_str::<Order>(r#"{"stop":true}"#).is_err());

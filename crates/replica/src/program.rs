@@ -68,6 +68,9 @@ struct Args {
     /// Instances of HSUC under way.
     #[arg(long, default_value_t = 32)]
     window: u64,
+    /// Between two times that what has had no answer is sent again; the member's own default otherwise.
+    #[arg(long)]
+    resend_ms: Option<u64>,
 }
 
 struct Replica<P: Start> {
@@ -90,6 +93,9 @@ struct Replica<P: Start> {
     /// Told whom it leads, and no decision of its clients since.
     first: bool,
     is_member: bool,
+    /// Number of the view that was told last.
+    view: u32,
+    leaves: bool,
     runs: u64,
 }
 
@@ -119,7 +125,8 @@ impl<P: Start> Replica<P> {
             .with_context(|| format!("reading {}", args.key_file.display()))?
             .parse::<Key>()?;
         let hosts: Vec<&str> = args.hosts.iter().map(String::as_str).collect();
-        let config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
+        let mut config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
+        config.resend = args.resend_ms.map_or(config.resend, Duration::from_millis);
         let options = ConnectOptions { path: Some(args.socket.clone()), ..ConnectOptions::default() };
         let member = Member::open(config, options)?;
         let stdin = io::stdin();
@@ -139,6 +146,8 @@ impl<P: Start> Replica<P> {
             knew_ns: None,
             first: false,
             is_member: false,
+            view: 0,
+            leaves: false,
             runs: now_ns() | 1,
         })
     }
@@ -187,21 +196,34 @@ impl<P: Start> Replica<P> {
         Ok(())
     }
 
-    /// Tells who leads, and what follows from leading.
-    fn lead(&mut self) -> anyhow::Result<()> {
+    /// Tells who leads, and what follows from leading. False once it is taken out of the group.
+    fn lead(&mut self) -> anyhow::Result<bool> {
         let node = self.member.host();
         match self.member.standing() {
+            Standing::Leaving if !self.leaves => {
+                self.leaves = true;
+                say(&Told::Leaving { node });
+            }
+            Standing::Removed => {
+                say(&Told::Removed { node });
+                return Ok(false);
+            }
             Standing::Member if !self.is_member => {
                 self.is_member = true;
                 say(&Told::Ready { node, ns: now_ns() });
             }
             // Its host was excluded: it keeps what it has, and asks to be let in.
-            Standing::Joining => self.is_member = false,
-            Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
+            Standing::Joining => (self.is_member, self.view, self.leaves) = (false, 0, false),
+            Standing::Excluded | Standing::Left => bail!("the group goes on without this host"),
             Standing::Lacking => {
                 bail!("a decision names a payload that is not here; start this replica again, and it joins")
             }
             _ => {}
+        }
+        if let Some(view) = self.member.view().filter(|view| self.is_member && view.number() != self.view) {
+            self.view = view.number();
+            let hosts = view.members().iter().map(|member| member.host).collect();
+            say(&Told::View { node, number: self.view, hosts });
         }
         let leader = self.member.leader().unwrap_or(0);
         if leader != self.leader {
@@ -218,7 +240,7 @@ impl<P: Start> Replica<P> {
                 self.begin(name, clients, value_bytes, None);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn begin(&mut self, run: String, clients: u32, value_bytes: u32, seconds: Option<f64>) {
@@ -299,6 +321,12 @@ impl<P: Start> Replica<P> {
                 }
             }
             Order::Add { add } => self.adds.extend(add.iter().filter(|add| add.client < CLIENTS_MAX)),
+            Order::Remove { remove } => {
+                if let Err(why) = self.member.remove(remove) {
+                    let (run, why) = ("remove".to_owned(), why.to_string());
+                    say(&Told::Refused { run, leader: self.leader, why });
+                }
+            }
             Order::State { .. } => {
                 let State { applied, hash, counter, .. } = self.state;
                 say(&Told::State { node, applied, hash: format!("{hash:016x}"), counter });
@@ -321,7 +349,9 @@ impl<P: Start> Replica<P> {
             }
             self.member.wait(Some(Duration::from_millis(100)))?;
             self.apply()?;
-            self.lead()?;
+            if !self.lead()? {
+                break;
+            }
             if self.member.take_watched() && !self.obey()? {
                 break;
             }

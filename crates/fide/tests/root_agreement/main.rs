@@ -2,6 +2,7 @@
 //! Replicas of a counter on a testbed: real agents, real processes that are killed, a real network that is cut.
 
 mod disk;
+mod leaving;
 mod partial;
 
 use std::{

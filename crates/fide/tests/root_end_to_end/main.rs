@@ -3,6 +3,7 @@
 //! linked once. Tests that need root and cannot have it print why and pass.
 
 mod agents;
+mod away;
 mod cli;
 mod clients;
 mod common;
