@@ -500,6 +500,7 @@ impl<P: Start> Group<P> {
                 self.form_on(lease);
                 self.claim_on(lease);
                 self.step_back();
+                self.step_up();
             }
             (Standing::Member, Some(epoch)) => {
                 let all = epoch.is_quiet().then(|| epoch.view.hosts_of(epoch.others()));

@@ -118,6 +118,10 @@ planted! {
     RemovesTheLast,
     /// that a host is up again says nothing of what it was before
     MissesTheFormer,
+    /// who comes as an incarnation that is dead is let in as that
+    LetsInTheDead,
+    /// who comes as an incarnation above those that are dead answers for them
+    AnswersForOthers,
     /// a process that has a successor is told of after it
     TellsTheFormer,
     /// a host says that it has named all its processes while some do not fit yet

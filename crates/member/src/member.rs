@@ -311,11 +311,11 @@ impl<P: Start> Member<P> {
         }
     }
 
-    /// This host was excluded, or its agent started anew: the member goes on as another incarnation, keeps what it has, and asks to be let
+    /// This host was excluded, or its agent started anew, or others hold its incarnation dead: the member goes on as another incarnation, keeps what it has, and asks to be let
     /// in.
     fn rejoin(&mut self) -> Result<(), Error> {
         // Stored before anybody is told of it. Where it cannot be, what this member keeps is worth more than an end.
-        let incarnation = match self.record.again() {
+        let incarnation = match self.record.again(self.core.group.above()) {
             Ok(incarnation) => incarnation,
             Err(why) => {
                 let what = "this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again";

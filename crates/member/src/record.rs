@@ -55,7 +55,7 @@ impl Record {
             Err(source) => return Err(RecordError::Io { path, source }),
         };
         // Above all before. Where the record was lost that stands on the clock, which each further exclusion within a second may outrun
-        // by one (docs/groups.md says what to do then).
+        // by one: the others say so, and it takes a higher one.
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
@@ -65,13 +65,13 @@ impl Record {
         Ok(record)
     }
 
-    /// Another incarnation begins; it is stored when this returns. The same one until it is [used](Self::used), so that tries that fail
-    /// later do not use up numbers.
-    pub(crate) fn again(&mut self) -> Result<u32, RecordError> {
-        if let Some(unused) = self.unused {
+    /// Another incarnation begins, above the last one and `above`; it is stored when this returns. The same one until it is
+    /// [used](Self::used), so that tries that fail later do not use up numbers.
+    pub(crate) fn again(&mut self, above: u32) -> Result<u32, RecordError> {
+        if let Some(unused) = self.unused.filter(|unused| *unused > above) {
             return Ok(unused);
         }
-        let last = self.content.incarnation;
+        let last = self.content.incarnation.max(above);
         let incarnation = last.checked_add(1);
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
@@ -131,7 +131,7 @@ mod tests {
         let mut third = Record::begin(dir.path(), "g").unwrap();
         assert!(third.is_founded() && third.incarnation() > second.incarnation());
         let before = third.incarnation();
-        assert!(third.again().unwrap() > before);
+        assert!(third.again(0).unwrap() > before);
         third.used();
         assert!(third.is_founded() && Record::begin(dir.path(), "g").unwrap().incarnation() > third.incarnation());
         assert!(!Record::begin(dir.path(), "other").unwrap().is_founded());
@@ -145,15 +145,17 @@ mod tests {
         let first = record.incarnation();
         fs::remove_dir_all(&state_dir).unwrap();
         for _ in 0..3 {
-            assert!(matches!(record.again(), Err(RecordError::Io { .. })));
+            assert!(matches!(record.again(0), Err(RecordError::Io { .. })));
             assert_eq!(record.incarnation(), first, "nothing has changed");
         }
         fs::create_dir(&state_dir).unwrap();
         // The agent may refuse to be joined with meanwhile.
-        assert_eq!([0; 3].map(|_| record.again().unwrap()), [first + 1; 3]);
+        assert_eq!([0; 3].map(|_| record.again(first).unwrap()), [first + 1; 3]);
+        // Others have said meanwhile which of them they hold dead.
+        assert_eq!([0; 3].map(|_| record.again(first + 40).unwrap()), [first + 41; 3]);
         record.used();
-        assert_eq!(record.again().unwrap(), first + 2);
-        assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 2);
+        assert_eq!(record.again(0).unwrap(), first + 42);
+        assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 42);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) fn test() -> Outcome {
     run(&["--planted", "all", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
     Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "planted_faults"])
         .run("planted faults, in the detector's own world")?;
+    Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--lib", "planted_faults"])
+        .run("planted faults, in groups")?;
     Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--test", "explore", "planted"])
         .run("planted faults, in every order")
 }

@@ -48,6 +48,8 @@ pub(super) enum Control {
     Out { view: u32 },
     /// "I am in no group, and form none: I remember one."
     Recorded,
+    /// "All your incarnations up to this one are dead here: come as one above."
+    Higher { dead: u32 },
 }
 
 impl Control {
@@ -100,6 +102,10 @@ impl Control {
                 out.extend_from_slice(&view.to_le_bytes());
             }
             Self::Recorded => out.push(10),
+            Self::Higher { dead } => {
+                out.push(11);
+                out.extend_from_slice(&dead.to_le_bytes());
+            }
         }
     }
 
@@ -119,6 +125,7 @@ impl Control {
             6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
             9 if content.len() == 4 => Some(Self::Out { view: ballot(content)? }),
             10 if content.is_empty() => Some(Self::Recorded),
+            11 if content.len() == 4 => Some(Self::Higher { dead: ballot(content)? }),
             _ => None,
         };
         if kind == 7 {
@@ -166,6 +173,7 @@ mod tests {
             (any::<u64>(), any::<bool>()).prop_map(|(places, asks)| Control::Dead { places: HostSet(places), asks }),
             Just(Control::Over),
             Just(Control::Recorded),
+            any::<u32>().prop_map(|dead| Control::Higher { dead }),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
             any::<u32>().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),

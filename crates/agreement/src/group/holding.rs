@@ -35,6 +35,11 @@
 //! which is safe at any time, also where somebody else has begun V and goes on: it goes on without, and lets the next incarnation in.
 //! It ends, as no view has the next incarnation in it before somebody acts.
 //!
+//! **Held dead.** A host that lost its record, and whose clock was set back, comes as an incarnation that others hold dead already. In a view it
+//! would be dead from the beginning, to them and not to itself: they would decide without it, and it would lead when they have died. So it is
+//! told, let in by nobody, and comes as one above. It answers for none of the incarnations between, which another process was. It may also be
+//! this process that was shut out just now, which its agent says too; so it waits for that for [`LET_IN_RESENDS`] resends first.
+//!
 //! **What is on disk** does not matter for that: a record keeps hosts from founding a *first* view ([`super::forming`]). Incarnations only
 //! grow, as the record has the last one.
 //!
@@ -137,11 +142,20 @@ pub(super) struct Past {
     claims: Box<[Option<(u32, Claim)>]>,
     /// Resends since others, that are over, have said that this incarnation was let in with them.
     let_in: u32,
+    /// The highest incarnation of this host that others hold dead, as far as they have said; and resends since it was not below the present one.
+    held_dead: (u32, u32),
 }
 
 impl Past {
     pub(super) fn new(since: u32) -> Self {
-        Self { since, held: None, without: None, claims: vec![None; MAX_HOSTS].into_boxed_slice(), let_in: 0 }
+        Self {
+            since,
+            held: None,
+            without: None,
+            claims: vec![None; MAX_HOSTS].into_boxed_slice(),
+            let_in: 0,
+            held_dead: (0, 0),
+        }
     }
 
     /// This member was told that it is taken out.
@@ -152,6 +166,11 @@ impl Past {
     /// Whoever has begun a view of this number has begun the one without this member, or a later one.
     pub(super) fn is_replaced_by(&self, number: u32) -> bool {
         self.without.as_ref().is_none_or(|view| view.number() <= number)
+    }
+
+    /// Others hold all incarnations of this host up to this one dead.
+    pub(super) fn is_held_dead(&mut self, up_to: u32) {
+        self.held_dead.0 = self.held_dead.0.max(up_to);
     }
 
     pub(super) fn held(&self) -> Option<&Held> {
@@ -212,7 +231,7 @@ impl<P: Start> Group<P> {
     /// [`GroupError::Incarnation`]; nothing has changed.
     pub fn rejoin(&mut self, incarnation: u32) -> Result<(), GroupError> {
         let was = self.config.incarnation;
-        if self.standing != Standing::Excluded || incarnation <= was {
+        if self.standing != Standing::Excluded || incarnation <= self.above() {
             return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
         }
         let mut group = Self::join(super::Config { incarnation, ..self.config })?;
@@ -222,6 +241,33 @@ impl<P: Start> Group<P> {
         group.forming = self.forming.take().map(|_| Forming::new());
         *self = group;
         Ok(())
+    }
+
+    /// The next incarnation of this host has to be above.
+    #[must_use]
+    pub fn above(&self) -> u32 {
+        self.config.incarnation.max(self.past.held_dead.0)
+    }
+
+    /// To be called at each resend while in no group. See the first page: *Held dead*.
+    pub(super) fn step_up(&mut self) {
+        let incarnation = self.config.incarnation;
+        let (dead, resends) = self.past.held_dead;
+        if dead < incarnation {
+            return;
+        }
+        self.past.held_dead.1 = resends + 1;
+        if resends + 1 < LET_IN_RESENDS {
+            return;
+        }
+        self.past.held_dead.1 = 0;
+        self.excluded();
+        // What this process holds it held as a member, so that it knows its numbers; those above its own are another's all the same.
+        let is_mine = dead == incarnation && self.past.held.is_some() || planted::is(Planted::AnswersForOthers);
+        if !is_mine {
+            self.past.forget();
+            self.past.since = dead.saturating_add(1);
+        }
     }
 
     /// What this process answers for: all its incarnations but the present one.

@@ -115,7 +115,14 @@ impl<P: Start> Group<P> {
         prefix: &Prefix,
         control: Control,
     ) -> Result<(), DatagramError> {
+        let dead = self.dead[usize::from(from) - 1];
+        let too_low = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
         match control {
+            // It lives, and in no view could it be anything but dead.
+            Control::Join { .. } | Control::Present { .. } if too_low => {
+                self.say(HostSet::from_iter([from]), Control::Higher { dead });
+            }
+            Control::Higher { dead } if self.standing == Standing::Joining => self.past.is_held_dead(dead),
             Control::Join { have } => self.asked(from, Asks { incarnation: prefix.sender, have })?,
             Control::Base { position, state }
                 if self.standing == Standing::Joining

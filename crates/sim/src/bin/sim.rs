@@ -59,7 +59,9 @@ struct Arguments {
 const SEEDS: u64 = 1000;
 /// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
 /// millisecond here.
-const ORDERS_ONLY: [Planted; 18] = [
+const ORDERS_ONLY: &[Planted] = &[
+    Planted::LetsInTheDead,
+    Planted::AnswersForOthers,
     Planted::BelievesOfTheMet,
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
@@ -331,7 +333,7 @@ fn find(arguments: &Arguments, limit: u64, fault: Planted) -> anyhow::Result<Opt
 fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
     let limit = arguments.seeds.unwrap_or(SEEDS);
     let mut found = BTreeMap::new();
-    let elsewhere = [&ORDERS_ONLY[..], DETECTORS_ONLY].concat();
+    let elsewhere = [ORDERS_ONLY, DETECTORS_ONLY].concat();
     for fault in Planted::ALL.iter().filter(|fault| !elsewhere.contains(fault)) {
         if std::io::stderr().is_terminal() {
             eprintln!("{fault:?} ...");

@@ -296,7 +296,7 @@ impl<P: Protocol> Seat<P> {
             up.push((host, process));
         }
         let (before, is_founded) = record.read().unwrap_or_default();
-        let incarnation = before + 1;
+        let incarnation = before.max(self.core.group.above()) + 1;
         record.write((incarnation, is_founded));
         record.sync();
         self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };

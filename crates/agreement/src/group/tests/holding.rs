@@ -475,3 +475,91 @@ impl World {
         assert_eq!(self.standings(), [Standing::Member]);
     }
 }
+
+/// Host 3 has lost its record, and its clock is behind: it comes as an incarnation that was, or one below.
+fn comes_too_low(incarnation: u32) -> World {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    world.dies(3);
+    world.run();
+    world.joins(3, incarnation);
+    for _ in 0..2 {
+        world.run();
+        world.run();
+    }
+    world
+}
+
+#[test]
+fn incarnation_that_others_hold_dead_is_given_up_for_one_above() {
+    for incarnation in [25, 29, 30] {
+        let mut world = comes_too_low(incarnation);
+        assert_eq!(world.standings(), [Standing::Member, Standing::Member, Standing::Excluded], "{incarnation}");
+        assert_eq!((world.members_of(1), world.group(3).above()), (vec![1, 2], 30));
+        assert!(matches!(world.group(3).rejoin(30), Err(GroupError::Incarnation { .. })));
+        world.group(3).rejoin(31).unwrap();
+        world.meet();
+        world.run();
+        assert_eq!(world.standings(), [Standing::Member; 3]);
+        world.writes(1, "b");
+        assert_eq!(world.state(3), "ab");
+    }
+}
+
+#[test]
+fn incarnation_that_others_hold_dead_never_leads_in_their_place() {
+    let mut world = comes_too_low(25);
+    world.writes(1, "b");
+    // Both at once, so that neither can say that it is in no view any more.
+    world.dies(1);
+    world.dies(2);
+    world.run();
+    assert!(!world.group(3).may_answer(HELD), "it was not told all: {}", world.state(3));
+}
+
+#[test]
+fn founder_takes_nobody_as_an_incarnation_that_it_holds_dead() {
+    let mut world = unfounded(2);
+    world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    world.settle();
+    world.dies(2);
+    let config = Config { hosts: HostSet::first(2), ..config(2, 15) };
+    world.members.insert(2, (Group::form(config).unwrap(), Vec::new()));
+    world.meet();
+    world.forms();
+    assert_eq!(world.group(1).standing(), Standing::Joining, "it may have begun");
+}
+
+#[test]
+fn nobody_answers_for_incarnations_that_it_skipped() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    // Host 3, as 30, may have gone on alone; that process is gone.
+    (1..=2).for_each(|host| world.excluded(host));
+    world.dies(3);
+    (1..=2).for_each(|host| world.comes_back(host));
+    world.joins(3, 25);
+    world.run();
+    world.run();
+    assert_eq!(world.group(3).standing(), Standing::Excluded);
+    world.group(3).rejoin(31).unwrap();
+    world.meet();
+    world.run();
+    world.run();
+    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_incarnations_that_are_dead_are_found() {
+    let shown: [(Planted, fn()); 2] = [
+        (Planted::LetsInTheDead, incarnation_that_others_hold_dead_never_leads_in_their_place),
+        (Planted::AnswersForOthers, nobody_answers_for_incarnations_that_it_skipped),
+    ];
+    for (fault, test) in shown {
+        planted::arm(Some(fault));
+        let found = std::panic::catch_unwind(test).is_err();
+        planted::arm(None);
+        assert!(found, "{fault:?}");
+    }
+}
