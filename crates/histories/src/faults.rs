@@ -51,6 +51,13 @@ pub(crate) struct Done {
     hits: Vec<usize>,
 }
 
+impl Done {
+    /// Whether the host that led is stopped, and another has to lead before that is over.
+    pub(crate) fn stops_leader(&self) -> bool {
+        matches!(self.fault, Fault::Freeze { leads: true, .. })
+    }
+}
+
 impl World {
     /// Nothing is wrong with this host, as far as is known here.
     fn is_whole_host(&self, host: usize) -> bool {
@@ -79,11 +86,12 @@ impl World {
 
     /// Whether a fault comes now.
     pub(crate) fn admits(&mut self, step: &Step) -> bool {
-        step.otherwise == Else::Comes || self.survives(step.fault)
+        let is_due = !matches!(step.fault, Fault::Freeze { leads: true, .. }) || self.leader == self.hosts();
+        is_due && (step.otherwise == Else::Comes || self.survives(step.fault))
     }
 
     pub(crate) fn leave_out(&mut self, fault: Fault) {
-        self.note(&format!("left out, as too few hosts are whole: {fault}"));
+        self.note(&format!("left out, as too few hosts are whole, or another one leads: {fault}"));
     }
 
     /// Does a fault.

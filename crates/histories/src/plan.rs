@@ -68,7 +68,11 @@ pub enum Fault {
     /// A new agent takes over from the running one.
     TakeOver { who: Who },
     /// The guest's monitor stops it, and lets it go on: no clock in it shows that.
-    Freeze { ms: u64 },
+    Freeze {
+        ms: u64,
+        /// It comes when the guest leads, and another host has to lead before it is over.
+        leads: bool,
+    },
     /// The guest's clock is slewed by clock_adjtime: by its frequency up to 500 ppm, by its tick beyond.
     Slew { ppm: u32, ms: u64 },
 }
@@ -85,7 +89,7 @@ impl Fault {
             | Self::CutPlane { ms, .. }
             | Self::Part { ms, .. }
             | Self::Deaf { ms, .. }
-            | Self::Freeze { ms }
+            | Self::Freeze { ms, .. }
             | Self::Slew { ms, .. } => ms,
         }
     }
@@ -147,7 +151,8 @@ impl fmt::Display for Fault {
             Self::Part { a, b, ms } => write!(f, "part {a} from {b} for {ms} ms"),
             Self::Deaf { by, of, ms } => write!(f, "{by} does not hear {of} for {ms} ms"),
             Self::TakeOver { who } => write!(f, "agent of {who} is replaced"),
-            Self::Freeze { ms } => write!(f, "the monitor stops the guest for {ms} ms"),
+            Self::Freeze { ms, leads: false } => write!(f, "the monitor stops the guest for {ms} ms"),
+            Self::Freeze { ms, leads: true } => write!(f, "the monitor stops the guest, which leads, for {ms} ms"),
             Self::Slew { ppm, ms } => write!(f, "the guest's clock is slewed by {ppm} ppm for {ms} ms"),
         }
     }

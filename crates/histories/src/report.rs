@@ -50,6 +50,8 @@ pub struct Report {
     pub three_restarts: usize,
     /// Of these, runs in which a guest was stopped, and its clock slewed, besides.
     pub with_guest: usize,
+    /// Stops of a guest that led and went on under another leader.
+    pub guest_overtaken: usize,
     pub operations: u64,
     /// Operations whose outcome is not known.
     pub open: u64,
@@ -79,6 +81,7 @@ impl Report {
             with_guest: count(&|outcome| {
                 outcome.restarts >= RESTARTS && outcome.guest_stops > 0 && outcome.guest_slews > 0
             }),
+            guest_overtaken: outcomes.iter().map(|outcome| outcome.guest_overtaken).sum(),
             operations: outcomes.iter().map(|outcome| outcome.operations).sum(),
             open: outcomes.iter().map(|outcome| outcome.open).sum(),
             refused_reads: outcomes.iter().map(|outcome| outcome.refused).sum(),
@@ -109,7 +112,12 @@ impl fmt::Display for Report {
             "all members back after the last fault, n = {n}: p50 {p50:.0} ms, p99 {p99:.0} ms, max {max:.0} ms"
         )?;
         if self.with_guest > 0 {
-            writeln!(f, "{} runs with a stop of the guest and slews of its clock besides", self.with_guest)?;
+            let Self { with_guest, guest_overtaken, .. } = self;
+            writeln!(
+                f,
+                "{with_guest} runs with a stop of the guest and slews of its clock besides; {guest_overtaken} of a guest that led, and went on \
+                 under another leader"
+            )?;
         }
         if self.stale_answers > 0 {
             writeln!(f, "{} stale answers, by up to {:.1} ms", self.stale_answers, self.stale_max_ms)?;

@@ -70,6 +70,8 @@ pub struct Outcome {
     pub restarts: usize,
     /// Of these, stops of the guest, and slews of its clock.
     pub guest_stops: usize,
+    /// Of the stops, those of a guest that led, and of which another host had taken over when it went on.
+    pub guest_overtaken: usize,
     pub guest_slews: usize,
     pub faults_left_out: usize,
     pub operations: u64,
@@ -101,6 +103,7 @@ impl Outcome {
             faults: 0,
             restarts: 0,
             guest_stops: 0,
+            guest_overtaken: 0,
             guest_slews: 0,
             faults_left_out: 0,
             operations: 0,
@@ -320,6 +323,14 @@ fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Resu
         let now = Instant::now();
         while let Some(at) = under_way.iter().position(|(end, _)| now >= *end) {
             let (_, done) = under_way.swap_remove(at);
+            if done.stops_leader() {
+                if world.leader == world.hosts() {
+                    outcome
+                        .problems
+                        .push("the guest led, was stopped and went on, and nobody had taken over".to_owned());
+                }
+                outcome.guest_overtaken += usize::from(world.leader != world.hosts());
+            }
             world.end(&done)?;
             over = Instant::now();
         }

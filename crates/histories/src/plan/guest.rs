@@ -11,15 +11,19 @@ const HOSTS: usize = 5;
 const RESTART_MS: std::ops::Range<u64> = 2_500..4_500;
 /// Longer than a timeout: the others go on without the guest, whose clocks all say that no time has passed.
 const FREEZE_MS: u64 = 1_000;
+/// Where the guest leads: long enough that another host has taken over when it goes on.
+const FREEZE_LEADING_MS: u64 = 2_000;
 /// What chrony may do, for some seconds, and what ntpd may do, all the time.
 const FAST_PPM: u32 = 80_000;
 const FAST_MS: u64 = 3_000;
 const LONG_PPM: u32 = 500;
-const END_MS: u64 = 14_000;
+const END_MS: u64 = 16_000;
+/// In one seed of so many all other agents are restarted before the stop: the guest leads then.
+const LEADS_ONE_IN: u64 = 3;
 
 impl Plan {
-    /// What a seed says where the last host is a guest: three agents are restarted on different hosts, the guest is stopped once, its
-    /// clock is slewed all the time and much for a while.
+    /// What a seed says where the last host is a guest: three agents are restarted on different hosts, or all but the guest's; the guest is
+    /// stopped once, its clock is slewed all the time and much for a while.
     #[must_use]
     pub fn with_guest(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -32,12 +36,17 @@ impl Plan {
         let mut hosts: Vec<usize> = (1..HOSTS).collect();
         hosts.shuffle(&mut random);
         let mut at_ms = random.random_range(200..2_000);
-        let frozen_after = random.random_range(0..RESTARTS);
-        for (restart, host) in hosts.into_iter().take(RESTARTS).enumerate() {
+        // Whoever comes back is the last in line.
+        let leads = seed.is_multiple_of(LEADS_ONE_IN);
+        let restarts = if leads { RESTARTS + 1 } else { RESTARTS };
+        let frozen_after = if leads { RESTARTS } else { random.random_range(0..RESTARTS) };
+        for (restart, host) in hosts.into_iter().take(restarts).enumerate() {
             add(at_ms, Fault::Kill { what: What::Agent, who: Who::Host(host) }, Else::Waits);
             if restart == frozen_after {
                 // Together with the restart, or after it.
-                add(at_ms + random.random_range(0..2_000), Fault::Freeze { ms: FREEZE_MS }, Else::Waits);
+                let after_ms = if leads { RESTART_MS.end } else { random.random_range(0..2_000) };
+                let ms = if leads { FREEZE_LEADING_MS } else { FREEZE_MS };
+                add(at_ms + after_ms, Fault::Freeze { ms, leads }, Else::Waits);
             }
             at_ms += random.random_range(RESTART_MS);
         }
@@ -66,7 +75,14 @@ mod tests {
                 .collect();
             killed.sort_unstable();
             killed.dedup();
-            assert_eq!(killed.len(), RESTARTS, "{plan:?}");
+            let leads = seed.is_multiple_of(LEADS_ONE_IN);
+            assert_eq!(killed.len(), RESTARTS + usize::from(leads), "{plan:?}");
+            if leads {
+                assert!(
+                    matches!(plan.steps.last(), Some(Step { fault: Fault::Freeze { leads: true, .. }, .. })),
+                    "{plan:?}"
+                );
+            }
             assert!(!killed.contains(&HOSTS), "{plan:?}");
             let count = |wanted: fn(&Fault) -> bool| plan.steps.iter().filter(|step| wanted(&step.fault)).count();
             assert_eq!(count(|fault| matches!(fault, Fault::Freeze { .. })), 1);
