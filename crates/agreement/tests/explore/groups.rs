@@ -13,6 +13,8 @@ const HOSTS: u16 = 3;
 const NETWORK_MAX: usize = 200;
 /// Enough to mend all that was lost.
 const CALM_ROUNDS: usize = 300;
+/// And for whoever was taken out, and wants in again late.
+const LATE_ROUNDS: usize = 3 * CALM_ROUNDS;
 
 struct Random(u64);
 
@@ -336,7 +338,11 @@ impl World {
             .collect::<Vec<_>>()
             .into_iter()
             .for_each(|id| self.admit(id));
-        for _ in 0..CALM_ROUNDS {
+        let is_member = |host: &Host| host.group.standing() == Standing::Member;
+        for round in 0..LATE_ROUNDS {
+            if round >= CALM_ROUNDS && self.hosts.values().all(is_member) {
+                break;
+            }
             for id in 1..=HOSTS {
                 while !self.hosts[&id].news.is_empty() {
                     self.hear(id);
