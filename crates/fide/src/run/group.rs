@@ -81,9 +81,13 @@ impl Places {
             let of_run = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
             for entry in of_run.take(SWEEP_MAX) {
                 let dir = entry.path();
+                let has_lock = is_locked_by_its_holder(&entry.file_name().to_string_lossy());
                 if !is_populated(&dir) {
-                    let _ = remove_tree(&dir);
-                } else if is_locked_by_its_holder(&entry.file_name().to_string_lossy()) && is_orphan(&dir) {
+                    // Its program may have left it, and be held all the same.
+                    if !has_lock || is_orphan(&dir) {
+                        let _ = remove_tree(&dir);
+                    }
+                } else if has_lock && is_orphan(&dir) {
                     say!(
                         "fide: control group {} is what a killed `fide run` left; what is in it is killed",
                         dir.display()
@@ -100,9 +104,12 @@ impl Places {
         for (version, dir) in &self.dirs {
             let mut made = Group::make(*version, dir, pid);
             for _ in 1..MAKE_MAX {
-                // Another one's sweep was between its making and its first process.
+                // Another one's sweep was between its making and its lock, or looked whether it is locked.
                 match &made {
-                    Err(error) if is_gone(error) => made = Group::make(*version, dir, pid),
+                    Err(error) if is_gone(error) || error.kind() == io::ErrorKind::WouldBlock => {
+                        std::thread::sleep(EMPTY_LOOK);
+                        made = Group::make(*version, dir, pid);
+                    }
                     _ => break,
                 }
             }
@@ -394,7 +401,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
 }
 
 /// Whether the group was removed by somebody else.
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 

@@ -17,7 +17,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, pidfd_send_signal, test_kill_process};
 
-use super::group::{Group, Places};
+use super::group::{Group, Places, is_gone};
 
 /// Stops one program.
 #[derive(Debug)]
@@ -33,6 +33,14 @@ pub(super) struct Stopper {
 
 fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// A group that its program has left and somebody has removed holds nothing.
+fn fine_if_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if is_gone(&error) => Ok(()),
+        done => done,
+    }
 }
 
 /// Whether it failed because the program runs as a user whom we may not signal.
@@ -94,22 +102,24 @@ impl Stopper {
     /// Stops it.
     pub(super) fn stop(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::STOP) };
-        group.freeze(true)?;
-        if self.has_left() {
-            self.signalled.store(true, Ordering::SeqCst);
-            self.signal(Signal::STOP)?;
+        let frozen = group.freeze(true);
+        if !self.has_left() {
+            return frozen;
         }
-        Ok(())
+        self.signalled.store(true, Ordering::SeqCst);
+        self.signal(Signal::STOP)?;
+        fine_if_gone(frozen)
     }
 
     /// Lets it go on.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::CONT) };
-        group.freeze(false)?;
-        if self.signalled.swap(false, Ordering::SeqCst) {
-            self.signal(Signal::CONT)?;
+        let thawed = group.freeze(false);
+        if !self.signalled.swap(false, Ordering::SeqCst) {
+            return thawed;
         }
-        Ok(())
+        self.signal(Signal::CONT)?;
+        fine_if_gone(thawed)
     }
 
     /// Whether nobody but us can let it go on.
@@ -121,9 +131,13 @@ impl Stopper {
     pub(super) fn kill(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::KILL) };
         let left = self.has_left();
-        group.kill()?;
-        // In its group it may be another user's, and dies all the same.
-        if left { self.signal(Signal::KILL) } else { Ok(()) }
+        let killed = group.kill();
+        if !left {
+            // In its group it may be another user's, and dies all the same.
+            return killed;
+        }
+        self.signal(Signal::KILL)?;
+        fine_if_gone(killed)
     }
 
     /// Whether signals reach it. A program that becomes another user refuses them.

@@ -112,6 +112,9 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
     let pid = watched(&world, 3, "left");
     let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     lines.find_words("left its control group");
+    // Whoever begins meanwhile removes groups that nobody holds. This one is empty, and held.
+    let (code, _, err) = output(&mut world.fide(3, &["run", "--name", "other", "--", "true"]));
+    assert_eq!(code, Some(0), "{err}");
     silence(&world);
     until_true("it is stopped", || state(pid) == Some('T'));
     end_silence(&world);
