@@ -18,7 +18,7 @@ use std::{
     collections::HashMap,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -49,6 +49,7 @@ use crate::{
     snapshot::Snapshot,
     socket::{Credentials, Listener},
     start,
+    subuid::Shares,
     trees::{Order, Report, Seen, Trees},
 };
 use closing::Closer;
@@ -68,6 +69,9 @@ const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
 pub(crate) const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
+
+/// Read when an agent starts.
+const SUBUID: &str = "/etc/subuid";
 
 const TOKEN_LISTENER: u64 = 0;
 const TOKEN_EXCHANGE: u64 = 1;
@@ -166,6 +170,8 @@ pub struct Control {
     own_uid: u32,
     processes: HashMap<u8, Watched>,
     names: Kept,
+    /// Users with several ids.
+    shares: Shares,
     journal: Journal,
     key_stamp: Option<key::Stamp>,
     key_change: Option<KeyChange>,
@@ -219,6 +225,7 @@ impl Control {
             closer: Closer::start(parts.rings.as_ref())?,
             processes: HashMap::new(),
             names: Kept::default(),
+            shares: Shares::read(Path::new(SUBUID), rustix::process::geteuid().as_raw()),
             journal,
             key_change: None,
             table,
@@ -251,7 +258,7 @@ impl Control {
                     serial,
                     token: state.token,
                     program: state.program,
-                    who: Credentials { pid: state.pid, uid: state.uid },
+                    who: Credentials { pid: state.pid, uid: state.uid, share: self.shares.of(state.uid) },
                     watches: state.watches,
                     region,
                     events,

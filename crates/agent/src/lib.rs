@@ -32,6 +32,7 @@ pub mod snapshot;
 pub mod socket;
 mod start;
 pub mod status;
+pub mod subuid;
 pub mod timeout;
 pub mod trees;
 pub mod vote;

@@ -28,6 +28,8 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub uid: u32,
+    /// The user in whose share it counts, whose names are its own.
+    pub share: u32,
     pub groups: Vec<u32>,
 }
 
@@ -118,12 +120,12 @@ impl Kept {
             return Err(NotYours::Unlisted);
         }
         match self.names.get(name) {
-            Some((by, _)) if *by != caller.uid => Err(NotYours::Kept { by: *by }),
+            Some((by, _)) if *by != caller.share => Err(NotYours::Kept { by: *by }),
             _ => Ok(()),
         }
     }
 
-    /// Notes that `uid` has joined under `name`. A privileged user, who may use any name, takes none from the user who has it.
+    /// Notes that a user, `uid`, has joined under `name`. A privileged user, who may use any name, takes none from the user who has it.
     pub fn keep(&mut self, name: &str, uid: u32, privileged: bool) {
         if privileged && self.names.contains_key(name) {
             return;
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     fn caller(uid: u32, groups: &[u32]) -> Caller {
-        Caller { uid, groups: groups.to_vec() }
+        Caller { uid, share: uid, groups: groups.to_vec() }
     }
 
     #[test]

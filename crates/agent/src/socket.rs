@@ -34,6 +34,8 @@ pub struct Credentials {
     /// 0: it lives in a pid namespace that this process cannot see.
     pub pid: u32,
     pub uid: u32,
+    /// The user in whose share it counts ([`crate::subuid`]).
+    pub share: u32,
 }
 
 /// Why the socket could not be opened.
@@ -115,7 +117,7 @@ impl Listener {
             Err(error) => return Err(error.into()),
         };
         let peer = credentials(fd.as_fd())?;
-        Ok(Some((fd, Credentials { pid: u32::try_from(peer.pid).unwrap_or(0), uid: peer.uid })))
+        Ok(Some((fd, Credentials { pid: u32::try_from(peer.pid).unwrap_or(0), uid: peer.uid, share: peer.uid })))
     }
 }
 

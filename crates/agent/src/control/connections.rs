@@ -100,8 +100,8 @@ impl Connections {
 
     /// Whose they are, but for those that are only refused.
     fn users(&self) -> impl Iterator<Item = (u32, usize)> {
-        let open = self.open.values().filter(|connection| connection.refused.is_none()).map(|open| open.who.uid);
-        open.chain(self.parked.iter().map(|(_, who)| who.uid)).map(|uid| (uid, 1))
+        let open = self.open.values().filter(|connection| connection.refused.is_none()).map(|open| open.who.share);
+        open.chain(self.parked.iter().map(|(_, who)| who.share)).map(|share| (share, 1))
     }
 }
 
@@ -136,9 +136,10 @@ impl Control {
 
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Ok(Some((fd, who))) = self.parts.listener.accept() else { return };
-            let asker = self.asker(who.uid, Resource::Connections);
-            let usage = Usage::of(who.uid, self.own_uid, self.connections.users());
+            let Ok(Some((fd, mut who))) = self.parts.listener.accept() else { return };
+            who.share = self.shares.of(who.uid);
+            let asker = self.asker(who.share, Resource::Connections);
+            let usage = Usage::of(who.share, self.own_uid, self.connections.users());
             let refused = admit(Resource::Connections, asker, usage, CONNECTIONS_MAX).err();
             if refused.is_some() {
                 self.make_room_for_refusal();
@@ -196,7 +197,7 @@ impl Control {
                 return;
             }
             let Some(connection) = self.connections.get(&token) else { return };
-            let (uid, refused) = (connection.who.uid, connection.refused.clone());
+            let (uid, refused) = (connection.who.share, connection.refused.clone());
             let privileged = self.asker(uid, Resource::Connections).privileged;
             if !privileged && connection.client.is_none() && self.opened >= OPENS_PER_TURN {
                 // It may want one more. What it asks is still there in the next turn, which begins at once.
@@ -257,7 +258,7 @@ impl Control {
         paused.retain(|token| {
             let Some(connection) = open.get(token) else { return false };
             let data = epoll::EventData::new_u64(*token);
-            let goes_on = budgets.may_ask(connection.who.uid, now)
+            let goes_on = budgets.may_ask(connection.who.share, now)
                 && epoll::modify(&*epoll, connection.socket(), data, epoll::EventFlags::IN).is_ok();
             !goes_on
         });

@@ -95,12 +95,12 @@ impl Control {
                 "quit it there first",
             ));
         }
-        let asker = self.asker(who.uid, Resource::Processes);
+        let asker = self.asker(who.share, Resource::Processes);
         if !asker.privileged {
             let groups = socket::groups(self.connections[&connection].socket());
-            self.may_be_called(name, &Caller { uid: who.uid, groups })?;
+            self.may_be_called(name, &Caller { uid: who.uid, share: who.share, groups })?;
         }
-        let usage = Usage::of(who.uid, self.own_uid, self.processes.values().map(|watched| (watched.by, 1)));
+        let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.by, 1)));
         admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
         // Before anybody is told of it: a process whose end would not be seen does not join.
         let token = token_of(self.next_serial());
@@ -138,12 +138,12 @@ impl Control {
                 incarnation: joined.incarnation,
                 client,
                 uid: process.uid(),
-                by: who.uid,
+                by: who.share,
                 process,
                 token,
             },
         );
-        self.names.keep(name, who.uid, who.uid == 0 || who.uid == self.own_uid);
+        self.names.keep(name, who.share, who.uid == 0 || who.uid == self.own_uid);
         if gone {
             // It went while it was being registered, perhaps before the hook knew of it.
             self.process_left(token);

@@ -43,7 +43,7 @@ impl Control {
 
     fn try_ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Result<(), Refusal> {
         let client = self.client_of(connection)?;
-        let uid = self.connections[&connection].who.uid;
+        let uid = self.connections[&connection].who.share;
         let session = self.sessions.get(&client).map_or(0, |session| session.serial);
         let Some(trees) = &self.parts.trees else {
             let hint = "add [controller] to its configuration, and run `fide controller`";

@@ -157,8 +157,8 @@ impl Control {
     }
 
     fn open_session(&mut self, connection: u64, program: String) -> Result<u8, Refusal> {
-        let uid = self.connections[&connection].who.uid;
-        let usage = Usage::of(uid, self.own_uid, self.sessions.values().map(|session| (session.who.uid, 1)));
+        let uid = self.connections[&connection].who.share;
+        let usage = Usage::of(uid, self.own_uid, self.sessions.values().map(|session| (session.who.share, 1)));
         admit(Resource::Sessions, self.asker(uid, Resource::Sessions), usage, MAX_CLIENTS)?;
         let client = self
             .free_client()
@@ -207,8 +207,8 @@ impl Control {
 
     fn monitor(&mut self, id: u64, connection: u64, target: &str, timeout_us: u32, pbsize: u16) -> Answered {
         let client = self.client_of(connection)?;
-        let uid = self.connections[&connection].who.uid;
-        let of = |session: &Session| (session.who.uid, usize::try_from(session.watches).unwrap_or(usize::MAX));
+        let uid = self.connections[&connection].who.share;
+        let of = |session: &Session| (session.who.share, usize::try_from(session.watches).unwrap_or(usize::MAX));
         let usage = Usage::of(uid, self.own_uid, self.sessions.values().map(of));
         admit(Resource::Watches, self.asker(uid, Resource::Watches), usage, WATCHES_MAX)?;
         let (name, host) =
