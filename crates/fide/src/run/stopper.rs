@@ -111,6 +111,15 @@ impl Stopper {
         fine_if_gone(frozen)
     }
 
+    /// Stops it again if it has left its group since [`Self::stop`]: the kernel thaws whoever is moved out of a frozen group.
+    pub(super) fn stop_again(&self) -> io::Result<()> {
+        if self.signalled.load(Ordering::SeqCst) || !self.has_left() {
+            return Ok(());
+        }
+        self.signalled.store(true, Ordering::SeqCst);
+        self.signal(Signal::STOP)
+    }
+
     /// Lets it go on.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::CONT) };

@@ -126,6 +126,27 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
     assert!(state(pid).is_none());
 }
 
+/// As systemd does for a `systemd-run --scope` that had asked for it when the fence came.
+#[test]
+fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_stopped() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        let mut wrapper = Running::start(&mut place.fide(&world, 3, &["run", "--name", "moved", "--", "sleep", "600"]));
+        let pid = watched(&world, 3, "moved");
+        until_true("it runs", || !is_still(pid));
+        silence(&world);
+        until_true("it is stopped", || is_still(pid));
+        // The kernel thaws whoever leaves a frozen group.
+        std::fs::write(place.dir().join("cgroup.procs"), pid.to_string()).expect("moved");
+        until_true("it is stopped again", || state(pid) == Some('T'));
+        end_silence(&world);
+        until_true("it goes on", || state(pid) == Some('S'));
+        world.settled(&[1, 2, 3]);
+        signal(wrapper.pid(), Signal::TERM);
+        assert_eq!(wrapper.code(), Some(128 + 15));
+    }
+}
+
 #[test]
 fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
     let Some(world) = world(3, calm()) else { return };
