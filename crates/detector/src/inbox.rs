@@ -72,6 +72,7 @@ impl Detector {
         let (host, seq) = (packet.sender(), packet.seq());
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
+            self.heed_exclusion(now_ns, &packet);
             return Ok(Accepted::Unanswered);
         }
         if packet.kind() == Kind::Notice {
@@ -104,6 +105,7 @@ impl Detector {
         let packet = self.check(plane, payload)?;
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
+            self.heed_exclusion(now_ns, &packet);
             return Ok(Accepted::Unanswered);
         }
         if packet.kind() == Kind::Heartbeat {
@@ -125,6 +127,21 @@ impl Detector {
                 self.is_live(host, packet.seq(), rx_ns, answered || self.answers(packet))
             }
             Kind::Notice => self.peers[usize::from(host) - 1].answered,
+        }
+    }
+
+    /// A witness that comes back was dropped meanwhile. Whoever dropped it answers nothing else to this incarnation. Nobody that holds a view
+    /// names an incarnation that has not been dropped, and none is let in again: so this is true also where it is a recording.
+    fn heed_exclusion(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
+        let host = packet.sender();
+        let mut holds_a_view = packet.bodies().filter_map(|body| match body {
+            Body::View(view) => Some(!view.id().is_none()),
+            _ => None,
+        });
+        let names_me = packet.bodies().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)));
+        let counts = self.recalled && self.voters.contains(host) && !planted::is(Planted::DroppedUnheard);
+        if counts && names_me && holds_a_view.any(|holds| holds) {
+            self.outcome(now_ns, Outcome::Excluded, host);
         }
     }
 
@@ -187,14 +204,19 @@ impl Detector {
         let told = peer.state == PeerState::Up && peer.superseded.is_none();
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
             let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
-            let must_know = self.must_know(host);
+            let (must_know, last_tick_ns) = (self.must_know(host), self.last_tick_ns);
             // What came while this host stood still is read before it finds that it did.
             let stood_still = self.stands_still(now_ns) && !planted::is(Planted::FindsStallsLate);
             let peer = &mut self.peers[usize::from(host) - 1];
             peer.bound &= !stood_still || now_ns < peer.limit_ns;
             // A peer that had not acknowledged this incarnation, or may have held it dead, acts whatever was promised to it, but no
             // longer than its agent grants its programs from its last turn: its own promise at most ([`crate::lease`]).
-            let in_doubt = must_know && peer.knows_me && peer.in_doubt();
+            // It may judge this incarnation from the first heartbeat that told it so, and its answer may have come while this host stood still.
+            let answered_unheard = peer.greeted
+                && now_ns >= peer.limit_ns
+                && !peer.silent(last_tick_ns)
+                && !planted::is(Planted::DoubtsOnlyTheHeard);
+            let in_doubt = must_know && (peer.knows_me || answered_unheard) && peer.in_doubt();
             let unbound = must_know && (!peer.knows_me || in_doubt) && !planted::is(Planted::EndsUnbound);
             let until_ns = if promise_ns == 0 {
                 now_ns

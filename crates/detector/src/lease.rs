@@ -34,7 +34,8 @@
 //!   then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead who is not bound: whose
 //!   newest heartbeat did not acknowledge one of i's while the limit of that was still ahead, or for whose limit i has stood
 //!   still since. When such a peer is silent for its timeout, or another incarnation of it is heard, i takes itself for excluded, and
-//!   comes back as another incarnation. (An acknowledgement of a heartbeat says that j holds i to be up; the greeting, of nothing, does not. The
+//!   comes back as another incarnation. That j was not heard to know i is no excuse, if i has told it that it is heard and has stood
+//!   still since. (An acknowledgement of a heartbeat says that j holds i to be up; the greeting, of nothing, does not. The
 //!   simulator found them: two hosts, each stands still once; or j holds i dead, and its agent starts again before i wakes.)
 //! - **policy majority:** only a majority of the view can go on without i ([`crate::view`]), so i's lease is the
 //!   (n/2)-th largest limit among the n members, own excluded: then i and n/2 others, a majority, are bound, and every

@@ -38,6 +38,12 @@ planted! {
     JudgesInDoubt,
     /// half of a view is taken for its majority
     HalfIsMajority,
+    /// a host that stood still takes a former incarnation for harmless because it never heard its answer
+    DoubtsOnlyTheHeard,
+    /// a member of a view that has no majority left waits for enough others without a view, and counts no other that is left of it
+    GivesUpAlone,
+    /// a witness that comes back takes no word that it was dropped meanwhile
+    DroppedUnheard,
     /// heartbeats of a dead incarnation are taken
     TakesTheDead,
     /// recorded heartbeats of a host that is down are taken for signs of its life

@@ -69,8 +69,8 @@
 //! a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
 //! ended, and gave programs no lease beyond the timeout that it had, which is no longer than its promise. A voter that accepted a first view joins no other
 //! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
-//! leaving. A member that has no majority left, but hears enough voters without a view to found a new one, gives its view
-//! up ([`Outcome::Lost`]): a restart is always safe.
+//! leaving. A member that has no majority left gives its view up once the voters without a view and the members that are left,
+//! which do the same, are enough to found a new one ([`Outcome::Lost`]): a restart is always safe.
 //!
 //! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
 //! both are there again. What it has promised is in its vote, and is kept when it comes back with a shorter timeout.
@@ -467,7 +467,9 @@ impl Agreement {
             .count();
         let n = self.voters.len();
         let founding = (n / 2 + 1).max(n.saturating_sub(1));
-        self.lost_for_long(alive <= self.members.len() / 2 && viewless + 1 >= founding, env)
+        // Those that are left of this view find the same, and give it up too.
+        let gives_up = if planted::is(Planted::GivesUpAlone) { 1 } else { alive };
+        self.lost_for_long(alive <= self.members.len() / 2 && viewless + gives_up >= founding, env)
     }
 
     fn lost_for_long(&mut self, lost: bool, env: &Env<'_>) -> Outcome {

@@ -231,25 +231,17 @@ fn root_hosts_that_do_not_hear_each_other_do_not_hold_up_a_group() {
     world.agree();
 }
 
-/// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
-#[test]
-fn root_a_witness_says_who_goes_on_and_remembers_it() {
+/// Two hosts, the members of a group, and a witness.
+fn with_witness() -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
-        return;
+        return None;
     }
     let bed = Testbed::build(BedSpec::hosts(3)).expect("a testbed");
     let member_extra = [(3, "role = \"witness\"".to_owned())].into();
     let agents =
         AgentsSpec { program: vec![fide()], member_extra, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() };
     let agents = Agents::start(&bed, agents).expect("agents");
-    let said = Command::new(fide())
-        .args(["agent", "--host", "h3", "--config"])
-        .arg(agents.dir(3).join("fide.toml"))
-        .output()
-        .expect("it runs");
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("run `fide witness` here"), "{said}");
     let spec = Spec {
         program: vec![fide(), "__replica".into()],
         group: "counter".to_owned(),
@@ -257,7 +249,46 @@ fn root_a_witness_says_who_goes_on_and_remembers_it() {
         window: 8,
     };
     let replicas = Replicas::start(&bed.hosts()[..2], &agents, spec).expect("replicas");
-    let mut world = World { replicas, agents, bed, counts: vec![0; 8], counter: 0 };
+    Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
+}
+
+/// A witness is away for so long that the others go on without it. It comes back, and decides who goes on.
+#[test]
+fn root_a_witness_that_was_dropped_is_let_in_again() {
+    let Some(mut world) = with_witness() else { return };
+    world.add(1);
+    let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
+    let members = |agents: &Agents| status(agents, 1)["view"]["members"].clone();
+    let (before, all) = (status(&world.agents, 3)["incarnation"].as_u64(), members(&world.agents));
+    world.agents.kill(3).unwrap();
+    retry_until("the others go on without the witness", LIMIT, || {
+        if members(&world.agents) == all { Err(status(&world.agents, 1).to_string()) } else { Ok(()) }
+    })
+    .unwrap();
+    world.agents.restart(3).unwrap();
+    retry_until("the witness is let in again, as another incarnation", LIMIT, || {
+        let witness = status(&world.agents, 3);
+        let is_in = members(&world.agents) == all && witness["fenced"] == false;
+        if is_in && witness["incarnation"].as_u64() > before { Ok(()) } else { Err(witness.to_string()) }
+    })
+    .unwrap();
+    world.bed.isolate(1).unwrap();
+    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.add(2);
+    assert_eq!(world.counter, 16);
+}
+
+/// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
+#[test]
+fn root_a_witness_says_who_goes_on_and_remembers_it() {
+    let Some(mut world) = with_witness() else { return };
+    let said = Command::new(fide())
+        .args(["agent", "--host", "h3", "--config"])
+        .arg(world.agents.dir(3).join("fide.toml"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("run `fide witness` here"), "{said}");
     world.add(1);
     world.bed.isolate(1).unwrap();
     world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
