@@ -47,6 +47,8 @@ pub(super) struct Host<P: Protocol> {
     pub(super) clock: Clock,
     /// It has not crashed.
     pub(super) is_up: bool,
+    /// How often it has started.
+    pub(super) starts: u64,
     pub(super) agent: Option<Agent>,
     pub(super) incarnation: u32,
     pub(super) seat: Option<Seat<P>>,
@@ -82,6 +84,7 @@ impl<P: Protocol> Host<P> {
             id,
             clock: Clock::new(plan.clocks[at]),
             is_up: false,
+            starts: 0,
             agent: None,
             incarnation: 0,
             seat: None,

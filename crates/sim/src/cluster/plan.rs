@@ -67,6 +67,8 @@ pub struct Plan {
     pub equal: bool,
     /// Members start again while their host is not let in yet.
     pub hasty: bool,
+    /// At the end all hosts are up again, also those that crashed or left.
+    pub restores: bool,
 }
 
 /// What a plan may have besides; each bit is drawn apart, so that a plan without it is the same otherwise.
@@ -473,6 +475,7 @@ impl Plan {
             service: false,
             equal: false,
             hasty: false,
+            restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
         };
         // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
         let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];

@@ -13,7 +13,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use fide_agreement::Standing;
+use fide_agreement::{Standing, View};
 use fide_wire::PAYLOAD_MAX;
 use rand::RngExt;
 
@@ -62,6 +62,8 @@ enum Next {
     Start(usize),
     StartAgent(usize),
     StartSeat(usize),
+    /// The host that started then has said goodbye, and ends.
+    Gone(usize, u64),
     /// Faults begin, if the group is founded.
     Begins,
     Fault(usize),
@@ -93,6 +95,10 @@ pub(super) struct World<'p, P: Protocol> {
     recorded: Vec<(u16, u8, Vec<u8>)>,
     /// By member's incarnation and host: its process.
     processes: std::collections::HashMap<(u16, u32), u32>,
+    /// Who has stored that there is a group, as which member, and with which view it began.
+    began: Vec<(u16, u32, View)>,
+    /// Members without a view, and those that they have taken a packet of: host and incarnation of each.
+    heard: std::collections::HashSet<[(u16, u32); 2]>,
     log: Log,
     register: Register,
     verdicts: Verdicts,
@@ -119,6 +125,8 @@ impl<'p, P: Protocol> World<'p, P> {
             armed: Vec::new(),
             recorded: Vec::new(),
             processes: std::collections::HashMap::new(),
+            began: Vec::new(),
+            heard: std::collections::HashSet::new(),
             log: Log::default(),
             register: Register::default(),
             verdicts: Verdicts::default(),
@@ -166,9 +174,11 @@ impl<'p, P: Protocol> World<'p, P> {
                     self.service_turn(at)?;
                 }
                 Next::Agent(_) | Next::Seat(_) | Next::Service(_) => {}
+                Next::Start(at) if self.hosts[at].is_up => {}
                 Next::Start(at) => self.start(at),
                 Next::StartAgent(at) => self.start_agent(at),
                 Next::StartSeat(at) => self.start_seat(at),
+                Next::Gone(at, lives) => self.gone(at, lives),
                 Next::Begins => self.begin()?,
                 Next::Fault(at) => self.fault(self.plan.faults[at].what),
                 Next::CutOff(host) => {
@@ -193,6 +203,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     fn start(&mut self, at: usize) {
         self.hosts[at].is_up = true;
+        self.hosts[at].starts += 1;
         self.hosts[at].paused_until_ns = 0;
         self.hosts[at].clock.begin(self.now_ns);
         self.start_agent(at);

@@ -12,10 +12,6 @@ pub(in super::super) struct Views {
 }
 
 impl Views {
-    pub(in super::super) fn newest(&self) -> Option<&View> {
-        self.newest.as_ref()
-    }
-
     pub(in super::super) fn told(&mut self, view: &View) -> Checked {
         let newest = self.agreed();
         if u64::from(view.number()) > newest + 1 {

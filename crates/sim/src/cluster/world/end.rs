@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What has to be at the end, once all is well.
 
-use fide_agreement::Standing;
-use fide_detector::{PeerState, Policy};
+use fide_agreement::{Standing, View};
+use fide_detector::{Detector, PeerState, Policy, ViewInfo};
 
 use super::{
     super::{
-        check::{Violation, violated},
+        check::{Checked, Violation, violated},
         host::Host,
         protocol::Protocol,
         seat::Seat,
@@ -53,37 +53,60 @@ impl<P: Protocol> World<'_, P> {
         self.plan.policy == Policy::Network && others.iter().any(|id| !runs(id) && (unknown(id) || unjudged(id)))
     }
 
-    /// Why nobody acts, as `docs/promises.md` has it: *Which faults lose what*.
+    /// Agents that run and do not leave.
+    fn agents(&self) -> impl Iterator<Item = (&Host<P>, &Detector)> {
+        let agents = self.hosts.iter().filter(|host| !host.leaves);
+        agents.filter_map(|host| Some((host, &host.agent.as_ref()?.detector)))
+    }
+
+    /// Enough hosts are up to act: of some view a majority, or as many as found one.
+    fn hosts_suffice(&self) -> bool {
+        let (up, all) = (self.agents().count(), self.hosts.len());
+        if self.plan.policy == Policy::Network {
+            // A host that starts acts once it has heard one other.
+            return up >= 2;
+        }
+        let holders = |id| self.agents().filter(|(_, detector)| detector.view().id == id).count();
+        let has_majority = |view: ViewInfo| !view.id.is_none() && holders(view.id) > view.members.len() / 2;
+        up >= (all / 2 + 1).max(all - 1) || self.agents().any(|(_, detector)| has_majority(detector.view()))
+    }
+
+    /// All hosts that are up act, in one view, if they are enough: also witnesses, and those whose members have nothing left.
+    fn hosts_act(&self) -> Checked {
+        if !self.hosts_suffice() {
+            return Ok(());
+        }
+        let newest = self.agents().map(|(_, detector)| detector.view().id).max();
+        let acts = |(host, detector): &(&Host<P>, &Detector)| {
+            host.acts_as(host.incarnation, self.now_ns) && Some(detector.view().id) == newest
+        };
+        let idle: Vec<_> = self.agents().filter(|agent| !acts(agent)).map(|(host, it)| (host.id, it.view())).collect();
+        if idle.is_empty() {
+            Ok(())
+        } else {
+            violated("hosts act", format!("of the newest view, {newest:?}, these are not, or are fenced: {idle:?}"))
+        }
+    }
+
+    /// Why nobody acts, as `docs/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
     fn loss(&self) -> Loss {
         let seats = || self.hosts.iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
-        let up = self.hosts.iter().filter(|host| host.agent.is_some() && !host.leaves).count();
-        // Under policy `network` a host that starts acts once it has heard one other.
-        let needed = if self.plan.policy == Policy::Network { 2 } else { self.hosts.len() };
-        if up < needed {
+        if !self.hosts_suffice() {
             return Loss::HostsAway;
         }
-        let own = seats().filter_map(|seat| seat.core.group.view());
-        let Some(view) = own.chain(self.views.newest()).max_by_key(|view| view.number()) else {
-            let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|(_, is_founded)| is_founded);
-            let all_there = self.members().all(|host| host.seat.is_some());
-            return match (self.members().any(is_recorded), all_there) {
-                (true, _) => Loss::Recorded,
-                (_, false) => Loss::HostsAway,
-                _ => Loss::Nothing,
-            };
+        // The last view that a process which runs has begun: of a later one nobody is left to tell.
+        let Some(view) = seats().filter_map(|seat| seat.core.group.view()).max_by_key(|view| view.number()) else {
+            return self.loss_of_founders();
         };
         let runs = |id: u16| {
             let incarnation = view.incarnation(id).expect("a member");
             seats().any(|seat| seat.sender.host == id && seat.was(incarnation))
         };
-        // A member that was never shut out goes on when others die. Under `majority` half of the agents' view may have died with them: then
-        // the others wait.
-        let alone_judges = self.plan.policy == Policy::Network;
+        // A member that was never shut out goes on when others die.
         let is_in = |seat: &Seat<P>| {
             let is_newest = seat.core.group.view().is_some_and(|own| own.number() == view.number());
-            alone_judges && seat.standing() == Standing::Member && is_newest
+            seat.standing() == Standing::Member && is_newest
         };
-        // One whose last members were taken out before another had the state is lost.
         let held = view.hosts().iter().any(|id| seats().any(|seat| seat.sender.host == id && seat.held));
         if seats().any(is_in) || held && view.hosts().iter().all(runs) {
             return Loss::Nothing;
@@ -91,7 +114,35 @@ impl<P: Protocol> World<'_, P> {
         if held { Loss::Processes } else { Loss::States }
     }
 
+    /// No process that runs has begun: why none founds the group.
+    fn loss_of_founders(&self) -> Loss {
+        let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|(_, is_founded)| is_founded);
+        if !self.members().any(is_recorded) {
+            // All have to be there once.
+            let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
+            return if all_there { Loss::Nothing } else { Loss::HostsAway };
+        }
+        // All who have begun have died. A member of such a view that was never shut out goes on, unless somebody has never heard of one of them:
+        // that one may have begun with others.
+        let is_in = |id: u16, incarnation: u32| {
+            let seat = self.hosts[usize::from(id) - 1].seat.as_ref();
+            seat.is_some_and(|seat| seat.sender.incarnation == incarnation)
+        };
+        let never_shut_out =
+            |view: &View| view.hosts().iter().any(|id| view.incarnation(id).is_some_and(|of| is_in(id, of)));
+        let mut founders = self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref());
+        let has_heard = |seat: &Seat<P>| {
+            let own = (seat.sender.host, seat.sender.incarnation);
+            self.began.iter().all(|(id, of, _)| self.heard.contains(&[own, (*id, *of)]))
+        };
+        if founders.all(has_heard) && self.began.iter().any(|(.., view)| never_shut_out(view)) {
+            return Loss::Nothing;
+        }
+        Loss::Recorded
+    }
+
     pub(super) fn end(&mut self) -> Result<Stats, Violation> {
+        self.hosts_act()?;
         let runs = |host: &&Host<P>| host.is_up && !host.leaves;
         let seat = |host: &&Host<P>| {
             host.standing() == Some(Standing::Member) && {

@@ -3,13 +3,23 @@
 
 use fide_agreement::{HostSet, Standing};
 
+use rand::RngExt;
+
 use super::{
-    super::{host::Host, plan::What, protocol::Protocol},
+    super::{
+        host::Host,
+        plan::{MS, What},
+        protocol::Protocol,
+    },
     Next, World,
 };
 
 /// Copies of heartbeats that a host sends after it was asked to leave.
 const GOODBYES: u32 = 30;
+/// It ends at the latest after this.
+const GOODBYES_NS: u64 = 10 * MS;
+/// Hosts that are restored start within this.
+const RESTORED_NS: u64 = 5 * MS;
 
 impl<P: Protocol> World<'_, P> {
     pub(super) fn crash(&mut self, at: usize) {
@@ -18,6 +28,29 @@ impl<P: Protocol> World<'_, P> {
             self.hosts[at].crash();
             let id = self.hosts[at].id;
             self.note(|_| format!("h{id} crashes"));
+            if self.network.calm {
+                self.restore(at);
+            }
+        }
+    }
+
+    /// A host that has said goodbye ends, once it runs.
+    pub(super) fn gone(&mut self, at: usize, starts: u64) {
+        let host = &self.hosts[at];
+        if !host.leaves || host.starts != starts {
+            return;
+        }
+        if host.suspended_until_ns > self.now_ns {
+            return self.network.push(host.suspended_until_ns, Next::Gone(at, starts));
+        }
+        self.crash(at);
+    }
+
+    /// All is well: a host that is not up comes back, in runs where all do.
+    fn restore(&mut self, at: usize) {
+        if self.plan.restores {
+            let after_ns = self.network.random.random_range(0..RESTORED_NS);
+            self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
     }
 
@@ -72,6 +105,8 @@ impl<P: Protocol> World<'_, P> {
                     host.restart_ns = None;
                     // It says goodbye some times before it is gone.
                     host.dies_after = Some(GOODBYES);
+                    let (at, starts) = (usize::from(host.id) - 1, host.starts);
+                    self.network.push(now_ns + GOODBYES_NS, Next::Gone(at, starts));
                 }
             }
             What::Remove { host: subject } => {
@@ -170,6 +205,10 @@ impl<P: Protocol> World<'_, P> {
         self.armed.clear();
         let now_ns = self.now_ns;
         for at in 0..self.hosts.len() {
+            if !self.hosts[at].is_up {
+                self.restore(at);
+                continue;
+            }
             let host = &mut self.hosts[at];
             // Who has said goodbye goes.
             host.dies_after = host.dies_after.filter(|_| host.leaves);

@@ -80,9 +80,13 @@ impl<P: Protocol> World<'_, P> {
         if !seat.waited {
             let left = seat.after(&now, agent);
             seat.waited = true;
-            let pid = seat.pid;
+            let (pid, founds) = (seat.pid, seat.core.group.view().is_none());
+            let own = (seat.sender.host, seat.sender.incarnation);
             self.stats.deliveries += left.datagrams;
             for packet in left.taken {
+                if let Some((sender, _)) = packet.sealed.filter(|_| founds) {
+                    self.heard.insert([own, (sender.host, sender.incarnation)]);
+                }
                 self.network.give_back(packet.bytes);
             }
             self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
@@ -212,7 +216,7 @@ impl<P: Protocol> World<'_, P> {
         let Some(seat) = &mut host.seat else { return false };
         let (incarnation, is_founded) = host.record.read().unwrap_or_default();
         let Some(view) = seat.core.poll_record(is_founded).cloned() else { return true };
-        let id = host.id;
+        let (id, member) = (host.id, seat.sender.incarnation);
         let crashes = self.plan.early && !self.network.calm && self.network.chance(50);
         let when = self.network.random.random_range(0..3);
         if crashes && when == 0 {
@@ -225,12 +229,15 @@ impl<P: Protocol> World<'_, P> {
             return false;
         }
         host.record.sync();
+        if !crashes {
+            seat.core.recorded();
+            self.note(|_| format!("h{id} begins with {view:?}"));
+        }
+        self.began.push((id, member, view));
         if crashes {
             self.crash(at);
             return false;
         }
-        seat.core.recorded();
-        self.note(|_| format!("h{id} begins with {view:?}"));
         true
     }
 
