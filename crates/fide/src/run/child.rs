@@ -3,7 +3,7 @@
 
 use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 /// What is sent to end or to suspend a program.
 const DEAF_TO: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -16,13 +16,18 @@ const NO_CORE: u64 = 1;
 static CORE: OnceLock<Rlimit> = OnceLock::new();
 
 /// This process dumps no core from here on: while it does, the kernel has ended its threads and keeps its descriptors and its
-/// children's death signal back, so that a program would run without a fence. (PR_SET_DUMPABLE would do the same, and hide namespaces
-/// and descriptors in /proc from agents that have no CAP_SYS_PTRACE.) Children begun by this module get the former limit.
+/// children's death signal back, so that a program would run without a fence. Children begun by this module get the former limit.
 pub(super) fn dump_no_core() {
-    let former = *CORE.get_or_init(|| getrlimit(Resource::Core));
+    dump_none(*CORE.get_or_init(|| getrlimit(Resource::Core)));
+}
+
+fn dump_none(former: Rlimit) {
     let wanted = Rlimit { current: Some(NO_CORE), maximum: former.maximum.map(|most| most.max(NO_CORE)) };
-    // Without the right to raise a limit of 0 there are no core files, either.
-    let _ = setrlimit(Resource::Core, wanted);
+    if setrlimit(Resource::Core, wanted).is_err() {
+        // A limit of 0 that it may not raise, which keeps the kernel from files, and not from programs that take core dumps. Only then:
+        // it hides namespaces and descriptors in /proc from agents that have no CAP_SYS_PTRACE. It ends with the next exec.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
 }
 
 /// The core dumps that this process was to have. Between fork and exec: calls only what is safe there.
@@ -81,5 +86,47 @@ pub(super) fn begin_deaf(command: &mut Command) {
             }
             Ok(())
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
+mod tests {
+    use super::*;
+
+    /// How a process dumps core that was started with this limit, as a user without rights or not: (its limit, whether it does at all).
+    fn dumps(limit: u64, has_rights: bool) -> (i32, i32) {
+        let mut command = Command::new("true");
+        // SAFETY: between fork and exec, which never comes, only system calls.
+        unsafe {
+            command.pre_exec(move || {
+                let former = Rlimit { current: Some(limit), maximum: Some(limit) };
+                setrlimit(Resource::Core, former)?;
+                if !has_rights && libc::setuid(65534) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                // What an exec as that user does.
+                libc::prctl(libc::PR_SET_DUMPABLE, 1);
+                dump_none(former);
+                let limit = getrlimit(Resource::Core).current.map_or(99, |limit| i32::try_from(limit).unwrap_or(99));
+                Err(io::Error::from_raw_os_error(100 + 10 * limit + libc::prctl(libc::PR_GET_DUMPABLE)))
+            });
+        }
+        let told = command.spawn().expect_err("it ends before").raw_os_error().expect("a number") - 100;
+        (told / 10, told % 10)
+    }
+
+    #[test]
+    fn root_no_limit_that_a_process_is_started_with_lets_it_dump_core() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        for limit in [1, 1 << 20] {
+            assert_eq!([true, false].map(|has_rights| dumps(limit, has_rights)), [(1, 1); 2], "{limit}");
+        }
+        // With this limit programs that take core dumps get them. Root may raise it, but for one without CAP_SYS_RESOURCE.
+        assert_eq!(dumps(0, false), (0, 0));
+        assert!([(1, 1), (0, 0)].contains(&dumps(0, true)));
     }
 }
