@@ -282,7 +282,7 @@ impl Control {
                     incarnation: state.incarnation,
                     client: state.client,
                     uid: state.uid,
-                    by: state.by,
+                    by: self.shares.of(state.by),
                 },
             );
         }

@@ -120,7 +120,8 @@ impl Kept {
             return Err(NotYours::Unlisted);
         }
         match self.names.get(name) {
-            Some((by, _)) if *by != caller.share => Err(NotYours::Kept { by: *by }),
+            // Its own id's, from when it was nobody's subordinate.
+            Some((by, _)) if ![caller.share, caller.uid].contains(by) => Err(NotYours::Kept { by: *by }),
             _ => Ok(()),
         }
     }
@@ -206,6 +207,17 @@ mod tests {
         // What nobody had before is root's.
         kept.keep("mysql", 0, true);
         assert_eq!(kept.check(&[], false, "mysql", &caller(10, &[])), Err(NotYours::Kept { by: 0 }));
+    }
+
+    #[test]
+    fn name_of_an_id_stays_its_own_when_it_becomes_subordinate() {
+        let mut kept = Kept::default();
+        kept.keep("redis", 100_005, false);
+        let of = |share: u32, uid: u32| Caller { uid, share, groups: Vec::new() };
+        assert_eq!(kept.check(&[], false, "redis", &of(1000, 100_005)), Ok(()));
+        assert_eq!(kept.check(&[], false, "redis", &of(1000, 100_006)), Err(NotYours::Kept { by: 100_005 }));
+        kept.keep("redis", 1000, false);
+        assert_eq!(kept.check(&[], false, "redis", &of(1000, 100_006)), Ok(()));
     }
 
     #[test]

@@ -4,18 +4,30 @@
 //! The file is what decides, and not the namespace of whoever connects: a file that belongs to a subordinate id and has the setuid bit gives
 //! that id to its owner outside of every namespace too.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
 
-use crate::names::user_id;
+use crate::{names::user_id, privileges};
 
 /// Ranges that are read; what is beyond counts as users of their own.
 const RANGES_MAX: usize = 4096;
+/// How long a start waits for the owners. Whoever knows a user by name may be a directory that does not answer.
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// Ids that belong to other users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shares {
-    ranges: Vec<Range>,
+    ranges: Arc<OnceLock<Ranges>>,
 }
+
+/// All that were read.
+#[derive(Debug, Default)]
+struct Ranges(Vec<Range>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Range {
@@ -25,12 +37,38 @@ struct Range {
 }
 
 impl Shares {
-    /// Those of this file (subuid(5)), for an agent of `own`; none if it cannot be read.
+    /// Those of this file (subuid(5)), for an agent of `own`; none if it cannot be read, or while its owners are looked up after [`LIMIT`].
     #[must_use]
-    pub fn read(path: &Path, own: u32) -> Self {
-        Self::parse(&fs::read_to_string(path).unwrap_or_default(), own, user_id)
+    pub fn read(path: &'static Path, own: u32) -> Self {
+        let read = move || Ranges::parse(&fs::read_to_string(path).unwrap_or_default(), own, user_id);
+        let (shares, is_done) = Self::begin(read, LIMIT);
+        if !is_done {
+            tracing::warn!("the owners in {} are not known yet: each id in it has a share of its own", path.display());
+        }
+        shares
     }
 
+    /// Those that `read` gives, in a thread that is waited for no longer than `limit`; whether it has.
+    fn begin(read: impl FnOnce() -> Ranges + Send + 'static, limit: Duration) -> (Self, bool) {
+        let ranges = Arc::new(OnceLock::new());
+        let (theirs, (done, is_done)) = (ranges.clone(), mpsc::sync_channel(1));
+        let reads = move || {
+            let _ = privileges::drop_excess();
+            let _ = theirs.set(read());
+            let _ = done.try_send(());
+        };
+        let begun = thread::Builder::new().name("fide-subuid".to_owned()).spawn(reads).is_ok();
+        (Self { ranges }, begun && is_done.recv_timeout(limit).is_ok())
+    }
+
+    /// The user in whose share `uid` counts.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> u32 {
+        self.ranges.get().map_or(uid, |ranges| ranges.owner(uid))
+    }
+}
+
+impl Ranges {
     fn parse(text: &str, own: u32, id_of: impl Fn(&str) -> Option<u32>) -> Self {
         let range = |line: &str| {
             let mut words = line.trim().split(':');
@@ -39,14 +77,12 @@ impl Shares {
             let owner = id_of(owner).filter(|owner| *owner != 0 && *owner != own)?;
             words.next().is_none().then_some(Range { first, count, owner })
         };
-        Self { ranges: text.lines().filter_map(range).take(RANGES_MAX).collect() }
+        Self(text.lines().filter_map(range).take(RANGES_MAX).collect())
     }
 
-    /// The user in whose share `uid` counts.
-    #[must_use]
-    pub fn of(&self, uid: u32) -> u32 {
+    fn owner(&self, uid: u32) -> u32 {
         let has = |range: &&Range| uid != 0 && uid >= range.first && uid - range.first < range.count;
-        self.ranges.iter().find(has).map_or(uid, |range| range.owner)
+        self.0.iter().find(has).map_or(uid, |range| range.owner)
     }
 }
 
@@ -54,8 +90,8 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Shares {
-        Shares::parse(text, 1002, |name| match name {
+    fn parse(text: &str) -> Ranges {
+        Ranges::parse(text, 1002, |name| match name {
             "root" => Some(0),
             "alice" => Some(1000),
             number => number.parse().ok(),
@@ -65,10 +101,10 @@ mod tests {
     #[test]
     fn subordinate_ids_count_in_their_owners_share() {
         let shares = parse("alice:100000:65536\n1001:165536:10\nroot:300000:65536\n1002:400000:5\n");
-        assert_eq!([0, 1000, 99_999].map(|uid| shares.of(uid)), [0, 1000, 99_999]);
-        assert_eq!([100_000, 165_535, 165_536, 165_545].map(|uid| shares.of(uid)), [1000, 1000, 1001, 1001]);
+        assert_eq!([0, 1000, 99_999].map(|uid| shares.owner(uid)), [0, 1000, 99_999]);
+        assert_eq!([100_000, 165_535, 165_536, 165_545].map(|uid| shares.owner(uid)), [1000, 1000, 1001, 1001]);
         assert_eq!(
-            [165_546, 300_000, 400_000].map(|uid| shares.of(uid)),
+            [165_546, 300_000, 400_000].map(|uid| shares.owner(uid)),
             [165_546, 300_000, 400_000],
             "of nobody or with rights"
         );
@@ -79,9 +115,26 @@ mod tests {
         let text =
             "alice:0:4294967295\n\n# none\nnobody-here:1:5\nalice:x:1\nalice:7\nalice:1:2:3\n1001:4294967290:100\n";
         let shares = parse(text);
-        assert_eq!((shares.of(0), shares.of(9)), (0, 1000), "root is root");
+        assert_eq!((shares.owner(0), shares.owner(9)), (0, 1000), "root is root");
         let shares = parse("1001:4294967290:100\n");
-        assert_eq!([u32::MAX, 0, 80].map(|uid| shares.of(uid)), [1001, 0, 80]);
-        assert_eq!(parse(&"alice:1:1\n".repeat(2 * RANGES_MAX)).ranges.len(), RANGES_MAX);
+        assert_eq!([u32::MAX, 0, 80].map(|uid| shares.owner(uid)), [1001, 0, 80]);
+        assert_eq!(parse(&"alice:1:1\n".repeat(2 * RANGES_MAX)).0.len(), RANGES_MAX);
+    }
+
+    #[test]
+    fn owners_that_a_directory_does_not_tell_hold_up_no_start() {
+        let (tells, told) = mpsc::sync_channel(0);
+        let read = move || {
+            let _ = told.recv();
+            parse("alice:100000:65536\n")
+        };
+        let (shares, is_done) = Shares::begin(read, Duration::from_millis(10));
+        assert_eq!((is_done, shares.of(100_000)), (false, 100_000), "it goes on without them");
+        tells.send(()).expect("it waits");
+        while shares.of(100_000) != 1000 {
+            thread::yield_now();
+        }
+        let (shares, is_done) = Shares::begin(|| parse("alice:100000:65536\n"), Duration::from_secs(600));
+        assert_eq!((is_done, shares.of(100_000)), (true, 1000));
     }
 }
