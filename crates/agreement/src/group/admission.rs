@@ -88,7 +88,7 @@ impl Admission {
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
         // A view has one member of the view before, who has the state: whoever is to go stays until another has it.
         let removed = view.hosts_of(alive).and(self.removed);
-        let is_last = removed == view.hosts_of(alive) && !planted::is(Planted::RemovesTheLast);
+        let is_last = removed == view.hosts_of(alive) && alive.len() == 1 && !planted::is(Planted::RemovesTheLast);
         let removed = if is_last { HostSet::EMPTY } else { self.one_of(view, removed) };
         let all_stay = alive.len() == view.members().len() && removed.is_empty();
         if all_stay && self.asking().next().is_none() {

@@ -38,7 +38,8 @@
 //! **Held dead.** A host that lost its record, and whose clock was set back, comes as an incarnation that others hold dead already. In a view it
 //! would be dead from the beginning, to them and not to itself: they would decide without it, and it would lead when they have died. So it is
 //! told, let in by nobody, and comes as one above. It answers for none of the incarnations between, which another process was. It may also be
-//! this process that was shut out just now, which its agent says too; so it waits for that for [`LET_IN_RESENDS`] resends first.
+//! this process that was shut out just now, which its agent says too; so it waits for that for [`LET_IN_RESENDS`] resends first. The word of
+//! one that holds a view with a later incarnation of that host counts as well: it may have been out when that one ended, and is told of no end.
 //!
 //! **What is on disk** does not matter for that: a record keeps hosts from founding a *first* view ([`super::forming`]). Incarnations only
 //! grow, as the record has the last one.
@@ -173,6 +174,22 @@ impl Past {
         self.held_dead.0 = self.held_dead.0.max(up_to);
     }
 
+    /// This host comes back, after `was`, above all incarnations that others hold dead: also where it was shut out before it gave `was` up.
+    fn skip_the_dead(&mut self, was: u32) {
+        let dead = self.held_dead.0;
+        // What this process holds it held as a member, so that it knows its numbers; those above its own are another's all the same.
+        let is_mine = dead == was && self.held.is_some() || planted::is(Planted::AnswersForOthers);
+        if dead >= was && !is_mine {
+            self.forget();
+            self.since = dead.saturating_add(1);
+        }
+    }
+
+    /// The incarnation in which a host was a member of the view that is held.
+    pub(super) fn member(&self, host: u16) -> u32 {
+        self.held.as_ref().and_then(|held| held.view.incarnation(host)).unwrap_or(0)
+    }
+
     pub(super) fn held(&self) -> Option<&Held> {
         self.held.as_ref()
     }
@@ -235,6 +252,7 @@ impl<P: Start> Group<P> {
             return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
         }
         let mut group = Self::join(super::Config { incarnation, ..self.config })?;
+        self.past.skip_the_dead(was);
         group.past = self.past.clone();
         group.dead = self.dead;
         group.position = self.position;
@@ -262,12 +280,6 @@ impl<P: Start> Group<P> {
         }
         self.past.held_dead.1 = 0;
         self.excluded();
-        // What this process holds it held as a member, so that it knows its numbers; those above its own are another's all the same.
-        let is_mine = dead == incarnation && self.past.held.is_some() || planted::is(Planted::AnswersForOthers);
-        if !is_mine {
-            self.past.forget();
-            self.past.since = dead.saturating_add(1);
-        }
     }
 
     /// What this process answers for: all its incarnations but the present one.

@@ -115,7 +115,9 @@ impl<P: Start> Group<P> {
         prefix: &Prefix,
         control: Control,
     ) -> Result<(), DatagramError> {
-        let dead = self.dead[usize::from(from) - 1];
+        // The end of a member is not told to who is out meanwhile.
+        let over = Some(self.past.member(from)).filter(|member| *member > prefix.sender).unwrap_or(0);
+        let dead = self.dead[usize::from(from) - 1].max(over);
         let too_low = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
         match control {
             // It lives, and in no view could it be anything but dead.

@@ -428,6 +428,16 @@ fn all_that_are_taken_out_go_one_after_the_other_and_the_leader_last() {
 }
 
 #[test]
+fn where_all_are_to_go_all_but_the_leader_do() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    [2, 1, 3].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
+    world.run();
+    world.run();
+    assert_eq!(world.standings(), [Standing::Member, Standing::Removed, Standing::Removed]);
+}
+
+#[test]
 fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -549,12 +559,57 @@ fn nobody_answers_for_incarnations_that_it_skipped() {
     assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
+/// As before, but its host is shut out just when it has heard that its incarnation is dead.
+#[test]
+fn nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    (1..=2).for_each(|host| world.excluded(host));
+    world.dies(3);
+    (1..=2).for_each(|host| world.comes_back(host));
+    world.joins(3, 25);
+    world.meet();
+    world.group(3).resend(HELD);
+    world.settle();
+    assert_eq!((world.group(3).standing(), world.group(3).above()), (Standing::Joining, 30));
+    world.excluded(3);
+    world.group(3).rejoin(31).unwrap();
+    world.meet();
+    world.run();
+    world.run();
+    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+}
+
+/// As before, but its process died while the others were out, and nobody is told.
+#[test]
+fn nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    (1..=2).for_each(|host| world.excluded(host));
+    (1..=2).for_each(|host| world.comes_back(host));
+    world.joins(3, 25);
+    world.meet();
+    for _ in 0..10 {
+        world.group(3).resend(HELD);
+        world.settle();
+        world.excluded(3);
+        let above = world.group(3).above();
+        world.group(3).rejoin(above + 1).unwrap();
+        world.meet();
+    }
+    world.run();
+    world.run();
+    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_incarnations_that_are_dead_are_found() {
-    let shown: [(Planted, fn()); 2] = [
+    let shown: [(Planted, fn()); 4] = [
         (Planted::LetsInTheDead, incarnation_that_others_hold_dead_never_leads_in_their_place),
         (Planted::AnswersForOthers, nobody_answers_for_incarnations_that_it_skipped),
+        (Planted::AnswersForOthers, nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out),
+        (Planted::AnswersForOthers, nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation),
     ];
     for (fault, test) in shown {
         planted::arm(Some(fault));
