@@ -276,7 +276,11 @@ impl<P: Start> Member<P> {
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
         let again_ns = if core.is_excluded() && link.client.is_attached() { self.again_ns } else { u64::MAX };
-        let store_ns = self.unstored.as_ref().map_or(u64::MAX, |(_, again_ns)| *again_ns);
+        // While it is excluded, or was taken out, there is nothing to store before something else comes.
+        let store_ns = match (&self.unstored, core.poll_record(self.record.is_founded())) {
+            (Some((_, again_ns)), Some(_)) => *again_ns,
+            _ => u64::MAX,
+        };
         let sleep_ns = core.due_ns().min(due).min(again_ns).min(store_ns).saturating_sub(now);
         let (told, came) = self.look(sleep_ns)?;
         self.core.after(&mut self.link, &mut self.packets, told, came)?;
@@ -295,7 +299,11 @@ impl<P: Start> Member<P> {
     /// There is a group: that outlives this host before anything follows from it. Who founds it, or is in its first view, begins when it is
     /// stored; the others wait for that. Who was let into it is a member meanwhile: those who founded it remember it.
     fn store_founded(&mut self, now_ns: u64) {
-        let Some(view) = self.core.poll_record(self.record.is_founded()) else { return };
+        let Some(view) = self.core.poll_record(self.record.is_founded()) else {
+            // What it waits for while it is excluded is said until it is in again.
+            self.unstored.take_if(|_| !self.core.is_excluded());
+            return;
+        };
         if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
             return;
         }

@@ -36,6 +36,8 @@ pub(super) struct Admission {
     removed: HostSet,
     /// Proposed the next view: nothing more is proposed in this one.
     pub(super) closing: bool,
+    /// That one is without this member.
+    pub(super) goes: bool,
     /// There was no room for the next view: nothing else is proposed before it.
     pub(super) next_waits: bool,
 }
@@ -43,7 +45,8 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn new() -> Self {
         let asks = vec![None; MAX_HOSTS].into_boxed_slice();
-        Self { asks, base: None, wanted: false, removed: HostSet::EMPTY, closing: false, next_waits: false }
+        let removed = HostSet::EMPTY;
+        Self { asks, base: None, wanted: false, removed, closing: false, goes: false, next_waits: false }
     }
 
     pub(super) fn asked(&mut self, host: u16, asks: Asks) {
@@ -75,7 +78,7 @@ impl Admission {
 
     /// A view has begun.
     pub(super) fn begun(&mut self, view: &View) {
-        (self.closing, self.next_waits) = (false, false);
+        (self.closing, self.goes, self.next_waits) = (false, false, false);
         self.removed = self.removed.and(view.hosts());
         // Who is in now is answered when it asks again.
         for member in view.members() {

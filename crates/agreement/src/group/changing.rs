@@ -34,6 +34,10 @@ impl<P: Start> Group<P> {
         if epoch.view.place(host).is_none() {
             return Err(Refused::NoMember { host });
         }
+        // Whoever leads then takes out the others.
+        if self.admission.goes && host != self.config.me {
+            return Err(Refused::Changing);
+        }
         self.admission.remove(host);
         self.manage(lease);
         Ok(())
@@ -157,6 +161,7 @@ impl<P: Start> Group<P> {
         view.write(&mut content);
         let proposed = self.propose_entry(Some(entry::VIEW), &content);
         self.admission.closing = proposed.is_ok();
+        self.admission.goes = proposed.is_ok() && !view.holds(self.config.me, self.config.incarnation);
         self.admission.next_waits = proposed == Err(Refused::Full);
     }
 

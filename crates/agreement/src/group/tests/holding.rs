@@ -437,6 +437,20 @@ fn where_all_are_to_go_all_but_the_leader_do() {
     assert_eq!(world.standings(), [Standing::Member, Standing::Removed, Standing::Removed]);
 }
 
+/// It would not be there to do it.
+#[test]
+fn who_takes_itself_out_is_asked_to_take_out_nobody_else() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    world.group(1).remove(HELD, 1).unwrap();
+    assert_eq!(world.group(1).remove(HELD, 3), Err(Refused::Changing));
+    world.run();
+    assert_eq!(world.standings(), [Standing::Removed, Standing::Member, Standing::Member]);
+    world.group(2).remove(HELD, 3).unwrap();
+    world.run();
+    assert_eq!(world.standings(), [Standing::Removed, Standing::Member, Standing::Removed]);
+}
+
 #[test]
 fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
     let mut world = World::of(2);
