@@ -25,6 +25,7 @@ use crate::types::PeerState;
 use crate::{Role, Trust};
 
 /// No measured timeout is longer. An agent may grant less than the one before it did, whose host was tuned since.
+/// (One whose configuration had a longer one, and has a shorter one now, is not known of: docs/promises.md.)
 const MEASURED_MAX_NS: u64 = 1_000_000_000;
 
 /// What is known of it.
