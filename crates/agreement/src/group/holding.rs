@@ -174,12 +174,9 @@ impl Past {
         self.held_dead.0 = self.held_dead.0.max(up_to);
     }
 
-    /// This host comes back, after `was`, above all incarnations that others hold dead: also where it was shut out before it gave `was` up.
-    fn skip_the_dead(&mut self, was: u32) {
-        let dead = self.held_dead.0;
-        // What this process holds it held as a member, so that it knows its numbers; those above its own are another's all the same.
-        let is_mine = dead == was && self.held.is_some() || planted::is(Planted::AnswersForOthers);
-        if dead >= was && !is_mine {
+    /// Others hold all incarnations up to `dead` dead, which is not below the present one: this process answers for none of them.
+    fn skip_the_dead(&mut self, dead: u32) {
+        if !planted::is(Planted::AnswersForOthers) {
             self.forget();
             self.since = dead.saturating_add(1);
         }
@@ -252,7 +249,10 @@ impl<P: Start> Group<P> {
             return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
         }
         let mut group = Self::join(super::Config { incarnation, ..self.config })?;
-        self.past.skip_the_dead(was);
+        // Those between are another's. `was` is this process', where its agent says that it was shut out as that one.
+        if self.past.held_dead.0 > was {
+            self.past.skip_the_dead(self.past.held_dead.0);
+        }
         group.past = self.past.clone();
         group.dead = self.dead;
         group.position = self.position;
@@ -280,6 +280,10 @@ impl<P: Start> Group<P> {
         }
         self.past.held_dead.1 = 0;
         self.excluded();
+        // What this process holds it held as a member, so that it knows its numbers; those above its own are another's all the same.
+        if dead > incarnation || self.past.held.is_none() {
+            self.past.skip_the_dead(dead);
+        }
     }
 
     /// What this process answers for: all its incarnations but the present one.
