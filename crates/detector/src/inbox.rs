@@ -130,17 +130,12 @@ impl Detector {
         }
     }
 
-    /// A witness that comes back was dropped meanwhile. Whoever dropped it answers nothing else to this incarnation. Nobody that holds a view
-    /// names an incarnation that has not been dropped, and none is let in again: so this is true also where it is a recording.
+    /// A witness that comes back was dropped meanwhile. Whoever dropped it answers nothing else to this incarnation, also once it has lost
+    /// its own view. Only a view drops an incarnation, and for good: so this is true also where it is a recording.
     fn heed_exclusion(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
         let host = packet.sender();
-        let mut holds_a_view = packet.bodies().filter_map(|body| match body {
-            Body::View(view) => Some(!view.id().is_none()),
-            _ => None,
-        });
         let names_me = packet.bodies().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)));
-        let counts = self.recalled && self.voters.contains(host) && !planted::is(Planted::DroppedUnheard);
-        if counts && names_me && holds_a_view.any(|holds| holds) {
+        if self.recalled && self.voters.contains(host) && names_me && !planted::is(Planted::DroppedUnheard) {
             self.outcome(now_ns, Outcome::Excluded, host);
         }
     }

@@ -307,6 +307,12 @@ impl Agreement {
         if self.voters.len() >= 3 { 2 } else { 1 }
     }
 
+    /// Members of the next view at the least. A first view is accepted by its members only: with fewer it would never be decided, and
+    /// whoever had accepted it could accept no other.
+    fn least(&self) -> usize {
+        if self.id.is_none() { self.quorum() } else { self.smallest() }
+    }
+
     fn settle(&mut self) {
         self.promised = 0;
         self.accepted = None;
@@ -444,9 +450,15 @@ impl Agreement {
     /// No majority of the view is left, and there are enough voters without one to found another.
     fn check_lost(&mut self, env: &Env<'_>) -> Outcome {
         if self.id.is_none() {
-            // A first view accepted here, whose members have restarted since, would never be finished.
+            // A first view accepted here, whose members have restarted since, would never be finished. Nor would one while too few of
+            // them are there; with others there are enough to found another one.
+            let is_gone = |(id, inc): &(u16, u32)| *id != self.me && env.incarnations[usize::from(*id) - 1] > *inc;
+            let is_there = |(id, inc): &(u16, u32)| {
+                *id == self.me || env.heard.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
+            };
             let stale = self.accepted.is_some_and(|(_, v)| {
-                v.iter().any(|(id, inc)| id != self.me && env.incarnations[usize::from(id) - 1] > inc)
+                let too_few = v.iter().filter(is_there).count() < self.quorum();
+                v.iter().any(|member| is_gone(&member)) || too_few && env.heard.len() + 1 >= self.quorum()
             });
             return self.lost_for_long(stale, env);
         }

@@ -33,7 +33,7 @@ impl Agreement {
         dropped.remove(self.me);
         // Not acknowledged from now on; the promise made to them runs out by itself.
         self.condemned = dropped;
-        if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.smallest() {
+        if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.least() {
             self.accepted = Some((best.ballot, value));
             self.binds_us = env.binds_us;
         }
@@ -116,8 +116,8 @@ impl Agreement {
                     .chain(self.accepted)
                     .max_by_key(|(ballot, _)| *ballot);
                 let value = accepted.map_or(desired, |(_, value)| value);
-                if !value.contains(self.me, self.incarnation) {
-                    // To be finished by one of its members.
+                if !value.contains(self.me, self.incarnation) || value.len() < self.least() {
+                    // To be finished by one of its members; or fewer are heard now than when this began.
                     self.proposer = None;
                     self.wait_until_ns = env.now_ns.saturating_add(2 * retry_ns);
                     return;

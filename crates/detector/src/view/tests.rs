@@ -106,3 +106,48 @@ fn host_put_out_for_a_partial_partition_waits_where_it_was_silent_for_long() {
     assert_eq!(this.outside.0, HostSet::from_iter([4]));
     assert!(!wanted_again(this, &incarnations, 4, (PARTIAL_TIMEOUTS + 2) * TIMEOUT_NS));
 }
+
+/// h1 of four, and what three others who may found a first view with it have said, by their ids.
+fn founding(said: &mut Agreement, now_ns: u64, heard: &[u16], of: [(u16, u32, u64); 3]) -> Outcome {
+    let mut incarnations = [0; MAX_HOSTS];
+    (1..=4u16).for_each(|id| incarnations[usize::from(id) - 1] = u32::from(id));
+    for (id, promised, suspects) in of {
+        let repr = ViewRepr { acceptor: Some((promised, suspects)), ..ViewRepr::steady(ViewId::NONE) };
+        assert_eq!(said.receive(id, u32::from(id), now_ns, &repr), Outcome::Nothing);
+    }
+    let heard: HostSet = heard.iter().copied().collect();
+    said.step(&Env { heard, others_hold_a_view: false, ..env(now_ns, &incarnations, &[], &[]) })
+}
+
+#[test]
+fn first_view_is_not_proposed_with_too_few_to_decide_it() {
+    let mut this = Agreement::new(1, 1, HostSet::first(4), 0, 0);
+    let _ = founding(&mut this, 2 * TIMEOUT_NS, &[2, 3, 4], [(2, 0, 0), (3, 0, 0), (4, 0, 0)]);
+    let ballot = this.proposer.expect("it has begun").ballot;
+    // All promise; meanwhile h3 and h4 have heard of a view, and found none.
+    let heard_of_one = |id: u16| HostSet::from_iter([id]).0;
+    let of = [(2, ballot, 0), (3, ballot, heard_of_one(3)), (4, ballot, heard_of_one(4))];
+    let _ = founding(&mut this, 2 * TIMEOUT_NS + 1, &[2, 3, 4], of);
+    assert_eq!((this.proposer.map(|p| p.ballot), this.accepted), (None, None));
+}
+
+#[test]
+fn who_accepted_a_first_view_gives_it_up_once_others_are_there_instead_of_its_members() {
+    let accepted = || {
+        let mut this = Agreement::new(1, 1, HostSet::first(4), 0, 0);
+        this.accepted = Some((0x102, members([1, 2, 3])));
+        this
+    };
+    let (begins, ends) = (3 * TIMEOUT_NS, 6 * TIMEOUT_NS);
+    let last = |heard: &[u16]| {
+        let mut this = accepted();
+        let quiet = [(2, 0x102, 0), (3, 0x102, 0), (4, 0x102, 0)];
+        assert_eq!(founding(&mut this, begins, heard, quiet), Outcome::Nothing);
+        founding(&mut this, ends, heard, quiet)
+    };
+    // Without h3 nothing is decided, and with h4 there are enough for another one.
+    assert_eq!(last(&[2, 4]), Outcome::Lost);
+    // They may decide it yet, or nobody could found another one.
+    assert_eq!(last(&[2, 3, 4]), Outcome::Nothing);
+    assert_eq!(last(&[2]), Outcome::Nothing);
+}
