@@ -69,8 +69,9 @@
 //! a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
 //! ended, and gave programs no lease beyond the timeout that it had, which is no longer than its promise. A voter that accepted a first view joins no other
 //! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
-//! leaving. A member that has no majority left gives its view up once the voters without a view and the members that are left,
-//! which do the same, are enough to found a new one ([`Outcome::Lost`]): a restart is always safe.
+//! leaving. A member that has no majority left gives its view up once the voters without a view and itself are enough to found a new
+//! one ([`Outcome::Lost`]): a restart is always safe. So do all that are left of it together, if those that are not heard could make no
+//! majority with them.
 //!
 //! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
 //! both are there again. What it has promised is in its vote, and is kept when it comes back with a shorter timeout.
@@ -479,8 +480,15 @@ impl Agreement {
             .count();
         let n = self.voters.len();
         let founding = (n / 2 + 1).max(n.saturating_sub(1));
+        // Who is not heard may live, cut off, and make a majority when it is heard again.
+        let is_missing = |(id, inc): &(u16, u32)| {
+            let is_heard = *id == self.me || env.heard.contains(*id);
+            !is_heard && !env.left.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
+        };
+        let missing = self.members.iter().filter(is_missing).count();
         // Those that are left of this view find the same, and give it up too.
-        let gives_up = if planted::is(Planted::GivesUpAlone) { 1 } else { alive };
+        let alone = planted::is(Planted::GivesUpAlone) || alive + missing > self.members.len() / 2;
+        let gives_up = if alone { 1 } else { alive };
         self.lost_for_long(alive <= self.members.len() / 2 && viewless + gives_up >= founding, env)
     }
 

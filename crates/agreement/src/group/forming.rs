@@ -82,6 +82,13 @@ impl<P: Start> Group<P> {
         Ok(group)
     }
 
+    /// Has this founder ever heard that that host founds the group too? Without that it waits for it, also once it is dead: it may have
+    /// begun with others.
+    pub fn has_heard_founding(&self, host: u16) -> bool {
+        let at = usize::from(host).wrapping_sub(1);
+        self.forming.as_ref().and_then(|forming| forming.answers.get(at)).is_some_and(|answer| answer.0 != 0)
+    }
+
     /// A group is about to begin, with this host in it. That there is one has to be stored, so that it outlives this host; then
     /// [`Group::recorded`] is called.
     #[must_use]

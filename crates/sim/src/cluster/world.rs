@@ -97,8 +97,6 @@ pub(super) struct World<'p, P: Protocol> {
     processes: std::collections::HashMap<(u16, u32), u32>,
     /// Who has stored that there is a group, as which member, and with which view it began.
     began: Vec<(u16, u32, View)>,
-    /// Members without a view, and those that they have taken a packet of: host and incarnation of each.
-    heard: std::collections::HashSet<[(u16, u32); 2]>,
     log: Log,
     register: Register,
     verdicts: Verdicts,
@@ -126,7 +124,6 @@ impl<'p, P: Protocol> World<'p, P> {
             recorded: Vec::new(),
             processes: std::collections::HashMap::new(),
             began: Vec::new(),
-            heard: std::collections::HashSet::new(),
             log: Log::default(),
             register: Register::default(),
             verdicts: Verdicts::default(),

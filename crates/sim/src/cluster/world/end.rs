@@ -67,8 +67,15 @@ impl<P: Protocol> World<'_, P> {
             return up >= 2;
         }
         let holders = |id| self.agents().filter(|(_, detector)| detector.view().id == id).count();
-        let has_majority = |view: ViewInfo| !view.id.is_none() && holders(view.id) > view.members.len() / 2;
-        up >= (all / 2 + 1).max(all - 1) || self.agents().any(|(_, detector)| has_majority(detector.view()))
+        let views = || self.agents().map(|(_, detector)| detector.view()).filter(|view| !view.id.is_none());
+        if views().any(|view| holders(view.id) > view.members.len() / 2) {
+            return true;
+        }
+        // Those that are away may live, as far as the others know, and are waited for.
+        let away = |id: u16| self.hosts.iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
+        let missing = |view: &ViewInfo| view.members.iter().filter(|id| away(*id)).count();
+        let waits = views().any(|view| holders(view.id) + missing(&view) > view.members.len() / 2);
+        up >= (all / 2 + 1).max(all - 1) && !waits
     }
 
     /// All hosts that are up act, in one view, if they are enough: also witnesses, and those whose members have nothing left.
@@ -132,8 +139,8 @@ impl<P: Protocol> World<'_, P> {
             |view: &View| view.hosts().iter().any(|id| view.incarnation(id).is_some_and(|of| is_in(id, of)));
         let mut founders = self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref());
         let has_heard = |seat: &Seat<P>| {
-            let own = (seat.sender.host, seat.sender.incarnation);
-            self.began.iter().all(|(id, of, _)| self.heard.contains(&[own, (*id, *of)]))
+            let others = self.began.iter().filter(|(id, ..)| *id != seat.sender.host);
+            others.into_iter().all(|(id, ..)| seat.core.group.has_heard_founding(*id))
         };
         if founders.all(has_heard) && self.began.iter().any(|(.., view)| never_shut_out(view)) {
             return Loss::Nothing;

@@ -80,13 +80,9 @@ impl<P: Protocol> World<'_, P> {
         if !seat.waited {
             let left = seat.after(&now, agent);
             seat.waited = true;
-            let (pid, founds) = (seat.pid, seat.core.group.view().is_none());
-            let own = (seat.sender.host, seat.sender.incarnation);
+            let pid = seat.pid;
             self.stats.deliveries += left.datagrams;
             for packet in left.taken {
-                if let Some((sender, _)) = packet.sealed.filter(|_| founds) {
-                    self.heard.insert([own, (sender.host, sender.incarnation)]);
-                }
                 self.network.give_back(packet.bytes);
             }
             self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
