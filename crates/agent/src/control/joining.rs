@@ -84,7 +84,12 @@ impl Control {
                 self.close_hung_up(self.processes[&slot].client);
             }
             let other = &self.processes[&slot];
-            let waits = |session: &Session| session.orphan_until.is_some() && [0, session.who.uid].contains(&who.uid);
+            // A session that another program holds for this process is that one's to come back to.
+            let waits = |session: &Session| {
+                session.orphan_until.is_some()
+                    && (session.who.pid, session.who.uid) == (who.pid, who.uid)
+                    && who.pid != 0
+            };
             if other.name == name && (other.client == client || self.sessions.get(&other.client).is_none_or(waits)) {
                 // Its client lost the answer, or its connection, and asks again.
                 return self.adopt(id, slot, client, beat_timeout_ns);

@@ -342,10 +342,11 @@ impl Lanes {
     fn answer_if_ready(&mut self, handle: usize) {
         let ready = |held: &&Held| held.is_ready() && !held.waiting.is_empty();
         let Some(held) = self.held[handle].as_ref().filter(ready) else { return };
-        if Instant::now() < held.install_until && !self.is_taken(&held.asked.receivers) {
+        if !held.is_open && Instant::now() < held.install_until && !self.is_taken(&held.asked.receivers) {
             return;
         }
         let Some(held) = self.held[handle].as_mut() else { return };
+        held.is_open = true;
         let (tickets, granted) = (std::mem::take(&mut held.waiting), held.answer(byte(handle)));
         for ticket in tickets {
             self.answer(ticket, Ok(json!(granted)));

@@ -40,6 +40,8 @@ pub(super) struct Held {
     pub(super) trees: [Option<u32>; MAX_PLANES],
     /// Requests that are answered when the lane can be used.
     pub(super) waiting: Vec<u64>,
+    /// It was answered once. Changing it waits for no receiver: whoever takes nothing of this host now did not before.
+    pub(super) is_open: bool,
     /// When that must be.
     pub(super) install_until: Instant,
     pub(super) later: Option<(Instant, Later)>,
@@ -83,6 +85,7 @@ impl Held {
             clients: 0,
             trees: [None; MAX_PLANES],
             waiting: Vec::new(),
+            is_open: false,
             install_until: Instant::now(),
             later: None,
             ending: false,
