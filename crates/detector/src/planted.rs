@@ -40,8 +40,6 @@ planted! {
     HalfIsMajority,
     /// a host that stood still takes a former incarnation for harmless because it never heard its answer
     DoubtsOnlyTheHeard,
-    /// a member of a view that has no majority left waits for enough others without a view, and counts no other that is left of it
-    GivesUpAlone,
     /// a witness that comes back takes no word that it was dropped meanwhile
     DroppedUnheard,
     /// heartbeats of a dead incarnation are taken

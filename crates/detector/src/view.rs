@@ -487,7 +487,7 @@ impl Agreement {
         };
         let missing = self.members.iter().filter(is_missing).count();
         // Those that are left of this view find the same, and give it up too.
-        let alone = planted::is(Planted::GivesUpAlone) || alive + missing > self.members.len() / 2;
+        let alone = alive + missing > self.members.len() / 2;
         let gives_up = if alone { 1 } else { alive };
         self.lost_for_long(alive <= self.members.len() / 2 && viewless + gives_up >= founding, env)
     }

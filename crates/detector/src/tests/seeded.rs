@@ -339,7 +339,6 @@ fn planted_faults_are_found() {
         (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_standing_still.txt")),
         (Planted::DoubtsLate, include_str!("../../scenarios/33_superseded_in_doubt.txt")),
         (Planted::DoubtsOnlyTheHeard, include_str!("../../scenarios/36_doubt_before_an_answer.txt")),
-        (Planted::GivesUpAlone, include_str!("../../scenarios/34_half_of_a_view_dies.txt")),
         (Planted::DroppedUnheard, include_str!("../../scenarios/35_witness_dropped_meanwhile.txt")),
     ];
     for (fault, text) in scenarios {
