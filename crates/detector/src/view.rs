@@ -453,23 +453,14 @@ impl Agreement {
         if self.id.is_none() {
             // A first view accepted here, whose members have restarted since, would never be finished. Nor would one while too few of
             // them are there; with others there are enough to found another one.
-            let is_gone = |(id, inc): &(u16, u32)| *id != self.me && env.incarnations[usize::from(*id) - 1] > *inc;
-            let is_there = |(id, inc): &(u16, u32)| {
-                *id == self.me || env.heard.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
-            };
+            let is_gone = |(id, inc): (u16, u32)| id != self.me && env.incarnations[usize::from(id) - 1] > inc;
             let stale = self.accepted.is_some_and(|(_, v)| {
-                let too_few = v.iter().filter(is_there).count() < self.quorum();
-                v.iter().any(|member| is_gone(&member)) || too_few && env.heard.len() + 1 >= self.quorum()
+                let too_few = self.there(&v, env) < self.quorum();
+                v.iter().any(is_gone) || too_few && env.heard.len() + 1 >= self.quorum()
             });
             return self.lost_for_long(stale, env);
         }
-        let alive = 1 + self
-            .members
-            .iter()
-            .filter(|(id, inc)| {
-                *id != self.me && env.heard.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
-            })
-            .count();
+        let alive = self.there(&self.members, env);
         let viewless = env
             .heard
             .iter()
@@ -490,6 +481,14 @@ impl Agreement {
         let alone = alive + missing > self.members.len() / 2;
         let gives_up = if alone { 1 } else { alive };
         self.lost_for_long(alive <= self.members.len() / 2 && viewless + gives_up >= founding, env)
+    }
+
+    /// Of these, how many are heard as the incarnation that is meant, this host included.
+    fn there(&self, of: &Membership, env: &Env<'_>) -> usize {
+        let is_there = |(id, inc): &(u16, u32)| {
+            *id == self.me || env.heard.contains(*id) && env.incarnations[usize::from(*id) - 1] == *inc
+        };
+        of.iter().filter(is_there).count()
     }
 
     fn lost_for_long(&mut self, lost: bool, env: &Env<'_>) -> Outcome {

@@ -554,15 +554,20 @@ fn founder_takes_nobody_as_an_incarnation_that_it_holds_dead() {
     assert_eq!(world.group(1).standing(), Standing::Joining, "it may have begun");
 }
 
-#[test]
-fn nobody_answers_for_incarnations_that_it_skipped() {
+/// Host 3, as 30, may have gone on alone; that process is gone, and the next one comes as 25.
+fn comes_below_what_is_held_dead() -> World {
     let mut world = World::of(3);
     world.writes(1, "a");
-    // Host 3, as 30, may have gone on alone; that process is gone.
     (1..=2).for_each(|host| world.excluded(host));
     world.dies(3);
     (1..=2).for_each(|host| world.comes_back(host));
     world.joins(3, 25);
+    world
+}
+
+#[test]
+fn nobody_answers_for_incarnations_that_it_skipped() {
+    let mut world = comes_below_what_is_held_dead();
     world.run();
     world.run();
     assert_eq!(world.group(3).standing(), Standing::Excluded);
@@ -576,12 +581,7 @@ fn nobody_answers_for_incarnations_that_it_skipped() {
 /// As before, but its host is shut out just when it has heard that its incarnation is dead.
 #[test]
 fn nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out() {
-    let mut world = World::of(3);
-    world.writes(1, "a");
-    (1..=2).for_each(|host| world.excluded(host));
-    world.dies(3);
-    (1..=2).for_each(|host| world.comes_back(host));
-    world.joins(3, 25);
+    let mut world = comes_below_what_is_held_dead();
     world.meet();
     world.group(3).resend(HELD);
     world.settle();
