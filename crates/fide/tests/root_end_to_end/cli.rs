@@ -3,7 +3,6 @@
 
 use std::fs;
 
-use fide_client::Event;
 use fide_testbed::{Lines, Victim, VictimSpec};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -64,23 +63,23 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
 #[test]
 fn root_watch_goes_on_for_ever_if_told_so() {
     let Some(world) = world(3, calm()) else { return };
-    let watch = Running::piped(&mut world.fide(1, &["watch", "again@h2", "--forever", "--limit", "30"]));
+    let mut watch = Running::piped(&mut world.fide(1, &["watch", "again@h2", "--forever"]));
+    let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
+    // A death from before it began would not be told.
+    lines.find_words("watching again@h2");
     for _ in 0..3 {
         let mut running = Running::start(&mut world.fide(2, &["run", "--name", "again", "--", "sleep", "600"]));
-        let mut eyes = world.client(1);
-        let monitor = eyes.watch("again@h2");
+        lines.find_words("again@h2 is up");
         signal(watched(&world, 2, "again"), Signal::KILL);
+        // Each is told before the next one begins, and before the watch is ended.
+        lines.find_words("again@h2 was killed by signal 9");
         assert_eq!(running.code(), Some(128 + 9));
-        eyes.next("the end", |event| match event {
-            Event::Verdict(v) if v.monitor == monitor.id => Some(()),
-            _ => None,
-        });
         until_true("it is forgotten", || world.status(2)["processes"].as_array().expect("a list").is_empty());
     }
+    assert!(watch.0.try_wait().expect("asked").is_none(), "it goes on");
     signal(watch.pid(), Signal::INT);
-    let output = finish(watch);
-    let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(out.matches("again@h2 was killed by signal 9").count(), 3, "{out}");
+    assert_eq!(lines.rest(), "", "each is told once");
+    assert_eq!(watch.code(), None, "by the signal");
 }
 
 #[test]
