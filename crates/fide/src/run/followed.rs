@@ -287,7 +287,14 @@ impl Followed<'_> {
             return self.resume();
         }
         keeper.hold(true);
-        if !self.await_keeper(|keeper, stopper| keeper.stopped() && stopper.holds()) {
+        // As nobody looks then whether the program is moved out of its group, a signal holds it, too. One that runs as another user may refuse
+        // that, and has its group.
+        let is_held = |keeper: &Keeper, stopper: &Stopper| keeper.stopped() && stopper.holds();
+        let signalled = || match self.stopper.stop_by_signal() {
+            Err(error) => is_out_of_reach(&error),
+            Ok(()) => true,
+        };
+        if !self.await_keeper(is_held) || !signalled() {
             say!("fide: not suspended: not all of the program could be stopped before");
             self.leave_to_lease();
             return self.resume();

@@ -65,9 +65,9 @@ impl Answer {
             }
             self.changed |= message.flags & NLM_F_DUMP_INTR != 0;
             match message.kind {
-                NLMSG_DONE => return Ok(true),
-                NLMSG_ERROR => match number(&message.body, 0).map(u32::cast_signed) {
-                    Some(0) => return Ok(true),
+                // The end of a list has a number, too: with an error of the kernel's, entries are missing.
+                NLMSG_DONE | NLMSG_ERROR => match number(&message.body, 0).map(u32::cast_signed) {
+                    Some(0..) => return Ok(true),
                     Some(negative) => return Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
                     None => return Err(io::Error::other("an answer that is cut off")),
                 },
@@ -231,6 +231,24 @@ mod tests {
         let mut answer = Answer { sequence: 5, ..Answer::default() };
         assert!(answer.take(&message(NLMSG_DONE, 2 | NLM_F_DUMP_INTR, 5, [0; 4])).expect("well formed"));
         assert!(answer.changed);
+    }
+
+    #[test]
+    fn list_that_ends_with_an_error_is_none() {
+        let end = |words: &[u8]| {
+            let mut answer = Answer { sequence: 5, ..Answer::default() };
+            assert!(!answer.take(&message(7, 2, 5, *b"body")).expect("well formed"));
+            answer.take(words)
+        };
+        assert!(end(&message(NLMSG_DONE, 2, 5, [0; 4])).expect("whole"));
+        // As many entries as there are, from kernels that count them.
+        assert!(end(&message(NLMSG_DONE, 2, 5, 1i32.to_ne_bytes())).expect("whole"));
+        let refused = end(&message(NLMSG_DONE, 2, 5, (-libc::ENOMEM).to_ne_bytes())).expect_err("entries are missing");
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOMEM));
+        let mut short = message(NLMSG_DONE, 2, 5, [0; 4]);
+        short.truncate(HEADER);
+        short[..4].copy_from_slice(&u32::try_from(HEADER).expect("small").to_ne_bytes());
+        assert!(end(&short).expect_err("it does not say whether it is whole").to_string().contains("cut off"));
     }
 
     #[test]

@@ -111,13 +111,17 @@ impl Stopper {
         fine_if_gone(frozen)
     }
 
-    /// Stops it again if it has left its group since [`Self::stop`]: the kernel thaws whoever is moved out of a frozen group.
+    /// Stops it again where its group does not: it may have left that since [`Self::stop`], and the kernel thaws whoever is moved out of
+    /// a frozen group; and whoever may signal it can let it go on. Nothing happens to a process that is stopped already.
     pub(super) fn stop_again(&self) -> io::Result<()> {
-        if self.signalled.load(Ordering::SeqCst) || !self.has_left() {
-            return Ok(());
-        }
+        if self.group.is_some() && !self.has_left() { Ok(()) } else { self.stop_by_signal() }
+    }
+
+    /// Stops its process by a signal as well, which holds it also where it is moved out of its frozen group later, and nobody looks.
+    pub(super) fn stop_by_signal(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)?;
         self.signalled.store(true, Ordering::SeqCst);
-        self.signal(Signal::STOP)
+        Ok(())
     }
 
     /// Lets it go on.

@@ -4,7 +4,7 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    os::unix::process::ExitStatusExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -144,6 +144,52 @@ fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_sto
         world.settled(&[1, 2, 3]);
         signal(wrapper.pid(), Signal::TERM);
         assert_eq!(wrapper.code(), Some(128 + 15));
+    }
+}
+
+#[test]
+fn root_run_stops_again_a_program_that_somebody_lets_go_on_while_it_is_stopped() {
+    let Some(world) = world(3, calm()) else { return };
+    for rung in [Rung::V2, Rung::V1, Rung::Signals] {
+        let Some(place) = Place::new(rung) else { continue };
+        let mut wrapper = Running::start(&mut place.fide(&world, 3, &["run", "--name", "woken", "--", "sleep", "600"]));
+        let pid = watched(&world, 3, "woken");
+        until_true("it runs", || !is_still(pid));
+        silence(&world);
+        until_true("it is stopped", || is_still(pid));
+        if rung != Rung::Signals {
+            std::fs::write(place.dir().join("cgroup.procs"), pid.to_string()).expect("moved");
+        }
+        until_true("it is stopped by a signal", || state(pid) == Some('T'));
+        // From here on it is not in that state until it is stopped again.
+        signal(pid, Signal::CONT);
+        until_true("it is stopped again", || state(pid) == Some('T'));
+        end_silence(&world);
+        until_true("it goes on", || state(pid) == Some('S'));
+        world.settled(&[1, 2, 3]);
+        signal(wrapper.pid(), Signal::TERM);
+        assert_eq!(wrapper.code(), Some(128 + 15));
+    }
+}
+
+/// Nobody fences it then.
+#[test]
+fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        let words = ["run", "--name", "job", "--", "sleep", "600"];
+        let wrapper = Running::start(place.fide(&world, 3, &words).process_group(0));
+        let pid = watched(&world, 3, "job");
+        until_true("it runs", || !is_still(pid));
+        signal(wrapper.pid(), Signal::TSTP);
+        until_true("it is suspended", || state(wrapper.pid()) == Some('T'));
+        std::fs::write(place.dir().join("cgroup.procs"), pid.to_string()).expect("moved");
+        // The kernel lets it go on as soon as it is out.
+        until_true("it is stopped", || state(pid) == Some('T'));
+        signal(wrapper.pid(), Signal::CONT);
+        until_true("it goes on", || state(pid) == Some('S'));
+        drop(wrapper);
+        until_true("nothing is left", || place.left().is_empty());
     }
 }
 
