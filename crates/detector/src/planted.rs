@@ -102,6 +102,14 @@ planted! {
     FoundsFromSome,
     /// who was let in with others, who are over, waits for their welcome for ever
     AwaitsWelcome,
+    /// who was let in by a member that waits to leave waits for a welcome of those who have died
+    AwaitsTheLeaving,
+    /// who gives up the view that it was let in to does not say who was dead by then
+    ForgetsWhoDied,
+    /// who gives up the view that it was let in to says that all others of it were dead by then
+    VouchesForTheLiving,
+    /// a state that was made for who asks is offered when it asks again
+    OffersWhenAsked,
     /// who was told nothing keeps it as if it were something
     KeepsNothing,
     /// of two first views any is taken for the last

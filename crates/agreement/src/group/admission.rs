@@ -31,8 +31,8 @@ pub(super) struct Admission {
     /// By id-1. One for each host at most.
     asks: Box<[Option<Asks>]>,
     pub(super) base: Option<Base>,
-    /// The user is asked for its state.
-    pub(super) wanted: bool,
+    /// The user is asked for its state, for these.
+    pub(super) wanted_by: HostSet,
     removed: HostSet,
     /// Proposed the next view: nothing more is proposed in this one.
     pub(super) closing: bool,
@@ -46,7 +46,7 @@ impl Admission {
     pub(super) fn new() -> Self {
         let asks = vec![None; MAX_HOSTS].into_boxed_slice();
         let removed = HostSet::EMPTY;
-        Self { asks, base: None, wanted: false, removed, closing: false, goes: false, next_waits: false }
+        Self { asks, base: None, wanted_by: HostSet::EMPTY, removed, closing: false, goes: false, next_waits: false }
     }
 
     pub(super) fn asked(&mut self, host: u16, asks: Asks) {

@@ -20,8 +20,9 @@ use super::{
 };
 use crate::{Refused, Start, batch, lease::Lease, transfer, view::View};
 
-/// Who joins asks at each of its resends; so many of this member's without a question, and there is nobody.
-const UNASKED_RESENDS: u32 = 64;
+/// Who joins asks at each of its resends; so many of this member's without a question, and there is nobody. It may be many times slower
+/// than this member.
+const UNASKED_RESENDS: u32 = 256;
 
 impl<P: Start> Group<P> {
     /// Takes a member out of the group, this one or another. Only a leader whose lease holds is asked.
@@ -82,7 +83,7 @@ impl<P: Start> Group<P> {
         }
         match self.admission.base.filter(|base| base.position >= self.tail.reaches_from()) {
             Some(Base { position, state }) => self.say(to, Control::Base { position, state }),
-            None => self.admission.wanted = true,
+            None => self.admission.wanted_by.insert(from),
         }
         Ok(())
     }
@@ -103,7 +104,7 @@ impl<P: Start> Group<P> {
     /// Whether the user's state is wanted, for somebody who joins: as it is after all that was told.
     #[must_use]
     pub fn wants_state(&self) -> bool {
-        self.admission.wanted && self.standing == Standing::Member
+        !self.admission.wanted_by.is_empty() && self.standing == Standing::Member
     }
 
     /// The user's state, after all that was told and nothing else.
@@ -111,9 +112,13 @@ impl<P: Start> Group<P> {
     /// # Errors
     /// It is longer than a payload may be, or than there is room for.
     pub fn give_state(&mut self, state: Vec<u8>) -> Result<(), transfer::RoomError> {
-        self.admission.wanted = false;
+        let to = std::mem::take(&mut self.admission.wanted_by);
         let state = self.transfers.hold(state)?;
         let base = Base { position: self.position, state };
+        // At once: whoever asks seldom would come again when nothing is kept for it any more.
+        if !to.is_empty() && !planted::is(Planted::OffersWhenAsked) {
+            self.say(to, Control::Base { position: self.position, state });
+        }
         if let Some(old) = self.admission.base.replace(base).filter(|old| old.state != state) {
             self.give_up(&old.state);
         }

@@ -11,10 +11,12 @@
 //!    over:    nothing
 //!    present: u32 ballot that is promised
 //!    begin:   u32 ballot; the view
-//!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 the one that was a member, 0 for none; if one was:
+//!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 number of the view that it was let in to and gave up,
+//!             0 for none, u32 the incarnation that it was there, u64 hosts whose members of that view were dead by then; u32 the incarnation
+//!             that was a member, 0 for none; if one was:
 //!             u64 position of what it was told last, u64::MAX for given up, u32 the ballot that the first view was begun with, 0 in any other; the view
 //!             that it was in
-//!    out:     u32 number of the view without the sender
+//!    out:     the view without the sender
 //!    recorded: nothing
 //! ```
 
@@ -22,7 +24,7 @@ use fide_detector::HostSet;
 
 use super::{
     datagram::DatagramError,
-    holding::{Claim, Held},
+    holding::{Claim, GaveUp, Held},
 };
 use crate::{transfer::Identity, view::View};
 
@@ -44,8 +46,8 @@ pub(super) enum Control {
     Begin { ballot: u32, view: View },
     /// "As these incarnations I am over, and this is what I have."
     Claim(Claim),
-    /// "I was told the view of this number, which is without me. Have you begun it?" `Over` is the answer of whoever has.
-    Out { view: u32 },
+    /// "I was told this view, which is without me. Have you begun it?" `Over` is the answer of whoever has.
+    Out { view: View },
     /// "I am in no group, and form none: I remember one."
     Recorded,
     /// "All your incarnations up to this one are dead here: come as one above."
@@ -86,10 +88,15 @@ impl Control {
                 out.extend_from_slice(&ballot.to_le_bytes());
                 view.write(out);
             }
-            Self::Claim(Claim { since, over, held }) => {
+            Self::Claim(Claim { since, over, gave_up, held }) => {
                 out.push(8);
                 out.extend_from_slice(&since.to_le_bytes());
                 out.extend_from_slice(&over.to_le_bytes());
+                let GaveUp { number, was, dead } =
+                    gave_up.unwrap_or(GaveUp { number: 0, was: 0, dead: HostSet::EMPTY });
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&was.to_le_bytes());
+                out.extend_from_slice(&dead.0.to_le_bytes());
                 out.extend_from_slice(&held.as_ref().map_or(0, |held| held.was).to_le_bytes());
                 if let Some(Held { position, ballot, view, .. }) = held {
                     out.extend_from_slice(&position.unwrap_or(u64::MAX).to_le_bytes());
@@ -99,7 +106,7 @@ impl Control {
             }
             Self::Out { view } => {
                 out.push(9);
-                out.extend_from_slice(&view.to_le_bytes());
+                view.write(out);
             }
             Self::Recorded => out.push(10),
             Self::Higher { dead } => {
@@ -123,7 +130,6 @@ impl Control {
             }
             5 if content.is_empty() => Some(Self::Over),
             6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
-            9 if content.len() == 4 => Some(Self::Out { view: ballot(content)? }),
             10 if content.is_empty() => Some(Self::Recorded),
             11 if content.len() == 4 => Some(Self::Higher { dead: ballot(content)? }),
             _ => None,
@@ -132,17 +138,11 @@ impl Control {
             let (number, view) = content.split_at_checked(4).ok_or(wrong.clone())?;
             return Ok(Self::Begin { ballot: ballot(number).ok_or(wrong)?, view: View::read(view)? });
         }
+        if kind == 9 {
+            return Ok(Self::Out { view: View::read(content)? });
+        }
         if kind == 8 {
-            let word = |at: usize| content.get(at..).and_then(ballot).ok_or(wrong.clone());
-            let (since, over, was) = (word(0)?, word(4)?, word(8)?);
-            if was == 0 {
-                let claim = Claim { since, over, held: None };
-                return if content.len() == 12 { Ok(Self::Claim(claim)) } else { Err(wrong) };
-            }
-            let position = content.get(12..).and_then(number).ok_or(wrong.clone())?;
-            let position = Some(position).filter(|position| *position != u64::MAX);
-            let (ballot, view) = (word(20)?, View::read(content.get(24..).ok_or(wrong)?)?);
-            return Ok(Self::Claim(Claim { since, over, held: Some(Held { was, position, ballot, view }) }));
+            return Ok(Self::Claim(claim(content).ok_or(wrong)??));
         }
         if kind != 3 {
             return read().ok_or(wrong);
@@ -153,6 +153,26 @@ impl Control {
         let decisions = identity(decisions).ok_or(wrong)?;
         Ok(Self::Welcome { from, start, decisions, view: View::read(view)? })
     }
+}
+
+/// None if it is too short, or too long.
+fn claim(content: &[u8]) -> Option<Result<Claim, DatagramError>> {
+    let word = |at: usize| Some(u32::from_le_bytes(*content.get(at..)?.first_chunk()?));
+    let long = |at: usize| Some(u64::from_le_bytes(*content.get(at..)?.first_chunk()?));
+    let (since, over, was) = (word(0)?, word(4)?, word(24)?);
+    let gave_up = GaveUp { number: word(8)?, was: word(12)?, dead: HostSet(long(16)?) };
+    let is_none = (gave_up.number, gave_up.was, gave_up.dead) == (0, 0, HostSet::EMPTY);
+    if gave_up.number == 0 && !is_none {
+        return None;
+    }
+    let gave_up = Some(gave_up).filter(|_| !is_none);
+    if was == 0 {
+        return (content.len() == 28).then_some(Ok(Claim { since, over, gave_up, held: None }));
+    }
+    let position = Some(long(28)?).filter(|position| *position != u64::MAX);
+    let (ballot, view) = (word(36)?, View::read(content.get(40..)?));
+    let held = view.map(|view| Some(Held { was, position, ballot, view }));
+    Some(held.map(|held| Claim { since, over, gave_up, held }).map_err(Into::into))
 }
 
 #[cfg(test)]
@@ -175,14 +195,18 @@ mod tests {
             Just(Control::Recorded),
             any::<u32>().prop_map(|dead| Control::Higher { dead }),
             any::<u32>().prop_map(|ballot| Control::Present { ballot }),
-            any::<u32>().prop_map(|view| Control::Out { view }),
+            view.clone().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
-            (any::<[u32; 3]>(), prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))).prop_map(
-                |([since, over, ballot], held)| {
+            (
+                any::<[u32; 3]>(),
+                prop::option::of((1u32.., any::<u32>(), any::<u64>())),
+                prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))
+            )
+                .prop_map(|([since, over, ballot], gave_up, held)| {
+                    let gave_up = gave_up.map(|(number, was, dead)| GaveUp { number, was, dead: HostSet(dead) });
                     let held = held.map(|(was, position, view)| Held { was, position, ballot, view });
-                    Control::Claim(Claim { since, over, held })
-                }
-            ),
+                    Control::Claim(Claim { since, over, gave_up, held })
+                }),
         ]
     }
 

@@ -35,6 +35,14 @@
 //! which is safe at any time, also where somebody else has begun V and goes on: it goes on without, and lets the next incarnation in.
 //! It ends, as no view has the next incarnation in it before somebody acts.
 //!
+//! The same where A is no excluded member, but one that was taken out by V and waits for somebody to begin it (*Taken out*), and who had V besides
+//! died before it was known to have begun it: then nobody claims V. A tells its members of V at each resend, and J gives its incarnation up
+//! when nobody else of V could still welcome it: all others are dead, or ask to be let in themselves.
+//!
+//! Who has died answers for nothing. But J, whose lease holds, knows who of V was dead when it gave V up: in V nothing was ever decided without
+//! J's word while J lived, and of two members one at most is told that the other is gone. So such a member has told nothing in V, nor a view after
+//! it, and its word is not missed ([`GaveUp`]).
+//!
 //! **Held dead.** A host that lost its record, and whose clock was set back, comes as an incarnation that others hold dead already. In a view it
 //! would be dead from the beginning, to them and not to itself: they would decide without it, and it would lead when they have died. So it is
 //! told, let in by nobody, and comes as one above. It answers for none of the incarnations between, which another process was. It may also be
@@ -106,8 +114,21 @@ pub(super) struct Claim {
     pub(super) since: u32,
     /// Up to this one.
     pub(super) over: u32,
+    /// It was let in as one of them, and gave that up.
+    pub(super) gave_up: Option<GaveUp>,
     /// Of them this one was a member last; none was.
     pub(super) held: Option<Held>,
+}
+
+/// A view that a host was let in to, never began, and gave up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GaveUp {
+    /// Of the view.
+    pub(super) number: u32,
+    /// The incarnation that was let in.
+    pub(super) was: u32,
+    /// Hosts whose members of that view were dead by then.
+    pub(super) dead: HostSet,
 }
 
 impl Claim {
@@ -122,6 +143,16 @@ impl Claim {
             _ if was < incarnation && (self.since..=self.over).contains(&incarnation) => Some(Answer::NeverBegan),
             _ => None,
         }
+    }
+
+    /// Whether nothing was ever decided in the last view with the word of that member: it died before this process, without which nothing is
+    /// decided there, gave it up.
+    fn outlived(&self, me: u16, host: u16, last: &Held) -> bool {
+        let GaveUp { number, was, dead } = match self.gave_up {
+            Some(gave_up) if !planted::is(Planted::ForgetsWhoDied) => gave_up,
+            _ => return false,
+        };
+        number == last.view.number() && last.view.holds(me, was) && dead.contains(host)
     }
 }
 
@@ -143,6 +174,11 @@ pub(super) struct Past {
     claims: Box<[Option<(u32, Claim)>]>,
     /// Resends since others, that are over, have said that this incarnation was let in with them.
     let_in: u32,
+    /// The view that it was let in to, as a member says that was taken out by it; and how often it was said.
+    told_in: Option<(View, u32)>,
+    /// By id-1: the incarnation that asked to be let in last.
+    joining: Box<[u32]>,
+    gave_up: Option<GaveUp>,
     /// The highest incarnation of this host that others hold dead, as far as they have said; and resends since it was not below the present one.
     held_dead: (u32, u32),
 }
@@ -155,6 +191,9 @@ impl Past {
             without: None,
             claims: vec![None; MAX_HOSTS].into_boxed_slice(),
             let_in: 0,
+            told_in: None,
+            joining: vec![0; MAX_HOSTS].into_boxed_slice(),
+            gave_up: None,
             held_dead: (0, 0),
         }
     }
@@ -167,6 +206,17 @@ impl Past {
     /// Whoever has begun a view of this number has begun the one without this member, or a later one.
     pub(super) fn is_replaced_by(&self, number: u32) -> bool {
         self.without.as_ref().is_none_or(|view| view.number() <= number)
+    }
+
+    /// A member that was taken out by that view says so.
+    pub(super) fn is_let_in(&mut self, view: View) {
+        let times = self.told_in.take().filter(|(known, _)| *known == view).map_or(0, |(_, times)| times);
+        self.told_in = Some((view, times.saturating_add(1)));
+    }
+
+    /// A host asks to be let in: it is no member as that incarnation.
+    pub(super) fn is_joining(&mut self, host: u16, incarnation: u32) {
+        self.joining[usize::from(host) - 1] = incarnation;
     }
 
     /// Others hold all incarnations of this host up to this one dead.
@@ -288,7 +338,8 @@ impl<P: Start> Group<P> {
 
     /// What this process answers for: all its incarnations but the present one.
     fn claim(&self) -> Claim {
-        Claim { since: self.past.since, over: self.config.incarnation - 1, held: self.past.held.clone() }
+        let (over, held) = (self.config.incarnation - 1, self.past.held.clone());
+        Claim { since: self.past.since, over, gave_up: self.past.gave_up, held }
     }
 
     /// What a host has said, as the incarnation that is up.
@@ -301,11 +352,8 @@ impl<P: Start> Group<P> {
     /// To be called at each resend while [`Standing::Leaving`]. See the first page: *Taken out*.
     pub(super) fn leave_on(&mut self) {
         let Some(without) = &self.past.without else { return };
-        let lives = |member: &&Member| {
-            let dead = self.dead.get(usize::from(member.host).wrapping_sub(1));
-            dead.is_none_or(|dead| *dead < member.incarnation)
-        };
-        let (view, to) = (without.number(), without.members().iter().filter(lives).map(|member| member.host).collect());
+        let lives = without.members().iter().filter(|member| !self.is_dead(member));
+        let (view, to) = (without.clone(), lives.map(|member| member.host).collect());
         if HostSet::is_empty(to) {
             self.excluded();
         } else {
@@ -314,16 +362,36 @@ impl<P: Start> Group<P> {
     }
 
     /// To be called at each resend while in no group. See the first page: *Let in, and never welcomed*.
-    pub(super) fn step_back(&mut self) {
+    pub(super) fn step_back(&mut self, lease: Lease) {
         let super::Config { me, incarnation, .. } = self.config;
-        let lets_in = |claim: &Claim| claim.held.as_ref().is_some_and(|held| held.view.holds(me, incarnation));
-        let is_let_in = (1..=MAX_HOSTS as u16).any(|host| self.claim_of(host).is_some_and(lets_in));
-        let waits = is_let_in && !self.joining.is_welcomed() && !planted::is(Planted::AwaitsWelcome);
+        let is_mine = |view: &&View| view.holds(me, incarnation);
+        let claims = (1..=MAX_HOSTS as u16).filter_map(|host| self.claim_of(host)?.held.as_ref());
+        let claimed = claims.map(|held| &held.view).filter(is_mine).max_by_key(|view| view.number()).cloned();
+        let waits = claimed.is_some() && !self.joining.is_welcomed() && !planted::is(Planted::AwaitsWelcome);
         self.past.let_in = if waits { self.past.let_in + 1 } else { 0 };
-        if self.past.let_in >= LET_IN_RESENDS {
-            self.past.let_in = 0;
-            self.excluded();
-        }
+        let told = self.past.told_in.as_ref().filter(|(_, times)| *times >= LET_IN_RESENDS).map(|(view, _)| view);
+        let can_welcome = |member: &Member| {
+            let asks = self.past.joining[usize::from(member.host) - 1] == member.incarnation;
+            member.host != me && !self.is_dead(member) && !asks
+        };
+        let is_left = |view: &&View| !view.members().iter().any(can_welcome);
+        let told = told.filter(is_mine).filter(|_| lease.holds() && !planted::is(Planted::AwaitsTheLeaving));
+        let told = told.filter(|_| !self.joining.is_welcomed()).filter(is_left);
+        let claimed = claimed.filter(|_| self.past.let_in >= LET_IN_RESENDS);
+        let Some(view) = claimed.or(told.cloned()) else { return };
+        // Who has no lease may have been held dead itself before it was told of others' deaths.
+        let dead = view
+            .members()
+            .iter()
+            .filter(|member| lease.holds() && self.is_dead(member) || planted::is(Planted::VouchesForTheLiving));
+        let dead = dead.map(|member| member.host).collect();
+        self.past.gave_up = Some(GaveUp { number: view.number(), was: incarnation, dead });
+        (self.past.let_in, self.past.told_in) = (0, None);
+        self.excluded();
+    }
+
+    fn is_dead(&self, member: &Member) -> bool {
+        self.dead.get(usize::from(member.host).wrapping_sub(1)).is_some_and(|dead| *dead >= member.incarnation)
     }
 
     /// To be called at each resend while in no group.
@@ -361,6 +429,8 @@ impl<P: Start> Group<P> {
         let claims = |host: u16| if host == me { Some(&mine) } else { self.claim_of(host) };
         let held = (1..=MAX_HOSTS as u16).filter_map(|host| claims(host)?.held.as_ref());
         let Some(last) = held.max_by_key(|held| held.age()) else { return Err(HostSet::EMPTY) };
+        let outlived =
+            |host: u16| (1..=MAX_HOSTS as u16).any(|by| claims(by).is_some_and(|claim| claim.outlived(by, host, last)));
         let mut missing = HostSet::EMPTY;
         let mut most: Option<(u64, u16)> = None;
         for member in last.view.members() {
@@ -369,7 +439,7 @@ impl<P: Start> Group<P> {
                     most = Some((position, member.host));
                 }
                 Some(_) => {}
-                None if planted::is(Planted::FoundsFromSome) => {}
+                None if planted::is(Planted::FoundsFromSome) || outlived(member.host) => {}
                 None => missing.insert(member.host),
             }
         }

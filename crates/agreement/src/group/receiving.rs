@@ -125,7 +125,10 @@ impl<P: Start> Group<P> {
                 self.say(HostSet::from_iter([from]), Control::Higher { dead });
             }
             Control::Higher { dead } if self.standing == Standing::Joining => self.past.is_held_dead(dead),
-            Control::Join { have } => self.asked(from, Asks { incarnation: prefix.sender, have })?,
+            Control::Join { have } => {
+                self.past.is_joining(from, prefix.sender);
+                self.asked(from, Asks { incarnation: prefix.sender, have })?;
+            }
             Control::Base { position, state }
                 if self.standing == Standing::Joining
                     && self.past.held().is_none_or(|held| held.gives_way_to(prefix.view, self.config.me)) =>
@@ -174,8 +177,16 @@ impl<P: Start> Group<P> {
             Control::Over if self.standing == Standing::Leaving && self.past.is_replaced_by(prefix.view) => {
                 self.standing = Standing::Removed;
             }
+            Control::Out { view }
+                if self.standing == Standing::Joining
+                    && view.holds(self.config.me, self.config.incarnation)
+                    && !view.holds(from, prefix.sender) =>
+            {
+                self.past.is_let_in(view);
+            }
             Control::Out { view } => {
-                let begun = self.view().is_some_and(|mine| mine.number() >= view && !mine.holds(from, prefix.sender));
+                let is_late = |mine: &View| mine.number() >= view.number() && !mine.holds(from, prefix.sender);
+                let begun = self.view().is_some_and(is_late);
                 if begun && self.standing == Standing::Member {
                     self.say(HostSet::from_iter([from]), Control::Over);
                 }

@@ -19,7 +19,30 @@ fn member(host: u16, incarnation: u32) -> Member {
     Member { host, incarnation }
 }
 
+/// Which fault the one test of this process is run with.
+#[cfg(feature = "planted")]
+const ARMED: &str = "FIDE_PLANTED";
+
+/// Each of these tests has to fail with its fault. Each in a process of its own: a fault is armed for a whole process, and tests run side by side.
+#[cfg(feature = "planted")]
+fn are_found(shown: &[(Planted, &str)]) {
+    for (fault, test) in shown {
+        let run = |fault: &str| {
+            let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
+            command.args(["--exact", test]).env(ARMED, fault).output().expect("it runs")
+        };
+        let well = run("none");
+        let said = String::from_utf8_lossy(&well.stdout).into_owned();
+        assert!(well.status.success() && said.contains("1 passed"), "{test} without a fault: {said}");
+        assert!(!run(&format!("{fault:?}")).status.success(), "{fault:?} is not found by {test}");
+    }
+}
+
 fn config(me: u16, incarnation: u32) -> Config<Setting> {
+    #[cfg(feature = "planted")]
+    if let Ok(name) = std::env::var(ARMED) {
+        planted::arm(Planted::ALL.iter().copied().find(|fault| format!("{fault:?}") == name));
+    }
     Config {
         group: 7,
         me,
@@ -446,7 +469,7 @@ fn what_is_kept_for_who_joins_goes_once_nobody_asks() {
     assert!([1, 2].iter().all(|host| world.group(*host).tail.keeps()), "whoever leads may die");
     assert_eq!((world.group(1).transfers.held().count(), world.group(1).tail.reaches_from()), (1, 1));
     world.dies(3);
-    (0..8).for_each(|_| world.run());
+    (0..24).for_each(|_| world.run());
     for host in [1, 2] {
         let group = world.group(host);
         assert_eq!((group.transfers.held().count(), group.tail.reaches_from()), (0, 2));
@@ -730,4 +753,5 @@ fn who_comes_when_the_group_is_founded_joins_it() {
 }
 
 mod holding;
+mod leaving;
 mod payloads;

@@ -5,7 +5,7 @@ use super::*;
 
 impl World {
     /// The others go on without it, or nobody does. It comes back as the incarnation after.
-    fn excluded(&mut self, host: u16) {
+    pub(super) fn excluded(&mut self, host: u16) {
         let was = self.group(host).config.incarnation;
         self.group(host).excluded();
         for (other, (group, _)) in &mut self.members {
@@ -15,12 +15,12 @@ impl World {
         }
     }
 
-    fn comes_back(&mut self, host: u16) {
+    pub(super) fn comes_back(&mut self, host: u16) {
         let was = self.group(host).config.incarnation;
         self.group(host).rejoin(was + 1).unwrap();
     }
 
-    fn standings(&self) -> Vec<Standing> {
+    pub(super) fn standings(&self) -> Vec<Standing> {
         self.members.values().map(|(group, _)| group.standing()).collect()
     }
 
@@ -168,7 +168,7 @@ fn who_was_let_in_and_never_began_holds_up_nobody() {
 
 impl World {
     /// Time passes; who gives itself up comes back as another incarnation.
-    fn runs(&mut self) {
+    pub(super) fn runs(&mut self) {
         for _ in 0..4 {
             self.run();
             let over: Vec<u16> = self
@@ -619,16 +619,16 @@ fn nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnatio
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_incarnations_that_are_dead_are_found() {
-    let shown: [(Planted, fn()); 4] = [
-        (Planted::LetsInTheDead, incarnation_that_others_hold_dead_never_leads_in_their_place),
-        (Planted::AnswersForOthers, nobody_answers_for_incarnations_that_it_skipped),
-        (Planted::AnswersForOthers, nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out),
-        (Planted::AnswersForOthers, nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation),
-    ];
-    for (fault, test) in shown {
-        planted::arm(Some(fault));
-        let found = std::panic::catch_unwind(test).is_err();
-        planted::arm(None);
-        assert!(found, "{fault:?}");
-    }
+    are_found(&[
+        (Planted::LetsInTheDead, "group::tests::holding::incarnation_that_others_hold_dead_never_leads_in_their_place"),
+        (Planted::AnswersForOthers, "group::tests::holding::nobody_answers_for_incarnations_that_it_skipped"),
+        (
+            Planted::AnswersForOthers,
+            "group::tests::holding::nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out",
+        ),
+        (
+            Planted::AnswersForOthers,
+            "group::tests::holding::nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation",
+        ),
+    ]);
 }

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A leader that takes itself out while others are just let in, and those who ask seldom.
+
+use super::*;
+
+/// Hosts 1 and 2 are members. Host 1 was told a view with host 2 and host 3, which is just let in, and without itself.
+fn leaves_while_one_comes() -> World {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    world.group(1).begin_next(View::new(2, &[member(2, 20), member(3, 30)]).unwrap());
+    assert_eq!(world.standings(), [Standing::Leaving, Standing::Member, Standing::Joining]);
+    world
+}
+
+#[test]
+fn who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost() {
+    let mut world = leaves_while_one_comes();
+    // Before it was told that view.
+    world.dies(2);
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 2]);
+    assert_eq!([1, 3].map(|host| world.state(host)), ["a"; 2]);
+}
+
+#[test]
+fn several_that_were_let_in_to_a_view_of_the_dead_give_it_up() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    [(3, 30), (4, 40)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
+    world.group(1).begin_next(View::new(2, &[member(2, 20), member(3, 30), member(4, 40)]).unwrap());
+    world.dies(2);
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Member; 3]);
+    assert_eq!([1, 3, 4].map(|host| world.state(host)), ["a"; 3]);
+}
+
+#[test]
+fn who_was_let_in_waits_for_a_member_that_may_welcome_it() {
+    let mut world = leaves_while_one_comes();
+    world.run();
+    world.run();
+    assert_eq!(world.group(3).config.incarnation, 30);
+}
+
+/// Host 2 begins the view beside host 1, and is heard by nobody; host 1 is shut out.
+fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
+    [1, 2].into_iter().for_each(|host| world.group(host).begin_next(view.clone()));
+    world.excluded(1);
+    let unheard = world.members.remove(&2).unwrap();
+    world.comes_back(1);
+    world.meet();
+    world.runs();
+    assert_eq!(world.group(3).config.incarnation, 31);
+    (world, unheard)
+}
+
+#[test]
+fn who_dies_after_others_gave_up_its_view_is_missed() {
+    let (mut world, mut two) = gives_up_while_another_may_go_on();
+    // It was told that they are out, goes on alone, and dies.
+    two.0.down(1, 10);
+    two.0.down(3, 30);
+    world.members.insert(2, two);
+    world.writes(2, "b");
+    assert_eq!(world.state(2), "ab");
+    world.dies(2);
+    world.runs();
+    assert_eq!(world.standings(), [Standing::Joining; 2]);
+    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])), "it may have told somebody something");
+}
+
+/// Its lease has run out: others may hold it dead.
+#[test]
+fn who_has_no_lease_vouches_for_no_death() {
+    let mut world = leaves_while_one_comes();
+    world.group(1).excluded();
+    world.comes_back(1);
+    world.meet();
+    world.dies(2);
+    for _ in 0..40 {
+        world.settle();
+        world.members.values_mut().for_each(|(group, _)| group.resend(RUN_OUT));
+    }
+    assert_eq!(world.standings(), [Standing::Joining, Standing::Excluded]);
+    world.runs();
+    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])));
+}
+
+#[test]
+fn who_asks_seldom_is_let_in() {
+    let mut world = World::of(1);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    for _ in 0..4 {
+        world.group(3).resend(HELD);
+        for _ in 0..300 {
+            world.settle();
+            world.group(1).resend(HELD);
+        }
+    }
+    assert_eq!((world.standings(), world.state(3).as_str()), (vec![Standing::Member; 2], "a"));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_who_leaves_are_found() {
+    are_found(&[
+        (Planted::AwaitsTheLeaving, "group::tests::leaving::several_that_were_let_in_to_a_view_of_the_dead_give_it_up"),
+        (
+            Planted::ForgetsWhoDied,
+            "group::tests::leaving::who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost",
+        ),
+        (Planted::VouchesForTheLiving, "group::tests::leaving::who_dies_after_others_gave_up_its_view_is_missed"),
+        (Planted::OffersWhenAsked, "group::tests::leaving::who_asks_seldom_is_let_in"),
+    ]);
+}
