@@ -103,7 +103,9 @@ impl<P: Protocol> World<'_, P> {
         }
         // The last view that a process which runs has begun: of a later one nobody is left to tell.
         let Some(view) = seats().filter_map(|seat| seat.core.group.view()).max_by_key(|view| view.number()) else {
-            return self.loss_of_founders();
+            // Who was taken out and is needed still has the state.
+            let is_needed = seats().any(|seat| seat.standing() == Standing::Leaving);
+            return if is_needed { Loss::Nothing } else { self.loss_of_founders() };
         };
         let runs = |id: u16| {
             let incarnation = view.incarnation(id).expect("a member");
