@@ -9,7 +9,7 @@ use std::{
 };
 
 use fide_testbed::{
-    Agents, AgentsSpec, Lines,
+    Agents, AgentsSpec, Lines, end_within,
     fabric::{Controller, ControllerSpec, Fabric, FabricSpec},
     retry_until, supported,
 };
@@ -92,7 +92,7 @@ impl Running {
     }
 
     fn code(&mut self) -> Option<i32> {
-        self.child.wait().expect("ended").code()
+        end_within(&mut self.child, LIMIT).expect("ended").code()
     }
 }
 

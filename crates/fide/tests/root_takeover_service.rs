@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, retry_until};
+use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, end_within, retry_until};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 use serde_json::json;
 
@@ -112,7 +112,7 @@ fn root_systemd_follows_a_takeover() {
         // The old one has nothing more to say, and its end takes nothing along.
         let ended = match round {
             0 => agents.await_end(1, LIMIT).expect("it ends"),
-            _ => successors[round - 1].wait().expect("it ends"),
+            _ => end_within(&mut successors[round - 1], LIMIT).expect("it ends"),
         };
         assert!(ended.success(), "{ended}");
         assert!(agents.socket(1).exists());

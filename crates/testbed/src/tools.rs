@@ -4,7 +4,7 @@
 use crate::{Error, Result};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Runs `tool args...`, feeding it `input`; iproute2's `-batch -` stops at the first line that fails.
@@ -81,4 +81,23 @@ pub fn retry_until<T>(
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
+}
+
+/// Waits for the end of a child, at most for `limit`: it is not killed then.
+///
+/// # Errors
+/// It did not end within the limit, or the kernel's.
+pub fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let what = format!("the end of process {}", child.id());
+    retry_until(&what, limit, || match child.try_wait() {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => Err("it runs".to_owned()),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+/// Says what a test could not look at here. The harness keeps what a test that passes has printed; this is shown all the same.
+pub fn say_not_tested(what: &str) {
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    let _ = writeln!(std::io::stderr(), "not tested by {test}: {what}");
 }

@@ -111,6 +111,23 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// As [`Self::of_thread`], where this kernel can trace: a test without its trace does not see what it is for. Elsewhere there is
+    /// none, and that is said.
+    ///
+    /// # Panics
+    /// The kernel can, and yet there is no trace.
+    #[track_caller]
+    pub fn where_kernel_can(pid: u32, name: &str) -> Option<Self> {
+        match root(&format!("fide-{}-looks", std::process::id())) {
+            Ok((_, mounted)) => mounted.iter().for_each(|path| unmount(path)),
+            Err(why) => {
+                crate::say_not_tested(&format!("whether {name} waits: {why}"));
+                return None;
+            }
+        }
+        Some(Self::of_thread(pid, name).unwrap_or_else(|why| panic!("{name} of process {pid} is not traced: {why}")))
+    }
+
     /// Traces the thread `name` of a process from now on.
     ///
     /// # Errors

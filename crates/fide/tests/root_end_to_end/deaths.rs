@@ -185,7 +185,7 @@ impl Speaker {
     fn say_and_die(&mut self, words: &str) {
         let mut pipe = self.running.0.stdin.take().expect("piped");
         writeln!(pipe, "{words}").expect("told");
-        self.running.0.wait().expect("ended");
+        self.running.code();
     }
 }
 

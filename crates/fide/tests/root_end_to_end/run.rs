@@ -10,7 +10,10 @@ use fide_client::Reason;
 use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::common::{Running, World, calm, output, until, until_true, world};
+use super::{
+    common::{Running, World, calm, output, until, until_true, world},
+    run_corners::{end_silence, silence},
+};
 
 /// State letter of a process, as ps shows it.
 pub(crate) fn state(pid: u32) -> Option<char> {
@@ -80,13 +83,9 @@ fn root_run_pauses_its_program_while_the_host_is_fenced() {
     let monitor = eyes.watch("paused@h3");
     until_true("it runs", || is_running(pid));
     // Nobody hears anybody: all are fenced, and nobody can be excluded.
-    for host in 1..=3 {
-        world.bed.isolate(host).expect("cut off");
-    }
+    silence(&world);
     until_true("it is stopped", || is_stopped(pid));
-    for host in 1..=3 {
-        world.bed.rejoin(host).expect("restored");
-    }
+    end_silence(&world);
     until_true("it goes on", || is_running(pid));
     eyes.quiet();
     assert_eq!(eyes.finals(&monitor), 0, "in the same incarnation");
@@ -118,6 +117,7 @@ fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
     let cut = |world: &mut World| {
         world.bed.isolate(3).expect("cut off");
         until_true("the host is fenced", || world.status(3)["fenced"] == true);
+        until_true("it is told", || fs::read_to_string(&note).is_ok_and(|text| text.contains("stopped")));
     };
     let (mut wrapper, _) = run("cut", &[], &cut);
     world.bed.rejoin(3).expect("restored");

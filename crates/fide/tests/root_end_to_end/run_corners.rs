@@ -26,8 +26,9 @@ pub(crate) fn silence(world: &World) {
     }
 }
 
+/// Two that hear each other again may go on without the third: where programs are stopped, and where others watch them, is back first.
 pub(crate) fn end_silence(world: &World) {
-    for host in 1..=3 {
+    for host in [3, 1, 2] {
         world.bed.rejoin(host).expect("restored");
     }
 }
@@ -181,8 +182,9 @@ fn root_guard_kills_an_excluded_unit_as_a_whole_and_leaves_its_group_thawed() {
     until_true("it is stopped", || events().contains("frozen 1"));
     world.agents.restart(3).expect("started");
     assert_eq!(guard.code(), Some(0), "its process has ended");
-    assert_eq!(procs(), 0, "no part of it stays frozen");
-    assert!(events().contains("frozen 0"), "it can be started again");
+    // The kernel ends each of its processes in its own time.
+    until_true("no part of it stays frozen", || procs() == 0);
+    until_true("it can be started again", || events().contains("frozen 0"));
 }
 
 #[test]

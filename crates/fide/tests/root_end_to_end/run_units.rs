@@ -66,8 +66,9 @@ fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
     until_true("all of it is stopped", || is_frozen(&main) && is_frozen(&payload));
     world.agents.restart(3).expect("started");
     assert_eq!(guard.code(), Some(0), "its main process has ended");
-    assert_eq!((procs(&main), procs(&payload)), (0, 0), "others may have replaced it");
-    assert!(!is_frozen(place.dir()), "it can be started again");
+    // The kernel ends each of its processes in its own time.
+    until_true("others may have replaced it", || (procs(&main), procs(&payload)) == (0, 0));
+    until_true("it can be started again", || !is_frozen(place.dir()));
 
     // A main process that is elsewhere is not reached by the unit's group, and it is said what reaches it.
     let Some(elsewhere) = Place::new(Rung::V2) else { return };
@@ -100,8 +101,8 @@ fn root_guard_leaves_nothing_frozen_of_a_unit_that_somebody_else_kills() {
     // A watchdog, the kernel for want of memory, `systemctl kill`.
     unit.kill();
     assert_eq!(guard.code(), Some(0), "its main process has ended");
-    assert_eq!(procs(place.dir()), 0, "nothing of it acts while the host is fenced");
-    assert!(!is_frozen(place.dir()));
+    until_true("nothing of it is left while the host is fenced", || procs(place.dir()) == 0);
+    until_true("it is left thawed", || !is_frozen(place.dir()));
     let next = Running::start(&mut place.command(&world, 3, &["sleep", "600"]));
     until_true("it can be started again", || procs(place.dir()) == 1 && !is_frozen(place.dir()));
     drop(next);

@@ -66,8 +66,9 @@ fn message(n: u8) -> (u8, Vec<u8>) {
     (SERVICE, vec![n; 40])
 }
 
-/// What came since the last time, after nothing more comes.
-fn news(program: &mut Program) -> Vec<(u8, Vec<u8>)> {
+/// So many messages came since the last time, and nothing more comes.
+fn news(program: &mut Program, count: usize) -> Vec<(u8, Vec<u8>)> {
+    program.await_messages(count);
     std::thread::sleep(QUIET);
     let news = program.messages();
     program.told.clear();
@@ -91,24 +92,27 @@ fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
     // Of a lane of which nothing authentic has come, nothing is taken.
     let packet = meddler.packet();
     meddler.send(&damaged(&packet));
-    assert_eq!(news(&mut two), []);
+    assert_eq!(news(&mut two, 0), []);
     meddler.send(&packet);
-    assert_eq!(news(&mut two).len(), 3);
+    assert_eq!(news(&mut two, 3).len(), 3);
     let packet = meddler.packet();
     meddler.send(&damaged(&packet));
-    assert_eq!(news(&mut two), [message(1), message(3)]);
+    assert_eq!(news(&mut two, 2), [message(1), message(3)]);
     // The other tree's copy is whole.
     meddler.send(&packet);
-    assert_eq!(news(&mut two), [message(2)]);
+    assert_eq!(news(&mut two, 1), [message(2)]);
     meddler.send(&packet);
     meddler.send(&damaged(&packet));
-    assert_eq!(news(&mut two), []);
-    assert_eq!(world.metric(2, "fide_lane_chunks_damaged_total"), 1);
+    assert_eq!(news(&mut two, 0), []);
+    world.until("it is counted", |world| match world.metric(2, "fide_lane_chunks_damaged_total") {
+        1 => Ok(()),
+        other => Err(other.to_string()),
+    });
     // A header that is damaged says nothing of what follows.
     let mut packet = meddler.packet();
     packet[7] ^= 1;
     meddler.send(&packet);
-    assert_eq!(news(&mut two), []);
+    assert_eq!(news(&mut two, 0), []);
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn root_what_is_forged_old_or_damaged_changes_nothing() {
     let mut meddler = Meddler::new(&mut world, &one);
     let packet = meddler.packet();
     meddler.send(&packet);
-    assert_eq!(news(&mut two), [message(1), message(2), message(3)], "what is right is taken");
+    assert_eq!(news(&mut two, 3), [message(1), message(2), message(3)], "what is right is taken");
 
     let refused = |world: &World| {
         ["bad_tag", "stale", "malformed"]
@@ -142,11 +146,14 @@ fn root_what_is_forged_old_or_damaged_changes_nothing() {
     short.truncate(short.len() - 1);
     fide_wire::seal(&mut short, 0, &meddler.key);
     meddler.send(&short);
-    assert_eq!(news(&mut two), []);
-    assert_eq!(refused(&world), [bad_tag + 2, stale + 1, malformed + 1]);
+    assert_eq!(news(&mut two, 0), []);
+    world.until("all are counted", |world| match refused(world) {
+        now if now == [bad_tag + 2, stale + 1, malformed + 1] => Ok(()),
+        now => Err(format!("{now:?}, {:?} before", [bad_tag, stale, malformed])),
+    });
 
     // Nothing of it has moved the lane's window.
     let packet = meddler.packet();
     meddler.send(&packet);
-    assert_eq!(news(&mut two), [message(1), message(2), message(3)]);
+    assert_eq!(news(&mut two, 3), [message(1), message(2), message(3)]);
 }

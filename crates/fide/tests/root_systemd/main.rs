@@ -4,7 +4,7 @@
 
 mod machine;
 
-use fide_testbed::retry_until;
+use fide_testbed::{end_within, retry_until};
 use machine::{LIMIT, Machine};
 
 /// Beyond the watchdog's limit.
@@ -28,7 +28,7 @@ fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
 
     // systemd is not its parent. It notices its end all the same.
     machine.signal(second, "KILL");
-    successor.wait().expect("ended");
+    end_within(&mut successor, LIMIT).expect("ended");
     let third = machine.main_pid("the end of a successor", |pid| pid != second);
     assert_eq!(machine.restarts(), 1, "{}", machine.log());
 
@@ -39,7 +39,7 @@ fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
     let mut successor = machine.take_over();
     let fifth = machine.main_pid("a takeover after a restart", |pid| pid != fourth);
     machine.plant("loop-hangs");
-    successor.wait().expect("ended");
+    end_within(&mut successor, LIMIT).expect("ended");
     let sixth = machine.main_pid("a loop that hangs", |pid| pid != fifth);
     assert_eq!(machine.restarts(), 3, "{}", machine.log());
 
@@ -48,7 +48,7 @@ fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
     let mut successor = machine.take_over();
     machine.main_pid("a takeover before systemctl stop", |pid| pid != seventh);
     assert!(machine.systemctl("stop"), "{}", machine.log());
-    successor.wait().expect("ended");
+    end_within(&mut successor, LIMIT).expect("ended");
     retry_until("the stop of a successor", LIMIT, || match machine.show("ActiveState").as_str() {
         "inactive" => Ok(()),
         other => Err(other.to_owned()),
