@@ -288,6 +288,13 @@ impl Detector {
         self.last_process_incarnation()
     }
 
+    /// Whether a process of this host has got this number in this life. Numbers come round after 12 days: a process of a life that began
+    /// then may have had it, too.
+    pub fn has_numbered(&self, process: u32) -> bool {
+        let first = self.config.incarnation << 12;
+        (1..=self.last_process_incarnation().wrapping_sub(first)).contains(&process.wrapping_sub(first))
+    }
+
     pub(crate) fn last_process_incarnation(&self) -> u32 {
         (self.config.incarnation << 12).wrapping_add(self.joins).max(1)
     }
@@ -622,6 +629,11 @@ impl Detector {
     /// `ViewId::NONE` under policy network.
     pub fn view(&self) -> ViewInfo {
         ViewInfo { id: self.agreement.id, members: HostSet(self.agreement.members.hosts) }
+    }
+
+    /// As which incarnation a host is in [`Detector::view`], if it is.
+    pub fn member_incarnation(&self, host: u16) -> Option<u32> {
+        self.agreement.members.incarnation(host)
     }
 
     /// From when on no host acts by a lease of an older view than [`Detector::view`] ([`crate::view`], rule 3).

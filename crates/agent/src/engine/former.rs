@@ -65,10 +65,18 @@ enum Why {
 /// that began within these 256 s of a whole round before, it still would.
 const OF_A_LIFE: u32 = 1 << 20;
 
+/// Processes that one life of a host can number at most: a thousand in each second of 24 days.
+const MOST_OF_A_LIFE: u32 = 1 << 31;
+
 /// Whether a life of a host has numbered this process. One of more processes than [`OF_A_LIFE`] has numbered it too, and is not known to have:
-/// its end is told as that of another life.
+/// its end is told as that of another life, and not before that is certain ([`may_be_of_life`]).
 fn is_of_life(process: u32, life: u32) -> bool {
     (1..OF_A_LIFE).contains(&process.wrapping_sub(life << PROCESS_SHIFT))
+}
+
+/// Whether a life of more processes than [`OF_A_LIFE`] may have numbered it, or one that began six to twelve days before.
+fn may_be_of_life(process: u32, life: u32) -> bool {
+    (OF_A_LIFE..MOST_OF_A_LIFE).contains(&process.wrapping_sub(life << PROCESS_SHIFT))
 }
 
 /// Whether process `one` was numbered after `other`, in one life of a host. Numbers go round.
@@ -137,6 +145,9 @@ impl Engine {
                         Why::Wait
                     }
                     _ if now.saturating_sub(open.other_since_ns) < LEASES_NS => Why::Wait,
+                    Some((_, process)) if is_newer(process.incarnation, incarnation) => Why::Over(Reason::HostSilent),
+                    // It may live, and be named yet.
+                    _ if self.may_be_named_yet(host, incarnation) => Why::Wait,
                     _ => Why::Over(Reason::HostSilent),
                 },
             };
@@ -156,6 +167,18 @@ impl Engine {
         }
     }
 
+    /// Whether a host that is up, or is a member and not heard yet, may have numbered this process in its present life, and has not named
+    /// all its processes since.
+    fn may_be_named_yet(&self, host: u16, process: u32) -> bool {
+        let detector = &self.parts.detector;
+        let life = detector.peer(host).and_then(|peer| match peer.state {
+            PeerState::Up => Some(peer.incarnation),
+            PeerState::Unknown => detector.member_incarnation(host),
+            PeerState::Dead | PeerState::Left => None,
+        });
+        life.is_some_and(|life| may_be_of_life(process, life)) && !detector.all_named(host)
+    }
+
     /// What became of a process of this very host. Nobody else says it, and this agent knows all processes of its own life. One of a
     /// life before was granted nothing since: with it ended whatever leases it had, as for others with the host. Its program may
     /// be alive, and joins again under another number; so it is no exit, and is told when the program has had time for that.
@@ -169,7 +192,7 @@ impl Engine {
         if self.parts.votes.is_some() {
             return Why::Wait;
         }
-        if is_of_life(incarnation, detector.config().incarnation) {
+        if detector.has_numbered(incarnation) {
             // It joined here, and its place was given to others since.
             return Why::Over(Reason::Exited(-1));
         }

@@ -171,6 +171,31 @@ fn process_of_a_host_that_names_it_last_lives() {
     }
 }
 
+/// A host that has numbered so many processes in one life that the number of one no longer tells of which life it is.
+#[test]
+fn process_beyond_the_joins_of_a_life_lives_until_its_host_has_named_all() {
+    for nth in [OF_A_LIFE, OF_A_LIFE + 5, MOST_OF_A_LIFE - 1] {
+        let mut watcher = Watcher::of(process(nth));
+        assert!(watcher.told(20 * S).is_empty(), "{nth}: its roster takes long");
+        watcher.hears(&[(63, process(nth))]);
+        watcher.hears_that_all_are_named();
+        let told = watcher.told(20 * S);
+        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+        // Without it in the roster, or with its successor there, it is over.
+        let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
+        for named in [&[][..], &[(4, process(nth + 1))]] {
+            let mut watcher = Watcher::of(process(nth));
+            watcher.hears(named);
+            if named.is_empty() {
+                assert!(watcher.told(20 * S).is_empty(), "{nth}");
+                watcher.hears_that_all_are_named();
+            }
+            let told = watcher.told(3 * S);
+            assert!(told.len() == 1 && told[0].1.reason == silent && watcher.awaits() == 0, "{nth}: {told:?}");
+        }
+    }
+}
+
 /// Of host 1, whose agent is this one.
 const OWN: u32 = 7;
 
@@ -262,6 +287,16 @@ fn process_of_this_host_whose_place_was_given_away_has_ended() {
     assert!(matches!(other, Reply::Joined(Ok(_))));
     let exited = EventRecord::default().with_reason(Reason::Exited(-1)).reason;
     assert_eq!(told_of_own(&mut watcher, 8), [(0, told, exited)]);
+}
+
+/// Numbers come round, and this agent has given out one so far.
+#[test]
+fn process_of_this_host_with_a_number_that_was_not_given_out_yet_is_of_a_life_before() {
+    let former = OWN << PROCESS_SHIFT | 2;
+    let mut watcher = Watcher::of_host(1, former);
+    assert_eq!(joins(&mut watcher).1, OWN << PROCESS_SHIFT | 1);
+    let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
+    assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)]);
 }
 
 #[test]
