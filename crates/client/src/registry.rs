@@ -9,6 +9,7 @@ use crate::{
     event::{Event, Evidence, MonitorId, ProcessId, Verdict},
     protocol::{JoinOk, MonitorOk, PeerState},
 };
+use fide_shm::HOST_SLOT;
 use fide_shm::event::{Event as Told, EventRecord, FLAG_DIRECT, Reason};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,6 +19,8 @@ pub(crate) const MONITORS_MAX: usize = 4096;
 pub(crate) const PROCESSES_MAX: usize = fide_shm::MAX_PROCESSES;
 /// Incarnations that each monitor remembers; late records of older ones are ignored.
 const SUBJECTS_MAX: usize = 4;
+/// A process' number begins with that of its host's life, shifted so far.
+const PROCESS_SHIFT: u32 = 12;
 
 /// One incarnation of a monitor's target.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +151,10 @@ impl Registry {
                     self.unknown += 1;
                     return;
                 };
+                if monitored.is_succeeded(record) {
+                    self.duplicates += 1;
+                    return;
+                }
                 let subject = monitored.subject_or_new(record);
                 if std::mem::replace(&mut subject.up_told, true) {
                     self.duplicates += 1;
@@ -219,6 +226,10 @@ impl Registry {
         if let Some((id, monitored)) = by_watch(&mut self.monitors, record.watch) {
             // The agent says whose it is: believed even if the `up` was lost in a full ring.
             let target = Arc::clone(&monitored.target);
+            if monitored.is_succeeded(record) {
+                self.duplicates += 1;
+                return;
+            }
             count(told(id, &target, monitored.subject_or_new(record)), &mut self.duplicates);
         } else if record.watch == 0 {
             for (id, monitored) in &mut self.monitors {
@@ -253,6 +264,18 @@ impl Monitored {
             self.subject_or_new(&record);
         }
         self.granted = granted;
+    }
+
+    /// It is about a process that nothing was told of, and that began before one that is known: a new agent tells all that it hears. The
+    /// later one has told that the earlier is over.
+    fn is_succeeded(&self, record: &EventRecord) -> bool {
+        let life = |incarnation: u32| incarnation >> PROCESS_SHIFT;
+        let later = |of: &Subject| {
+            of.host == record.host
+                && life(of.incarnation) == life(record.incarnation)
+                && of.incarnation > record.incarnation
+        };
+        record.slot != HOST_SLOT && !self.subjects.iter().any(|of| of.is(record)) && self.subjects.iter().any(later)
     }
 
     fn subject_or_new(&mut self, record: &EventRecord) -> &mut Subject {

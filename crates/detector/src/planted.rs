@@ -136,6 +136,8 @@ planted! {
     AnswersForOthers,
     /// a process that has a successor is told of after it
     TellsTheFormer,
+    /// a member takes the death of an earlier incarnation for that of the one in its view
+    CrashesTheLater,
     /// a host says that it has named all its processes while some do not fit yet
     NamesSome,
     /// a member takes packets while the agent has told more than it has heard

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A protocol among the members of one view.
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 use fide_wire::MAX_HOSTS;
 
 use crate::{Start, view::View};
@@ -62,7 +65,8 @@ impl<P: Start> Epoch<P> {
     /// This incarnation, or a later one, is dead: is that news of a member?
     pub(super) fn crashed(&mut self, host: u16, incarnation: u32) {
         let Some(place) = self.view.place(host) else { return };
-        let dead = self.view.incarnation(host).is_some_and(|member| member <= incarnation);
+        let is_it = |member: u32| member <= incarnation || planted::is(Planted::CrashesTheLater);
+        let dead = self.view.incarnation(host).is_some_and(is_it);
         if dead && place != self.place && !self.dead.contains(place) {
             self.dead.insert(place);
             self.protocol.crashed(place);

@@ -70,6 +70,22 @@ fn a_direct_verdict_needs_the_exact_incarnation() {
 }
 
 #[test]
+fn new_agent_tells_nothing_of_processes_before_one_that_is_known() {
+    let mut registry = registry(&[11]);
+    assert_eq!(feed(&mut registry, record(kind::UP, 11, 0x5003), b"").len(), 1);
+    // Another watch of the same monitor: the agent is a new one.
+    registry.monitors.get_mut(&1).unwrap().register(granted(12, PeerState::Unknown));
+    let former = |record: EventRecord| EventRecord { slot: 6, ..record };
+    assert_eq!(feed(&mut registry, former(record(kind::UP, 12, 0x5001)), b""), [], "its successor was told");
+    assert_eq!(feed(&mut registry, former(verdict(12, 0x5001, Reason::Left)), b""), []);
+    assert_eq!(registry.open(1), Some((5, 0x5003)), "what the next agent has to know");
+    assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x5003), b""), [], "as before");
+    assert_eq!(feed(&mut registry, verdict(12, 0x5003, Reason::Killed(9)), b"").len(), 1);
+    // The numbers of another life say nothing about the order.
+    assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x4001), b"").len(), 1);
+}
+
+#[test]
 fn the_reply_to_monitor_makes_an_incarnation_known() {
     let mut registry = Registry::default();
     registry.add_monitor("db@beta", Wanted::default(), granted(11, PeerState::Alive));

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod deaths;
+mod hosts;
 mod leader;
 mod leases;
 mod masters;
@@ -14,6 +15,7 @@ use std::fmt;
 
 pub(super) use agreement::{Log, number};
 pub(super) use deaths::Deaths;
+pub(super) use hosts::no_lease_outlives_its_view;
 pub(super) use leader::one_leader;
 pub(super) use leases::leased;
 pub(super) use masters::Masters;

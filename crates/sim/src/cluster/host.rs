@@ -42,6 +42,18 @@ pub(super) struct Packet {
 /// What a member's record has: its incarnation, and whether there is a group.
 pub(super) type Record = (u32, bool);
 
+/// What an agent stores before it promises anything, as `agent/src/promise.rs` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Promise {
+    /// How often the host had started: clocks of another boot say nothing.
+    boot: u64,
+    /// The most that this life promises.
+    most_us: u32,
+    /// The most that lives before it promised, and until when that binds, by the clock of that boot.
+    former_us: u32,
+    until_ns: u64,
+}
+
 pub(super) struct Host<P: Protocol> {
     pub(super) id: u16,
     pub(super) clock: Clock,
@@ -58,6 +70,7 @@ pub(super) struct Host<P: Protocol> {
     pub(super) record: Disk<Record>,
     /// Of a witness: its vote, and how often it has started.
     votes: Disk<(Vote, u32)>,
+    promise: Disk<Promise>,
     lives: u32,
     /// For the agent.
     pub(super) inbox: VecDeque<Packet>,
@@ -73,8 +86,6 @@ pub(super) struct Host<P: Protocol> {
     pub(super) leaves: bool,
     /// Copies that it still sends before it crashes.
     pub(super) dies_after: Option<u32>,
-    /// Of its agents, timeouts that were raised while they ran.
-    pub(super) timeout_ns: u64,
 }
 
 impl<P: Protocol> Host<P> {
@@ -92,6 +103,7 @@ impl<P: Protocol> Host<P> {
             service: None,
             record: Disk::default(),
             votes: Disk::default(),
+            promise: Disk::default(),
             lives: 0,
             inbox: VecDeque::new(),
             paused_until_ns: 0,
@@ -100,8 +112,25 @@ impl<P: Protocol> Host<P> {
             restart_ns: None,
             leaves: false,
             dies_after: None,
-            timeout_ns: plan.timeouts[at],
         }
+    }
+
+    /// A life of the agent stores how much it may promise; for how long what earlier ones promised may bind, us.
+    fn begin_promise(&mut self, most_us: u32, local_ns: u64) -> u32 {
+        let former_us = self.promise.read().map_or(0, |before| {
+            let left_us = match before {
+                Promise { boot, until_ns, former_us, .. } if boot == self.starts => {
+                    u32::try_from(until_ns.saturating_sub(local_ns).div_ceil(1000))
+                        .map_or(former_us, |left| left.min(former_us))
+                }
+                Promise { former_us, .. } => former_us,
+            };
+            before.most_us.max(left_us)
+        });
+        let until_ns = local_ns + u64::from(former_us) * 1000;
+        self.promise.write(Promise { boot: self.starts, most_us, former_us, until_ns });
+        self.promise.sync();
+        former_us
     }
 
     /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, and not as this one.
@@ -123,7 +152,7 @@ impl<P: Protocol> Host<P> {
             heartbeat_ns: HEARTBEAT_NS,
             trust: Trust::Lease,
             policy: plan.policy,
-            timeout_ns: self.timeout_ns,
+            timeout_ns: plan.timeouts[usize::from(self.id) - 1],
             stall_slack_ns: HEARTBEAT_NS,
             drift_ppm: plan.drift_ppm,
             piggyback_max: PIGGYBACK_MAX,
@@ -141,7 +170,10 @@ impl<P: Protocol> Host<P> {
             }
             None => Detector::new(config, local_ns),
         };
-        let detector = detector.expect("a good configuration");
+        let mut detector = detector.expect("a good configuration");
+        let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
+        detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
+        detector.set_promise_max(most_us);
         if self.is_witness(plan) {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();
@@ -198,6 +230,7 @@ impl<P: Protocol> Host<P> {
     pub(super) fn crash(&mut self) {
         self.end_agent();
         self.votes.crash();
+        self.promise.crash();
         self.record.crash();
         self.is_up = false;
         self.leaves = false;

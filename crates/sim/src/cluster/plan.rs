@@ -33,6 +33,8 @@ pub struct Plan {
     pub policy: Policy,
     /// Of each host, at first.
     pub timeouts: Vec<u64>,
+    /// The longest promise of each host, whatever its timeouts come to while it runs: what its next life has to heed.
+    pub promises: Vec<u64>,
     pub protocol: protocol::Name,
     /// Instances under way, of HSUC.
     pub window: u64,
@@ -346,9 +348,44 @@ impl Plan {
             |random: &mut ChaCha8Rng| [4, 6, 13, 60, random.random_range(4..=60)][random.random_range(0..5)] * MS;
         self.timeouts = (0..self.hosts).map(|_| timeout_ns(random)).collect();
         self.add(random, 4, |random, host| What::Raise { host, timeout_ns: timeout_ns(random) });
+        if self.policy == Policy::Majority && self.hosts > 2 && !self.witness && random.random_range(0..2) == 0 {
+            self.forget_promises(random);
+        }
+        self.promises = (1..=self.hosts).map(|host| self.longest_of(host)).collect();
         if self.policy == Policy::Majority && self.hosts > 3 && random.random_range(0..2) == 0 {
             self.rejoin(random);
         }
+    }
+
+    /// All hosts but one raise their timeouts, start again with the shorter ones that they began with, and found a view, while the
+    /// one is cut off: it still holds what they had promised it.
+    fn forget_promises(&mut self, random: &mut ChaCha8Rng) {
+        let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+        let one = random.random_range(1..=self.hosts);
+        let others: Vec<u16> = (1..=self.hosts).filter(|host| *host != one).collect();
+        for host in &others {
+            self.faults.push(Fault { at_ns, what: What::Raise { host: *host, timeout_ns: 60 * MS } });
+        }
+        at_ns += random.random_range(10..40) * MS;
+        for host in others {
+            let what = What::KillAgent { host, down_ns: random.random_range(0..MS) };
+            self.faults.push(Fault { at_ns, what });
+        }
+        at_ns += random.random_range(0..MS);
+        for plane in 0..2 {
+            self.faults.push(Fault { at_ns, what: What::Isolate { host: one, plane } });
+        }
+        at_ns += random.random_range(20..120) * MS;
+        self.faults.push(Fault { at_ns, what: What::Heal });
+    }
+
+    /// What the timeouts of a host come to.
+    fn longest_of(&self, host: u16) -> u64 {
+        let raised = self.faults.iter().filter_map(|fault| match fault.what {
+            What::Raise { host: of, timeout_ns } if of == host => Some(timeout_ns),
+            _ => None,
+        });
+        raised.fold(self.timeouts[usize::from(host) - 1], u64::max)
     }
 
     /// Hosts end and come back, and another is cut off while they are let in: it still holds what a slow one has promised it.
@@ -446,12 +483,14 @@ impl Plan {
         // Two clocks that each differ from true time by less than half of it.
         let most = i64::from(drift_ppm) * 49 / 100;
         let latency_min_ns = if coarse { random.random_range(0..5_000) } else { random.random_range(1_000..300_000) };
+        let timeouts = vec![random.random_range(6..=12) * MS; usize::from(hosts)];
         let mut plan = Self {
             seed,
             hosts,
             policy,
             protocol: protocol::Name::Hsuc,
-            timeouts: vec![random.random_range(6..=12) * MS; usize::from(hosts)],
+            promises: timeouts.clone(),
+            timeouts,
             window: [1, 2, 4, 16][random.random_range(0..4)],
             witness: false,
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],

@@ -18,6 +18,8 @@ pub(in super::super) struct Deaths {
     dead: HashSet<Process>,
     /// Of which processes a program was told that they are up.
     met: HashSet<(u32, Process)>,
+    /// By program and watch, which is of one name: the process that began last of those that were told to be up.
+    latest: HashMap<(u32, u32), u32>,
 }
 
 impl Deaths {
@@ -46,6 +48,14 @@ impl Deaths {
             self.dead.insert(process);
         } else {
             self.met.insert((pid, process));
+            // Numbers of processes grow, and do not come round here.
+            let latest = self.latest.entry((pid, monitor.0)).or_default();
+            if process.1 < *latest {
+                let text =
+                    format!("program {pid} is told that process {} of h{} is up after {latest}", process.1, process.0);
+                return violated("in order", text);
+            }
+            *latest = process.1;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fide_detector::{Event, Verdict};
-use fide_wire::HOST_SLOT;
+use fide_wire::{HOST_SLOT, Name};
 
 use super::{
     super::{host::Host, protocol::Protocol},
@@ -15,12 +15,15 @@ use super::{
 #[derive(Debug, Default)]
 pub(in super::super) struct Verdicts {
     told: BTreeMap<(u16, u16, u32), bool>,
+    /// By observer, host and name: the process that began last, of those that it was told.
+    latest: BTreeMap<(u16, u16, Name), u32>,
 }
 
 impl Verdicts {
     /// An observer starts anew, and knows nothing.
     pub(in super::super) fn starts(&mut self, observer: u16) {
         self.told.retain(|(of, ..), _| *of != observer);
+        self.latest.retain(|(of, ..), _| *of != observer);
     }
 
     pub(in super::super) fn told<P: Protocol>(
@@ -35,6 +38,7 @@ impl Verdicts {
             Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
                 (host, incarnation, true)
             }
+            Event::Up { host, incarnation, name, .. } => return self.begins(observer, host, name, incarnation),
             _ => return Ok(()),
         };
         let wrong = match (self.told.insert((observer, host, incarnation), ended), ended) {
@@ -51,6 +55,17 @@ impl Verdicts {
             let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
             return violated("nobody who acts is dead", text);
         }
+        Ok(())
+    }
+
+    /// A process of that name is up: those of one name are told in the order in which they began. Numbers do not come round here.
+    fn begins(&mut self, observer: u16, host: u16, name: Name, process: u32) -> Checked {
+        let latest = self.latest.entry((observer, host, name)).or_default();
+        if process < *latest {
+            let text = format!("h{observer} is told that {name} of h{host}, {process}, is up after {latest}");
+            return violated("in order", text);
+        }
+        *latest = process;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use rand::RngExt;
 
 use super::{
     super::{
-        check::{Checked, one_leader},
+        check::{Checked, no_lease_outlives_its_view, one_leader},
         host::Packet,
         plan::MS,
         protocol::Protocol,
@@ -107,6 +107,7 @@ impl<P: Protocol> World<'_, P> {
                     self.hosts[at].restart_ns = Some(self.now_ns + MS);
                 }
                 Told::Verdict(_) => self.stats.verdicts += 1,
+                Told::ViewChanged { .. } => no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?,
                 _ => {}
             }
             self.note(|_| match event {

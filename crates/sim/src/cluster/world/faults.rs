@@ -142,9 +142,7 @@ impl<P: Protocol> World<'_, P> {
             }
             What::Raise { host, timeout_ns } => {
                 let all = self.plan.hosts;
-                let host = self.host(host);
-                host.timeout_ns = host.timeout_ns.max(timeout_ns);
-                let Some(agent) = &mut host.agent else { return };
+                let Some(agent) = &mut self.host(host).agent else { return };
                 (1..=all).for_each(|peer| agent.raise_timeout(peer, timeout_ns));
             }
             What::CutAtChange { host, after_ns } => self.armed.push((host, after_ns)),
