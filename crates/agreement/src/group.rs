@@ -191,8 +191,8 @@ pub struct Group<P: Start> {
     forming: Option<Forming>,
     /// That the first view was begun with; 0 for one that was given.
     ballot: u32,
-    /// Hosts that are in no group, as they have said since the last resend, and the highest ballot that they have promised.
-    present: (HostSet, u32),
+    /// Hosts that are in no group, as they have said since the last resend.
+    present: HostSet,
     joining: Joining,
     past: Past,
     admission: Admission,
@@ -260,7 +260,7 @@ impl<P: Start> Group<P> {
             unasked: 0,
             forming: None,
             ballot: 0,
-            present: (HostSet::EMPTY, 0),
+            present: HostSet::EMPTY,
             joining: Joining::default(),
             past: Past::new(config.incarnation),
             admission: Admission::new(),

@@ -86,6 +86,10 @@ planted! {
     FoundsWithout,
     /// a founder begins without those who have died and were never known to be in no group
     TakesTheGone,
+    /// who has begun the first view tells it in a later ballot of its own, which not all have promised
+    RaisesItsBallot,
+    /// who takes over the first view of others does not ask members that are up and that it has not heard of yet
+    AsksOnlyTheKnown,
     /// a broadcast is delivered when it is held, not when all hold it
     DeliversHeld,
     /// the word of a crash is told before the survivors hold the same of the dead

@@ -11,6 +11,13 @@
 //! nobody was told a decision of that view, as nothing is decided without all that live: the later founder is in it, as whoever has been
 //! present to it begins nothing without it. What a dead founder has sent and nobody has taken yet comes too late.
 //!
+//! **Ballots order first views.** Of two that were begun the one of the higher ballot is the one in which a decision may have been told
+//! ([`super::holding`]). That is true because every ballot of a view is one that all had answered: a founder's, which asks all, takes over what
+//! lives, and else begins another. So whoever has begun a view tells it with the ballot that it was begun with, also to those who have promised a
+//! higher one and cannot take it then, also where that ballot is its own: those who have not promised that one could begin another view in
+//! between when this host is shut out. For that also a member is asked that this founder knows from the view only. A founder that has begun counts for those as one that is gone: the next one asks all again, and
+//! tells the view that it hears of in its own ballot.
+//!
 //! A founder dies: the next ballot is that of the next host in the list. A host that comes back has lost its promises, and is another
 //! incarnation, which no view of before has in it. If it had stored a record it forms no group, and says so (`recorded`): what counts is
 //! what its former incarnation had said while it lived, as if it had stayed away. Without a record it is waited for. It may have heard that
@@ -47,7 +54,7 @@ enum Answer {
 #[derive(Debug, Clone)]
 pub(super) struct Forming {
     /// Promised: no view of a lower one is taken.
-    ballot: u32,
+    pub(super) ballot: u32,
     /// By id-1: which incarnation has answered, and what.
     answers: Box<[(u32, Answer)]>,
     /// Of those that others have begun with, the one of the highest ballot.
@@ -121,34 +128,38 @@ impl<P: Start> Group<P> {
         // It has died. Where its host is up again, it has answered before and says now that it forms no group: else it is to answer again,
         // as it would found another group without those who have not waited for it.
         let recorded = forming.recorded;
+        let best = forming.best.as_ref().map(|(_, view)| view);
         let is_over = |host: u16, answer: (u32, Answer)| {
             let at = usize::from(host) - 1;
             if up[at] == 0 {
-                return dead[at] != 0;
+                // It is in the view that others have begun, so that it is another one than has died: one that was not heard yet.
+                let is_unknown = best.and_then(|view| view.incarnation(host)).is_some_and(|member| member > dead[at]);
+                return dead[at] != 0 && (!is_unknown || planted::is(Planted::AsksOnlyTheKnown));
             }
             let forms_none = recorded[at] == up[at] || planted::is(Planted::TakesTheReturned);
             let was_heard = answer.0 != 0 && answer.0 <= dead[at];
             was_heard && forms_none && !planted::is(Planted::WaitsForTheRecorded)
         };
-        // Not for ever: this host is not gone.
+        let answer = |host: u16| forming.answers[usize::from(host) - 1];
+        let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
+        let has_begun = |host: u16| lives(host) && answer(host).1 == Answer::Begun;
+        // Not for ever: this host is not gone, and has not begun.
         let founder = loop {
             let Some(founder) = founder(hosts, forming.ballot) else { return };
-            if founder == me || !is_over(founder, forming.answers[usize::from(founder) - 1]) {
+            if founder == me || !is_over(founder, answer(founder)) && !has_begun(founder) {
                 break founder;
             }
             forming.ballot += 1;
         };
         let ballot = forming.ballot;
         let others = hosts.minus(HostSet::from_iter([me]));
-        let answer = |host: u16| forming.answers[usize::from(host) - 1];
-        let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
         let present = |host: &u16| lives(*host) && answer(*host).1 == Answer::Present(ballot);
         let answered = |host: u16| {
             let at = usize::from(host) - 1;
             let heard = up[at] != 0 || dead[at] == answer(host).0 || planted::is(Planted::TakesTheGone);
             let gone = is_over(host, answer(host)) && heard;
             let unheard = planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
-            gone || unheard || present(&host) || lives(host) && answer(host).1 == Answer::Begun
+            gone || unheard || present(&host) || has_begun(host)
         };
         if founder == me && others.iter().all(answered) {
             match &forming.best {
@@ -177,8 +188,10 @@ impl<P: Start> Group<P> {
         } else if self.standing == Standing::Joining && self.forming.is_none() {
             self.say(HostSet::from_iter([from]), Control::Recorded);
         } else {
-            self.present.0.insert(from);
-            self.present.1 = self.present.1.max(ballot);
+            self.present.insert(from);
+            if planted::is(Planted::RaisesItsBallot) && founder(self.config.hosts, ballot) == Some(self.config.me) {
+                self.ballot = self.ballot.max(ballot);
+            }
         }
     }
 
@@ -190,19 +203,16 @@ impl<P: Start> Group<P> {
 
     /// To be called at each resend by those who have begun: others have not.
     pub(super) fn tell_of_the_first(&mut self, lease: Lease) {
-        let (to, asked) = std::mem::take(&mut self.present);
+        let to = std::mem::take(&mut self.present);
         if to.is_empty() {
             return;
         }
         let Some(view) = self.view().filter(|view| view.number() == 1 && lease.holds()).cloned() else { return };
-        if founder(self.config.hosts, asked) == Some(self.config.me) {
-            // They follow this host, which has a view for them.
-            self.ballot = self.ballot.max(asked);
-        }
         self.say(to, Control::Begin { ballot: self.ballot, view });
     }
 
-    pub(super) fn begun(&mut self, from: u16, sender: u32, ballot: u32, view: View) {
+    /// `has_begun`: it is in that view. A founder also tells a view of others.
+    pub(super) fn begun(&mut self, from: u16, sender: u32, has_begun: bool, ballot: u32, view: View) {
         let Config { me, incarnation, .. } = self.config;
         let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && view.number() == 1)
         else {
@@ -213,7 +223,9 @@ impl<P: Start> Group<P> {
             forming.begins = Some(view);
             return;
         }
-        forming.answers[usize::from(from) - 1] = (sender, Answer::Begun);
+        if has_begun {
+            forming.answers[usize::from(from) - 1] = (sender, Answer::Begun);
+        }
         if forming.best.as_ref().is_none_or(|(best, _)| ballot > *best) {
             forming.best = Some((ballot, view));
         }

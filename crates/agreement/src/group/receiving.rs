@@ -167,7 +167,7 @@ impl<P: Start> Group<P> {
             }
             Control::Present { ballot } => self.presented(from, prefix.sender, ballot),
             Control::Begin { ballot, view } if self.standing == Standing::Joining => {
-                self.begun(from, prefix.sender, ballot, view);
+                self.begun(from, prefix.sender, prefix.view != 0, ballot, view);
             }
             Control::Recorded => self.forms_none(from, prefix.sender),
             Control::Claim(claim) => self.claimed(from, prefix.sender, claim),

@@ -752,6 +752,7 @@ fn who_comes_when_the_group_is_founded_joins_it() {
     assert_eq!((world.members_of(1), world.state(3)), (vec![1, 2, 3], "a".to_owned()));
 }
 
+mod forming;
 mod holding;
 mod leaving;
 mod payloads;

@@ -83,6 +83,8 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::WaitsForTheRecorded,
     Planted::TakesTheReturned,
     Planted::TakesOutSeveral,
+    Planted::RaisesItsBallot,
+    Planted::AsksOnlyTheKnown,
 ];
 /// Found by the detector's own world.
 const DETECTORS_ONLY: &[Planted] = &[

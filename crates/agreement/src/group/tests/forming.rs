@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes that die while their group is being founded, without a record of it.
+
+use super::*;
+
+/// A process that founds the group of hosts 1 to `count` with others, and knows nothing of them yet.
+fn forms(host: u16, incarnation: u32, count: u16) -> Group<Hsuc> {
+    Group::form(Config { hosts: HostSet::first(count.into()), ..config(host, incarnation) }).unwrap()
+}
+
+impl World {
+    fn starts(&mut self, host: u16, incarnation: u32, count: u16) {
+        self.members.insert(host, (forms(host, incarnation, count), Vec::new()));
+    }
+
+    /// What waits at one host for another is received there, and what it has for others is lost; whether anything was.
+    fn hears(&mut self, to: u16, from: u16) -> bool {
+        let sent: Vec<_> = self.sent(from).into_iter().filter(|(receiver, _)| *receiver == to).collect();
+        sent.iter().for_each(|(_, bytes)| drop(self.group(to).receive(from, bytes)));
+        !sent.is_empty()
+    }
+
+    /// A host says what is due, and one other hears it.
+    fn says(&mut self, from: u16, to: u16) {
+        self.group(from).resend(HELD);
+        assert!(self.hears(to, from));
+    }
+
+    fn stores(&mut self, host: u16) {
+        assert!(self.group(host).poll_record().is_some(), "host {host} begins nothing");
+        self.group(host).recorded();
+    }
+}
+
+/// Two first views: {1, 3}, that host 1 began alone and told nobody, and {3, 2}, that hosts 3 and 2 began once host 1 was shut out, and in which a
+/// decision was told. Before that, processes died on hosts 2 and 3, and what they had promised each other came to host 1 late.
+fn two_first_views() -> World {
+    let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
+    // Processes of before, of which host 1 hears that they are in no group. That of host 3 knows that one of host 1 has died, and not that
+    // another is up; and then the death of that of host 2.
+    [(1, 10), (2, 20), (3, 29)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
+    world.group(1).up(2, 20);
+    world.group(2).up(1, 10);
+    world.says(2, 1);
+    world.starts(2, 21, 3);
+    world.group(1).down(2, 20);
+    [(1, 9), (2, 20)].into_iter().for_each(|(host, of)| world.group(3).down(host, of));
+    world.group(3).resend(HELD);
+    world.group(3).up(2, 21);
+    world.group(2).up(3, 29);
+    world.says(3, 2);
+    // It dies as well. Its successor and host 1 know of each other, and found the group: host 1 does not know that host 2 is up again.
+    world.starts(3, 30, 3);
+    world.group(1).up(3, 30);
+    world.group(3).up(1, 10);
+    world.group(3).up(2, 21);
+    world.says(1, 3);
+    world.says(3, 1);
+    world.group(1).resend(HELD);
+    world.stores(1);
+    world.sent(1);
+    assert_eq!(world.members_of(1), [1, 3]);
+    // Now host 2 and host 1 know of each other; the process on host 2 tells what it has promised.
+    world.group(2).down(3, 29);
+    world.group(2).up(1, 10);
+    world.group(1).up(2, 21);
+    world.says(2, 1);
+    world.group(1).resend(HELD);
+    world.sent(1);
+    // It dies, and host 1 is shut out.
+    world.excluded(1);
+    world.group(3).down(2, 21);
+    world.starts(2, 22, 3);
+    world.group(3).resend(HELD);
+    world.group(3).up(2, 22);
+    world.group(2).up(3, 30);
+    world.says(3, 2);
+    world.says(2, 3);
+    world.group(3).resend(HELD);
+    world.stores(3);
+    world.says(2, 3);
+    world.says(3, 2);
+    world.stores(2);
+    assert_eq!((world.members_of(3), world.members_of(2)), (vec![3, 2], vec![3, 2]));
+    world.group(3).propose(HELD, b"x").unwrap();
+    world.says(3, 2);
+    world.says(2, 3);
+    // Only host 2 is told what is decided: the lease of the other has run out.
+    world.says(3, 2);
+    world.tell(2);
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["", "x", ""]);
+    [3, 2].into_iter().for_each(|host| world.excluded(host));
+    world
+}
+
+#[test]
+fn what_was_told_in_the_later_of_two_first_views_is_not_lost() {
+    let mut world = two_first_views();
+    (1..=3).for_each(|host| world.comes_back(host));
+    world.meet();
+    world.run();
+    world.run();
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["x"; 3]);
+}
+
+/// What host 1 tells that has begun a view in ballot 0, to one incarnation.
+fn begun_by_host_1(receiver: u32, members: &[Member]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Prefix { group: 7, sender: 10, receiver, view: 1, kind: Kind::Control }.write(&mut bytes);
+    Control::Begin { ballot: 0, view: View::new(1, members).unwrap() }.write(&mut bytes);
+    bytes
+}
+
+/// Hosts 2 and 3 have promised to follow host 1 in a later ballot than that of its view.
+#[test]
+fn view_of_a_founder_that_has_begun_is_taken_in_the_ballot_of_the_next_one() {
+    let mut world = unfounded(3);
+    let members = [member(1, 10), member(2, 20), member(3, 30)];
+    for host in [2, 3] {
+        world.group(host).forming.as_mut().unwrap().ballot = 3;
+        world.group(host).receive(1, &begun_by_host_1(u32::from(host) * 10, &members)).unwrap();
+        assert!(world.group(host).poll_record().is_none());
+    }
+    world.says(3, 2);
+    world.says(2, 3);
+    world.says(3, 2);
+    world.group(2).resend(HELD);
+    world.stores(2);
+    world.sent(2);
+    world.says(3, 2);
+    world.says(2, 3);
+    world.stores(3);
+    let ballots = [2, 3].map(|host| world.group(host).ballot);
+    assert_eq!(ballots, [4, 4], "the next founder has asked all");
+    assert_eq!([2, 3].map(|host| world.members_of(host)), [[1, 2, 3]; 2]);
+}
+
+/// Host 3 hears of a view that the new process on host 2 is in, and has heard only the former one, which has died. The new one could still begin
+/// another view in a lower ballot.
+#[test]
+fn view_of_others_is_not_taken_before_all_its_members_have_promised() {
+    let mut world = unfounded(3);
+    world.says(1, 3);
+    world.says(2, 3);
+    world.group(3).down(2, 20);
+    world.group(3).forming.as_mut().unwrap().ballot = 2;
+    let members = [member(1, 10), member(2, 21), member(3, 30)];
+    world.group(3).receive(1, &begun_by_host_1(30, &members)).unwrap();
+    world.group(3).resend(HELD);
+    assert!(world.group(3).poll_record().is_none());
+    world.starts(2, 21, 3);
+    world.meet();
+    world.says(3, 2);
+    world.says(2, 3);
+    world.group(3).resend(HELD);
+    world.stores(3);
+    assert_eq!(world.members_of(3), [1, 2, 3]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_founders_are_found() {
+    let shown: [(Planted, fn()); 2] = [
+        (Planted::RaisesItsBallot, what_was_told_in_the_later_of_two_first_views_is_not_lost),
+        (Planted::AsksOnlyTheKnown, view_of_others_is_not_taken_before_all_its_members_have_promised),
+    ];
+    for (fault, test) in shown {
+        planted::arm(Some(fault));
+        let found = std::panic::catch_unwind(test).is_err();
+        planted::arm(None);
+        assert!(found, "{fault:?}");
+    }
+}
