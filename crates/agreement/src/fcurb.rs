@@ -341,11 +341,12 @@ impl Fcurb {
     }
 
     /// What was sent before the last call and has had no answer is sent again. At most three messages to each member for each
-    /// crash that is not told yet, and three more.
-    pub fn resend(&mut self) {
+    /// crash that is not told yet, and three more. Whether there was anything.
+    pub fn resend(&mut self) -> bool {
         if self.trust == Trust::Network || planted::is(Planted::NeverResends) {
-            return;
+            return false;
         }
+        let before = self.out.len();
         for origin in self.undelivered.minus(self.fresh).minus(self.dead).iter() {
             if origin == self.me {
                 self.put(self.others().minus(self.acks), Kind::Message, origin);
@@ -358,6 +359,7 @@ impl Fcurb {
         for at in 0..self.levelling.len() {
             self.tell_all(self.levelling[at], true);
         }
+        self.out.len() > before
     }
 
     /// What this member holds of one that is dead, to those whose word of it is not the same.

@@ -490,7 +490,7 @@ impl<P: Start> Group<P> {
             return;
         }
         for epoch in self.current.iter_mut().chain(&mut self.previous) {
-            epoch.protocol.resend();
+            epoch.resend();
         }
         self.transfers.resend();
         match (self.standing, &mut self.current) {

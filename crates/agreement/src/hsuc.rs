@@ -528,8 +528,8 @@ impl Agreement for Hsuc {
         self.closed = true;
     }
 
-    fn resend(&mut self) {
-        self.send_again();
+    fn resend(&mut self) -> bool {
+        self.send_again()
     }
 }
 

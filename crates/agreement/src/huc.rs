@@ -426,19 +426,21 @@ impl Agreement for Huc {
         self.closed = true;
     }
 
-    fn resend(&mut self) {
+    fn resend(&mut self) -> bool {
         if self.fcurb.trust() == Trust::Network || planted::is(Planted::NeverResends) {
-            return;
+            return false;
         }
-        self.fcurb.resend();
+        let again = self.fcurb.resend();
         if std::mem::take(&mut self.fresh) || self.decided || self.closed {
-            return;
+            return again;
         }
         if !self.leads() {
             self.owes |= !self.mine.is_empty();
         } else if !self.fcurb.is_sending() && self.proposals[0].say_anything() {
             self.lacking = self.correct.minus(self.proposals[0].of);
+            return again || !self.lacking.is_empty();
         }
+        again
     }
 }
 

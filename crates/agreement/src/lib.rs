@@ -124,8 +124,8 @@ pub trait Agreement {
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8]));
 
     /// To be called from time to time where links lose messages: what was sent before the last call and has had no answer is
-    /// sent again. A good time between calls is a little more than a round trip. Nothing where links are reliable.
-    fn resend(&mut self);
+    /// sent again; whether there was anything. A good time between calls is a little more than a round trip. Nothing where links are reliable.
+    fn resend(&mut self) -> bool;
 }
 
 /// A protocol that can begin anew, with other members.

@@ -112,6 +112,8 @@ planted! {
     ForgetsWhoDied,
     /// who gives up the view that it was let in to says that all others of it were dead by then
     VouchesForTheLiving,
+    /// a leader sends again as often to who needs long for it as to any other
+    NeverSlows,
     /// a state that was made for who asks is offered when it asks again
     OffersWhenAsked,
     /// who was told nothing keeps it as if it were something

@@ -12,6 +12,10 @@ use crate::{Start, view::View};
 /// Who has heard nothing for so many resends asks the others whether the view is still theirs.
 const QUIET_RESENDS: u32 = 16;
 
+/// Most resends of the group from one of the protocol to the next. What a slow member takes longer for than it takes to come would keep it busy
+/// with repetitions for ever.
+const APART_MAX: u32 = 16;
+
 /// The log from one change of members to the next.
 #[derive(Debug, Clone)]
 pub(super) struct Epoch<P> {
@@ -29,6 +33,10 @@ pub(super) struct Epoch<P> {
     stateless: HostSet,
     /// Resends since anything was heard of these members.
     quiet: u32,
+    /// Resends of the group from one of the protocol to the next: twice as many each time that something had to be sent again, half as many
+    /// each time that nothing had. And how many there were since.
+    apart: u32,
+    waited: u32,
 }
 
 impl<P: Start> Epoch<P> {
@@ -37,7 +45,18 @@ impl<P: Start> Epoch<P> {
         let place = view.place(me).unwrap_or(1);
         let protocol = P::start(setting, place, HostSet::first(view.members().len()))?;
         let known = vec![HostSet::EMPTY; MAX_HOSTS].into_boxed_slice();
-        Ok(Self { protocol, view, start, place, dead: HostSet::EMPTY, known, stateless: HostSet::EMPTY, quiet: 0 })
+        Ok(Self {
+            protocol,
+            view,
+            start,
+            place,
+            dead: HostSet::EMPTY,
+            known,
+            stateless: HostSet::EMPTY,
+            quiet: 0,
+            apart: 1,
+            waited: 0,
+        })
     }
 
     pub(super) fn leads(&self) -> bool {
@@ -70,7 +89,20 @@ impl<P: Start> Epoch<P> {
         if dead && place != self.place && !self.dead.contains(place) {
             self.dead.insert(place);
             self.protocol.crashed(place);
+            // It may have been for that one.
+            self.apart = 1;
         }
+    }
+
+    /// To be called at each resend of the group.
+    pub(super) fn resend(&mut self) {
+        self.waited += 1;
+        if self.waited < self.apart {
+            return;
+        }
+        let again = self.protocol.resend() && !planted::is(Planted::NeverSlows);
+        self.waited = 0;
+        self.apart = if again { (2 * self.apart).min(APART_MAX) } else { (self.apart / 2).max(1) };
     }
 
     /// The protocol has a message of one of these members: it has the state.

@@ -75,16 +75,18 @@ impl Hsuc {
         }
     }
 
-    pub(super) fn send_again(&mut self) {
+    /// Whether there was anything to send again.
+    pub(super) fn send_again(&mut self) -> bool {
         if !self.is_lossy() || planted::is(Planted::NeverResends) {
-            return;
+            return false;
         }
         if !self.leads() {
             if self.links.said < self.delivered {
                 self.say_told(self.leader());
             }
-            return;
+            return false;
         }
+        let mut again = HostSet::EMPTY;
         let (me, others) = (self.me, self.others());
         let first = (self.delivered + 1).saturating_sub(self.window).max(1);
         for instance in first..=self.seen.min(self.delivered + self.window) {
@@ -96,12 +98,15 @@ impl Hsuc {
             let (decided, round, acks) = (slot.decided, slot.round, slot.acks);
             if decided {
                 let told = &self.links.told;
-                let lacking = others.iter().filter(|other| told[usize::from(*other) - 1] < instance).collect();
+                let lacking: HostSet = others.iter().filter(|other| told[usize::from(*other) - 1] < instance).collect();
+                again = HostSet(again.0 | lacking.0);
                 self.send(lacking, Kind::Decide, instance, round);
             } else if round == me {
+                again = HostSet(again.0 | others.minus(acks).0);
                 self.send(others.minus(acks), Kind::Propose, instance, me);
             }
         }
+        !again.is_empty()
     }
 }
 

@@ -73,6 +73,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::ForgetsWhoDied,
     Planted::VouchesForTheLiving,
     Planted::OffersWhenAsked,
+    Planted::NeverSlows,
     Planted::KeepsNothing,
     Planted::ForgetsItsView,
     Planted::IgnoresBallots,

@@ -106,10 +106,49 @@ fn who_asks_seldom_is_let_in() {
     assert_eq!((world.standings(), world.state(3).as_str()), (vec![Standing::Member; 2], "a"));
 }
 
+impl World {
+    /// Proposals that host 1 sends while nobody answers, in so many resends.
+    fn sends_again(&mut self, resends: usize) -> usize {
+        (0..resends)
+            .map(|_| {
+                self.group(1).resend(HELD);
+                let sent = self.sent(1);
+                sent.iter().filter(|(_, bytes)| Group::<Hsuc>::is_for_all(bytes)).count()
+            })
+            .sum()
+    }
+}
+
+#[test]
+fn who_needs_long_is_sent_the_same_less_and_less_often() {
+    let mut world = World::of(2);
+    world.group(1).propose(HELD, b"a").unwrap();
+    assert_eq!(world.sends_again(1), 1, "the first time, and an answer may be under way");
+    let (first, later) = (world.sends_again(16), world.sends_again(160));
+    assert!((3..=6).contains(&first) && later == 10, "{first} and {later}");
+    // It answers after all; when nothing had to be sent again for a while, what is lost is sent again soon.
+    (0..5).for_each(|_| world.run());
+    assert_eq!(world.state(1), "a");
+    world.group(1).propose(HELD, b"b").unwrap();
+    world.sent(1);
+    assert_eq!(world.sends_again(2), 1);
+}
+
+#[test]
+fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
+    let mut world = World::of(3);
+    world.group(1).propose(HELD, b"a").unwrap();
+    world.sends_again(160);
+    world.dies(3);
+    world.sent(1);
+    assert_eq!(world.sends_again(2), 2, "to host 2");
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_who_leaves_are_found() {
     are_found(&[
+        (Planted::NeverSlows, "group::tests::leaving::who_needs_long_is_sent_the_same_less_and_less_often"),
         (Planted::AwaitsTheLeaving, "group::tests::leaving::several_that_were_let_in_to_a_view_of_the_dead_give_it_up"),
         (
             Planted::ForgetsWhoDied,
