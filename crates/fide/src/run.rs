@@ -313,8 +313,11 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         return Ok(ExitCode::from(OUT_OF_REACH));
     }
     if ended == Ended::LetGo {
-        // It goes on; only its watch ends.
-        client.quit(joined.id)?;
+        // It goes on; only its watch ends, unless another guard has that by now, which was said.
+        match client.quit(joined.id) {
+            Ok(()) | Err(fide_client::Error::Unregistered(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
         if let Some(remedy) = remedy {
             let name = &arguments.name;
             tell!("{name} stays stopped: this host is fenced. `{remedy}` lets it go on without a watch");

@@ -84,14 +84,14 @@ fn root_name_of_a_process_that_died_just_now_is_free_without_bpf() {
     name_goes_from_the_dead_to_the_next(&world);
 }
 
-/// A new agent in place of that of host 1.
-fn take_over(world: &World) -> Running {
-    let dir = world.agents.dir(1);
+/// A new agent in place of that of a host.
+pub(crate) fn take_over(world: &World, host: usize) -> Running {
+    let dir = world.agents.dir(host);
     let log = fs::File::options().append(true).create(true).open(dir.join("successor.log")).expect("log");
-    let mut command: Command = world.bed.host(1).command(fide());
-    command.args(["agent", "--takeover", "--force-timeout", "--host", world.bed.host(1).name(), "--config"]);
+    let mut command: Command = world.bed.host(host).command(fide());
+    command.args(["agent", "--takeover", "--force-timeout", "--host", world.bed.host(host).name(), "--config"]);
     command.arg(dir.join("fide.toml")).arg("--runtime-dir").arg(&dir).arg("--state-dir").arg(dir.join("state"));
-    let old = world.agents.pid(1).expect("an agent");
+    let old = world.agents.pid(host).expect("an agent");
     let new = Running::start(command.stderr(Stdio::from(log)));
     until("the old agent's end", || match fs::read_to_string(format!("/proc/{old}/stat")) {
         Ok(stat) if !stat.contains(") Z ") => {
@@ -113,7 +113,7 @@ fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
     assert_eq!(refused(second.client.join("self")).0, ErrorCode::NameTaken);
     let other = world.sleeper(1);
     // The agent is replaced, and the program begins anew: the new agent waits for its session, which never comes.
-    let agent = take_over(&world);
+    let agent = take_over(&world, 1);
     let mut anew = world.client(1);
     assert_eq!(refused(anew.client.join("other")).0, ErrorCode::NameTaken, "it is under watch by another name");
     assert_eq!(refused(anew.client.join_pid("self", other.pid(), Duration::ZERO)).0, ErrorCode::NameTaken);

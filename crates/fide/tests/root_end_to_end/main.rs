@@ -8,6 +8,7 @@ mod cli;
 mod clients;
 mod common;
 mod deaths;
+mod guards;
 mod half_dead;
 mod joins;
 mod logs;
