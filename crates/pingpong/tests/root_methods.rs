@@ -16,7 +16,7 @@ use fide_pingpong::{
     pong::{self, Answered, Reflector},
     port::{self, Method, PortError},
 };
-use fide_testbed::{Spec, Testbed, supported};
+use fide_testbed::{Spec, Testbed, retry_until, supported};
 
 const PACKETS: u64 = 200;
 
@@ -49,6 +49,11 @@ fn plan() -> Plan {
 
 /// Runs a ping at host 1 against a pong at host 2.
 fn run(bed: &Testbed, a: Method, b: Method, plan: Plan) -> (Measured, Answered) {
+    run_seen(bed, a, b, plan, &Progress::default())
+}
+
+/// The same, while somebody looks how far it is.
+fn run_seen(bed: &Testbed, a: Method, b: Method, plan: Plan, progress: &Progress) -> (Measured, Answered) {
     let stop = AtomicBool::new(false);
     let up = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -77,7 +82,7 @@ fn run(bed: &Testbed, a: Method, b: Method, plan: Plan) -> (Measured, Answered) 
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let mut port = port::open(a, &here(1), Some(address(2)), PORT).expect("ping's port");
-                ping::run(port.as_mut(), plan, Pages::Usual, &Progress::default()).expect("a good plan")
+                ping::run(port.as_mut(), plan, Pages::Usual, progress).expect("a good plan")
             })
             .expect("entered");
         stop.store(true, Ordering::Relaxed);
@@ -188,12 +193,17 @@ fn a_program_without_rdma_says_how_to_build_it() {
 fn root_an_interface_that_goes_away_ends_the_run_and_keeps_what_was_measured() {
     let Some(bed) = bed() else { return };
     let plan = Plan { packets: 100_000, ..plan() };
+    let progress = Progress::default();
     std::thread::scope(|scope| {
         let down = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(300));
+            let answered = || match progress.answered.load(Ordering::Relaxed) {
+                few @ 0..=20 => Err(format!("{few} answers")),
+                _ => Ok(()),
+            };
+            retry_until("answers", Duration::from_secs(20), answered).expect("it measures");
             assert!(bed.host(1).command("ip").args(["link", "set", "p0", "down"]).status().expect("ip").success());
         });
-        let (measured, _) = run(&bed, Method::Packet, Method::Udp, plan);
+        let (measured, _) = run_seen(&bed, Method::Packet, Method::Udp, plan, &progress);
         down.join().expect("down");
         assert!(measured.ended.is_some(), "it ended by itself");
         assert!(measured.samples.iter().filter(|sample| !sample.lost()).count() > 10, "{:?}", measured.ended);

@@ -79,23 +79,39 @@ impl Members {
         Members { inboxes, outbox, group, next: 0 }
     }
 
-    /// Sends numbered packets; who got them, each exactly once. Other hosts got none of them.
-    fn heard(&mut self, packets: u32) -> Vec<usize> {
+    /// Sends numbered packets: these hosts get them, each exactly once, and the others none.
+    #[track_caller]
+    fn hears(&mut self, packets: u32, hosts: &[usize], what: &str) {
+        assert_eq!(self.heard(packets, hosts), hosts, "{what}");
+    }
+
+    /// Sends numbered packets; who got them, each exactly once. Other hosts got none of them. `awaited`: they have as long as they need,
+    /// the others a moment.
+    fn heard(&mut self, packets: u32, awaited: &[usize]) -> Vec<usize> {
         let numbers: Vec<u32> = (self.next..self.next + packets).collect();
         self.next += packets;
         for n in &numbers {
             // A link without carrier may refuse.
             let _ = self.outbox.send_to(&n.to_ne_bytes(), (self.group, PORT));
         }
-        std::thread::sleep(QUIET);
-        let mut who = Vec::new();
-        for (host, inbox) in &self.inboxes {
-            let mut got = Vec::new();
-            let mut packet = [0u8; 4];
-            inbox.set_nonblocking(true).unwrap();
-            while inbox.recv(&mut packet).is_ok() {
-                got.push(u32::from_ne_bytes(packet));
+        let mut all = vec![Vec::new(); self.inboxes.len()];
+        let mut look = || {
+            for (got, (_, inbox)) in all.iter_mut().zip(&self.inboxes) {
+                let mut packet = [0u8; 4];
+                inbox.set_nonblocking(true).unwrap();
+                while inbox.recv(&mut packet).is_ok() {
+                    got.push(u32::from_ne_bytes(packet));
+                }
             }
+            let mut here = all.iter().zip(&self.inboxes).filter(|(_, (host, _))| awaited.contains(host));
+            here.all(|(got, _)| got.len() >= numbers.len())
+        };
+        // What does not come is told by the caller.
+        let _ = retry_until("the packets", LIMIT, || if look() { Ok(()) } else { Err("some are missing".to_owned()) });
+        std::thread::sleep(QUIET);
+        look();
+        let mut who = Vec::new();
+        for ((host, _), mut got) in self.inboxes.iter().zip(all) {
             if !got.is_empty() {
                 // A sender that moves to another core may overtake itself.
                 got.sort_unstable();
@@ -113,9 +129,9 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
     let all: Vec<usize> = (2..=fabric.hosts().len()).collect();
     for plane in 0..2 {
         let mut members = Members::join(&fabric, plane);
-        assert_eq!(members.heard(3), Vec::<usize>::new(), "nothing is forwarded before there is a rule");
+        members.hears(3, &[], "nothing is forwarded before there is a rule");
         install(&fabric, plane);
-        assert_eq!(members.heard(20), all, "on plane {plane}");
+        members.hears(20, &all, &format!("on plane {plane}"));
     }
     // 23 packets per plane, and what hosts and bridges say of their own accord.
     for c in fabric.counters().unwrap() {
@@ -128,7 +144,7 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
             let (before, after) = fabric.cut_link(link, how).unwrap();
             assert!(before < after);
             for (plane, members) in members.iter_mut().enumerate() {
-                assert_eq!(members.heard(2), beyond(&fabric, plane, link), "{how:?} of {link} on plane {plane}");
+                members.hears(2, &beyond(&fabric, plane, link), &format!("{how:?} of {link} on plane {plane}"));
             }
             fabric.restore_link(link).unwrap();
             for members in &mut members {
@@ -141,7 +157,7 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
 /// A carrier that came back is told a moment later.
 fn await_heard(members: &mut Members, by: &[usize]) {
     retry_until("a restored link", LIMIT, || {
-        let who = members.heard(1);
+        let who = members.heard(1, &[]);
         if who == by { Ok(()) } else { Err(format!("only {who:?}")) }
     })
     .unwrap();
@@ -206,7 +222,8 @@ fn root_a_switch_fails_as_a_whole_and_comes_back() {
     let mut members = [0, 1].map(|p| Members::join(&fabric, p));
     for how in [Cut::Carrier, Cut::Silent] {
         fabric.cut_switch("l1b", how).unwrap();
-        assert_eq!((members[0].heard(2), members[1].heard(2)), (vec![2, 3], vec![]));
+        members[0].hears(2, &[2, 3], "the other switch");
+        members[1].hears(2, &[], "the one that fails");
         let link = fabric.host(2).command("ip").args(["link", "show", "p1"]).output().unwrap();
         let carrier = String::from_utf8_lossy(&link.stdout).contains("LOWER_UP");
         assert_eq!(carrier, how == Cut::Silent);

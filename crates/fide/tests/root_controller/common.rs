@@ -246,25 +246,34 @@ impl Ears {
         numbers
     }
 
-    /// What each host got since the last time.
-    pub(crate) fn got(&self) -> BTreeMap<usize, Vec<u32>> {
-        std::thread::sleep(QUIET);
+    /// What each host got since the last time, once these have got so many packets: they have as long as they need, the others a moment.
+    pub(crate) fn got(&self, count: usize, hosts: &[usize]) -> BTreeMap<usize, Vec<u32>> {
         let mut all: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (host, inbox) in &self.inboxes {
-            let mut packet = [0_u8; 4];
-            while inbox.recv(&mut packet).is_ok() {
-                all.entry(*host).or_default().push(u32::from_ne_bytes(packet));
+        let mut look = || {
+            for (host, inbox) in &self.inboxes {
+                let mut packet = [0_u8; 4];
+                while inbox.recv(&mut packet).is_ok() {
+                    all.entry(*host).or_default().push(u32::from_ne_bytes(packet));
+                }
             }
+            hosts.iter().all(|host| all.get(host).is_some_and(|got| got.len() >= count))
+        };
+        // What does not come is told by the caller.
+        let begun = Instant::now();
+        while !look() && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(2));
         }
+        std::thread::sleep(QUIET);
+        look();
         all.values_mut().for_each(|numbers| numbers.sort_unstable());
         all
     }
 
     /// Exactly these hosts get what is sent now, each packet once.
     pub(crate) fn reach(&mut self, tree: &Value, hosts: &[usize]) {
-        let _ = self.got();
+        let _ = self.got(0, &[]);
         let numbers = self.send(tree, 10);
         let expected: BTreeMap<usize, Vec<u32>> = hosts.iter().map(|host| (*host, numbers.clone())).collect();
-        assert_eq!(self.got(), expected, "{tree}");
+        assert_eq!(self.got(numbers.len(), hosts), expected, "{tree}");
     }
 }

@@ -91,18 +91,34 @@ pub(crate) fn drain(inbox: &UdpSocket) -> Vec<u32> {
     got
 }
 
-/// Sends `0..packets` from h1 and gives the hosts that got all of them, each once; the others got none.
-pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32) -> Vec<usize> {
+/// Sends `0..packets` from h1: these hosts get all of them, each once, and the others none.
+#[track_caller]
+pub(crate) fn hears(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32, hosts: &[usize]) {
+    assert_eq!(heard(fabric, plane, group, packets, hosts), hosts);
+}
+
+/// Sends `0..packets` from h1 and gives the hosts that got all of them, each once; the others got none. `awaited`: they have as long as they
+/// need, the others a moment.
+pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32, awaited: &[usize]) -> Vec<usize> {
     let inboxes: Vec<_> = fabric.hosts().iter().map(|h| (h.index(), inbox(fabric, h.index(), plane, group))).collect();
     let outbox = outbox(fabric, 1, plane);
     for n in 0..packets {
         // A link without carrier may refuse.
         let _ = outbox.send_to(&n.to_ne_bytes(), (group, PORT));
     }
+    let mut all = vec![Vec::new(); inboxes.len()];
+    let mut look = || {
+        all.iter_mut().zip(&inboxes).for_each(|(got, (_, inbox))| got.extend(drain(inbox)));
+        let mut here = all.iter().zip(&inboxes).filter(|(_, (host, _))| awaited.contains(host));
+        here.all(|(got, _)| got.len() >= packets as usize)
+    };
+    // What does not come is told by the caller.
+    let _ = retry_until("the packets", LIMIT, || if look() { Ok(()) } else { Err("some are missing".to_owned()) });
     std::thread::sleep(QUIET);
+    look();
     let mut who = Vec::new();
-    for (host, inbox) in &inboxes {
-        let got = drain(inbox);
+    for ((host, _), mut got) in inboxes.iter().zip(all) {
+        got.sort_unstable();
         if !got.is_empty() {
             assert_eq!(got, (0..packets).collect::<Vec<_>>(), "h{host}");
             who.push(*host);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bridge's driver: what is installed forwards, drift is found and put right, refusals say what and why.
 
-use super::common::{LIMIT, QUIET, change_ports, group, heard, open, ports, range, root_or_skip, run};
+use super::common::{LIMIT, QUIET, change_ports, group, hears, open, ports, range, root_or_skip, run};
 use fide_switch::linux::Linux;
 use fide_switch::{Drift, DriverError, Lanes, Rate, Rule};
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, Switch};
@@ -29,14 +29,14 @@ fn root_rules_forward_until_they_are_removed_and_others_entries_are_left_alone()
     driver.install(&rules).unwrap();
     driver.install(&rules).unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
-    assert_eq!(heard(&fabric, 0, group(0, 1), 5), [2, 3]);
-    assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 3]);
+    hears(&fabric, 0, group(0, 2), 5, &[4]);
 
     driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap();
-    assert_eq!(heard(&fabric, 0, group(0, 1), 5), [3, 4]);
+    hears(&fabric, 0, group(0, 1), 5, &[3, 4]);
     driver.remove(&[group(0, 1), group(0, 9)]).unwrap();
-    assert_eq!(heard(&fabric, 0, group(0, 1), 5), Vec::<usize>::new());
-    assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
+    hears(&fabric, 0, group(0, 1), 5, &[]);
+    hears(&fabric, 0, group(0, 2), 5, &[4]);
 
     let outside = "239.99.0.1".parse().unwrap();
     assert!(matches!(driver.remove(&[outside]), Err(DriverError::Range(_))));
@@ -46,8 +46,8 @@ fn root_rules_forward_until_they_are_removed_and_others_entries_are_left_alone()
         Err(DriverError::Unsupported { .. })
     ));
     driver.restore().unwrap();
-    assert_eq!(heard(&fabric, 0, group(0, 2), 5), Vec::<usize>::new());
-    assert_eq!(heard(&fabric, 0, outside, 5), [2]);
+    hears(&fabric, 0, group(0, 2), 5, &[]);
+    hears(&fabric, 0, outside, 5, &[2]);
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn root_drift_is_found_and_put_right() {
     let rest = [changed, Drift::Missing { group: group(0, 2) }, Drift::Extra { group: group(0, 3) }];
     assert_eq!(found[2..], rest);
     assert_eq!(driver.audit(&wanted).unwrap(), []);
-    assert_eq!(heard(&fabric, 0, group(0, 1), 5), [2, 3]);
-    assert_eq!(heard(&fabric, 0, group(0, 2), 5), [4]);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 3]);
+    hears(&fabric, 0, group(0, 2), 5, &[4]);
 }
 
 #[test]
