@@ -63,6 +63,8 @@ pub struct Detector {
     pub(crate) seq: u64,
     pub(crate) next_heartbeat_ns: u64,
     pub(crate) last_tick_ns: u64,
+    /// The end of its last stall.
+    pub(crate) stalled_until_ns: u64,
     pub(crate) lease_ns: u64,
     /// No lease that was given under an older view runs at this time any more.
     pub(crate) view_settled_ns: u64,
@@ -117,6 +119,7 @@ impl Detector {
             seq: 0,
             next_heartbeat_ns: now_ns,
             last_tick_ns: now_ns,
+            stalled_until_ns: 0,
             lease_ns: 0,
             view_settled_ns: 0,
             former_until_ns: now_ns,
@@ -219,6 +222,7 @@ impl Detector {
     }
 
     pub(crate) fn stalled(&mut self, now_ns: u64, gap_ns: u64) {
+        self.stalled_until_ns = now_ns;
         self.counters.stalls += 1;
         self.counters.stalled_ns += gap_ns;
         let mut withheld = 0;
@@ -229,6 +233,7 @@ impl Detector {
                 withheld += 1;
             }
             peer.bound &= now_ns < peer.limit_ns;
+            peer.sent_late = true;
             peer.floor_ns = now_ns;
         }
         self.counters.suspicions_withheld += u64::from(withheld);
@@ -481,7 +486,7 @@ impl Detector {
         self.agreement.restart(incarnation, now_ns);
         for peer in &mut self.peers {
             peer.limit_ns = 0;
-            peer.bound = false;
+            (peer.bound, peer.sent_late) = (false, false);
             peer.acked_seq = 0;
             peer.knows_me = false;
             peer.greeted = false;

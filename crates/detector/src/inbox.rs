@@ -204,6 +204,7 @@ impl Detector {
             let stood_still = self.stands_still(now_ns) && !planted::is(Planted::FindsStallsLate);
             let peer = &mut self.peers[usize::from(host) - 1];
             peer.bound &= !stood_still || now_ns < peer.limit_ns;
+            peer.sent_late |= stood_still;
             // A peer that had not acknowledged this incarnation, or may have held it dead, acts whatever was promised to it, but no
             // longer than its agent grants its programs from its last turn: its own promise at most ([`crate::lease`]).
             // It may judge this incarnation from the first heartbeat that told it so, and its answer may have come while this host stood still.
@@ -211,7 +212,7 @@ impl Detector {
                 && now_ns >= peer.limit_ns
                 && !peer.silent(last_tick_ns)
                 && !planted::is(Planted::DoubtsOnlyTheHeard);
-            let in_doubt = must_know && (peer.knows_me || answered_unheard) && peer.in_doubt();
+            let in_doubt = must_know && (peer.knows_me || answered_unheard) && peer.in_doubt(now_ns);
             let unbound = must_know && (!peer.knows_me || in_doubt) && !planted::is(Planted::EndsUnbound);
             let until_ns = if promise_ns == 0 {
                 now_ns
@@ -283,6 +284,7 @@ impl Detector {
             && self.config.trust == Trust::Lease
             && let Some(sent_ns) = self.sent.time_of(acked)
         {
+            peer.sent_late &= sent_ns < self.stalled_until_ns;
             let sent_ns = if planted::is(Planted::LeaseFromReceipt) { self.last_tick_ns } else { sent_ns };
             let limit_ns = lease::limit_ns(&self.config, sent_ns, promise_us);
             peer.limit_ns = peer.limit_ns.max(limit_ns);
@@ -347,7 +349,7 @@ impl Detector {
         let (by_view, must_know, leaving) = (self.by_view(host), self.must_know(host), self.leaving);
         let peer = &mut self.peers[usize::from(host) - 1];
         peer.goodbye = true;
-        let excluded = by_view && no_lease || must_know && peer.in_doubt();
+        let excluded = by_view && no_lease || must_know && peer.in_doubt(now_ns);
         if peer.state == PeerState::Up && (leaving || !excluded) {
             self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
         }

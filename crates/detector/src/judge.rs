@@ -28,7 +28,7 @@ impl Detector {
             }
             let up = peer.state == PeerState::Up && peer.superseded.is_none();
             peer.suspected = up;
-            let (known, in_doubt) = (peer.knows_me, peer.in_doubt());
+            let (known, in_doubt) = (peer.knows_me, peer.in_doubt(now_ns));
             let must_know = self.must_know(id);
             let acts = !self.excluded && (!self.leaving || !must_know);
             let judged = up && !self.by_view(id) && acts && (known || !must_know);

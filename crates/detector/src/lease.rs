@@ -33,7 +33,7 @@
 //!   alone; if i heard only what j had sent before, j may never have held i to be up, and acts without regard to it. If j
 //!   then falls silent, i cannot know whether j has died or stands still, and acts. So i holds nobody dead who is not bound: whose
 //!   newest heartbeat did not acknowledge one of i's while the limit of that was still ahead, or for whose limit i has stood
-//!   still since. When such a peer is silent for its timeout, or another incarnation of it is heard, i takes itself for excluded, and
+//!   still since, or whose limit ran out before it acknowledged what i sent after it stood still: that left late, if not too late. When such a peer is silent for its timeout, or another incarnation of it is heard, i takes itself for excluded, and
 //!   comes back as another incarnation. That j was not heard to know i is no excuse, if i has told it that it is heard and has stood
 //!   still since. (An acknowledgement of a heartbeat says that j holds i to be up; the greeting, of nothing, does not. The
 //!   simulator found them: two hosts, each stands still once; or j holds i dead, and its agent starts again before i wakes.)

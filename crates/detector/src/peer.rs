@@ -88,6 +88,8 @@ pub struct Peer {
     /// Its newest heartbeat acknowledged one of this host's so early that the peer could not hold this host dead then, and
     /// this host has not stood still beyond its limit since. Only such a peer is judged ([`crate::lease`]).
     pub bound: bool,
+    /// This host has stood still since it sent what this peer acknowledged last: what it has sent since left late.
+    pub sent_late: bool,
     /// Its last promise, 0 for none.
     pub promise_us: u32,
     /// It says goodbye. Told at once by who has a lease, else with the view that goes on without it.
@@ -152,6 +154,7 @@ impl Peer {
             acked_seq: 0,
             limit_ns: 0,
             bound: false,
+            sent_late: false,
             promise_us: 0,
             goodbye: false,
             knows_me: false,
@@ -261,8 +264,9 @@ impl Peer {
     }
 
     /// It may hold this host dead, as far as this host alone can tell.
-    pub fn in_doubt(&self) -> bool {
-        self.monitors_me && !self.bound
+    pub fn in_doubt(&self, now_ns: u64) -> bool {
+        let sent_late = self.sent_late && now_ns >= self.limit_ns && !planted::is(Planted::TrustsLateHeartbeats);
+        self.monitors_me && (!self.bound || sent_late)
     }
 
     /// Each plane that works has delivered something sent after heartbeat `seq`.

@@ -162,6 +162,8 @@ planted! {
     EndsUnbound,
     /// what came while a host stood still counts before it finds that it did
     FindsStallsLate,
+    /// who stood still, but for less than its limit, takes itself for heard in time
+    TrustsLateHeartbeats,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
     DoubtsLate,
     /// a former incarnation of a host is dead for an agent that has just started as soon as a later one is up

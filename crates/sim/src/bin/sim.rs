@@ -96,6 +96,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::TakesRecordings,
     Planted::FreesSuperseded,
     Planted::FindsStallsLate,
+    Planted::TrustsLateHeartbeats,
     Planted::DoubtsLate,
     Planted::AcksAccepted,
     Planted::TakesAcksAccepted,
