@@ -6,20 +6,27 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::PermissionsExt,
+        unix::fs::{MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+use fide_client::open_socket;
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    },
 };
 
 /// Descriptors in one message at most (the kernel's own bound is 253).
 pub const FDS_MAX: usize = 250;
-/// Connections that wait to be accepted; connecting beyond it is refused by the kernel.
+/// Connections that wait to be accepted; whoever connects beyond it waits, or is refused by the kernel if it would not wait.
 const BACKLOG: i32 = 1024;
+/// How long a command waits for a place among them: any user can take them all, and gives them back as fast as the agent accepts.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
 
@@ -54,6 +61,8 @@ pub enum ListenError {
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
+    /// The file that it is bound to. No other can have its number while the socket is open.
+    file: Option<(u64, u64)>,
     keep_file: bool,
     takes_descriptors: bool,
 }
@@ -68,12 +77,16 @@ impl Listener {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(fail)?;
         }
-        if connect(path).is_ok() {
-            return Err(ListenError::Running(path.to_owned()));
-        }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-            _ => {}
+        match open_socket(path, Duration::ZERO) {
+            // One that takes nobody more at the moment listens, too.
+            Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::Running(path.to_owned())),
+            Err(Errno::NOENT) => {}
+            Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+                _ => {}
+            },
+            // Whatever is there, it is no agent that was killed.
+            Err(errno) => return Err(fail(errno.into())),
         }
         let fd = seqpacket().map_err(fail)?;
         let address = SocketAddrUnix::new(path).map_err(|error| fail(error.into()))?;
@@ -83,14 +96,14 @@ impl Listener {
         rustix::net::listen(&fd, BACKLOG).map_err(|error| fail(error.into()))?;
         // Anybody may ask; what they may do is decided by their credentials.
         fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(fail)?;
-        Ok(Self { fd, path: path.to_owned(), keep_file: false, takes_descriptors })
+        Ok(Self { fd, path: path.to_owned(), file: file_at(path), keep_file: false, takes_descriptors })
     }
 
     /// Goes on with the socket of another agent.
     #[must_use]
     pub fn take_over(fd: OwnedFd, path: &Path) -> Self {
         let takes_descriptors = !refuse_descriptors(fd.as_fd());
-        Self { fd, path: path.to_owned(), keep_file: false, takes_descriptors }
+        Self { fd, path: path.to_owned(), file: file_at(path), keep_file: false, takes_descriptors }
     }
 
     /// Whether clients can send descriptors: this kernel has no way to refuse them (it is older than Linux 6.16).
@@ -129,10 +142,16 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if !self.keep_file {
+        // Others may have replaced it since: a file that is not its own stays.
+        if !self.keep_file && self.file.is_some() && self.file == file_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Device and number of the file at `path`.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// The peer of a connected socket. Not by rustix, whose pid cannot be 0.
@@ -174,14 +193,12 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Connects to an agent.
+/// Connects to an agent; where it takes nobody more at the moment, waits until it does, for [`CONNECT_WAIT`] at most.
 ///
 /// # Errors
-/// The kernel's: `ECONNREFUSED` or `ENOENT` if none is there.
+/// The kernel's: `ECONNREFUSED` or `ENOENT` if none is there, `EAGAIN` if it took nobody for so long.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let fd = seqpacket()?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
-    Ok(fd)
+    Ok(open_socket(path, CONNECT_WAIT)?)
 }
 
 /// Sends one message with descriptors; never blocks.
@@ -294,6 +311,10 @@ pub fn close_unless_it_waits(socket: OwnedFd) -> Option<OwnedFd> {
 mod tests {
     use super::*;
 
+    fn try_connect(path: &Path) -> Result<OwnedFd, Errno> {
+        open_socket(path, Duration::ZERO)
+    }
+
     #[test]
     fn messages_credentials_and_descriptors_arrive() {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -367,6 +388,77 @@ mod tests {
         drop(first);
         assert!(path.exists());
         let _second = Listener::bind(&path).expect("replaced");
+    }
+
+    /// Somebody who listens at `path` and takes nobody more, and who waits there.
+    fn crowded(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
+        let listener = seqpacket().expect("a socket");
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path).expect("short")).expect("bound");
+        rustix::net::listen(&listener, 0).expect("listens");
+        (listener, std::iter::from_fn(|| try_connect(path).ok()).collect())
+    }
+
+    #[test]
+    fn an_agent_whose_backlog_is_full_is_not_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("agent.sock");
+        let (_listener, crowd) = crowded(&path);
+        assert!(!crowd.is_empty());
+        let before = file_at(&path);
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Running(_))));
+        assert_eq!(file_at(&path), before);
+    }
+
+    #[test]
+    fn whatever_else_cannot_be_connected_to_is_not_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("agent.sock");
+        let other = std::os::unix::net::UnixListener::bind(&path).expect("a stream socket");
+        let before = file_at(&path);
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Io { .. })));
+        assert_eq!(file_at(&path), before);
+        drop(other);
+    }
+
+    #[test]
+    fn an_agent_that_ends_removes_no_file_but_its_own() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("agent.sock");
+        let first = Listener::bind(&path).expect("bound");
+        fs::remove_file(&path).expect("removed");
+        let second = Listener::bind(&path).expect("bound");
+        drop(first);
+        assert!(try_connect(&path).is_ok(), "the second one's is there");
+        let third = Listener::take_over(second.as_fd().try_clone_to_owned().expect("cloned"), &path);
+        fs::remove_file(&path).expect("removed");
+        let _fourth = Listener::bind(&path).expect("bound");
+        drop((second, third));
+        assert!(try_connect(&path).is_ok(), "the fourth one's is there");
+    }
+
+    #[test]
+    fn connecting_waits_for_a_place_in_the_backlog() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("agent.sock");
+        let (listener, crowd) = crowded(&path);
+        let path = path.as_path();
+        assert_eq!(try_connect(path).map(drop), Err(Errno::AGAIN));
+        let connected = std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let waiting = scope.spawn(move || {
+                tell.send(rustix::thread::gettid()).expect("listened to");
+                connect(path)
+            });
+            let stat = format!("/proc/self/task/{}/stat", told.recv().expect("told").as_raw_nonzero());
+            while !waiting.is_finished() && !fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")) {
+                std::thread::yield_now();
+            }
+            // One place is free then.
+            rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).expect("one of the crowd");
+            waiting.join().expect("no panic")
+        });
+        drop(crowd);
+        assert!(connected.is_ok(), "{connected:?}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct ConnectOptions {
     pub program: String,
     /// Spin on the ring for this long before sleeping in [`Client::wait_event`]; 0 never. Costs that much of a core.
     pub spin_ns: u64,
-    /// How long a call waits for the agent's answer.
+    /// How long a call waits for the agent's answer, and [`Client::connect`] besides for a place among those who connect.
     pub call_timeout: Duration,
 }
 
@@ -203,7 +203,8 @@ impl Client {
         let from_env = || std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty()).map(PathBuf::from);
         let path = options.path.or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into());
         let program = if options.program.is_empty() { executable() } else { options.program };
-        let link = Link::connect(&path).map_err(|errno| Error::NoAgent { path: path.clone(), errno })?;
+        let link =
+            Link::connect(&path, options.call_timeout).map_err(|errno| Error::NoAgent { path: path.clone(), errno })?;
         let op = Op::Hello { protocol: PROTOCOL_VERSION, program: program.clone(), session: None };
         let mut buffer = Box::new([0; MESSAGE_MAX]);
         let request = Request { id: 1, op };

@@ -112,6 +112,9 @@ fn hint(errno: Errno) -> &'static str {
         Errno::NOENT | Errno::CONNREFUSED => "start one with `fide agent`, or name its socket in FIDE_SOCKET",
         Errno::ACCESS | Errno::PERM => "this user may not use the agent's socket",
         Errno::PROTOTYPE => "that socket belongs to something else (not SOCK_SEQPACKET)",
+        Errno::AGAIN => {
+            "it runs, and took no connection for as long as a call may take; is it stopped, or do others connect without end?"
+        }
         Errno::NAMETOOLONG => "a socket path has at most 107 bytes",
         _ => "is FIDE_SOCKET right?",
     }

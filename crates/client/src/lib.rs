@@ -59,5 +59,7 @@ pub use fide_shm::{
     table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state},
 };
 pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
+#[doc(hidden)]
+pub use link::open_socket;
 pub use memory::{Live, now_ns};
 pub use permit::{Permit, Token, View, ViewId};

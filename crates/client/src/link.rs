@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket to the agent: whole messages, never blocking, descriptors with them.
+//! The socket to the agent: whole messages, never blocking once connected, descriptors with them.
 
-use crate::protocol::{HELLO_FDS, MESSAGE_MAX};
+use crate::{
+    memory::now_ns,
+    protocol::{HELLO_FDS, MESSAGE_MAX},
+};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
         SocketFlags, SocketType,
+        sockopt::{self, Timeout},
     },
 };
-use std::{io::IoSliceMut, mem::MaybeUninit, path::Path};
+use std::{io::IoSliceMut, mem::MaybeUninit, path::Path, time::Duration};
 
 /// A connected `SOCK_SEQPACKET` socket.
 #[derive(Debug)]
@@ -29,13 +33,36 @@ pub(crate) enum Received {
     Gone(String),
 }
 
+/// Connects to whoever listens at `path`. Where it takes nobody more at the moment, because any user can connect and hang
+/// up as often as it likes, waits for a place for up to `wait`: whoever waits has one before those that come after. The
+/// socket does not block any more once it is connected.
+///
+/// # Errors
+/// The kernel's: `AGAIN` if there was no place for so long.
+#[doc(hidden)]
+pub fn open_socket(path: &Path, wait: Duration) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let deadline_ns = now_ns().saturating_add(wait.as_nanos() as u64);
+    let mut outcome = rustix::net::connect(&socket, &address);
+    while matches!(outcome, Err(Errno::AGAIN | Errno::INTR)) {
+        let left_ns = deadline_ns.saturating_sub(now_ns());
+        if left_ns == 0 {
+            return Err(Errno::AGAIN);
+        }
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_nanos(left_ns)))?;
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        outcome = rustix::net::connect(&socket, &address);
+        rustix::io::ioctl_fionbio(&socket, true)?;
+    }
+    outcome.map(|()| socket)
+}
+
 impl Link {
-    /// Connects; does not wait (a full backlog is `EAGAIN`).
-    pub(crate) fn connect(path: &Path) -> Result<Self, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Self { socket })
+    /// Connects, as [`open_socket`] does.
+    pub(crate) fn connect(path: &Path, wait: Duration) -> Result<Self, Errno> {
+        open_socket(path, wait).map(|socket| Self { socket })
     }
 
     pub(crate) fn send(&self, message: &[u8]) -> Result<(), Errno> {

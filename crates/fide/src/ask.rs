@@ -3,13 +3,14 @@
 
 use std::{
     fmt::Write,
+    io::ErrorKind,
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use fide_agent::socket;
 use fide_client::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOCKET_ENV};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -63,8 +64,12 @@ const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Asks the agent one thing.
 pub(crate) fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
-    let agent = socket::connect(path).with_context(|| {
-        format!("no agent answers at {}; start one with `fide agent`, or say where it is with --socket", path.display())
+    let agent = socket::connect(path).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::WouldBlock => "it runs, and took no connection for seconds: is it stopped?",
+            _ => "start one with `fide agent`, or say where it is with --socket",
+        };
+        anyhow::Error::new(error).context(format!("no agent answers at {}; {hint}", path.display()))
     })?;
     socket::send(agent.as_fd(), &Request { id: 1, op }.to_bytes(), &[])?;
     let mut buffer = vec![0; MESSAGE_MAX];

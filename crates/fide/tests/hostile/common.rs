@@ -61,7 +61,7 @@ impl Agent {
         agent
     }
 
-    fn spawn(dir: &Path) -> Child {
+    pub(crate) fn spawn(dir: &Path) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log"));
         Command::new(env!("CARGO_BIN_EXE_fide"))
             .args(["agent", "--host", "h1", "--force-timeout", "--config"])

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Many programs of one user: they come back to a new agent together, or leave in the middle of asking.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use fide_client::{Client, ConnectOptions, Event, Wanted};
 use serde_json::json;
@@ -15,6 +25,10 @@ const WATCHES: usize = 17;
 /// Looks at all clients until they are back. None of them waits; there are some milliseconds between two.
 const LOOKS_MAX: usize = 5_000;
 const LOOK: Duration = Duration::from_millis(5);
+/// Threads of a user that connect and hang up; sessions opened, and agents started, meanwhile.
+const CHURNERS: usize = 4;
+const SERVED: usize = 20;
+const SECOND_AGENTS: usize = 3;
 /// Of one user.
 const MOST_SESSIONS: usize = 28;
 /// Requests for which a user waits several seconds.
@@ -68,6 +82,58 @@ fn root_programs_of_one_user_all_come_back_to_an_agent_that_was_killed() {
         status["clients"].as_array().expect("a list").iter().filter_map(|one| one["watches"].as_u64()).sum();
     assert_eq!(watches, (CLIENTS * WATCHES) as u64);
     drop(clients);
+    agent.serves();
+}
+
+/// Threads of this user connect and hang up, without waiting, until told to stop.
+fn churn(path: &Path, stop: &Arc<AtomicBool>) -> Option<Vec<JoinHandle<()>>> {
+    let (path, stop) = (path.to_owned(), Arc::clone(stop));
+    as_user(USER, move || {
+        let churner = || {
+            let (path, stop) = (path.clone(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(fide_client::open_socket(&path, Duration::ZERO));
+                }
+            })
+        };
+        (0..CHURNERS).map(|_| churner()).collect()
+    })
+}
+
+#[test]
+fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
+    let mut agent = Agent::start(7543);
+    let path = agent.socket();
+    let inode = || fs::metadata(&path).expect("the agent's socket").ino();
+    let options = || ConnectOptions { path: Some(path.clone()), call_timeout: LIMIT, ..ConnectOptions::default() };
+    let mut before = Client::connect(options()).expect("a session");
+    let (stop, socket) = (Arc::new(AtomicBool::new(false)), inode());
+    let Some(churners) = churn(&path, &stop) else { return };
+    for n in 0..SERVED {
+        let mut client = Client::connect(options()).unwrap_or_else(|error| panic!("session {n}: {error}"));
+        client.monitor("nobody@h1", Wanted::default()).expect("a watch");
+    }
+    for n in 0..SECOND_AGENTS {
+        let mut second = Agent::spawn(agent.dir.path());
+        let ended = (0..LOOKS_MAX).find_map(|_| {
+            std::thread::sleep(LOOK);
+            second.try_wait().expect("a child")
+        });
+        let _ = (second.kill(), second.wait());
+        assert!(ended.is_some_and(|status| !status.success()), "second agent {n} runs: {}", agent.log());
+        assert_eq!(inode(), socket, "second agent {n} took the socket away");
+    }
+    assert_eq!(agent.log().matches("already running").count(), SECOND_AGENTS, "{}", agent.log());
+    // A program comes back under it, too.
+    agent.kill_and_start();
+    let back = (0..LOOKS_MAX).any(|_| {
+        std::thread::sleep(LOOK);
+        matches!(before.poll_event(), Ok(Some(Event::Reattached { .. })))
+    });
+    stop.store(true, Ordering::Relaxed);
+    churners.into_iter().for_each(|churner| churner.join().expect("no panic"));
+    assert!(back, "{}", agent.log());
     agent.serves();
 }
 
