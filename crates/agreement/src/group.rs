@@ -90,7 +90,7 @@ pub struct Config<S> {
 }
 
 /// What members say, and what a log's entries mean: members of different programs refuse each other.
-const FORMAT: &[u8] = b"fide group 6";
+const FORMAT: &[u8] = b"fide group 7";
 
 /// The number of a group: of its name, of who may be in it, and of what members have in common. So members whose lists or settings
 /// differ refuse each other ([`DatagramError::OtherGroup`]), and do not agree on something else each.

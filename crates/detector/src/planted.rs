@@ -88,6 +88,8 @@ planted! {
     TakesTheGone,
     /// who has begun the first view tells it in a later ballot of its own, which not all have promised
     RaisesItsBallot,
+    /// a founder takes itself for the first process of its host, whatever was before
+    TakesEachForFirst,
     /// who takes over the first view of others does not ask members that are up and that it has not heard of yet
     AsksOnlyTheKnown,
     /// a broadcast is delivered when it is held, not when all hold it

@@ -205,6 +205,9 @@ impl<P: Start> Member<P> {
         };
         let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut core = Core::new(group_config, record.is_founded(), resend_ns)?;
+        if record.is_first() {
+            core.group.is_first_of_its_host();
+        }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
         let names: Vec<String> = hello.members.iter().map(|member| member.name.clone()).collect();

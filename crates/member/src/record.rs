@@ -39,6 +39,8 @@ struct Content {
 pub(crate) struct Record {
     path: PathBuf,
     content: Content,
+    /// Nothing was stored before this process.
+    is_first: bool,
     /// An incarnation that is stored and that nobody has been told of yet.
     unused: Option<u32>,
 }
@@ -48,10 +50,11 @@ impl Record {
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
         fs::create_dir_all(dir).map_err(|source| RecordError::Io { path: dir.to_owned(), source })?;
-        let content = match fs::read_to_string(&path) {
+        let (is_first, content) = match fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
+                .map(|content| (false, content))
                 .map_err(|why| RecordError::Content { path: path.clone(), why: why.message().to_owned() })?,
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Content::default(),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
             Err(source) => return Err(RecordError::Io { path, source }),
         };
         // Above all before. Where the record was lost that stands on the clock, which each further exclusion within a second may outrun
@@ -60,7 +63,7 @@ impl Record {
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
         let incarnation = next.max(u32::try_from(seconds).unwrap_or(0));
-        let mut record = Self { path, content, unused: None };
+        let mut record = Self { path, content, is_first, unused: None };
         record.store(Content { incarnation, ..record.content.clone() })?;
         Ok(record)
     }
@@ -87,6 +90,11 @@ impl Record {
 
     pub(crate) fn incarnation(&self) -> u32 {
         self.content.incarnation
+    }
+
+    /// No process of this host was in the group before, or wanted to be: there was no record.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
     }
 
     /// There is a group, or was one.
@@ -127,6 +135,7 @@ mod tests {
         let first = Record::begin(dir.path(), "g").unwrap();
         let mut second = Record::begin(dir.path(), "g").unwrap();
         assert!(second.incarnation() > first.incarnation() && !second.is_founded());
+        assert!(first.is_first() && !second.is_first());
         second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
         let mut third = Record::begin(dir.path(), "g").unwrap();
         assert!(third.is_founded() && third.incarnation() > second.incarnation());

@@ -9,7 +9,7 @@
 //!             those decisions; the view
 //!    dead:    u64 places in the view of those whom the sender holds dead; u8 1 if it asks for the receiver's, else 0
 //!    over:    nothing
-//!    present: u32 ballot that is promised
+//!    present: u32 ballot that is promised; u8 1 if the sender is the first process of its host, else 0
 //!    begin:   u32 ballot; the view
 //!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 number of the view that it was let in to and gave up,
 //!             0 for none, u32 the incarnation that it was there, u64 hosts whose members of that view were dead by then; u32 the incarnation
@@ -40,8 +40,8 @@ pub(super) enum Control {
     Dead { places: HostSet, asks: bool },
     /// "That view is over, and you are not in the present one."
     Over,
-    /// "I am in no group, and follow the founder of this ballot."
-    Present { ballot: u32 },
+    /// "I am in no group, and follow the founder of this ballot." And whether no other process of its host was ever in the group, or wanted to be.
+    Present { ballot: u32, is_first: bool },
     /// "This is the first view of the group."
     Begin { ballot: u32, view: View },
     /// "As these incarnations I am over, and this is what I have."
@@ -79,9 +79,10 @@ impl Control {
                 out.push(u8::from(*asks));
             }
             Self::Over => out.push(5),
-            Self::Present { ballot } => {
+            Self::Present { ballot, is_first } => {
                 out.push(6);
                 out.extend_from_slice(&ballot.to_le_bytes());
+                out.push(u8::from(*is_first));
             }
             Self::Begin { ballot, view } => {
                 out.push(7);
@@ -129,7 +130,9 @@ impl Control {
                 Some(Self::Dead { places: HostSet(number(content)?), asks: content[8] == 1 })
             }
             5 if content.is_empty() => Some(Self::Over),
-            6 if content.len() == 4 => Some(Self::Present { ballot: ballot(content)? }),
+            6 if content.len() == 5 && content[4] < 2 => {
+                Some(Self::Present { ballot: ballot(content)?, is_first: content[4] == 1 })
+            }
             10 if content.is_empty() => Some(Self::Recorded),
             11 if content.len() == 4 => Some(Self::Higher { dead: ballot(content)? }),
             _ => None,
@@ -194,7 +197,7 @@ mod tests {
             Just(Control::Over),
             Just(Control::Recorded),
             any::<u32>().prop_map(|dead| Control::Higher { dead }),
-            any::<u32>().prop_map(|ballot| Control::Present { ballot }),
+            any::<(u32, bool)>().prop_map(|(ballot, is_first)| Control::Present { ballot, is_first }),
             view.clone().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
             (

@@ -22,7 +22,19 @@
 //! incarnation, which no view of before has in it. If it had stored a record it forms no group, and says so (`recorded`): what counts is
 //! what its former incarnation had said while it lived, as if it had stayed away. Without a record it is waited for. It may have heard that
 //! the others are in no group, and would found one without them when they are gone; so they begin nothing without it. A process that
-//! nobody had heard before it died may have begun with others, and all wait.
+//! somebody had not heard before it died may have begun with others, and without this process: all wait, unless there are first processes.
+//!
+//! **First processes.** P is the first process of its host in this group, was never shut out, and holds a lease. Then no decision was told to
+//! anybody. Whoever begins a view of their own has heard of each host that a process of it has promised, or has died. P has not died: nobody
+//! holds dead who has a lease. No other process of its host has died, as there was none. So P is in every view that was begun. P has begun
+//! none, and without P nothing is decided, so that no view followed any of these either. So P may begin without a host that has died, whether it
+//! heard it or not. (A founder that is a first process itself leaves out only hosts of which a process has died, and their later processes
+//! are no first ones.) What P begins has a later ballot than those that died: P had promised theirs.
+//!
+//! P knows what it was by its host's record, which is stored before anybody hears of a process. That a record was lost can only be seen late: one
+//! that lost it could found another group while those who have the first one die unheard. So more than half of all hosts have to be
+//! there with their first processes. The founder is one of them; one that is none passes on to the next. The word of the others
+//! alone is not enough for it: one of them may have been shut out meanwhile, and others have gone on without it.
 //!
 //! **Why a record.** Hosts that all have died and come back would found the group anew, without what had been decided. Whoever has
 //! stored that there was one only joins ([`Group::join`]). If that is true of all of them, and they have died as processes, the group is
@@ -46,8 +58,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Nothing,
-    /// It has promised this ballot.
-    Present(u32),
+    /// It has promised this ballot, and is the first process of its host or not.
+    Present(u32, bool),
     Begun,
 }
 
@@ -61,6 +73,8 @@ pub(super) struct Forming {
     best: Option<(u32, View)>,
     /// Begun as soon as it is stored.
     begins: Option<View>,
+    /// This incarnation is the first that its host ever was in this group.
+    pub(super) is_first: bool,
     /// By id-1: which incarnation has said that it forms no group; 0 for none.
     recorded: [u32; MAX_HOSTS],
 }
@@ -68,7 +82,8 @@ pub(super) struct Forming {
 impl Forming {
     pub(super) fn new() -> Self {
         let answers = vec![(0, Answer::Nothing); MAX_HOSTS].into_boxed_slice();
-        Self { ballot: 0, answers, best: None, begins: None, recorded: [0; MAX_HOSTS] }
+        let is_first = planted::is(Planted::TakesEachForFirst);
+        Self { ballot: 0, answers, best: None, begins: None, is_first, recorded: [0; MAX_HOSTS] }
     }
 }
 
@@ -96,6 +111,27 @@ impl<P: Start> Group<P> {
         self.forming.as_ref().and_then(|forming| forming.answers.get(at)).is_some_and(|answer| answer.0 != 0)
     }
 
+    /// No process of this host was ever a member of this group, or wanted to be one: nothing is stored of one. To be called when it is made, and
+    /// changes nothing but after [`Group::form`].
+    pub fn is_first_of_its_host(&mut self) {
+        self.forming.iter_mut().for_each(|forming| forming.is_first = true);
+    }
+
+    /// Hosts that are there as the first that they ever were in this group, if they are more than half of [`Config::hosts`]; else none. See the first
+    /// page: *First processes*.
+    pub fn first_processes(&self) -> HostSet {
+        let Some(forming) = &self.forming else { return HostSet::EMPTY };
+        let Config { me, hosts, .. } = self.config;
+        let is_first = |host: &u16| {
+            let at = usize::from(*host) - 1;
+            let (by, answer) = forming.answers[at];
+            let other = by != 0 && by == self.up[at] && matches!(answer, Answer::Present(_, true));
+            if *host == me { forming.is_first } else { other }
+        };
+        let firsts: HostSet = hosts.iter().filter(is_first).collect();
+        if 2 * firsts.len() > hosts.len() { firsts } else { HostSet::EMPTY }
+    }
+
     /// A group is about to begin, with this host in it. That there is one has to be stored, so that it outlives this host; then
     /// [`Group::recorded`] is called.
     #[must_use]
@@ -121,15 +157,16 @@ impl<P: Start> Group<P> {
     /// To be called at each resend while in no group.
     pub(super) fn form_on(&mut self, lease: Lease) {
         let Config { me, incarnation, hosts, .. } = self.config;
+        let firsts = self.first_processes();
         let (up, dead) = (&self.up, &self.dead);
         let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none() && lease.holds()) else {
             return;
         };
-        // It has died. Where its host is up again, it has answered before and says now that it forms no group: else it is to answer again,
-        // as it would found another group without those who have not waited for it.
-        let recorded = forming.recorded;
+        let (recorded, is_first) = (forming.recorded, forming.is_first);
         let best = forming.best.as_ref().map(|(_, view)| view);
-        let is_over = |host: u16, answer: (u32, Answer)| {
+        // It has died. Where its host is up again, it says now that it forms no group: else it is to answer again, as it would found another
+        // group without those who have not waited for it.
+        let is_over = |host: u16| {
             let at = usize::from(host) - 1;
             if up[at] == 0 {
                 // It is in the view that others have begun, so that it is another one than has died: one that was not heard yet.
@@ -137,8 +174,7 @@ impl<P: Start> Group<P> {
                 return dead[at] != 0 && (!is_unknown || planted::is(Planted::AsksOnlyTheKnown));
             }
             let forms_none = recorded[at] == up[at] || planted::is(Planted::TakesTheReturned);
-            let was_heard = answer.0 != 0 && answer.0 <= dead[at];
-            was_heard && forms_none && !planted::is(Planted::WaitsForTheRecorded)
+            forms_none && !planted::is(Planted::WaitsForTheRecorded)
         };
         let answer = |host: u16| forming.answers[usize::from(host) - 1];
         let lives = |host: u16| up[usize::from(host) - 1] == answer(host).0 && answer(host).0 != 0;
@@ -146,22 +182,27 @@ impl<P: Start> Group<P> {
         // Not for ever: this host is not gone, and has not begun.
         let founder = loop {
             let Some(founder) = founder(hosts, forming.ballot) else { return };
-            if founder == me || !is_over(founder, answer(founder)) && !has_begun(founder) {
+            if founder == me || !is_over(founder) && !has_begun(founder) {
                 break founder;
             }
             forming.ballot += 1;
         };
         let ballot = forming.ballot;
         let others = hosts.minus(HostSet::from_iter([me]));
-        let present = |host: &u16| lives(*host) && answer(*host).1 == Answer::Present(ballot);
-        let answered = |host: u16| {
-            let at = usize::from(host) - 1;
-            let heard = up[at] != 0 || dead[at] == answer(host).0 || planted::is(Planted::TakesTheGone);
-            let gone = is_over(host, answer(host)) && heard;
+        let present =
+            |host: &u16| lives(*host) && matches!(answer(*host).1, Answer::Present(promised, _) if promised == ballot);
+        // Before it died.
+        let was_heard = |host: u16| {
+            let (at, of) = (usize::from(host) - 1, answer(host).0);
+            if up[at] == 0 { of == dead[at] || planted::is(Planted::TakesTheGone) } else { of != 0 && of <= dead[at] }
+        };
+        let answered = |host: u16, all_heard: bool| {
+            let gone = is_over(host) && (all_heard || was_heard(host));
             let unheard = planted::is(Planted::FoundsWithout) && up[usize::from(host) - 1] == 0;
             gone || unheard || present(&host) || has_begun(host)
         };
-        if founder == me && others.iter().all(answered) {
+        let nothing_was_told = firsts.contains(me);
+        if founder == me && others.iter().all(|host| answered(host, nothing_was_told)) {
             match &forming.best {
                 Some((_, view)) if view.holds(me, incarnation) => forming.begins = Some(view.clone()),
                 // Not for this host, which joins it later; but who is in it follows this host.
@@ -178,13 +219,17 @@ impl<P: Start> Group<P> {
             }
             return;
         }
-        self.say(others, Control::Present { ballot });
+        // One of those can begin where this one cannot.
+        let passes = founder == me && !firsts.is_empty() && !is_first && others.iter().all(|host| answered(host, true));
+        forming.ballot += u32::from(passes);
+        let ballot = forming.ballot;
+        self.say(others, Control::Present { ballot, is_first });
     }
 
-    pub(super) fn presented(&mut self, from: u16, incarnation: u32, ballot: u32) {
+    pub(super) fn presented(&mut self, from: u16, incarnation: u32, ballot: u32, is_first: bool) {
         if let Some(forming) = self.forming.as_mut().filter(|forming| forming.begins.is_none()) {
             forming.ballot = forming.ballot.max(ballot);
-            forming.answers[usize::from(from) - 1] = (incarnation, Answer::Present(ballot));
+            forming.answers[usize::from(from) - 1] = (incarnation, Answer::Present(ballot, is_first));
         } else if self.standing == Standing::Joining && self.forming.is_none() {
             self.say(HostSet::from_iter([from]), Control::Recorded);
         } else {
@@ -223,6 +268,8 @@ impl<P: Start> Group<P> {
             forming.begins = Some(view);
             return;
         }
+        // What was stored of another process of this host was lost.
+        forming.is_first &= view.holds(me, incarnation);
         if has_begun {
             forming.answers[usize::from(from) - 1] = (sender, Answer::Begun);
         }

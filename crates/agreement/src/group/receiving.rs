@@ -165,7 +165,7 @@ impl<P: Start> Group<P> {
                     self.say(HostSet::from_iter([from]), answer);
                 }
             }
-            Control::Present { ballot } => self.presented(from, prefix.sender, ballot),
+            Control::Present { ballot, is_first } => self.presented(from, prefix.sender, ballot, is_first),
             Control::Begin { ballot, view } if self.standing == Standing::Joining => {
                 self.begun(from, prefix.sender, prefix.view != 0, ballot, view);
             }

@@ -731,7 +731,7 @@ fn a_founder_that_is_followed_no_more_comes_too_late() {
         late.up(2, 20);
         let mut present = Vec::new();
         Prefix { group: 7, sender: 20, receiver: 30, view: 0, kind: Kind::Control }.write(&mut present);
-        Control::Present { ballot }.write(&mut present);
+        Control::Present { ballot, is_first: false }.write(&mut present);
         late.receive(2, &present).unwrap();
         late.receive(1, &begun).unwrap();
         assert_eq!(late.poll_record().is_some(), taken);

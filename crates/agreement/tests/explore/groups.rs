@@ -117,7 +117,8 @@ impl World {
         };
         for id in 1..=HOSTS {
             let incarnation = 10 + u32::from(id);
-            let group = Group::form(config(id, incarnation)).unwrap();
+            let mut group = Group::form(config(id, incarnation)).unwrap();
+            group.is_first_of_its_host();
             world.hosts.insert(id, Host::new(group, incarnation, false));
             world.leased.insert(id, incarnation);
         }

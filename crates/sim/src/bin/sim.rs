@@ -85,6 +85,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::TakesTheReturned,
     Planted::TakesOutSeveral,
     Planted::RaisesItsBallot,
+    Planted::TakesEachForFirst,
     Planted::AsksOnlyTheKnown,
 ];
 /// Found by the detector's own world.

@@ -212,7 +212,10 @@ impl<P: Protocol> Seat<P> {
                 arriving_max: 8,
             },
         };
-        let core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
+        let mut core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
+        if incarnation == 1 {
+            core.group.is_first_of_its_host();
+        }
         let mut wants = vec![Wants::Join(NAME.to_owned())];
         wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
         Self {

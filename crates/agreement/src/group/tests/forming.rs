@@ -157,11 +157,90 @@ fn view_of_others_is_not_taken_before_all_its_members_have_promised() {
     assert_eq!(world.members_of(3), [1, 2, 3]);
 }
 
+/// Hosts 2 to `count` have heard each other and not host 1, which has heard all, begins, and dies before anybody hears of it.
+fn founder_dies_unheard(count: u16, firsts: impl IntoIterator<Item = u16>) -> World {
+    let mut world = unfounded(count);
+    firsts.into_iter().for_each(|host| world.group(host).is_first_of_its_host());
+    for _ in 0..2 {
+        for host in 2..=count {
+            world.group(host).resend(HELD);
+            for (to, bytes) in world.sent(host) {
+                world.group(to).receive(host, &bytes).unwrap();
+            }
+        }
+    }
+    world.group(1).resend(HELD);
+    world.stores(1);
+    world.sent(1);
+    assert_eq!(world.members_of(1).len(), usize::from(count));
+    world.dies(1);
+    (0..3).for_each(|_| world.forms());
+    world
+}
+
+#[test]
+fn founder_that_nobody_has_heard_holds_up_no_first_processes() {
+    let mut world = founder_dies_unheard(3, 1..=3);
+    assert_eq!([2, 3].map(|host| world.members_of(host)), [[2, 3]; 2]);
+    // It comes back with its record, or without.
+    for (incarnation, host) in [(11, 1), (21, 2)] {
+        if host == 2 {
+            world.dies(2);
+        }
+        world.starts(host, incarnation, 3);
+        world.meet();
+        world.run();
+        world.run();
+    }
+    assert_eq!([1, 2, 3].map(|host| world.members_of(host)), [[3, 1, 2]; 3]);
+}
+
+#[test]
+fn founder_that_nobody_has_heard_is_waited_for_by_those_whose_hosts_had_processes_before() {
+    let mut world = founder_dies_unheard(3, [1, 3]);
+    assert!([2, 3].iter().all(|host| world.group(*host).view().is_none()), "one of three is not more than half");
+}
+
+#[test]
+fn process_that_was_shut_out_is_no_first_process() {
+    let mut world = unfounded(3);
+    world.group(1).is_first_of_its_host();
+    world.group(1).excluded();
+    world.group(1).rejoin(11).unwrap();
+    assert!(!world.group(1).forming.as_ref().unwrap().is_first);
+}
+
+/// Host 2 founds after host 1, and cannot know what its host's former process was left out of.
+#[test]
+fn founder_that_cannot_begin_passes_on_to_a_first_process() {
+    let mut world = founder_dies_unheard(5, [1, 3, 4, 5]);
+    assert_eq!([2, 3, 4, 5].map(|host| world.members_of(host)), [[3, 2, 4, 5]; 4]);
+}
+
+/// Host 1 has begun alone, when the processes on hosts 2 and 3 had died without a record, and has decided. Their successors have not heard it when it dies.
+#[test]
+fn founders_whose_former_processes_were_left_out_found_no_other_group() {
+    let mut world = unfounded(3);
+    (1..=3).for_each(|host| world.group(host).is_first_of_its_host());
+    [2, 3].into_iter().for_each(|host| world.says(host, 1));
+    [2, 3].into_iter().for_each(|host| world.dies(host));
+    world.group(1).resend(HELD);
+    world.stores(1);
+    world.writes(1, "a");
+    assert_eq!((world.members_of(1), world.state(1).as_str()), (vec![1], "a"));
+    [(2, 21), (3, 31)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
+    world.meet();
+    world.dies(1);
+    (0..3).for_each(|_| world.forms());
+    assert_eq!([2, 3].map(|host| world.group(host).standing()), [Standing::Joining; 2]);
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_founders_are_found() {
-    let shown: [(Planted, fn()); 2] = [
+    let shown: [(Planted, fn()); 3] = [
         (Planted::RaisesItsBallot, what_was_told_in_the_later_of_two_first_views_is_not_lost),
+        (Planted::TakesEachForFirst, founders_whose_former_processes_were_left_out_found_no_other_group),
         (Planted::AsksOnlyTheKnown, view_of_others_is_not_taken_before_all_its_members_have_promised),
     ];
     for (fault, test) in shown {

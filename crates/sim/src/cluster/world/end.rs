@@ -139,12 +139,17 @@ impl<P: Protocol> World<'_, P> {
         };
         let never_shut_out =
             |view: &View| view.hosts().iter().any(|id| view.incarnation(id).is_some_and(|of| is_in(id, of)));
-        let mut founders = self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref());
-        let has_heard = |seat: &Seat<P>| {
+        let founders: Vec<_> =
+            self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref()).collect();
+        // Those who are the first processes of their hosts know that nothing was told to anybody.
+        if founders.iter().any(|seat| seat.core.group.first_processes().contains(seat.sender.host)) {
+            return Loss::Nothing;
+        }
+        let has_heard = |seat: &&Seat<P>| {
             let others = self.began.iter().filter(|(id, ..)| *id != seat.sender.host);
             others.into_iter().all(|(id, ..)| seat.core.group.has_heard_founding(*id))
         };
-        if founders.all(has_heard) && self.began.iter().any(|(.., view)| never_shut_out(view)) {
+        if founders.iter().all(has_heard) && self.began.iter().any(|(.., view)| never_shut_out(view)) {
             return Loss::Nothing;
         }
         Loss::Recorded
