@@ -188,6 +188,8 @@ planted! {
     SlewedClock,
     /// a lease does not end while its host is suspended
     SleepsUnseen,
+    /// a lease does not end while its host is stopped with its clocks, though the processor's counter goes on
+    StopsUnseen,
 }
 
 /// 0: none; else one more than its place.

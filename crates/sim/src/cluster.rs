@@ -16,7 +16,7 @@
 mod agent;
 pub mod check;
 mod client;
-mod clock;
+pub mod clock;
 mod disk;
 mod host;
 pub mod plan;

@@ -286,7 +286,8 @@ impl Engine {
                     if (told || process.state.is_final())
                         && let Some(record) = self.verdict_of(host, slot)
                     {
-                        self.tell_one(client, record, &[]);
+                        // For this watch alone: another one may not have been told that the process was up.
+                        self.tell_one(client, EventRecord { watch: watch.id, ..record }, &[]);
                     }
                 }
             }

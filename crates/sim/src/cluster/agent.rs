@@ -15,7 +15,7 @@ use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
 
 use super::{
     plan::HEARTBEAT_NS,
-    session::{Answer, Link, Op, Session, Table},
+    session::{Answer, COUNTER_NOISE_NS, Link, Op, Session, Table},
 };
 
 /// Heartbeats that an agent which hands over repeats at most.
@@ -40,6 +40,7 @@ struct Frozen {
     state: Vec<u8>,
     /// For how long the host had been suspended when the state was written.
     asleep_ns: u64,
+    ahead_ns: u64,
     until_ns: u64,
     next_ns: u64,
     count: u64,
@@ -63,6 +64,8 @@ pub(super) struct Agent {
     timeout_min_ns: u64,
     /// For how long the host was suspended, as it was seen last.
     asleep_ns: u64,
+    /// By how much the processor's counter was ahead of the clock, likewise.
+    ahead_ns: u64,
     /// By id - 1: what the table was written from.
     published: Vec<(u64, PeerState, u32)>,
     repeat: Vec<u8>,
@@ -89,6 +92,7 @@ impl Agent {
             exits: Vec::new(),
             timeout_min_ns,
             asleep_ns: now.asleep_ns(),
+            ahead_ns: now.tsc - now.raw_ns,
             published: vec![(0, PeerState::Unknown, 0); usize::from(hosts)],
             repeat: Vec::new(),
             frozen: None,
@@ -125,7 +129,8 @@ impl Agent {
     pub(super) fn freeze(&mut self, now_ns: u64, until_ns: u64) {
         self.tell_events();
         let (state, next_ns) = (self.detector.to_bytes(), self.detector.next_heartbeat_ns().max(now_ns));
-        self.frozen = Some(Frozen { state, asleep_ns: self.asleep_ns, until_ns, next_ns, count: 0 });
+        self.frozen =
+            Some(Frozen { state, asleep_ns: self.asleep_ns, ahead_ns: self.ahead_ns, until_ns, next_ns, count: 0 });
     }
 
     /// When a frozen agent has to go on.
@@ -143,7 +148,7 @@ impl Agent {
             detector.skip_heartbeats(REPEATS_MAX + 1);
             self.detector = detector;
             // The new agent compares its clocks with those of the state that it was given.
-            self.asleep_ns = frozen.asleep_ns;
+            (self.asleep_ns, self.ahead_ns) = (frozen.asleep_ns, frozen.ahead_ns);
             self.frozen = None;
             // Its clients come back with their sessions.
             self.end();
@@ -168,9 +173,11 @@ impl Agent {
     pub(super) fn look_at_clocks(&mut self, now: &Clocks) {
         let asleep_ns = now.asleep_ns();
         let gap_ns = asleep_ns.saturating_sub(std::mem::replace(&mut self.asleep_ns, asleep_ns));
-        if gap_ns > ASLEEP_NOISE_NS {
+        let ahead_ns = now.tsc.saturating_sub(now.raw_ns);
+        let stopped_ns = ahead_ns.saturating_sub(std::mem::replace(&mut self.ahead_ns, ahead_ns));
+        if gap_ns > ASLEEP_NOISE_NS || stopped_ns > COUNTER_NOISE_NS {
             self.table.set_lease(0, now);
-            self.detector.doubt(now.raw_ns, gap_ns);
+            self.detector.doubt(now.raw_ns, gap_ns.max(stopped_ns));
         }
     }
 
@@ -287,7 +294,8 @@ impl Agent {
         let up = EventRecord { kind: kind::UP, host, slot, incarnation, watch: id, ..EventRecord::default() };
         self.tell_one(token, up, &[]);
         if let Some(Some(process)) = ended {
-            let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
+            let record =
+                EventRecord { kind: kind::VERDICT, watch: id, host, slot, incarnation, ..EventRecord::default() };
             self.tell_one(token, record.with_reason(reason(process.state)), &[]);
         }
         Some(monitored)
@@ -431,6 +439,14 @@ impl Agent {
 
     fn tell_one(&self, token: u32, record: EventRecord, data: &[u8]) {
         self.sessions.iter().filter(|session| session.token == token).for_each(|session| push(session, record, data));
+    }
+
+    /// A plane to a host is lost and there again, so often.
+    pub(super) fn flood(&self, host: u16, times: u32) {
+        for _ in 0..times {
+            self.tell_path(kind::PATH_LOST, host, 0);
+            self.tell_path(kind::PATH_RESTORED, host, 0);
+        }
     }
 
     /// Of its peers' timeouts, which are only ever raised.

@@ -133,6 +133,11 @@ impl Client {
         is_cut && !self.registry.processes.is_empty()
     }
 
+    /// Events that wait for it.
+    pub(super) fn waiting(&self) -> usize {
+        self.session.len()
+    }
+
     pub(super) fn is_open(&self) -> bool {
         !matches!(self.state, State::Opening(_))
     }

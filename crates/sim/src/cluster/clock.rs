@@ -24,11 +24,37 @@ pub(super) struct Clock {
     mono_ns: u64,
     /// How long the host was suspended.
     asleep_ns: u64,
+    /// How long it was stopped, with all clocks but the processor's counter.
+    stopped_ns: u64,
+    /// How long it was stopped so that nothing in it can tell.
+    unseen_ns: u64,
+    stands: Stands,
+}
+
+/// What goes on while a host's clocks stand still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    /// CLOCK_BOOTTIME: it is suspended.
+    Suspended,
+    /// The processor's counter: a hypervisor has stopped it, and puts back the clock of its kernel.
+    Counted,
+    /// Nothing: a hypervisor has stopped it, and puts back all that it could tell that by.
+    Unseen,
 }
 
 impl Clock {
     pub(super) fn new((drift_ppm, offset_ns): (i64, u64)) -> Self {
-        Self { drift_ppm, slew_ppm: 0, since_ns: 0, raw_ns: offset_ns, mono_ns: offset_ns, asleep_ns: 0 }
+        Self {
+            drift_ppm,
+            slew_ppm: 0,
+            since_ns: 0,
+            raw_ns: offset_ns,
+            mono_ns: offset_ns,
+            asleep_ns: 0,
+            stopped_ns: 0,
+            unseen_ns: 0,
+            stands: Stands::Suspended,
+        }
     }
 
     fn run(self, now_ns: u64, ppm: i64) -> u64 {
@@ -42,7 +68,8 @@ impl Clock {
         let raw_ns = self.raw_ns + self.run(now_ns, self.drift_ppm);
         let asleep_ns = if planted::is(Planted::SleepsUnseen) { 0 } else { self.asleep_ns };
         let raw_ns = if planted::is(Planted::SlewedClock) { mono_ns } else { raw_ns };
-        Clocks { mono_ns, boot_ns: mono_ns + asleep_ns, raw_ns, tsc: 0 }
+        let stopped_ns = if planted::is(Planted::StopsUnseen) { 0 } else { self.stopped_ns };
+        Clocks { mono_ns, boot_ns: mono_ns + asleep_ns, raw_ns, tsc: raw_ns + stopped_ns }
     }
 
     /// What leases and timeouts are counted on, at a true time.
@@ -78,17 +105,27 @@ impl Clock {
         now_ns < self.since_ns
     }
 
-    /// The host is suspended from now on for so long.
-    pub(super) fn suspend(&mut self, now_ns: u64, for_ns: u64) {
+    /// The host's clocks stand still from now on for so long.
+    pub(super) fn stand(&mut self, now_ns: u64, for_ns: u64, stands: Stands) {
         self.stop(now_ns);
         self.since_ns = now_ns + for_ns;
-        self.asleep_ns += for_ns;
+        self.stands = stands;
+        *self.meanwhile() += for_ns;
+    }
+
+    /// What counts the time that they stand still.
+    fn meanwhile(&mut self) -> &mut u64 {
+        match self.stands {
+            Stands::Suspended => &mut self.asleep_ns,
+            Stands::Counted => &mut self.stopped_ns,
+            Stands::Unseen => &mut self.unseen_ns,
+        }
     }
 
     /// The host starts anew: what stood still goes on.
     pub(super) fn begin(&mut self, now_ns: u64) {
         if self.stands(now_ns) {
-            self.asleep_ns -= self.since_ns - now_ns;
+            *self.meanwhile() -= self.since_ns - now_ns;
             self.since_ns = now_ns;
         }
     }
@@ -113,15 +150,25 @@ mod tests {
     #[test]
     fn a_host_that_starts_anew_is_not_suspended() {
         let mut clock = Clock::new((0, 0));
-        clock.suspend(1_000, 500);
+        clock.stand(1_000, 500, Stands::Suspended);
         clock.begin(1_200);
         assert_eq!((clock.read(1_300).raw_ns, clock.read(1_300).asleep_ns()), (1_100, 200));
     }
 
     #[test]
+    fn stopped_hosts_miss_time_on_all_clocks_or_on_all_but_the_counter() {
+        for (stands, counted_ns) in [(Stands::Counted, 500), (Stands::Unseen, 0)] {
+            let mut clock = Clock::new((0, 0));
+            clock.stand(1_000, 500, stands);
+            let now = clock.read(1_700);
+            assert_eq!((now.raw_ns, now.mono_ns, now.boot_ns, now.tsc), (1_200, 1_200, 1_200, 1_200 + counted_ns));
+        }
+    }
+
+    #[test]
     fn suspended_hosts_miss_time_on_all_clocks_but_one() {
         let mut clock = Clock::new((0, 0));
-        clock.suspend(1_000, 500);
+        clock.stand(1_000, 500, Stands::Suspended);
         assert!(clock.stands(1_200) && !clock.stands(1_500));
         let now = clock.read(1_700);
         assert_eq!((now.raw_ns, now.mono_ns, now.boot_ns), (1_200, 1_200, 1_700));

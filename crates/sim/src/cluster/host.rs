@@ -78,6 +78,10 @@ pub(super) struct Host<P: Protocol> {
     pub(super) paused_until_ns: u64,
     /// All of the host does, true time.
     pub(super) suspended_until_ns: u64,
+    /// Its machine is stopped, true time.
+    pub(super) stopped_until_ns: u64,
+    /// It was stopped as such an incarnation, and nothing in it can tell: until then, by its own clock, it may believe in a lease of before.
+    believes: Option<(u32, u64)>,
     /// The agent's next turn, true time; other turns that were planned are void.
     pub(super) turn_ns: u64,
     /// Excluded: back as another incarnation, true time.
@@ -108,6 +112,8 @@ impl<P: Protocol> Host<P> {
             inbox: VecDeque::new(),
             paused_until_ns: 0,
             suspended_until_ns: 0,
+            stopped_until_ns: 0,
+            believes: None,
             turn_ns: u64::MAX,
             restart_ns: None,
             leaves: false,
@@ -235,6 +241,8 @@ impl<P: Protocol> Host<P> {
         self.is_up = false;
         self.leaves = false;
         self.suspended_until_ns = 0;
+        self.stopped_until_ns = 0;
+        self.believes = None;
         self.seat = None;
         self.service = None;
         self.dies_after = None;
@@ -247,6 +255,22 @@ impl<P: Protocol> Host<P> {
             agent.table.incarnation.get() == incarnation && agent.table.lease_left_ns(incarnation, &now) > 0
         };
         self.agent.as_ref().is_some_and(acts)
+    }
+
+    /// It is stopped with all its clocks. What was left of its lease, at most one promise of another host, counts on after it goes on.
+    pub(super) fn begin_to_believe(&mut self, plan: &Plan, now_ns: u64) {
+        let promises = (1..).zip(&plan.promises).filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
+        self.believes = Some((self.incarnation, self.clock.local_ns(now_ns) + promises.max().unwrap_or(0)));
+    }
+
+    /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/clocks.md).
+    pub(super) fn believes(&self, now_ns: u64) -> bool {
+        self.believes.is_some_and(|(_, until_ns)| self.clock.local_ns(now_ns) < until_ns)
+    }
+
+    /// Likewise, as that incarnation.
+    pub(super) fn believes_as(&self, incarnation: u32, now_ns: u64) -> bool {
+        self.believes(now_ns) && self.believes.is_some_and(|(of, _)| of == incarnation)
     }
 
     /// Speaks for the group: the one thing that two must never do at once.

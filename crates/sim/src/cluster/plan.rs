@@ -7,7 +7,7 @@ use fide_detector::{HostSet, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::protocol;
+use super::{clock::Stands, protocol};
 
 pub const MS: u64 = 1_000_000;
 /// Of every host.
@@ -94,10 +94,14 @@ impl Features {
     pub const EQUAL: Self = Self(1 << 6);
     /// Members that start again while their host is not let in yet.
     pub const HASTY: Self = Self(1 << 7);
+    /// Virtual machines that are stopped.
+    pub const STOP: Self = Self(1 << 8);
+    /// More events at once than a member takes in a turn, or a ring holds.
+    pub const FLOOD: Self = Self(1 << 9);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 8] = [
+    pub const NAMES: [(&str, Self); 10] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -106,6 +110,8 @@ impl Features {
         ("replay", Self::REPLAY),
         ("equal", Self::EQUAL),
         ("hasty", Self::HASTY),
+        ("stop", Self::STOP),
+        ("flood", Self::FLOOD),
     ];
 
     #[must_use]
@@ -227,6 +233,17 @@ pub enum What {
         host: u16,
         for_ns: u64,
     },
+    /// A hypervisor stops the host, with these of its clocks; none: they run on.
+    Stop {
+        host: u16,
+        for_ns: u64,
+        stands: Option<Stands>,
+    },
+    /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
+    Flood {
+        host: u16,
+        times: u32,
+    },
 }
 
 /// Which faults come together.
@@ -283,6 +300,15 @@ impl fmt::Display for Fault {
             What::Replay { host, for_ns } => {
                 write!(f, "h{host} is sent what was recorded, for {:.3} ms", milliseconds(for_ns))
             }
+            What::Stop { host, for_ns, stands } => {
+                write!(f, "the machine of h{host} is stopped for {:.3} ms, ", milliseconds(for_ns))?;
+                f.write_str(match stands {
+                    None => "its clocks run on",
+                    Some(Stands::Counted) => "only the processor's counter runs on",
+                    Some(_) => "and all its clocks",
+                })
+            }
+            What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
         }
     }
 }
@@ -326,6 +352,16 @@ impl Plan {
         }
         if with(5) {
             plan.be_replayed(&mut random(5));
+        }
+        // Drawn after all else, so that plans without it stay what they were.
+        let mut more = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5709);
+        let more: [(bool, u64); 2] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
+        let with_more = |at: usize| features.has(Features::NAMES[8 + at].1) && more[at].0;
+        if with_more(0) {
+            plan.be_stopped(&mut ChaCha8Rng::seed_from_u64(more[0].1));
+        }
+        if with_more(1) {
+            plan.be_flooded(&mut ChaCha8Rng::seed_from_u64(more[1].1));
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -456,6 +492,26 @@ impl Plan {
                 _ => random.random_range(0..120 * MS),
             };
             What::Suspend { host, for_ns }
+        });
+    }
+
+    fn be_stopped(&mut self, random: &mut ChaCha8Rng) {
+        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        self.add(random, 4, |random, host| {
+            let for_ns = match random.random_range(0..2) {
+                0 => longest_ns + random.random_range(0..3 * MS),
+                _ => random.random_range(0..120 * MS),
+            };
+            let stands = [None, Some(Stands::Counted), Some(Stands::Unseen)][random.random_range(0..3)];
+            What::Stop { host, for_ns, stands }
+        });
+    }
+
+    fn be_flooded(&mut self, random: &mut ChaCha8Rng) {
+        // More than a turn takes, or than the ring holds.
+        self.add(random, 3, |random, host| {
+            let times = if random.random_range(0..3) == 0 { 2_100 } else { random.random_range(100..400) };
+            What::Flood { host, times }
         });
     }
 

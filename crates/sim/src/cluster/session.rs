@@ -13,6 +13,8 @@ use fide_client::protocol::{JoinOk, MonitorOk};
 use fide_detector::planted::{self, Planted};
 use fide_shm::clock::{Clocks, FOREVER_NS, Lease};
 
+/// What the processor's counter may be ahead of the clock by, as in `agent/src/clock.rs`.
+pub(super) const COUNTER_NOISE_NS: u64 = 100_000;
 /// Events that wait for a program; more are lost and counted.
 pub(super) const RING_MAX: usize = 4096;
 /// Messages that wait for the agent; more are declined.
@@ -34,7 +36,12 @@ impl Table {
         self.lease.set(match until_ns {
             FOREVER_NS => Lease::FOREVER,
             _ if until_ns <= now.raw_ns => Lease::default(),
-            _ => Lease { until_raw_ns: until_ns, asleep_ns: now.asleep_ns(), ..Lease::default() },
+            _ => Lease {
+                until_raw_ns: until_ns,
+                asleep_ns: now.asleep_ns(),
+                tsc_from: now.tsc.saturating_sub(COUNTER_NOISE_NS),
+                tsc_until: now.tsc + (until_ns - now.raw_ns) + COUNTER_NOISE_NS,
+            },
         });
     }
 
@@ -74,6 +81,10 @@ impl Session {
 
     pub(super) fn is_empty(&self) -> bool {
         self.ring.borrow().is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ring.borrow().len()
     }
 
     pub(super) fn leave(&self, slot: u8, message: &[u8]) -> bool {

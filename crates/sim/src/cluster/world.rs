@@ -173,6 +173,11 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::Agent(_) | Next::Seat(_) | Next::Service(_) => {}
                 Next::Start(at) if self.hosts[at].is_up => {}
                 Next::Start(at) => self.start(at),
+                // A machine that is stopped starts nothing.
+                next @ (Next::StartAgent(at) | Next::StartSeat(at)) if self.hosts[at].stopped_until_ns > at_ns => {
+                    let until_ns = self.hosts[at].stopped_until_ns;
+                    self.network.push(until_ns, next);
+                }
                 Next::StartAgent(at) => self.start_agent(at),
                 Next::StartSeat(at) => self.start_seat(at),
                 Next::Gone(at, lives) => self.gone(at, lives),

@@ -331,3 +331,30 @@ fn numbers_of_processes_go_round() {
         assert!(is_newer(number.wrapping_add(1 << 20), number) && !is_newer(number, number));
     }
 }
+
+#[test]
+fn end_that_a_new_watch_is_told_at_once_is_for_that_watch_alone() {
+    let mut watcher = Watcher::of(process(1));
+    watcher.hears(&[(4, process(1))]);
+    let Watcher { engine, session, now, .. } = &mut watcher;
+    assert!(heartbeat(engine, HOST, 9, *now + 1, |packet| {
+        let name = Some(Name::new(b"p").expect("a name"));
+        let (slot, incarnation, state) = (4, process(1), RosterState::Exited);
+        packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, code: 3, at_ns: 2 }).expect("room");
+    }));
+    let mut bytes = [0; EVENT_MAX];
+    while session.pop_inbox(&mut bytes).expect("whole").is_some() {}
+    let wanted = fide_detector::Wanted::default();
+    let name = Some(Name::new(b"p").expect("a name"));
+    let Reply::Monitored(Ok(monitored)) = engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted })
+    else {
+        panic!("no watch");
+    };
+    let mut told = Vec::new();
+    while let Some(bytes) = session.pop_inbox(&mut bytes).expect("whole") {
+        let record = EventRecord::split(bytes).expect("a record").0;
+        told.push((record.kind, record.watch));
+    }
+    // Another watch of the same process, which was asked for and not told `up` yet, would take it for its own.
+    assert_eq!(told, [(kind::UP, monitored.watch), (kind::VERDICT, monitored.watch)]);
+}

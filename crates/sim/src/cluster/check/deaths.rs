@@ -64,6 +64,10 @@ impl Deaths {
         self.met.contains(&(pid, process))
     }
 
+    pub(in super::super) fn is_dead(&self, process: Process) -> bool {
+        self.dead.contains(&process)
+    }
+
     /// A process does something that only the living may do.
     pub(in super::super) fn acts(&self, host: u16, process: u32, does: &str) -> Checked {
         if self.dead.contains(&(host, process)) {

@@ -20,6 +20,7 @@ pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
     let outlives = |host: &&Host<P>| {
         !view.members.contains(host.id)
             && host.acts_as(host.incarnation, now_ns)
+            && !host.believes_as(host.incarnation, now_ns)
             && host.agent.as_ref().is_some_and(|agent| agent.detector.view().id < view.id)
     };
     match hosts.iter().find(outlives) {

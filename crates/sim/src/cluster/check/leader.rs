@@ -8,10 +8,11 @@ use super::{
 };
 
 pub(in super::super) fn one_leader<P: Protocol>(hosts: &[Host<P>], changed: usize, now_ns: u64) -> Checked {
-    if !hosts[changed].leads(now_ns) {
+    let leads = |host: &Host<P>| host.leads(now_ns) && !host.believes(now_ns);
+    if !leads(&hosts[changed]) {
         return Ok(());
     }
-    match hosts.iter().enumerate().find(|(at, host)| *at != changed && host.leads(now_ns)) {
+    match hosts.iter().enumerate().find(|(at, host)| *at != changed && leads(host)) {
         None => Ok(()),
         Some((_, other)) => {
             violated("one leader", format!("h{} and h{} lead, and both have a lease", hosts[changed].id, other.id))

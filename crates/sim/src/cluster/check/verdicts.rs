@@ -51,7 +51,7 @@ impl Verdicts {
             return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
         }
         let subject = &hosts[usize::from(host) - 1];
-        if ended && subject.acts_as(incarnation, now_ns) {
+        if ended && subject.acts_as(incarnation, now_ns) && !subject.believes_as(incarnation, now_ns) {
             let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
             return violated("nobody who acts is dead", text);
         }

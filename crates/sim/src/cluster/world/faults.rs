@@ -7,6 +7,7 @@ use rand::RngExt;
 
 use super::{
     super::{
+        clock::Stands,
         host::Host,
         plan::{MS, What},
         protocol::Protocol,
@@ -77,6 +78,26 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn fault(&mut self, what: What) {
         self.note(|_| format!("{what:?}"));
         let now_ns = self.now_ns;
+        // In a machine that is stopped nothing happens.
+        let within = match what {
+            What::Pause { host, .. }
+            | What::Leave { host }
+            | What::Raise { host, .. }
+            | What::PauseAgent { host, .. }
+            | What::PauseSeat { host, .. }
+            | What::PauseService { host, .. }
+            | What::KillAgent { host, .. }
+            | What::TakeOver { host, .. }
+            | What::KillSeat { host }
+            | What::Slew { host, .. }
+            | What::Suspend { host, .. }
+            | What::Flood { host, .. }
+            | What::Stop { host, .. } => Some(host),
+            _ => None,
+        };
+        if within.is_some_and(|host| self.host(host).stopped_until_ns > now_ns) {
+            return;
+        }
         match what {
             What::Crash { host } => self.crash(usize::from(host) - 1),
             What::CrashSending { host, copies } => {
@@ -110,7 +131,8 @@ impl<P: Protocol> World<'_, P> {
                 }
             }
             What::Remove { host: subject } => {
-                if let Some(host) = self.hosts.iter_mut().find(|host| host.leads(now_ns)) {
+                let asked = |host: &&mut Host<P>| host.leads(now_ns) && host.stopped_until_ns <= now_ns;
+                if let Some(host) = self.hosts.iter_mut().find(asked) {
                     let now = host.clock.read(now_ns);
                     // Refused, if it is no member.
                     let _ = host.seat.as_mut().map(|seat| seat.core.group.remove(seat.lease(&now), subject));
@@ -186,9 +208,32 @@ impl<P: Protocol> World<'_, P> {
             What::Slew { host, ppm } => self.host(host).clock.slew(now_ns, ppm),
             What::Suspend { host, for_ns } => {
                 if self.host(host).is_up && self.host(host).suspended_until_ns <= now_ns {
-                    self.host(host).clock.suspend(now_ns, for_ns);
+                    self.host(host).clock.stand(now_ns, for_ns, Stands::Suspended);
                     self.pause(host, now_ns + for_ns);
                 }
+            }
+            What::Stop { host: id, for_ns, stands } => {
+                let plan = self.plan;
+                let host = self.host(id);
+                if !host.is_up || host.suspended_until_ns > now_ns {
+                    return;
+                }
+                if stands == Some(Stands::Unseen) {
+                    host.begin_to_believe(plan, now_ns);
+                }
+                if let Some(stands) = stands {
+                    host.clock.stand(now_ns, for_ns, stands);
+                }
+                host.stopped_until_ns = now_ns + for_ns;
+                self.stats.stops += 1;
+                self.pause(id, now_ns + for_ns);
+            }
+            What::Flood { host, times } => {
+                let others = self.plan.hosts;
+                let at = usize::from(host) - 1;
+                let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
+                agent.flood(1 + host % others, times);
+                self.wake_seat(at);
             }
             What::Replay { host, for_ns } => {
                 self.network.push(now_ns, Next::Replay(usize::from(host) - 1, now_ns + for_ns));
@@ -214,6 +259,7 @@ impl<P: Protocol> World<'_, P> {
             // Who is suspended comes back by itself.
             let least_ns = host.suspended_until_ns.min(host.paused_until_ns).max(now_ns);
             let wakes_ns = if host.clock.stands(now_ns) { least_ns } else { now_ns };
+            host.stopped_until_ns = host.stopped_until_ns.min(wakes_ns);
             if host.paused_until_ns > now_ns {
                 host.paused_until_ns = wakes_ns;
                 host.turn_ns = wakes_ns;

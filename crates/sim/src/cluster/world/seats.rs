@@ -4,7 +4,7 @@
 use std::fmt;
 
 use fide_agreement::{Entry, Standing, group::entries};
-use fide_member::packet::Sender;
+use fide_member::{core::EVENTS_PER_TURN, packet::Sender};
 use rand::RngExt;
 
 use super::{
@@ -78,8 +78,12 @@ impl<P: Protocol> World<'_, P> {
             return Ok(());
         }
         if !seat.waited {
+            let waiting = seat.client.waiting();
             let left = seat.after(&now, agent);
             seat.waited = true;
+            if waiting > EVENTS_PER_TURN {
+                self.stats.runs_behind = 1;
+            }
             let pid = seat.pid;
             self.stats.deliveries += left.datagrams;
             for packet in left.taken {
@@ -88,6 +92,9 @@ impl<P: Protocol> World<'_, P> {
             self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
             for event in &left.told {
                 self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
+                if matches!(event, fide_client::Event::Lost { .. }) {
+                    self.stats.runs_with_lost_events = 1;
+                }
                 self.note_event(at, event);
                 self.deaths.told(pid, event)?;
             }
@@ -282,7 +289,9 @@ impl<P: Protocol> World<'_, P> {
             let process = seat.sender.process;
             self.note(|_| format!("h{id} tells instance {instance}: {:?}", Shown(&value, &told)));
             leased(id, lease, "tells a decision")?;
-            self.deaths.acts(id, process, "tells a decision")?;
+            if !self.hosts[at].believes(self.now_ns) {
+                self.deaths.acts(id, process, "tells a decision")?;
+            }
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
             self.log.told(id, seat.state, instance, &value, &told)?;
             seat.state.tell(instance, &value);
@@ -396,8 +405,14 @@ impl<P: Protocol> World<'_, P> {
         let (id, lease, position, process) = (host.id, seat.lease(&now), seat.state.position, seat.sender.process);
         if seat.may_answer(&now) {
             self.stats.reads += 1;
+            let believes = host.believes(self.now_ns);
             self.note(|_| format!("h{id} is read: {position} instances"));
             leased(id, lease, "answers")?;
+            if believes {
+                self.stats.answers_believed += 1;
+                self.stats.answers_of_the_dead += u64::from(self.deaths.is_dead((id, process)));
+                return Ok(());
+            }
             self.log.read(id, position)?;
             self.register.read(id, position)?;
             self.deaths.acts(id, process, "answers")?;
@@ -407,7 +422,8 @@ impl<P: Protocol> World<'_, P> {
 
     fn note_event(&mut self, at: usize, event: &fide_client::Event) {
         use fide_client::Event;
-        if self.trace.is_none() || matches!(event, Event::Piggyback { .. }) {
+        let many = matches!(event, Event::Piggyback { .. } | Event::PathLost { .. } | Event::PathRestored { .. });
+        if self.trace.is_none() || many {
             return;
         }
         let id = self.hosts[at].id;

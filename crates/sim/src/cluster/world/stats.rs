@@ -56,6 +56,16 @@ stats! {
     acts,
     /// Most events that a member was told in one turn.
     events_at_once,
+    /// Runs in which more events than one turn takes waited for a member.
+    runs_behind,
+    /// Runs in which a member's ring was full, and it was told so.
+    runs_with_lost_events,
+    /// Hosts whose machines were stopped.
+    stops,
+    /// Answers of members whose machine was stopped with all its clocks, in the time that they may believe in their lease of before.
+    answers_believed,
+    /// Of these, those of processes whose death somebody was told.
+    answers_of_the_dead,
     /// Members that acted at the end.
     acting_at_the_end,
     /// Runs at whose end nobody acted: what the group needs was lost.
