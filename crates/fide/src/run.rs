@@ -20,6 +20,7 @@ mod group;
 mod job;
 mod netlink;
 mod network;
+mod outside;
 mod stopper;
 mod warden;
 
@@ -29,7 +30,7 @@ use std::{
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
     process::{Child, Command, ExitCode, ExitStatus},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
@@ -89,7 +90,7 @@ struct FenceArguments {
     fence_margin_us: u32,
     /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`, `continued` or
     /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state. After the
-    /// end of the program it has a minute, or until SIGTERM
+    /// end of the program it has a minute, or until SIGTERM. What it leaves running is to stay in the control group of `fide run`
     #[arg(long, value_name = "CMD")]
     fence_command: Option<String>,
     /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on. After an exclusion, or
@@ -154,6 +155,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     let network = arguments.fence.network()?;
     let mut client = connect(&arguments.socket, "fide run")?;
     arguments.fence.spare_the_agents(&client)?;
+    outside::adopt_orphans()?;
     let (mut child, go) = spawn_at_gate(&arguments.command)?;
     // Declared before what is followed: it ends last, and removes what that could not.
     let mut warden = None;
@@ -214,7 +216,8 @@ fn begin<'a>(
         let started = warden::Warden::start(places.dirs());
         *warden = Some(started.context("the warden, which kills what the program started when `fide run` dies")?);
     }
-    let stopper = Arc::new(Stopper::around(&places, child.id(), pidfd(child.id())?));
+    let ear = warden.as_ref().map(warden::Warden::ear).unwrap_or_default();
+    let stopper = Arc::new(Stopper::around(&places, child.id(), pidfd(child.id())?, ear));
     // Under watch before its first instruction: no end of it can be missed. It never begins if this fails: the gate is closed.
     client.join_pid(&arguments.name, child.id(), Duration::ZERO)?;
     let keeper = match arguments.fence.on_fence {
@@ -382,9 +385,9 @@ impl FenceArguments {
     ) -> Followed<'_> {
         Followed {
             keeper,
+            commands: Commands::new(self.fence_command.as_deref(), Arc::downgrade(&stopper)),
             stopper,
             arguments: self,
-            commands: Commands::new(self.fence_command.as_deref()),
             suspensions,
             stop,
             excluded: false,
@@ -392,6 +395,7 @@ impl FenceArguments {
             said_stopped: false,
             said_out_of_reach: false,
             said_left: false,
+            looked: Instant::now(),
         }
     }
 }

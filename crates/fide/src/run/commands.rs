@@ -7,12 +7,13 @@ use std::{
         unix::process::CommandExt,
     },
     process::{Child, Command, Stdio},
+    sync::Weak,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::child;
+use super::{child, stopper::Stopper};
 use crate::say::say;
 
 /// How often to look whether it has ended, while that is waited for.
@@ -39,11 +40,13 @@ pub(super) struct Commands<'a> {
     running: Option<Running>,
     /// Runs when that one has ended.
     next: Option<&'static str>,
+    /// Takes no command for a process of the program.
+    stopper: Weak<Stopper>,
 }
 
 impl<'a> Commands<'a> {
-    pub(super) fn new(command: Option<&'a str>) -> Self {
-        Self { command, running: None, next: None }
+    pub(super) fn new(command: Option<&'a str>, stopper: Weak<Stopper>) -> Self {
+        Self { command, running: None, next: None, stopper }
     }
 
     /// Runs it for a state. One that still runs for an earlier state is killed first, with its children, as its state is over; but
@@ -81,6 +84,9 @@ impl<'a> Commands<'a> {
         child::begin_clean(&mut shell);
         match shell.spawn() {
             Ok(child) => {
+                if let (Some(stopper), Some(pid)) = (self.stopper.upgrade(), pid_of(&child)) {
+                    stopper.spare(pid);
+                }
                 let ended = pid_of(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 self.running = Some(Running { child, ended, what });
             }
@@ -174,7 +180,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = continued ] && sleep 600; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command));
+        let mut commands = Commands::new(Some(&command), Weak::new());
         commands.begin(CONTINUED);
         assert!(!commands.finish_within(Duration::from_millis(20)), "it sleeps");
         commands.begin(EXCLUDED);
@@ -187,7 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = stopped ] && exec sleep 600; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command));
+        let mut commands = Commands::new(Some(&command), Weak::new());
         commands.begin(STOPPED);
         commands.begin(EXCLUDED);
         let mut asked = 0;
@@ -207,7 +213,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = stopped ] && sleep 0.1; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command));
+        let mut commands = Commands::new(Some(&command), Weak::new());
         commands.begin(STOPPED);
         commands.begin(EXCLUDED);
         drop(commands);

@@ -261,6 +261,8 @@ fn turns(
                 let wrong = network.fence(now_ns(), || stopper.pids());
                 if kills {
                     reached(stopper.kill(), shared)?;
+                } else {
+                    stopper.stop_outside();
                 }
                 wrong
             } else {

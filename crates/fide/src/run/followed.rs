@@ -70,6 +70,8 @@ pub(super) struct Followed<'a> {
     pub(super) said_out_of_reach: bool,
     /// It was said that it is not in its control group any more.
     pub(super) said_left: bool,
+    /// When it was last looked whether all that it started is in its control group.
+    pub(super) looked: Instant,
 }
 
 impl Followed<'_> {
@@ -105,6 +107,11 @@ impl Followed<'_> {
             if nothing {
                 self.look_for_program();
             }
+            if self.looked.elapsed() >= LOOK {
+                self.stopper.look_outside();
+                self.looked = Instant::now();
+            }
+            self.stopper.news().iter().for_each(|news| say!("fide: {news}"));
             match (signals.take(), self.stop) {
                 (Some(Asked::Stop), Stop::LetGo) => return Ok(Ended::LetGo),
                 (Some(Asked::Stop), Stop::PassOn) => {
@@ -226,9 +233,11 @@ impl Followed<'_> {
     fn look_for_program(&mut self) {
         if !self.said_left && self.stopper.has_left() {
             self.said_left = true;
+            let and =
+                if self.stopper.reaches_outside() { "and what it starts" } else { "alone, not to what it starts" };
             say!(
                 "fide: the program has left its control group (as systemd-run and pam_systemd do): it is fenced by SIGSTOP to its \
-                 process alone, not to what it starts"
+                 process {and}"
             );
         }
         if !self.stopper.is_reached() {
@@ -274,12 +283,16 @@ impl Followed<'_> {
             }
             return job::stop_this();
         };
+        self.stopper.look_outside();
         let why = match (self.stop, self.arguments.on_fence) {
             (Stop::LetGo, _) => Some("it would fence nobody"),
             (_, OnFence::Kill) => Some("it could not kill the program, were this host fenced meanwhile"),
             _ if !self.stopper.has_own_group() => {
                 Some("without a control group anybody could let the program go on, and nobody would fence it")
             }
+            _ if self.stopper.has_outside() => Some(
+                "processes of the program have left its control group: anybody could let them go on, and nobody would fence them",
+            ),
             _ => None,
         };
         if let Some(why) = why {
@@ -287,10 +300,10 @@ impl Followed<'_> {
             return self.resume();
         }
         keeper.hold(true);
-        // As nobody looks then whether the program is moved out of its group, a signal holds it, too. One that runs as another user may refuse
+        // As nobody looks then whether any of it is moved out of its group, a signal holds it, too. One that runs as another user may refuse
         // that, and has its group.
         let is_held = |keeper: &Keeper, stopper: &Stopper| keeper.stopped() && stopper.holds();
-        let signalled = || match self.stopper.stop_by_signal() {
+        let signalled = || match self.stopper.hold_by_signal() {
             Err(error) => is_out_of_reach(&error),
             Ok(()) => true,
         };

@@ -17,6 +17,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
+use super::outside;
 use crate::say::say;
 
 /// How every group that is made here begins.
@@ -265,7 +266,15 @@ impl Group {
 
     /// Whether a process is in it, or in a group within it. One that is gone counts as in it.
     pub(super) fn holds(&self, pid: Pid) -> bool {
-        self.version.path_of(&pid.to_string()).map_or(true, |path| path.starts_with(&self.path))
+        let has = |of: &str| self.version.path_of(of).map_or(true, |path| path.starts_with(&self.path));
+        // Of version 1 a thread that has ended is shown at the root, also the first of a process that goes on.
+        has(&pid.to_string()) || outside::live_threads(pid).all(|thread| has(&thread))
+    }
+
+    /// Whether a process is where this very process is. One that is gone counts as such.
+    pub(super) fn is_beside(&self, pid: Pid) -> bool {
+        let Ok(own) = self.version.path_of("self") else { return true };
+        self.version.path_of(&pid.to_string()).map_or(true, |path| path == own)
     }
 
     /// All processes in it, and in groups within it.

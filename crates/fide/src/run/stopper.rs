@@ -7,17 +7,25 @@
 //! | cgroup v1 freezer | the same |
 //! | signals | the program alone, not what it started, and not once it runs as another user |
 //!
-//! A program that leaves its control group and keeps its process id (`systemd-run --scope`, pam_systemd) gets the signals, too.
+//! A program that leaves its control group and keeps its process id (`systemd-run --scope`, pam_systemd) gets the signals, too, and so
+//! does what it started and has left the group ([`Outside`]).
 
 use std::{
     io,
     os::fd::OwnedFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::process::{Pid, Signal, pidfd_send_signal, test_kill_process};
 
-use super::group::{Group, Places, is_gone};
+use super::{
+    group::{Group, Places, is_gone},
+    outside::Outside,
+};
+use crate::say::say;
 
 /// Stops one program.
 #[derive(Debug)]
@@ -29,6 +37,8 @@ pub(super) struct Stopper {
     missing: String,
     /// The process was found outside its group, and stopped by a signal.
     signalled: AtomicBool,
+    /// What it started and has left the group, where that was made for it.
+    outside: Option<Outside>,
 }
 
 fn raw(pid: u32) -> Option<Pid> {
@@ -50,12 +60,13 @@ pub(super) fn is_out_of_reach(error: &io::Error) -> bool {
 
 impl Stopper {
     /// Puts a process that has started nothing yet into a control group of its own, where that is to be had.
-    pub(super) fn around(places: &Places, pid: u32, pidfd: OwnedFd) -> Self {
+    pub(super) fn around(places: &Places, pid: u32, pidfd: OwnedFd, warden: Weak<OwnedFd>) -> Self {
         let (group, missing) = match places.make(pid) {
             Ok(group) => (Some(group), String::new()),
             Err(missing) => (None, missing),
         };
-        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false) }
+        let outside = raw(pid).filter(|_| group.is_some()).map(|pid| Outside::of(pid, warden));
+        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false), outside }
     }
 
     /// A running process, with its unit's control group if that is known.
@@ -64,7 +75,7 @@ impl Stopper {
             Ok(group) => (Some(group), String::new()),
             Err(error) => (None, format!("cgroup: {error}; ")),
         };
-        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false) }
+        Self { pid: raw(pid), pidfd, group, missing, signalled: AtomicBool::new(false), outside: None }
     }
 
     pub(super) fn pidfd(&self) -> &OwnedFd {
@@ -79,6 +90,39 @@ impl Stopper {
     /// Whether the program's process has left its control group.
     pub(super) fn has_left(&self) -> bool {
         self.group.as_ref().zip(self.pid).is_some_and(|(group, pid)| !group.holds(pid))
+    }
+
+    fn outside(&self) -> Option<(&Outside, &Group)> {
+        self.outside.as_ref().zip(self.group.as_ref())
+    }
+
+    /// Whether what the program starts is stopped and killed also where it leaves the group.
+    pub(super) fn reaches_outside(&self) -> bool {
+        self.outside().is_some()
+    }
+
+    /// A child of this process that is not the program's.
+    pub(super) fn spare(&self, pid: Pid) {
+        if let Some((outside, _)) = self.outside() {
+            outside.spare(pid);
+        }
+    }
+
+    /// Looks for what the program started and has left the group. By the thread that starts commands alone.
+    pub(super) fn look_outside(&self) {
+        if let Some((outside, group)) = self.outside() {
+            outside.look(group);
+        }
+    }
+
+    /// What to say of processes outside of the group since the last time.
+    pub(super) fn news(&self) -> Vec<String> {
+        self.outside().map(|(outside, _)| outside.news()).unwrap_or_default()
+    }
+
+    /// Whether something that the program started is known to be outside of the group.
+    pub(super) fn has_outside(&self) -> bool {
+        self.outside().is_some_and(|(outside, _)| !outside.pids().is_empty())
     }
 
     /// The rung, for people.
@@ -99,10 +143,13 @@ impl Stopper {
         }
     }
 
-    /// Stops it.
+    /// Stops it, and what is known to be outside of its group. The rest of that is found by [`Self::stop_outside`], which takes longer.
     pub(super) fn stop(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::STOP) };
         let frozen = group.freeze(true);
+        if let Some((outside, _)) = self.outside() {
+            outside.stop_known();
+        }
         if !self.has_left() {
             return frozen;
         }
@@ -111,14 +158,32 @@ impl Stopper {
         fine_if_gone(frozen)
     }
 
+    /// Looks for all that is outside of its group, and stops it.
+    pub(super) fn stop_outside(&self) {
+        if let Some((outside, group)) = self.outside() {
+            outside.stop(group);
+        }
+    }
+
     /// Stops it again where its group does not: it may have left that since [`Self::stop`], and the kernel thaws whoever is moved out of
     /// a frozen group; and whoever may signal it can let it go on. Nothing happens to a process that is stopped already.
     pub(super) fn stop_again(&self) -> io::Result<()> {
+        if let Some((outside, group)) = self.outside() {
+            outside.stop_again(group);
+        }
         if self.group.is_some() && !self.has_left() { Ok(()) } else { self.stop_by_signal() }
     }
 
-    /// Stops its process by a signal as well, which holds it also where it is moved out of its frozen group later, and nobody looks.
-    pub(super) fn stop_by_signal(&self) -> io::Result<()> {
+    /// Stops its process, and all of a group that was made for it, by signals as well, which hold them also where they are moved out of the
+    /// frozen group later, and nobody looks.
+    pub(super) fn hold_by_signal(&self) -> io::Result<()> {
+        if let Some((outside, group)) = self.outside() {
+            outside.hold(group);
+        }
+        self.stop_by_signal()
+    }
+
+    fn stop_by_signal(&self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
         self.signalled.store(true, Ordering::SeqCst);
         Ok(())
@@ -127,6 +192,10 @@ impl Stopper {
     /// Lets it go on.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::CONT) };
+        // Before the group: a shell that goes on sees none of its children stopped.
+        if let Some((outside, _)) = self.outside() {
+            outside.go_on();
+        }
         let thawed = group.freeze(false);
         if !self.signalled.swap(false, Ordering::SeqCst) {
             return thawed;
@@ -140,8 +209,16 @@ impl Stopper {
         self.group.as_ref().is_some_and(Group::is_frozen) && !self.has_left()
     }
 
-    /// Kills it, and all that is in its group: frozen, the rest would stay so. Fine if it has ended.
+    /// Kills it, and all that is in its group, or has left that: stopped, the rest would stay so. Fine if it has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
+        let killed = self.kill_group();
+        if let Some((outside, group)) = self.outside() {
+            outside.kill(group);
+        }
+        killed
+    }
+
+    fn kill_group(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::KILL) };
         let left = self.has_left();
         let killed = group.kill();
@@ -165,6 +242,7 @@ impl Stopper {
     /// The processes that are stopped by this.
     pub(super) fn pids(&self) -> Vec<Pid> {
         let mut pids = self.group.as_ref().map(Group::pids).unwrap_or_default();
+        pids.extend(self.outside().map(|(outside, _)| outside.pids()).unwrap_or_default());
         pids.extend(self.pid.filter(|pid| !pids.contains(pid)));
         pids
     }
@@ -174,6 +252,16 @@ impl Stopper {
             // It has just ended, which the next look finds.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Stopper {
+    /// What has left the group goes with the group.
+    fn drop(&mut self) {
+        if let Some((outside, group)) = self.outside() {
+            outside.kill(group);
+            outside.news().iter().for_each(|news| say!("fide: {news}"));
         }
     }
 }

@@ -19,6 +19,7 @@ mod run;
 mod run_corners;
 mod run_ends;
 mod run_odd;
+mod run_outside;
 mod run_units;
 mod sessions;
 mod trust;

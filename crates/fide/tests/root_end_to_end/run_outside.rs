@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a program of `fide run` starts, and what leaves its control group then: as `systemd-run --scope` and pam_systemd do.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+};
+
+use fide_testbed::Lines;
+use rustix::process::Signal;
+
+use super::{
+    common::{Running, World, calm, until, until_true, world},
+    place::Place,
+    run::{signal, state, watched},
+    run_corners::{end_silence, is_still, silence},
+};
+
+/// A shell's words: a process in the group `to`, which writes its number to `note`.
+fn leaver(to: &Path, note: &Path) -> String {
+    format!("sh -c 'echo 0 > {}/cgroup.procs; echo $$ > {}; exec sleep 600'", to.display(), note.display())
+}
+
+fn number(note: &Path) -> u32 {
+    until("its number", || {
+        let text = fs::read_to_string(note).map_err(|error| error.to_string())?;
+        text.trim().parse().map_err(|_| format!("{text:?}"))
+    })
+}
+
+fn is_gone(pid: u32) -> bool {
+    state(pid).is_none_or(|state| state == 'Z')
+}
+
+fn notes(world: &World, names: &[&str]) -> Vec<PathBuf> {
+    let notes: Vec<PathBuf> = names.iter().map(|name| world.bed.scratch().join(name)).collect();
+    notes.iter().for_each(|note| drop(fs::remove_file(note)));
+    notes
+}
+
+#[test]
+fn root_run_stops_and_kills_what_its_program_started_and_has_left_its_group() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        let scope = place.dir().join("scope");
+        fs::create_dir(&scope).expect("made");
+        for sent in [Signal::TERM, Signal::KILL] {
+            let notes = notes(&world, &["child", "orphan", "beside"]);
+            // A child; one that has lost its parent; one that is where `fide run` itself is.
+            let [child, orphan, beside] =
+                [(&scope, 0), (&scope, 1), (&place.dir().to_owned(), 2)].map(|(to, number)| leaver(to, &notes[number]));
+            let script = format!("{child} & ({orphan} &) ; {beside} & wait");
+            let words = ["run", "--name", "left", "--", "sh", "-c", &script];
+            let mut wrapper = Running::piped(&mut place.fide(&world, 3, &words));
+            watched(&world, 3, "left");
+            let left: Vec<u32> = notes.iter().map(|note| number(note)).collect();
+            let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+            for _ in &left {
+                lines.find_words("left its control group");
+            }
+            silence(&world);
+            until_true("all are stopped", || left.iter().all(|pid| state(*pid) == Some('T')));
+            signal(left[0], Signal::CONT);
+            until_true("it is stopped again", || state(left[0]) == Some('T'));
+            end_silence(&world);
+            until_true("all go on", || left.iter().all(|pid| state(*pid) == Some('S')));
+            world.settled(&[1, 2, 3]);
+            signal(wrapper.pid(), sent);
+            wrapper.code();
+            until_true("none acts on", || left.iter().all(|pid| is_gone(*pid)));
+            until_true("nothing is left", || place.left() == [scope.clone()]);
+        }
+    }
+}
+
+#[test]
+fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        let notes = notes(&world, &["child"]);
+        let script = format!("sh -c 'echo $$ > {}; exec sleep 600' & wait", notes[0].display());
+        let words = ["run", "--name", "moved", "--", "sh", "-c", &script];
+        let mut wrapper = Running::start(place.fide(&world, 3, &words).process_group(0));
+        watched(&world, 3, "moved");
+        let child = number(&notes[0]);
+        let group = || fs::read_to_string(place.left()[0].join("cgroup.procs")).expect("it is there");
+        for is_suspended in [false, true] {
+            until_true("it runs", || !is_still(child));
+            if is_suspended {
+                signal(wrapper.pid(), Signal::TSTP);
+                until_true("it is suspended", || state(wrapper.pid()) == Some('T'));
+            } else {
+                silence(&world);
+                until_true("it is stopped", || is_still(child));
+            }
+            // The kernel lets it go on as soon as it is out.
+            fs::write(place.dir().join("cgroup.procs"), child.to_string()).expect("moved");
+            until_true("it is stopped again", || state(child) == Some('T'));
+            if is_suspended {
+                signal(wrapper.pid(), Signal::CONT);
+            } else {
+                end_silence(&world);
+            }
+            until_true("it goes on", || state(child) == Some('S'));
+            fs::write(place.left()[0].join("cgroup.procs"), child.to_string()).expect("moved back");
+            assert!(group().lines().any(|line| line == child.to_string()));
+        }
+        world.settled(&[1, 2, 3]);
+        signal(wrapper.pid(), Signal::TERM);
+        wrapper.code();
+        until_true("nothing is left", || place.left().is_empty());
+    }
+}
+
+#[test]
+fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        let notes = notes(&world, &["daemon"]);
+        let command = format!(
+            "[ $FIDE_FENCE = stopped -o -e {0} ] || {{ setsid sleep 600 >&- 2>&- & echo $! > {0}; }}",
+            notes[0].display()
+        );
+        let words = ["run", "--name", "commands", "--fence-command", &command, "--", "sleep", "600"];
+        let mut wrapper = Running::start(&mut place.fide(&world, 3, &words));
+        let pid = watched(&world, 3, "commands");
+        until_true("it runs", || !is_still(pid));
+        silence(&world);
+        until_true("it is stopped", || is_still(pid));
+        end_silence(&world);
+        let daemon = number(&notes[0]);
+        world.settled(&[1, 2, 3]);
+        silence(&world);
+        until_true("it is stopped", || is_still(pid));
+        assert_eq!(state(daemon), Some('S'), "it is the operator's");
+        end_silence(&world);
+        world.settled(&[1, 2, 3]);
+        signal(wrapper.pid(), Signal::TERM);
+        wrapper.code();
+        assert_eq!(state(daemon), Some('S'), "it is the operator's");
+        signal(daemon, Signal::KILL);
+    }
+}
