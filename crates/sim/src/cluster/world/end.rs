@@ -126,9 +126,9 @@ impl<P: Protocol> World<'_, P> {
     /// No process that runs has begun: why none founds the group.
     fn loss_of_founders(&self) -> Loss {
         let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|(_, is_founded)| is_founded);
+        // All have to be there once.
+        let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
         if !self.members().any(is_recorded) {
-            // All have to be there once.
-            let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
             return if all_there { Loss::Nothing } else { Loss::HostsAway };
         }
         // All who have begun have died. A member of such a view that was never shut out goes on, unless somebody has never heard of one of them:
@@ -142,7 +142,7 @@ impl<P: Protocol> World<'_, P> {
         let founders: Vec<_> =
             self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref()).collect();
         // Those who are the first processes of their hosts know that nothing was told to anybody.
-        if founders.iter().any(|seat| seat.core.group.first_processes().contains(seat.sender.host)) {
+        if all_there && founders.iter().any(|seat| seat.core.group.first_processes().contains(seat.sender.host)) {
             return Loss::Nothing;
         }
         let has_heard = |seat: &&Seat<P>| {
