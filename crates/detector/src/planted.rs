@@ -190,6 +190,8 @@ planted! {
     SleepsUnseen,
     /// a lease does not end while its host is stopped with its clocks, though the processor's counter goes on
     StopsUnseen,
+    /// a member that is told that events were lost does not ask who is up
+    MissesTheLost,
 }
 
 /// 0: none; else one more than its place.

@@ -86,7 +86,7 @@ impl Ears {
                 self.death_ns = evidence.rx_ns;
             }
             // Up to the caller: it asks anew.
-            Event::Lost { .. } => self.lost_events = true,
+            Event::Lost { .. } => self.lost_events = !planted::is(Planted::MissesTheLost),
             Event::PathLost { host_id, plane } => self.path(*host_id, *plane, true),
             Event::PathRestored { host_id, plane } => self.path(*host_id, *plane, false),
             // This process is another one to the others now.

@@ -513,6 +513,21 @@ impl Plan {
             let times = if random.random_range(0..3) == 0 { 2_100 } else { random.random_range(100..400) };
             What::Flood { host, times }
         });
+        if random.random_range(0..2) == 0 {
+            return;
+        }
+        // The ring is full when another member ends and begins again: this one is told nothing of that.
+        let host = random.random_range(1..=self.hosts);
+        let other = 1 + (host + random.random_range(0..self.hosts - 1)) % self.hosts;
+        let at_ns = random.random_range(0..FAULTS_NS / 2);
+        let for_ns = random.random_range(30..80) * MS;
+        for (after_ns, what) in [
+            (0, What::PauseSeat { host, for_ns }),
+            (MS / 10, What::Flood { host, times: 2_100 }),
+            (random.random_range(MS..5 * MS), What::KillSeat { host: other }),
+        ] {
+            self.faults.push(Fault { at_ns: at_ns + after_ns, what });
+        }
     }
 
     fn be_replayed(&mut self, random: &mut ChaCha8Rng) {
