@@ -100,7 +100,8 @@ struct FenceArguments {
     #[arg(long, value_name = "ADDR/LEN@DEV")]
     fence_address: Vec<Address>,
     /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is dropped, and its peers learn
-    /// of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY
+    /// of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY, and CAP_SYS_PTRACE for a program
+    /// that runs as another user or is not to be dumped
     #[arg(long)]
     fence_sockets: bool,
 }

@@ -4,7 +4,10 @@
 //! An address that a fence took off belongs to whoever may act. It is put back when this program goes on, and never otherwise: not
 //! after an exclusion, and not when `fide run` ends.
 
-use std::{collections::HashSet, fs, io, net::IpAddr, net::TcpListener, os::linux::fs::MetadataExt, str::FromStr};
+use std::{
+    collections::HashSet, ffi::OsString, fs, io, net::IpAddr, net::TcpListener, os::linux::fs::MetadataExt, path::Path,
+    str::FromStr,
+};
 
 use anyhow::anyhow;
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
@@ -18,6 +21,8 @@ use crate::exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE};
 
 /// From an attempt that failed to the next, while the program is stopped.
 const RETRY_NS: u64 = 100_000_000;
+/// Tables of descriptors of one process that others of its threads are compared with. Beyond, one may be read twice.
+const TABLES_MAX: usize = 16;
 
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -213,7 +218,9 @@ impl Network {
         if let Some(diag) = &mut self.diag
             && self.open.sockets
         {
-            match reset(diag, &inodes(&pids())) {
+            let (of, missing) = inodes(&pids());
+            // Those that are known, whatever else there is.
+            match reset(diag, &of).and(missing.map_or(Ok(()), Err)) {
                 Ok(()) => self.open.sockets = false,
                 Err(error) => {
                     wrong.push(format!("the program's connections could not be reset, and are tried again: {error}"));
@@ -290,16 +297,64 @@ fn used_at_once(mut body: Vec<u8>) -> Vec<u8> {
     body
 }
 
-/// Inodes of the sockets that these processes have open.
-fn inodes(pids: &[Pid]) -> HashSet<u32> {
-    let of = |pid: &Pid| {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| {
-            let link = fs::read_link(file.path()).ok()?;
-            link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-        })
-    };
-    pids.iter().flat_map(of).collect()
+/// Inodes of the sockets that these processes have open, and why some of them may be missing.
+fn inodes(pids: &[Pid]) -> (HashSet<u32>, Option<io::Error>) {
+    let (mut found, mut wrong) = (HashSet::new(), None);
+    for pid in pids {
+        if let Err(error) = inodes_of(*pid, &mut found) {
+            let needs = if error.kind() == io::ErrorKind::PermissionDenied { "; needs CAP_SYS_PTRACE" } else { "" };
+            wrong = Some(io::Error::new(error.kind(), format!("descriptors of process {pid}: {error}{needs}")));
+        }
+    }
+    (found, wrong)
+}
+
+/// The same of one process, which may have ended.
+fn inodes_of(pid: Pid, found: &mut HashSet<u32>) -> io::Result<()> {
+    // The first thread may have ended, which has no descriptors any more, and each may have a table of its own.
+    let mut tables: Vec<i32> = Vec::new();
+    for thread in entries(&format!("/proc/{pid}/task"))? {
+        let Some(thread) = thread.to_str().and_then(|name| name.parse().ok()) else { continue };
+        if tables.iter().any(|other| has_same_descriptors(*other, thread)) {
+            continue;
+        }
+        let dir = format!("/proc/{pid}/task/{thread}/fd");
+        let files = entries(&dir)?;
+        if !files.is_empty() && tables.len() < TABLES_MAX {
+            tables.push(thread);
+        }
+        for file in files {
+            let link = match fs::read_link(Path::new(&dir).join(file)) {
+                Err(error) if has_ended(&error) => continue,
+                link => link?,
+            };
+            let inode: Option<u32> =
+                link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            found.extend(inode);
+        }
+    }
+    Ok(())
+}
+
+/// Names in a directory of a process. None where that has ended.
+fn entries(dir: &str) -> io::Result<Vec<OsString>> {
+    let names = fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    match names {
+        Err(error) if has_ended(&error) => Ok(Vec::new()),
+        names => names,
+    }
+}
+
+/// Whether it failed as a process, a thread or a descriptor is not there any more.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Whether two threads are known to share their descriptors. A kernel without kcmp(2) does not tell.
+fn has_same_descriptors(one: i32, other: i32) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: kcmp(2) takes numbers alone.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0_u64, 0_u64) == 0 }
 }
 
 /// `struct inet_diag_req_v2`: TCP sockets of a family in these states, or the one of this identity.
@@ -367,6 +422,10 @@ fn may_destroy() -> Result<Netlink, Failure> {
 #[cfg(test)]
 #[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 mod tests {
+    use std::io::Read;
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
     use super::*;
 
     fn described(address: &str, index: u32, more: &[u8]) -> Vec<u8> {
@@ -412,6 +471,90 @@ mod tests {
         assert!(shown().contains("10.99.0.9"));
         assert_eq!(host.run_in(|| network.retry(u64::MAX, Vec::new)).expect("there"), [""; 0]);
         assert!(shown().contains("10.99.0.9"));
+    }
+
+    /// Holds a connection in a second thread. Its first one ends (`headless`), or nobody without CAP_SYS_PTRACE may look into it (`closed`).
+    const HOLDS: &str = r#"
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *hold(void *port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int held = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(held, (struct sockaddr *)&to, sizeof to) || write(held, "x", 1) != 1) exit(1);
+    sleep(600);
+    exit(0);
+}
+int main(int argc, char **words) {
+    pthread_t thread;
+    if (!strcmp(words[2], "closed")) prctl(PR_SET_DUMPABLE, 0);
+    pthread_create(&thread, 0, hold, words[1]);
+    if (!strcmp(words[2], "headless")) syscall(SYS_exit, 0);
+    pthread_join(thread, 0);
+}
+"#;
+
+    /// A program that a test compiles, and that ends with it.
+    struct Holder(std::process::Child);
+
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn root_connections_are_reset_whichever_thread_has_them_or_it_is_said() {
+        if let Err(why) = fide_testbed::supported() {
+            println!("skipped: {why}");
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let (source, program) = (dir.path().join("holds.c"), dir.path().join("holds"));
+        fs::write(&source, HOLDS).expect("written");
+        let compiled = std::process::Command::new("gcc").arg("-pthread").arg(&source).arg("-o").arg(&program).status();
+        assert!(compiled.expect("gcc").success());
+        for how in ["plain", "headless", "closed"] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+            let port = listener.local_addr().expect("an address").port().to_string();
+            let holder = Holder(std::process::Command::new(&program).args([&port, how]).spawn().expect("started"));
+            let pid = Pid::from_raw(i32::try_from(holder.0.id()).expect("a pid")).expect("not 0");
+            let (mut peer, _) = listener.accept().expect("its connection");
+            peer.read_exact(&mut [0]).expect("it writes");
+            peer.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("set");
+            let has_head = || !fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "));
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while how == "headless" && has_head() {
+                assert!(std::time::Instant::now() < until, "its first thread goes on");
+                std::thread::yield_now();
+            }
+            let mut network = Network::new(&[], true).ok().expect("root may");
+            // A thread has rights of its own: here those of `fide run` by a user with CAP_NET_ADMIN.
+            let fenced = || {
+                if how == "closed" {
+                    let mut sets = capabilities(None).expect("told");
+                    sets.effective.remove(CapabilitySet::SYS_PTRACE);
+                    set_capabilities(None, sets).expect("given up");
+                }
+                network.fence(1, || vec![pid])
+            };
+            let wrong = std::thread::scope(|scope| scope.spawn(fenced).join().expect("done"));
+            if how == "closed" {
+                assert!(wrong.len() == 1 && wrong[0].contains("CAP_SYS_PTRACE"), "{wrong:?}");
+                let done = network.retry(u64::MAX, || vec![pid]);
+                assert!(done.len() == 1 && done[0].contains("reset now"), "{done:?}");
+            } else {
+                assert_eq!(wrong, [""; 0], "{how}");
+            }
+            let read = peer.read(&mut [0]);
+            assert_eq!(read.expect_err(how).kind(), io::ErrorKind::ConnectionReset, "{how}");
+        }
     }
 
     #[test]
