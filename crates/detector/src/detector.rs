@@ -183,6 +183,22 @@ impl Detector {
         self.promise_max_us = promise_us;
     }
 
+    /// The highest generation of views that this host's disk holds as it starts: its next incarnation is above. Whoever is never told founds and
+    /// acts as if its disk held all.
+    pub fn keeps_generations_up_to(&mut self, kept: u32) {
+        self.agreement.keeps_up_to(kept);
+    }
+
+    /// The generation that this host's disk has to hold before it founds or acts by a view of it; to be asked after each turn. 0: none.
+    pub fn generation_to_keep(&self) -> u32 {
+        self.agreement.generation()
+    }
+
+    /// This host's disk holds that generation now.
+    pub fn has_kept_generation(&mut self, generation: u32) {
+        self.agreement.has_kept(generation);
+    }
+
     /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it before it asks for that.
     pub fn vote(&self) -> Vote {
         let former_us = wait_us(self.former_until_ns.saturating_sub(self.last_tick_ns));
@@ -728,7 +744,8 @@ impl Detector {
         let me = self.config.me;
         if self.by_view(me) {
             let agreement = &self.agreement;
-            if agreement.id.is_none() || !agreement.holds(me, self.config.incarnation) {
+            let holds = !agreement.id.is_none() && agreement.holds(me, self.config.incarnation);
+            if !holds || !agreement.keeps_its_view() {
                 return 0;
             }
             let limits = self.peers.iter().filter(|p| p.id != me && agreement.holds(p.id, p.incarnation));

@@ -174,6 +174,8 @@ planted! {
     BarsTheCrashed,
     /// another member's word of a death is taken also of a member that has met this one
     BelievesOfTheMet,
+    /// a voter accepts a first view, acknowledges and acts by it while its next incarnation may be no higher than that view's generation
+    ForgetsGeneration,
     /// who has accepted a next view acknowledges as before
     AcksAccepted,
     /// who has accepted a next view takes acknowledgements for its lease

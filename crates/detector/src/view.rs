@@ -73,6 +73,14 @@
 //! one ([`Outcome::Lost`]): a restart is always safe. So do all that are left of it together, if those that are not heard could make no
 //! majority with them.
 //!
+//! **Lineages are ordered as they were founded.** A view's generation is the highest incarnation of its founders, which are numbered by each host's
+//! own clock: two foundings could have one number, or the later one the lower. So a voter accepts no first view, and neither acknowledges
+//! nor acts in any view, whose generation its disk does not hold ([`Agreement::generation`]): its next incarnation is above every one that
+//! its disk holds. Two first views that are both decided were accepted by one host of three or more (each by all but one; of two by
+//! both), as another incarnation the second time: the second has the higher generation. And whoever acts in a view stands on another
+//! member: one of the two at least is among the next founders, as an incarnation above that view's generation. A disk that is slow or
+//! full so delays what is founded, and never what is held.
+//!
 //! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, for whom two hosts need not wait until
 //! both are there again. What it has promised is in its vote, and is kept when it comes back with a shorter timeout.
 
@@ -216,6 +224,8 @@ pub struct Agreement {
     foreign: (ViewId, Membership),
     /// Without a view, and listened long enough to take part in founding one.
     ready: bool,
+    /// The highest generation that this host's disk holds; its own incarnation is among them.
+    kept: u32,
     /// Whose last report says more than a steady view: with none of them there is nothing to agree on.
     busy: HostSet,
     reports: Box<[Option<Report>]>,
@@ -249,6 +259,7 @@ impl Agreement {
             lasts: false,
             foreign: (ViewId::NONE, Membership::EMPTY),
             ready: false,
+            kept: u32::MAX,
             busy: HostSet::EMPTY,
             reports: vec![None; MAX_HOSTS].into_boxed_slice(),
         }
@@ -266,9 +277,44 @@ impl Agreement {
         (self.promised, self.accepted, self.binds_us) = (vote.promised, vote.accepted, vote.binds_us);
     }
 
+    /// This host's disk holds no generation above `kept`, from which its next incarnation is taken. Without this word all are held.
+    pub fn keeps_up_to(&mut self, kept: u32) {
+        self.kept = kept.max(self.incarnation);
+    }
+
+    /// This host's disk holds `generation` now.
+    pub fn has_kept(&mut self, generation: u32) {
+        self.kept = self.kept.max(generation);
+    }
+
+    /// The generation that the disk has to hold before this host goes on: of the view that it holds, or of all that it may come to hold.
+    pub fn generation(&self) -> u32 {
+        if !self.id.is_none() || planted::is(Planted::ForgetsGeneration) {
+            return self.id.generation;
+        }
+        let reports = self.reports.iter().flatten().filter(|_| self.voter);
+        let heard = reports.map(|report| {
+            let proposed =
+                report.repr.proposal.and_then(|proposal| proposal.value).filter(|_| report.repr.id.is_none());
+            report.incarnation.max(proposed.map_or(0, |value| founding_id(&value).generation))
+        });
+        heard.max().unwrap_or(0).max(self.foreign.0.generation)
+    }
+
+    /// Is the next incarnation of this host above `generation`?
+    fn keeps(&self, generation: u32) -> bool {
+        generation <= self.kept || planted::is(Planted::ForgetsGeneration)
+    }
+
+    /// May this host acknowledge others in its view, and act by it?
+    pub fn keeps_its_view(&self) -> bool {
+        self.keeps(self.id.generation)
+    }
+
     /// Starts again without a view, as a new incarnation.
     pub fn restart(&mut self, incarnation: u32, now_ns: u64) {
         self.incarnation = incarnation;
+        self.has_kept(incarnation);
         self.started_ns = now_ns;
         self.id = ViewId::NONE;
         self.members = Membership::EMPTY;
@@ -280,10 +326,10 @@ impl Agreement {
         self.settle();
     }
 
-    /// Hosts that must not be acknowledged now: all, or those that a running proposal drops.
+    /// Hosts that must not be acknowledged now: all, until what was accepted is settled and the view's generation is on disk, or those that a running proposal drops.
     pub fn mute(&self) -> HostSet {
         let all = self.accepted.is_some() && !planted::is(Planted::AcksAccepted);
-        if all { HostSet(u64::MAX) } else { self.condemned }
+        if all || !self.keeps_its_view() { HostSet(u64::MAX) } else { self.condemned }
     }
 
     /// May acknowledgements prolong the lease?

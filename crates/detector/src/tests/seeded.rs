@@ -49,6 +49,9 @@ fn build(seed: u64, plan: &Plan) -> World {
     world.loss = rng.below(60);
     world.duplicate = rng.below(100);
     world.lazy = rng.below(100);
+    let mut clocks = Rng(seed ^ 0xc10c);
+    world.ahead_s = Some((0..n).map(|_| clocks.below(4) as u32).collect());
+    world.disk_ns = clocks.below(4 * MS);
     for node in &mut world.nodes {
         node.drift_ppm = rng.below(181) as i64 - 90;
         node.offset_ns = rng.below(1 << 40);
@@ -311,6 +314,7 @@ fn planted_faults_are_found() {
         (Planted::TakesRecordings, LEASE_MAJORITY),
         (Planted::WaitsOwnPromise, uneven(5)),
         (Planted::ForgetsPromise, uneven(3)),
+        (Planted::ForgetsGeneration, LEASE_MAJORITY),
         (Planted::AcksAccepted, uneven(3)),
         (Planted::TakesAcksAccepted, uneven(5)),
         (Planted::AcceptsWithoutItself, uneven(3)),

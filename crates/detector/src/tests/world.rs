@@ -73,6 +73,9 @@ pub(super) struct Node {
     last_ns: BTreeMap<u32, u64>,
     orphans: Vec<Orphans>,
     last_turn_ns: u64,
+    /// Of its disk: the highest generation that it holds, and what is being written, until when.
+    pub kept: u32,
+    pub keeping: Option<(u32, u64)>,
     /// What its present life promises at most, on disk before it promises anything; and until when the lives before it bind.
     promised: Option<(u32, u64)>,
     /// By (host, slot, incarnation): ended, last piggyback.
@@ -107,6 +110,13 @@ pub(super) struct World {
     /// Somebody was told that it is dead.
     dead: BTreeSet<(u16, u32)>,
     incarnations: u32,
+    /// How many seconds each host's wall clock is ahead: incarnations are taken as agents do, and generations are on disk first. Without it
+    /// all are numbered in the order in which they begin.
+    pub ahead_s: Option<Vec<u32>>,
+    /// Until a generation is on disk.
+    pub disk_ns: u64,
+    /// The newest generation of which anybody acted.
+    acted: u32,
     flights: Vec<Flight>,
     /// What an eavesdropper has recorded, by sender.
     tape: Option<VecDeque<(usize, u8, Vec<u8>)>>,
@@ -182,6 +192,8 @@ impl World {
                 last_ns: BTreeMap::new(),
                 orphans: Vec::new(),
                 last_turn_ns: 0,
+                kept: 0,
+                keeping: None,
                 promised: None,
                 told: BTreeMap::new(),
             })
@@ -208,6 +220,9 @@ impl World {
             members: BTreeMap::new(),
             dead: BTreeSet::new(),
             incarnations: 0,
+            ahead_s: None,
+            disk_ns: 1_000_000,
+            acted: 0,
             flights: Vec::new(),
             tape: None,
             replays: Vec::new(),
@@ -271,16 +286,43 @@ impl World {
         }
     }
 
+    /// As an agent has it: above what its disk holds, and no less than its wall clock.
+    fn next_incarnation(&mut self, node: usize) -> u32 {
+        self.incarnations += 1;
+        let Some(ahead_s) = &self.ahead_s else { return self.incarnations };
+        let clock_s = 100 + ahead_s[node] + (self.now_ns / 1_000_000_000) as u32;
+        let n = &self.nodes[node];
+        (n.config.incarnation.max(n.kept) + 1).max(clock_s)
+    }
+
+    /// The host's disk holds what was written, and more is written if the detector has to have it.
+    fn keep(&mut self, node: usize, detector: &mut Detector) {
+        let (now_ns, disk_ns) = (self.now_ns, self.disk_ns);
+        let n = &mut self.nodes[node];
+        if let Some((generation, _)) = n.keeping.take_if(|(_, at_ns)| *at_ns <= now_ns) {
+            n.kept = n.kept.max(generation);
+            detector.has_kept_generation(generation);
+        }
+        let wanted = detector.generation_to_keep();
+        if n.keeping.is_none() && wanted > n.kept {
+            n.keeping = Some((wanted, now_ns + disk_ns));
+        }
+    }
+
     /// Starts the node, or starts it again as a new incarnation after a crash.
     pub(super) fn start(&mut self, node: usize) {
-        self.incarnations += 1;
+        let incarnation = self.next_incarnation(node);
         if self.nodes[node].asleep_since_ns.is_some() {
             self.wake_orphans(node);
         }
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
-        n.config.incarnation = self.incarnations;
+        n.config.incarnation = incarnation;
         let mut detector = Detector::new(n.config.clone(), now).unwrap();
+        n.keeping = None;
+        if self.ahead_s.is_some() {
+            detector.keeps_generations_up_to(n.kept);
+        }
         let former_ns = n.promised.map_or(now, |(most_us, before_ns)| before_ns.max(now + u64::from(most_us) * 1000));
         let most_us = n.config.timeout_ns as u32 / 1000 * PROMISE_FACTOR;
         n.promised = Some((most_us, former_ns));
@@ -371,8 +413,7 @@ impl World {
         let now = self.local_ns(node);
         if self.nodes[node].restart_at_ns.is_some_and(|at| self.now_ns >= at) {
             self.nodes[node].restart_at_ns = None;
-            self.incarnations += 1;
-            let incarnation = self.incarnations;
+            let incarnation = self.next_incarnation(node);
             if let Some(d) = &mut self.nodes[node].detector {
                 d.restart(now, incarnation).unwrap();
                 self.nodes[node].config.incarnation = incarnation;
@@ -394,6 +435,9 @@ impl World {
             }
         }
         detector.tick(now);
+        if self.ahead_s.is_some() {
+            self.keep(node, &mut detector);
+        }
         self.nodes[node].last_turn_ns = now;
         let mut buf = [0u8; PAYLOAD_MAX];
         while let Some(transmit) = detector.poll_transmit(now, &mut buf) {
@@ -510,7 +554,7 @@ impl World {
     }
 
     /// Those who act are members of the newest view held by any who acts.
-    fn check(&self) {
+    fn check(&mut self) {
         self.check_alone();
         let dead =
             |(host, incarnation, ..): &(u16, u32, ViewId, Membership)| self.dead.contains(&(*host, *incarnation));
@@ -527,6 +571,9 @@ impl World {
             assert_eq!(view.generation, newest.generation, "two lineages act at once");
             assert!(members.contains(*host, *incarnation), "h{host} acts in {view:?} outside of {newest:?}");
         }
+        let generation = newest.generation;
+        assert!(generation >= self.acted, "acts by generation {generation} after {}: tokens go back", self.acted);
+        self.acted = generation;
     }
 
     /// Nobody acts beside one that holds it dead and acts itself.

@@ -33,7 +33,9 @@ impl Agreement {
         dropped.remove(self.me);
         // Not acknowledged from now on; the promise made to them runs out by itself.
         self.condemned = dropped;
-        if dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.least() {
+        // A first view is accepted once the disk holds its generation: looked at again in each step.
+        let kept = !self.id.is_none() || self.keeps(founding_id(&value).generation);
+        if kept && dropped.minus(env.free).minus(env.left).is_empty() && value.len() >= self.least() {
             self.accepted = Some((best.ballot, value));
             self.binds_us = env.binds_us;
         }

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Views are founded again and again, by hosts whose wall clocks differ: their generations grow as they were founded.
+
+use super::world::World;
+use crate::Role;
+use crate::config::tests::cluster;
+use fide_wire::ViewId;
+
+const MS: u64 = 1_000_000;
+
+/// `hosts` with a timeout of 5 ms; wall clocks are so many seconds ahead. Observers come last.
+fn world(ahead_s: &[u32], observers: usize) -> World {
+    let count = ahead_s.len() as u16;
+    let configs = (1..=count)
+        .map(|me| {
+            let mut c = cluster(count);
+            (c.me, c.timeout_ns) = (me, 5 * MS);
+            for member in c.members.iter_mut().rev().take(observers) {
+                member.role = Role::Observer;
+            }
+            c
+        })
+        .collect();
+    let mut world = World::new(configs, 1);
+    world.ahead_s = Some(ahead_s.to_vec());
+    world
+}
+
+fn cut_off(world: &mut World, node: usize) {
+    for plane in 0..2 {
+        world.isolate(node, plane, true);
+    }
+}
+
+fn view(world: &World, node: usize) -> ViewId {
+    world.nodes[node].detector.as_ref().expect("it runs").view().id
+}
+
+/// Who acts, and by which view.
+fn acts(world: &World) -> Vec<(usize, ViewId)> {
+    let acts = |node: usize| {
+        let detector = world.nodes[node].detector.as_ref()?;
+        (!detector.is_fenced(world.local_ns(node))).then(|| (node, detector.view().id))
+    };
+    (0..world.nodes.len()).filter_map(acts).collect()
+}
+
+fn run_until_somebody_acts(world: &mut World) {
+    for _ in 0..2000 {
+        if !acts(world).is_empty() {
+            return;
+        }
+        world.run(MS / 20);
+    }
+    panic!("nobody acts:\n{}", world.trace.join("\n"));
+}
+
+/// All of them hold one view, and act by it.
+fn assert_together(world: &World, nodes: &[usize]) {
+    let acts: Vec<_> = acts(world).into_iter().filter(|(node, _)| nodes.contains(node)).collect();
+    let alike = acts.iter().all(|(_, id)| *id == acts[0].1);
+    assert!(acts.len() == nodes.len() && alike, "{acts:?}:\n{}", world.trace.join("\n"));
+}
+
+/// h1's clock is 3 s ahead. h2 acts, and dies as soon as it does.
+fn tokens_do_not_go_back(disk_ns: u64) {
+    let mut world = world(&[3, 0, 0], 0);
+    world.disk_ns = disk_ns;
+    world.start(0);
+    world.start(1);
+    run_until_somebody_acts(&mut world);
+    let before = view(&world, 1);
+    world.crash(1);
+    cut_off(&mut world, 0);
+    world.start(1);
+    world.start(2);
+    world.run(10 * MS);
+    run_until_somebody_acts(&mut world);
+    let (_, after) = acts(&world)[0];
+    assert!(after > before, "{after:?} after {before:?}:\n{}", world.trace.join("\n"));
+}
+
+#[test]
+fn who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted() {
+    for disk_ns in [0, MS, 7 * MS, 40 * MS] {
+        tokens_do_not_go_back(disk_ns);
+    }
+}
+
+/// Clocks in step, nobody is cut off, and no agent ends: h1 stands still just after it has decided the first view, and h3 starts.
+fn first_views_differ(pause_ns: u64) {
+    let mut world = world(&[0, 0, 0], 0);
+    world.run(950 * MS);
+    world.start(1);
+    world.run(60 * MS);
+    world.start(0);
+    while view(&world, 0).is_none() {
+        world.run(MS / 20);
+    }
+    world.nodes[0].paused_until_ns = world.now_ns + pause_ns;
+    world.start(2);
+    world.run(1000 * MS);
+    assert_together(&world, &[0, 1, 2]);
+    world.crash(2);
+    world.run(1000 * MS);
+    assert_together(&world, &[0, 1]);
+}
+
+#[test]
+fn first_views_of_two_foundings_never_have_one_number() {
+    for pause_ns in [15 * MS, 60 * MS] {
+        first_views_differ(pause_ns);
+    }
+}
+
+#[test]
+fn who_never_acted_shuts_out_nobody_who_acts() {
+    for ahead_s in [[1, 0, 1], [3, 0, 0]] {
+        for cut_at_us in (12_500..15_500).step_by(750) {
+            let mut world = world(&ahead_s, 0);
+            world.start(0);
+            world.start(1);
+            world.run(cut_at_us * 1000);
+            cut_off(&mut world, 0);
+            world.start(2);
+            world.run(100 * MS);
+            let act = acts(&world);
+            let incarnations: Vec<_> = act.iter().map(|(node, _)| world.nodes[*node].config.incarnation).collect();
+            world.cuts.clear();
+            world.run(1000 * MS);
+            assert_together(&world, &[0, 1, 2]);
+            let now: Vec<_> = act.iter().map(|(node, _)| world.nodes[*node].config.incarnation).collect();
+            assert_eq!(now, incarnations, "h1 was cut off, and those who acted go on:\n{}", world.trace.join("\n"));
+        }
+    }
+}
+
+/// h1's clock is 3 s ahead, h4 is an observer. h1 is heard by h4 alone once it has decided the first view.
+#[test]
+fn observer_follows_those_who_act() {
+    let mut world = world(&[3, 0, 0, 0], 1);
+    for node in [3, 0, 1] {
+        world.start(node);
+    }
+    while view(&world, 0).is_none() {
+        world.run(MS / 20);
+    }
+    cut_off(&mut world, 0);
+    for plane in 0..2 {
+        world.cuts.remove(&(0, 3, plane));
+    }
+    world.start(2);
+    world.run(60 * MS);
+    world.cuts.clear();
+    world.run(1000 * MS);
+    assert_together(&world, &[0, 1, 2]);
+    assert_eq!(view(&world, 3), view(&world, 0));
+    world.crash(2);
+    world.run(1000 * MS);
+    assert_together(&world, &[0, 1]);
+    assert_eq!(view(&world, 3), view(&world, 0), "it tells the death");
+}
+
+/// A disk that takes nothing: others go on, and nobody acts by what it does not hold.
+#[test]
+fn host_whose_disk_is_full_acts_by_no_new_lineage() {
+    let mut world = world(&[0, 0, 3], 0);
+    world.disk_ns = u64::MAX / 2;
+    for node in 0..3 {
+        world.start(node);
+    }
+    world.run(200 * MS);
+    assert!(acts(&world).is_empty(), "two of three have to found it, and one of them has the lower incarnation");
+    for node in &mut world.nodes {
+        node.keeping = None;
+    }
+    world.disk_ns = MS;
+    world.run(200 * MS);
+    assert_together(&world, &[0, 1, 2]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_mix_lineages() {
+    crate::planted::arm(Some(crate::planted::Planted::ForgetsGeneration));
+    std::panic::set_hook(Box::new(|_| {}));
+    let fails = |test: fn()| std::panic::catch_unwind(test).is_err();
+    let found = [
+        fails(who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted),
+        fails(first_views_of_two_foundings_never_have_one_number),
+        fails(who_never_acted_shuts_out_nobody_who_acts),
+        fails(observer_follows_those_who_act),
+    ];
+    crate::planted::arm(None);
+    let _ = std::panic::take_hook();
+    assert_eq!(found, [true; 4]);
+}
