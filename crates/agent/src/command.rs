@@ -10,7 +10,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -277,6 +277,9 @@ pub struct Exchange {
     turns: AtomicU64,
     /// This host was excluded, and has not begun again.
     excluded: AtomicBool,
+    /// The generation of views that the loop needs on disk, and the one that is there.
+    generation_asked: AtomicU32,
+    generation_kept: AtomicU32,
     /// Why the loop has ended, or is given up.
     ended: OnceLock<String>,
 }
@@ -304,6 +307,8 @@ impl Exchange {
             records_lost: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             excluded: AtomicBool::new(false),
+            generation_asked: AtomicU32::new(0),
+            generation_kept: AtomicU32::new(0),
             ended: OnceLock::new(),
         }))
     }
@@ -369,6 +374,30 @@ impl Exchange {
     /// Whether this host has to begin again.
     pub fn is_excluded(&self) -> bool {
         self.excluded.load(Ordering::Acquire)
+    }
+
+    /// The loop goes on with views of this generation once it is on disk. It waits for nothing else meanwhile.
+    pub fn ask_generation(&self, generation: u32) {
+        if self.generation_asked.swap(generation, Ordering::AcqRel) != generation {
+            ring(&self.to_control);
+        }
+    }
+
+    /// What the loop needs on disk: a state, as [`Self::is_excluded`] is. 0: nothing.
+    pub fn generation_asked(&self) -> u32 {
+        self.generation_asked.load(Ordering::Acquire)
+    }
+
+    /// This generation is on disk, with all below.
+    pub fn keep_generation(&self, generation: u32) {
+        if self.generation_kept.fetch_max(generation, Ordering::AcqRel) < generation {
+            ring(&self.to_engine);
+        }
+    }
+
+    /// What is on disk, at the loop; 0 before it was ever asked for.
+    pub fn generation_kept(&self) -> u32 {
+        self.generation_kept.load(Ordering::Acquire)
     }
 
     /// Next command, at the loop.

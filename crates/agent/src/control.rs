@@ -25,7 +25,6 @@ use std::{
 
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_lane::{link::Sockets, now_ns};
-use fide_shm::table::TableReader;
 use fide_wire::{Keys, MAX_CLIENTS, Shape};
 use rustix::{
     buffer::spare_capacity,
@@ -176,7 +175,6 @@ pub struct Control {
     key_stamp: Option<key::Stamp>,
     key_change: Option<KeyChange>,
     /// As programs see it.
-    table: TableReader,
     /// What of it is on disk.
     noted: Noted,
     /// Hosts that are configured otherwise.
@@ -212,7 +210,6 @@ impl Control {
         if let Some(trees) = &parts.trees {
             add(trees.wake_fd(), TOKEN_TREES)?;
         }
-        let table = TableReader::map(parts.table.as_fd()).map_err(io::Error::other)?;
         let journal = Journal::new(parts.config.member(parts.me).name.as_str());
         Ok(Self {
             key_stamp: parts.key_stamp,
@@ -228,7 +225,6 @@ impl Control {
             shares: Shares::read(Path::new(SUBUID), rustix::process::geteuid().as_raw()),
             journal,
             key_change: None,
-            table,
             noted: Noted::default(),
             shapes: Shapes::default(),
             payload_max: 0,
@@ -372,19 +368,20 @@ impl Control {
         }
     }
 
-    /// Notes the generation of the view that programs act by. It is read where they read it: no change of it can be missed, as a record
-    /// of it is that finds no room, or that the agent before did not come to.
-    fn note_view(&mut self) {
-        let Ok(Some(view)) = self.table.view() else { return };
-        if let Some(warning) = self.noted.note(&self.parts.config.state_dir, view.generation) {
-            tracing::warn!("{warning}; fencing tokens stand on wall clocks; it is tried again");
+    /// Notes the generation of views that the loop needs on disk before it founds, acknowledges or acts by one of it. It is a state that
+    /// is looked at: no change of it can be missed, as a record of it is that finds no room, or that the agent before did not come to.
+    fn note_generation(&mut self) {
+        let asked = self.parts.exchange.generation_asked();
+        if let Some(warning) = self.noted.note(&self.parts.config.state_dir, asked) {
+            tracing::warn!("{warning}; this host does not act by a view of it before; it is tried again");
         }
+        self.parts.exchange.keep_generation(self.noted.newest());
     }
 
     /// Notes what the loop did and acts on what is the control thread's.
     fn after_turn(&mut self) -> Result<(), EngineGone> {
         self.note_records();
-        self.note_view();
+        self.note_generation();
         while let Some(report) = self.parts.exchange.take_report() {
             if let Some(trees) = &self.parts.trees {
                 trees.report(report);

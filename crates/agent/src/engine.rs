@@ -287,7 +287,9 @@ impl Engine {
         self.parts.exchange.wake_control();
         self.read_slots();
         self.drain_receivers();
+        self.parts.detector.has_kept_generation(self.parts.exchange.generation_kept());
         self.parts.detector.tick(raw_ns());
+        self.parts.exchange.ask_generation(self.parts.detector.generation_to_keep());
         // Before a command closes the session of a program that has just ended.
         self.drain_outboxes();
         self.commands();

@@ -39,11 +39,16 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     next_at(dir, clock_s)
 }
 
-/// The file that keeps the newest generation of views that this host has held.
+/// The file that keeps the newest generation of views that this host has held, or was about to.
 const GENERATION: &str = "generation";
 
-/// Notes that this host holds a view of this generation: an incarnation of a member that founded it. Its next incarnation is above, so
-/// that a view which is founded later is of a later generation, whatever wall clock the founders have.
+/// The newest generation in `dir`, which the next incarnation is above; 0 if none is known, and then it is noted anew.
+pub fn generation(dir: &Path) -> u32 {
+    number(&dir.join(GENERATION)).ok().flatten().unwrap_or(0)
+}
+
+/// Notes that this host may come to found, or to hold, a view of this generation: an incarnation of a member that founds it. Its next
+/// incarnation is above, so that a view which is founded later is of a later generation, whatever wall clock the founders have.
 ///
 /// # Errors
 /// The kernel's.
@@ -69,6 +74,11 @@ pub struct Noted {
 }
 
 impl Noted {
+    /// It is on disk, with all below.
+    pub fn newest(&self) -> u32 {
+        self.newest
+    }
+
     /// Notes `held`. What to tell whoever reads the log, once for each generation; the next call tries again.
     pub fn note(&mut self, dir: &Path, held: u32) -> Option<String> {
         if held <= self.newest {
@@ -82,7 +92,7 @@ impl Noted {
             Err(_) if self.failed == held => None,
             Err(error) => {
                 self.failed = held;
-                Some(format!("generation {held} of the view could not be noted: {error}"))
+                Some(format!("generation {held} of views could not be noted: {error}"))
             }
         }
     }
@@ -196,6 +206,7 @@ mod tests {
         // Another founder's clock is two hours ahead.
         note_generation(dir.path(), 8200).expect("stored");
         note_generation(dir.path(), 900).expect("nothing to do");
+        assert_eq!(generation(dir.path()), 8200);
         assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
         assert_eq!(next_at(dir.path(), 9000).expect("stored"), 9000);
     }

@@ -89,7 +89,7 @@ impl Control {
                 };
                 // What the loop told last belongs into this journal.
                 self.note_records();
-                // A new view is noted by the agent that goes on, from the table: nobody waits for a disk while frozen.
+                // A new view is noted by the agent that goes on, whose loop asks for it: nobody waits for a disk while frozen.
                 if self.hand_over(id, connection, frozen).is_ok() {
                     self.parts.listener.hand_over();
                     self.end = Some(End::HandedOver);

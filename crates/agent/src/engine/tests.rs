@@ -157,6 +157,30 @@ fn excluded() -> (Engine, Arc<Exchange>) {
 }
 
 #[test]
+fn loop_asks_for_the_generation_that_it_needs_on_disk_and_hears_that_it_is_there() {
+    let (mut engine, exchange) = engine();
+    let config = Config { policy: Policy::Majority, ..engine.parts.detector.config().clone() };
+    engine.parts.detector = Detector::new(config, raw_ns()).expect("a detector");
+    engine.parts.detector.keeps_generations_up_to(0);
+    engine.turn();
+    assert_eq!(exchange.generation_asked(), 0, "nobody was heard");
+    let none = fide_wire::ViewRepr::steady(fide_wire::ViewId::NONE);
+    assert!(heartbeat(&mut engine, 9, 1, raw_ns(), |packet| packet.view(&none).expect("room")));
+    engine.turn();
+    assert_eq!(exchange.generation_asked(), 9, "of a view that both may found");
+    let is_rung = |fd| rustix::io::read(fd, &mut [0u8; 8]).is_ok();
+    assert!(is_rung(exchange.control_fd()) && !is_rung(exchange.engine_fd()));
+    exchange.keep_generation(9);
+    assert!(is_rung(exchange.engine_fd()));
+    engine.turn();
+    exchange.keep_generation(8);
+    assert_eq!(
+        (exchange.generation_kept(), is_rung(exchange.control_fd()), is_rung(exchange.engine_fd())),
+        (9, false, false)
+    );
+}
+
+#[test]
 fn exclusion_is_known_beside_a_full_queue_of_records() {
     let (mut engine, exchange) = excluded();
     let before = exchange.records_lost();

@@ -72,6 +72,8 @@ pub(super) fn fresh(
         Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
         None => Detector::new(settings, raw_ns())?,
     };
+    // Its next incarnation is above these.
+    detector.keeps_generations_up_to(incarnation::generation(&config.state_dir));
     if lease {
         // What this life may promise is on disk before it does; what earlier ones promised is over before it acts against that.
         let boot = Roots::default().boot_id().map_err(|error| io::Error::other(error.to_string()))?;
