@@ -278,7 +278,8 @@ impl Control {
                     incarnation: state.incarnation,
                     client: state.client,
                     uid: state.uid,
-                    by: self.shares.of(state.by),
+                    by: state.by,
+                    share: self.shares.of(state.by),
                 },
             );
         }

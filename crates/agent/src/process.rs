@@ -33,7 +33,7 @@ impl Process {
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = rustix::process::pidfd_open(id, PidfdFlags::empty())?;
         let stat = Stat::read(pid).ok_or_else(gone)?;
-        let uid = owner(pid).ok_or_else(gone)?;
+        let uid = Users::of(pid).ok_or_else(gone)?.effective;
         let process = Self { pid, start_ticks: stat.start_ticks, uid, pidfd };
         // What was read belongs to the process we hold only if that one is still there.
         if process.has_exited() { Err(gone()) } else { Ok(process) }
@@ -131,10 +131,43 @@ impl Stat {
     }
 }
 
-fn owner(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    // Real, effective, saved and file system id.
-    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok())
+/// Whose a process is. A daemon of root that acts for a user has that user's effective id for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Users {
+    pub real: u32,
+    pub effective: u32,
+    pub saved: u32,
+}
+
+impl Users {
+    /// proc(5): real, effective, saved and file system id.
+    fn parse(status: &str) -> Option<Self> {
+        let mut ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace();
+        let mut next = || ids.next()?.parse().ok();
+        Some(Self { real: next()?, effective: next()?, saved: next()? })
+    }
+
+    /// Those of a process that lives.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    }
+
+    /// Whether it is this user's, and can become no other's.
+    #[must_use]
+    pub fn are_all(self, uid: u32) -> bool {
+        [self.real, self.effective, self.saved] == [uid; 3]
+    }
+}
+
+impl std::fmt::Display for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut ids = vec![self.real, self.effective, self.saved];
+        ids.sort_unstable();
+        ids.dedup();
+        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+        write!(f, "{} {}", if ids.len() == 1 { "user" } else { "users" }, ids.join(" and "))
+    }
 }
 
 /// An exit as wait(2) encodes it.
@@ -196,6 +229,18 @@ mod tests {
         child.wait().expect("reaped");
         assert_eq!(Process::open(child.id()).expect_err("gone").raw_os_error(), Some(libc::ESRCH));
         assert!(Process::open(0).is_err() && Process::open(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn process_is_a_users_once_all_its_ids_are() {
+        let users = |ids: &str| Users::parse(&format!("Name:\tsmbd\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n")).expect("read");
+        for others in ["0\t7\t7\t7", "7\t0\t7\t7", "7\t7\t0\t7"] {
+            assert!(!users(others).are_all(7));
+            assert_eq!(users(others).to_string(), "users 0 and 7");
+        }
+        assert!(users("7\t7\t7\t7").are_all(7));
+        assert_eq!(users("7\t7\t7\t7").to_string(), "user 7");
+        assert!(Users::parse("Uid:\t7\t7").is_none() && Users::parse("").is_none());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::{
     incarnation,
     names::{Caller, NotYours},
     pidns::{TranslateError, peer_lives},
-    process::Process,
+    process::{Process, Users},
     socket,
 };
 
@@ -59,12 +59,16 @@ impl Control {
         if self.pid_of(connection, called)? != pid || process.has_exited() {
             return Err(gone(called));
         }
-        if who.uid != 0 && who.uid != process.uid() {
-            return Err(Refusal::new(
-                ErrorCode::NotPermitted,
-                format!("process {pid} belongs to user {}, the caller is user {}", process.uid(), who.uid),
-                "ask as that user, or as root",
-            ));
+        if who.uid != 0 {
+            // A daemon of root that acts for this user at the moment is root's.
+            let users = Users::of(pid).filter(|_| !process.has_exited()).ok_or_else(|| gone(called))?;
+            if !users.are_all(who.uid) {
+                return Err(Refusal::new(
+                    ErrorCode::NotPermitted,
+                    format!("process {pid} runs as {users}, the caller is user {}", who.uid),
+                    "ask as that user, or as root",
+                ));
+            }
         }
         let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
         let shortest_ns = (self.parts.config.heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
@@ -92,7 +96,13 @@ impl Control {
             };
             if other.name == name && (other.client == client || self.sessions.get(&other.client).is_none_or(waits)) {
                 // Its client lost the answer, or its connection, and asks again.
-                return self.adopt(id, slot, client, beat_timeout_ns);
+                let adopted = self.adopt(id, slot, client, beat_timeout_ns)?;
+                if who.uid == 0
+                    && let Some(watched) = self.processes.get_mut(&slot)
+                {
+                    watched.by = 0;
+                }
+                return Ok(adopted);
             }
             return Err(Refusal::new(
                 ErrorCode::NameTaken,
@@ -105,7 +115,7 @@ impl Control {
             let groups = socket::groups(self.connections[&connection].socket());
             self.may_be_called(name, &Caller { uid: who.uid, share: who.share, groups })?;
         }
-        let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.by, 1)));
+        let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.share, 1)));
         admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
         // Before anybody is told of it: a process whose end would not be seen does not join.
         let token = token_of(self.next_serial());
@@ -143,7 +153,8 @@ impl Control {
                 incarnation: joined.incarnation,
                 client,
                 uid: process.uid(),
-                by: who.share,
+                by: who.uid,
+                share: who.share,
                 process,
                 token,
             },
@@ -263,10 +274,10 @@ impl Control {
                 "incarnation {incarnation} is not under watch any more in slot {slot}: incarnation {present} is"
             )));
         }
-        if who.uid != 0 && who.uid != watched.uid {
+        if who.uid != 0 && who.uid != watched.by {
             return Err(Refusal::new(
                 ErrorCode::NotPermitted,
-                format!("{} belongs to user {}, the caller is user {}", watched.name, watched.uid, who.uid),
+                format!("user {} had {} watched, the caller is user {}", watched.by, watched.name, who.uid),
                 "ask as that user, or as root",
             ));
         }

@@ -22,9 +22,12 @@ pub(super) struct Watched {
     /// As its program was told when it joined or came back; after an exclusion the loop has another.
     pub(super) incarnation: u32,
     pub(super) client: u8,
+    /// Its effective user when it joined: for people, and no ground to permit anything.
     pub(super) uid: u32,
-    /// The user who asked for it.
+    /// The user who asked for it; root once root has. Besides root nobody else may end it.
     pub(super) by: u32,
+    /// In whose share it counts.
+    pub(super) share: u32,
 }
 
 /// A token of epoll for whoever is registered as the `serial`-th: before it has a slot.
@@ -49,8 +52,17 @@ mod tests {
         let child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let process = Process::open(child.id()).expect("alive");
         let token = token_of(serial);
-        let watched =
-            Watched { process, token, name: String::new(), cookie: serial, incarnation: 1, client: 0, uid: 0, by: 0 };
+        let watched = Watched {
+            process,
+            token,
+            name: String::new(),
+            cookie: serial,
+            incarnation: 1,
+            client: 0,
+            uid: 0,
+            by: 0,
+            share: 0,
+        };
         processes.insert(slot, watched);
         (child, token)
     }

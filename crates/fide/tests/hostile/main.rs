@@ -7,4 +7,5 @@ mod crowd;
 mod descriptors;
 mod fuzz;
 mod keys;
+mod registered;
 mod users;
