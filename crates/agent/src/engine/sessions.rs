@@ -375,16 +375,18 @@ impl Engine {
     pub(super) fn watch_beats(&mut self, now: u64) {
         for slot in 0..MAX_PROCESSES {
             let Some(owner) = &mut self.owners[slot] else { continue };
-            if owner.beat_timeout_ns == 0 {
-                continue;
-            }
-            let Some(Some(session)) = self.sessions.get(usize::from(owner.client)) else { continue };
-            let beat = session.memory.region.beat();
-            if beat != owner.beat {
-                owner.beat = beat;
-                owner.beat_ns = now;
-            }
-            let stalled = now.saturating_sub(owner.beat_ns) > owner.beat_timeout_ns;
+            // One that does not beat any more, as its session is over or it came back without, is not stalled for ever.
+            let stalled = if owner.beat_timeout_ns == 0 {
+                false
+            } else {
+                let Some(Some(session)) = self.sessions.get(usize::from(owner.client)) else { continue };
+                let beat = session.memory.region.beat();
+                if beat != owner.beat {
+                    owner.beat = beat;
+                    owner.beat_ns = now;
+                }
+                now.saturating_sub(owner.beat_ns) > owner.beat_timeout_ns
+            };
             if stalled != owner.stalled && owner.may_change(now) {
                 owner.stalled = stalled;
                 let state = if stalled { ProcessState::Stalled } else { ProcessState::Alive };

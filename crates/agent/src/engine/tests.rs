@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fide_detector::{Config, Member, Policy, Role, Trust};
+use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
 use fide_lane::jitter::HostKind;
 use fide_shm::{session::AgentSession, table::AliveTable};
 use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
@@ -107,6 +107,30 @@ fn a_session_of_many_watches_ends_over_several_turns() {
     }
     assert!(turns > 5 && engine.sessions[3].is_none());
     assert_eq!((engine.watches.len(), engine.watches.clients(2, fide_wire::HOST_SLOT)), (1, 1 << 4), "of the other");
+}
+
+#[test]
+fn process_that_beats_no_more_is_stalled_no_more() {
+    for comes_back in [false, true] {
+        let (mut engine, _exchange) = engine();
+        assert!(engine.add_session(0, memory(), 0).is_none());
+        let name = Name::new(b"beater").expect("a name");
+        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 1_000_000 });
+        let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
+        let state = |engine: &Engine| engine.parts.detector.process(1, joined.slot).expect("joined").state;
+        let later = raw_ns() + 10_000_000_000;
+        engine.watch_beats(later);
+        assert_eq!(state(&engine), ProcessState::Stalled);
+        // Its session is over, and it comes back without beats, or not at all.
+        assert!(engine.end_session(0).is_some());
+        if comes_back {
+            assert!(engine.add_session(1, memory(), 0).is_none());
+            let adopted = engine.command(Command::Adopt { slot: joined.slot, client: 1, beat_timeout_ns: 0 });
+            assert!(matches!(adopted, Reply::Adopted(Some(_))));
+        }
+        engine.watch_beats(later + 1);
+        assert_eq!(state(&engine), ProcessState::Alive, "comes back: {comes_back}");
+    }
 }
 
 #[test]
