@@ -58,7 +58,7 @@ pub(crate) enum Item {
     Process(u32),
     Monitor(u32),
     /// What the agent before has told of it, with the timeout that it had granted.
-    Former(u32, u32),
+    Former(u32),
     Service(u8),
 }
 
@@ -264,9 +264,9 @@ impl Client {
                 beat_timeout_us: joined.beat_timeout_us,
             }),
             Item::Monitor(id) => self.registry.monitors.get(id).map(|m| m.wanted.op(&m.target)),
-            Item::Former(id, timeout_us) => {
+            Item::Former(id) => {
                 self.registry.monitors.get(id).zip(self.registry.open(*id)).map(|(monitored, (slot, incarnation))| {
-                    Op::Former { watch: monitored.watch, slot, incarnation, timeout_us: *timeout_us }
+                    Op::Former { watch: monitored.watch, slot, incarnation, timeout_us: monitored.former_timeout_us }
                 })
             }
             Item::Service(service) => Some(Op::Listen { service: *service }),
@@ -278,6 +278,12 @@ impl Client {
             self.arm(ANSWER_NS);
         } else {
             self.detach("the agent hung up");
+        }
+    }
+
+    fn told_former(&mut self, id: u32) {
+        if let Some(monitored) = self.registry.monitors.get_mut(&id) {
+            monitored.former_timeout_us = 0;
         }
     }
 
@@ -304,11 +310,14 @@ impl Client {
             },
             Item::Monitor(id) => match (self.registry.monitors.get_mut(&id), reply.result::<MonitorOk>()) {
                 (Some(monitored), Ok(granted)) => {
-                    let timeout_us = monitored.granted.timeout_us;
+                    // An agent in between may have gone before it was told.
+                    monitored.former_timeout_us = monitored.former_timeout_us.max(monitored.granted.timeout_us);
                     monitored.register(granted);
                     // The new agent may never hear of what the one before has told to be up.
                     if self.registry.open(id).is_some() {
-                        self.todo.push(Item::Former(id, timeout_us));
+                        self.todo.push(Item::Former(id));
+                    } else {
+                        self.told_former(id);
                     }
                     None
                 }
@@ -316,7 +325,10 @@ impl Client {
                 (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
             },
             // An agent that does not know of this tells what it hears itself.
-            Item::Former(..) => None,
+            Item::Former(id) => {
+                self.told_former(id);
+                None
+            }
             Item::Service(service) => reply.result::<Empty>().err().map(|refusal| {
                 self.lanes.services.retain(|other| *other != service);
                 (format!("service {service}").into(), refusal)

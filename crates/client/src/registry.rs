@@ -69,6 +69,8 @@ pub struct Monitored {
     /// The agent's id; 0 while the agent does not know of it.
     pub watch: u32,
     pub(crate) granted: MonitorOk,
+    /// The longest timeout that agents before had granted, until the present one has been told of it; 0 then.
+    pub(crate) former_timeout_us: u32,
     /// Newest last, at most [`SUBJECTS_MAX`].
     subjects: Vec<Subject>,
 }
@@ -107,8 +109,14 @@ impl Registry {
     /// A monitor that the agent has granted.
     pub fn add_monitor(&mut self, target: &str, wanted: Wanted, granted: MonitorOk) -> MonitorId {
         let id = self.new_id();
-        let mut monitored =
-            Monitored { target: target.into(), wanted, watch: 0, granted: granted.clone(), subjects: Vec::new() };
+        let mut monitored = Monitored {
+            target: target.into(),
+            wanted,
+            watch: 0,
+            granted: granted.clone(),
+            former_timeout_us: 0,
+            subjects: Vec::new(),
+        };
         monitored.register(granted);
         self.monitors.insert(id, monitored);
         MonitorId(id)

@@ -4,7 +4,7 @@
 use crate::fake::*;
 use fide_client::{
     Client, ConnectOptions, Declined, Error, Event, MonitorId, Reason, Wanted,
-    protocol::{Empty, ErrorCode, HelloOk, JoinOk, PROTOCOL_VERSION, PeerState, Refusal, Reply},
+    protocol::{Empty, ErrorCode, HelloOk, JoinOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Refusal, Reply},
 };
 use fide_shm::{
     PIGGYBACK_MAX,
@@ -231,6 +231,58 @@ fn an_agent_that_dies_while_registering_is_told_the_rest_later() {
     assert!(matches!(events[1], Event::Detached { .. }));
     assert_eq!(events[2], Event::Reattached { resumed: true });
     drop(peer);
+}
+
+#[test]
+fn former_has_the_longest_timeout_also_if_the_agent_in_between_was_not_told() {
+    let mut agent = FakeAgent::new();
+    let (peer, mut client) = connected(&agent);
+    let granted = |peer: &Peer, timeout_us| {
+        let request = peer.request();
+        assert!(matches!(request.op, Op::Monitor { .. }), "{request:?}");
+        let state = PeerState::Unknown;
+        let (watch, host_id, pbsize, slot, incarnation) = (1, 2, 0, 0, 0);
+        peer.ok(request.id, &MonitorOk { watch, host_id, timeout_us, pbsize, state, slot, incarnation });
+    };
+    let told = |peer: &Peer| {
+        let request = peer.request();
+        let Op::Former { timeout_us, .. } = request.op else { panic!("{request:?}") };
+        (request.id, timeout_us)
+    };
+    beside(|| granted(&peer, 9000), || client.monitor("db@beta", Wanted::default()).unwrap());
+    agent.tell(up(1, 1), b"");
+    assert!(matches!(next(&mut client), Event::Up { .. }));
+    drop(peer);
+    assert!(matches!(next(&mut client), Event::Detached { .. }));
+    let serve = || {
+        let mut all = Vec::new();
+        // Two agents that are gone before they have answered, and one that stays.
+        for (token, timeout_us) in [("two", 100), ("three", 200), ("four", 300)] {
+            let (peer, _) = agent.greet(token);
+            granted(&peer, timeout_us);
+            let (id, former) = told(&peer);
+            all.push(former);
+            if token == "four" {
+                peer.ok(id, &Empty {});
+                return (peer, all);
+            }
+        }
+        unreachable!()
+    };
+    let ((peer, all), event) = beside(serve, || next(&mut client));
+    assert_eq!(event, Event::Reattached { resumed: false });
+    assert_eq!(all, [9000; 3]);
+    drop(peer);
+    assert!(matches!(next(&mut client), Event::Detached { .. }));
+    let serve = || {
+        let (peer, _) = agent.greet("five");
+        granted(&peer, 400);
+        let (id, former) = told(&peer);
+        peer.ok(id, &Empty {});
+        (peer, former)
+    };
+    let ((_peer, former), _) = beside(serve, || next(&mut client));
+    assert_eq!(former, 300, "of the last one that was told");
 }
 
 #[test]
