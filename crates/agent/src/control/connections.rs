@@ -129,6 +129,7 @@ impl Control {
             Resource::Watches => limits.watches,
             Resource::Processes => limits.processes,
             Resource::Lanes => limits.lanes,
+            Resource::LaneRequests => None,
         };
         let only_root = limits.only_root == Some(true);
         Asker { uid, privileged: is_privileged(uid, self.own_uid), limit, only_root }

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What programs ask about lanes: handed on to the lanes' thread, and answered when that has an answer.
 
-use std::{collections::HashMap, io, os::fd::OwnedFd, sync::mpsc::sync_channel, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::OwnedFd,
+    sync::mpsc::sync_channel,
+    time::{Duration, Instant},
+};
 
 use fide_client::protocol::{Empty, ErrorCode, Refusal, Reply as Answer};
 use rustix::event::EventfdFlags;
 use serde_json::Value;
 
-use super::{Control, requests::Answered};
+use super::{
+    Control,
+    quotas::{Asker, Resource, Usage, admit},
+    requests::Answered,
+};
 use crate::{
     command::Command,
     trees::{Ask, Input, Order},
@@ -23,10 +33,29 @@ const GIVE_BACK_STEP: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     next: u64,
-    /// Connection and number of the request.
-    open: HashMap<u64, (u64, u64)>,
+    open: HashMap<u64, Ticket>,
     /// Clients and sessions that are gone, of which the lanes' thread could not be told yet.
     gone: Vec<(u8, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    connection: u64,
+    /// Number of the request.
+    id: u64,
+    /// In whose share it counts, also once its connection is gone.
+    share: u32,
+}
+
+impl Tickets {
+    /// Whether this user may have one more that waits.
+    fn admit(&self, asker: Asker, own_uid: u32) -> Result<(), Refusal> {
+        let usage = Usage::of(asker.uid, own_uid, self.open.values().map(|ticket| (ticket.share, 1)));
+        admit(Resource::LaneRequests, asker, usage, TICKETS_MAX).map_err(|refusal| {
+            let message = format!("too many requests wait for the controller: {}", refusal.message);
+            Refusal::new(ErrorCode::Full, message, "ask again")
+        })
+    }
 }
 
 /// What a client rings when it has left something for a lane.
@@ -44,24 +73,23 @@ impl Control {
     fn try_ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Result<(), Refusal> {
         let client = self.client_of(connection)?;
         let uid = self.connections[&connection].who.share;
+        let asker = self.asker(uid, Resource::LaneRequests);
         let session = self.sessions.get(&client).map_or(0, |session| session.serial);
         let Some(trees) = &self.parts.trees else {
             let hint = "add [controller] to its configuration, and run `fide controller`";
             return Err(Refusal::new(ErrorCode::NotSupported, "this agent has no controller to plan lanes", hint));
         };
         let busy = || Refusal::new(ErrorCode::Full, "too many requests wait for the controller", "ask again");
-        if self.tickets.open.len() >= TICKETS_MAX {
-            return Err(busy());
-        }
+        self.tickets.admit(asker, self.own_uid)?;
         let ticket = self.tickets.next;
-        trees.ask(Input::Ask { ticket, client, session, uid, ask }).map_err(|_| busy())?;
+        trees.ask(Input::Ask { ticket, client, session, uid, asked: Instant::now(), ask }).map_err(|_| busy())?;
         self.tickets.next += 1;
-        self.tickets.open.insert(ticket, (connection, id));
+        self.tickets.open.insert(ticket, Ticket { connection, id, share: uid });
         Ok(())
     }
 
     pub(super) fn answer_lane(&mut self, ticket: u64, answer: Result<Value, Refusal>) {
-        let Some((connection, id)) = self.tickets.open.remove(&ticket) else { return };
+        let Some(Ticket { connection, id, .. }) = self.tickets.open.remove(&ticket) else { return };
         let client = self.connections.get(&connection).and_then(|connection| connection.client);
         let bell = client.and_then(|client| self.sessions.get(&client)?.doorbell.try_clone().ok());
         let (answer, fds) = match answer {
@@ -118,5 +146,31 @@ impl Control {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_about_lanes_of_one_user_leave_some_to_others() {
+        let mut tickets = Tickets::default();
+        let asker = |uid| Asker { uid, privileged: uid == 0, limit: None, only_root: false };
+        let mut take_all = |uid| {
+            let mut taken = 0;
+            while tickets.admit(asker(uid), 0).is_ok() {
+                let key = tickets.open.len() as u64;
+                tickets.open.insert(key, Ticket { connection: 1, id: 1, share: uid });
+                taken += 1;
+            }
+            let refusal = tickets.admit(asker(uid), 0).expect_err("full");
+            assert!(refusal.code == ErrorCode::Full && refusal.hint == "ask again", "{refusal:?}");
+            taken
+        };
+        assert_eq!(take_all(1000), TICKETS_MAX * 7 / 16, "a half of what is left for users");
+        assert_eq!(take_all(1001), TICKETS_MAX * 7 / 32);
+        assert!(take_all(0) >= TICKETS_MAX / 8, "root's part");
+        assert!(take_all(1002) > 0, "whoever comes last");
     }
 }

@@ -27,10 +27,12 @@ pub(crate) enum Resource {
     Watches,
     Processes,
     Lanes,
+    /// Requests about lanes that wait for the controller.
+    LaneRequests,
 }
 
 impl Resource {
-    /// As `[limits]` calls it.
+    /// As `[limits]` calls it, where it is there.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -38,6 +40,7 @@ impl Resource {
             Self::Watches => "watches",
             Self::Processes => "processes",
             Self::Lanes => "lanes",
+            Self::LaneRequests => "requests about lanes",
         }
     }
 }

@@ -56,7 +56,7 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub enum Input {
     /// A program asks, in this session of its client's place.
-    Ask { ticket: u64, client: u8, session: u64, uid: u32, ask: Ask },
+    Ask { ticket: u64, client: u8, session: u64, uid: u32, asked: Instant, ask: Ask },
     /// A session is over.
     Gone { client: u8, session: u64 },
     /// The controller tells.
@@ -90,6 +90,8 @@ pub(super) struct Lanes {
     /// The session in each client's place.
     sessions: [u64; MAX_CLIENTS],
     began: Instant,
+    /// When the controller failed last to answer a request.
+    failed: Option<Instant>,
 }
 
 impl Lanes {
@@ -105,6 +107,7 @@ impl Lanes {
             learnt: false,
             sessions: [0; MAX_CLIENTS],
             began: Instant::now(),
+            failed: None,
         }
     }
 
@@ -113,9 +116,14 @@ impl Lanes {
             let idle = self.held.iter().all(Option::is_none) && self.orphans.is_empty();
             let wait = if idle { Duration::from_secs(3600) } else { TICK };
             match inputs.recv_timeout(wait) {
-                Ok(Input::Ask { ticket, client, session, uid, ask }) => {
+                Ok(Input::Ask { ticket, client, session, uid, asked, ask }) => {
                     self.session(client, session);
-                    self.ask(ticket, client, uid, ask);
+                    if waited_in_vain(self.failed, asked, &ask) {
+                        let message = "the controller did not answer while this request waited for its turn";
+                        self.answer(ticket, Err(Refusal::new(ErrorCode::Gone, message, "is a controller running?")));
+                    } else {
+                        self.ask(ticket, client, uid, ask);
+                    }
                 }
                 // Another session may have the place by now.
                 Ok(Input::Gone { client, session }) if self.sessions[usize::from(client)] == session => {
@@ -443,8 +451,9 @@ impl Lanes {
     }
 
     fn request(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, Refusal> {
-        let answered = lock(&self.talk.ordered)
-            .change(&mut self.talk.caller, method, path, body, LIMIT)
+        let answered = lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT);
+        let answered = answered
+            .inspect_err(|_| self.failed = Some(Instant::now()))
             .map_err(|error| Refusal::new(ErrorCode::Gone, error.to_string(), "is a controller running?"))?;
         if answered.status == 200 { Ok(answered.body) } else { Err(refusal(&answered)) }
     }
@@ -463,6 +472,12 @@ impl Lanes {
     }
 }
 
+/// Whether a request had to wait while the controller did not answer another one: each would take [`LIMIT`] more of everybody's time. What
+/// is given back is given back.
+fn waited_in_vain(failed: Option<Instant>, asked: Instant, ask: &Ask) -> bool {
+    !matches!(ask, Ask::Close { .. }) && failed.is_some_and(|failed| asked <= failed)
+}
+
 /// A handle or tree as commands carry it.
 fn byte(index: usize) -> u8 {
     u8::try_from(index).expect("at most 16")
@@ -470,4 +485,21 @@ fn byte(index: usize) -> u8 {
 
 fn code(handle: usize) -> i32 {
     i32::try_from(handle).expect("at most 16")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_waited_while_the_controller_did_not_answer_is_refused() {
+        let asked = json!({ "receivers": [], "message_max_bytes": 1, "period_ns": 1 });
+        let asked = serde_json::from_value(asked).expect("a request");
+        let (close, open) = (Ask::Close { handle: 0 }, Ask::Open { name: "a".to_owned(), asked });
+        let before = Instant::now();
+        let failed = before + LIMIT;
+        assert!(waited_in_vain(Some(failed), before, &open));
+        assert!(!waited_in_vain(Some(failed), failed + TICK, &open), "the next one is tried");
+        assert!(!waited_in_vain(None, before, &open) && !waited_in_vain(Some(failed), before, &close));
+    }
 }
