@@ -338,9 +338,18 @@ impl Control {
     }
 }
 
+/// Whether it does something to a terminal or a page other than being there: controls, and what is not seen but turns the text around it, hides
+/// in it, or ends a line.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
 /// What a client says of itself, fit to be shown.
 fn for_people(program: &str) -> String {
-    program.chars().filter(|c| !c.is_control()).take(PROGRAM_CHARS_MAX).collect()
+    program.chars().filter(|c| !steers(*c)).take(PROGRAM_CHARS_MAX).collect()
 }
 
 fn no_session(what: &str, error: &dyn std::fmt::Display) -> Refusal {
@@ -364,5 +373,17 @@ fn monitor_refusal(refusal: MonitorRefusal) -> Refusal {
             };
             Refusal::new(code, error.to_string(), "")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_says_of_itself_steers_no_terminal_and_hides_nothing() {
+        assert_eq!(for_people("a\u{202e}b\u{2028}c\u{200b}\u{2066}\u{feff}\x1b[31m\n"), "abc[31m");
+        assert_eq!(for_people("Größe 大 👍"), "Größe 大 👍");
+        assert_eq!(for_people(&"x".repeat(60_000)).len(), PROGRAM_CHARS_MAX);
     }
 }
