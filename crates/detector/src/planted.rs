@@ -164,6 +164,8 @@ planted! {
     EndsUnbound,
     /// what came while a host stood still counts before it finds that it did
     FindsStallsLate,
+    /// who has asked to be let in to a view founds another one as the same incarnation
+    FoundsAfterAsking,
     /// who stood still, but for less than its limit, takes itself for heard in time
     TrustsLateHeartbeats,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out

@@ -68,7 +68,9 @@
 //! for two timeouts and until what any earlier incarnation of it may have promised had run out ([`crate::Detector::heed_former`]): with
 //! a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
 //! ended, and gave programs no lease beyond the timeout that it had, which is no longer than its promise. A voter that accepted a first view joins no other
-//! one (it must restart first). A view of three or more configured voters never shrinks below two members, not even by
+//! one (it must restart first). Nor does one found that has asked those who hold a view to be let in: it may have been a member, and
+//! dropped, without its knowing. (The simulator found it: h3 had told that h1 is dead, whereupon h1 founded a view with h2, which had started
+//! again and knew of nothing.) A view of three or more configured voters never shrinks below two members, not even by
 //! leaving. A member that has no majority left gives its view up once the voters without a view and itself are enough to found a new
 //! one ([`Outcome::Lost`]): a restart is always safe. So do all that are left of it together, if those that are not heard could make no
 //! majority with them.
@@ -226,6 +228,9 @@ pub struct Agreement {
     ready: bool,
     /// The highest generation that this host's disk holds; its own incarnation is among them.
     kept: u32,
+    /// Without a view: it has asked those who hold one to be let in. They may have done so, and dropped it again, and told of it as dead,
+    /// without its knowing: it founds nothing as this incarnation.
+    asked: bool,
     /// Whose last report says more than a steady view: with none of them there is nothing to agree on.
     busy: HostSet,
     reports: Box<[Option<Report>]>,
@@ -260,6 +265,7 @@ impl Agreement {
             foreign: (ViewId::NONE, Membership::EMPTY),
             ready: false,
             kept: u32::MAX,
+            asked: false,
             busy: HostSet::EMPTY,
             reports: vec![None; MAX_HOSTS].into_boxed_slice(),
         }
@@ -375,6 +381,7 @@ impl Agreement {
         self.fresh = HostSet::EMPTY;
         self.lasts = false;
         self.ready = false;
+        self.asked = false;
     }
 
     /// Takes the VIEW section of a heartbeat of `from`.
@@ -454,10 +461,12 @@ impl Agreement {
         }
         if founding {
             let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns).max(env.former_until_ns);
-            self.ready = listened && !env.others_hold_a_view && !env.leaving;
             self.suspects = if env.others_hold_a_view { self.unheard_of_the_view(env) } else { HostSet::EMPTY };
+            self.asked |= !self.suspects.is_empty() && !planted::is(Planted::FoundsAfterAsking);
+            let founds = listened && !env.others_hold_a_view && !env.leaving;
+            self.ready = founds && !self.asked;
             if !self.ready {
-                return Outcome::Nothing;
+                return self.lost_for_long(founds, env);
             }
         }
         let quiet = self.busy.is_empty() && env.silent.is_empty() && !env.leaving;

@@ -98,6 +98,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::TakesRecordings,
     Planted::FreesSuperseded,
     Planted::FindsStallsLate,
+    Planted::FoundsAfterAsking,
     Planted::TrustsLateHeartbeats,
     Planted::DoubtsLate,
     Planted::AcksAccepted,
