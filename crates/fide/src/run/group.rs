@@ -5,8 +5,9 @@
 //! in the same place removes it ([`Places::sweep`]): a lock on its directory says whether somebody holds it.
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -22,6 +23,9 @@ use crate::say::say;
 
 /// How every group that is made here begins.
 const PREFIX: &str = "fide-run-";
+/// Others cannot read its directory: whoever may can lock it, and keep every sweep from it. Its files are found by their names: a program
+/// that runs as another user reads its limits there.
+const MODE: u32 = 0o711;
 /// For how long a group is emptied before it is left as it is: a large process takes a while to die.
 const EMPTY_LIMIT: Duration = Duration::from_secs(10);
 /// Between two passes.
@@ -161,7 +165,7 @@ pub(super) struct Group {
 
 impl Group {
     fn make(version: Version, dir: &Path, pid: u32) -> io::Result<Self> {
-        fs::create_dir(dir)?;
+        DirBuilder::new().mode(MODE).create(dir)?;
         let made = Self::open(version, dir.to_owned(), PathBuf::new(), true);
         let mut group = made.inspect_err(|_| drop(fs::remove_dir(dir)))?;
         group.held = Some(hold(dir)?);

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is left of a program of `fide run` when it has ended, however that was: nothing.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 
@@ -121,6 +127,26 @@ fn root_run_kills_what_forks_while_it_is_killed() {
         }
     }
     fs::write(world.bed.scratch().join("stop-runaway"), "").expect("written");
+}
+
+/// Whoever may read a directory may lock it.
+#[test]
+fn root_no_other_user_can_hold_a_control_group_of_run() {
+    let Some(world) = world(2, calm()) else { return };
+    for place in Place::with_groups() {
+        let mut wrapper = Running::start(&mut place.fide(&world, 2, &["run", "--name", "held", "--", "sleep", "600"]));
+        let pid = watched(&world, 2, "held");
+        let dir = place.left().pop().expect("its group");
+        let as_user = |words: &[&str]| output(Command::new(words[0]).args(&words[1..]).arg(&dir).uid(61001).gid(61001));
+        let (code, _, err) = as_user(&["sh", "-c", "flock --shared --nonblock $0 true"]);
+        assert!(code != Some(0) && err.contains("Permission denied"), "{code:?} {err}");
+        // A program that runs as another user finds its limits there, by their names.
+        let (code, out, err) = as_user(&["sh", "-c", "cat $0/cgroup.procs"]);
+        assert!(out.contains(&pid.to_string()), "{code:?} {err}");
+        signal(wrapper.pid(), Signal::TERM);
+        wrapper.code();
+        none_left(&place, "an end");
+    }
 }
 
 #[test]

@@ -13,8 +13,9 @@
 //! was not taken, and a change without its second line may or may not have been made.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -26,6 +27,7 @@ use super::{Change, Target};
 /// Name of the journal in the state directory.
 pub const FILE: &str = "tune-undo.jsonl";
 const LOCK: &str = "tune.lock";
+const LOCK_MODE: u32 = 0o600;
 const VERSION: u32 = 1;
 /// Fault of a last line that ends in the middle.
 const CUT_OFF: &str = "it is cut off";
@@ -111,7 +113,10 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(dir).map_err(|source| JournalError::Io { path: dir.to_owned(), source })?;
         let path = dir.join(LOCK);
-        let file = File::create(&path).map_err(|source| JournalError::Io { path: path.clone(), source })?;
+        // For its owner alone: whoever may read it can lock it. An earlier version made it for all.
+        let open = File::options().write(true).create(true).truncate(false).mode(LOCK_MODE).open(&path);
+        let made = open.and_then(|file| file.set_permissions(Permissions::from_mode(LOCK_MODE)).map(|()| file));
+        let file = made.map_err(|source| JournalError::Io { path: path.clone(), source })?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { dir: dir.to_owned(), _file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(JournalError::Busy(dir.to_owned())),

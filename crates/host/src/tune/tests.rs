@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::fs;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
 use crate::{
@@ -311,6 +311,20 @@ fn a_journal_of_another_version_is_not_touched() {
         .expect("written");
     let error = undo(&rig.machine, &rig.lock(), BOOT, true).expect_err("refused").to_string();
     assert!(error.contains("version 9"), "{error}");
+}
+
+/// Whoever may read a file may lock it.
+#[test]
+fn lock_is_for_its_owner_alone() {
+    let rig = Rig::new();
+    let path = rig.state.path().join("tune.lock");
+    let mode = || fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
+    drop(rig.lock());
+    assert_eq!(mode(), 0o600);
+    // That of an earlier version.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
+    drop(rig.lock());
+    assert_eq!(mode(), 0o600);
 }
 
 #[test]
