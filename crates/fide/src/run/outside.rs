@@ -53,6 +53,7 @@ pub(super) struct Id {
 struct Stat {
     name: String,
     state: char,
+    parent: Option<Pid>,
     is_ending: bool,
     start: u64,
 }
@@ -65,6 +66,7 @@ fn stat(of: &str) -> Option<Stat> {
     Some(Stat {
         name: text.get(open + 1..close)?.to_owned(),
         state: fields.first()?.chars().next()?,
+        parent: Pid::from_raw(fields.get(1)?.parse().ok()?),
         is_ending: fields.get(6)?.parse::<u64>().ok()? & PF_EXITING != 0,
         start: fields.get(19)?.parse().ok()?,
     })
@@ -225,8 +227,8 @@ impl Outside {
         roots.extend(children(getpid()).into_iter().filter(|pid| !is_spared(*pid) && !group.is_beside(*pid)));
         let (all, is_complete) = descendants(roots, is_spared);
         let outside = all.into_iter().filter(|pid| *pid != self.program && !group.holds(*pid));
-        let found: Vec<(Id, String)> = outside
-            .filter_map(|pid| stat(&pid.to_string()).map(|stat| (Id { pid, start: stat.start }, stat.name)))
+        let found: Vec<(Id, Stat)> = outside
+            .filter_map(|pid| stat(&pid.to_string()).map(|stat| (Id { pid, start: stat.start }, stat)))
             .filter(|(id, _)| !seen.contains(id) && id.is_live())
             .collect();
         let mut known = self.known();
@@ -236,18 +238,22 @@ impl Outside {
             ));
         }
         let mut count = 0;
-        for (id, name) in found {
+        for (id, stat) in found {
             // Another thread may have found it meanwhile.
             if known.seen.len() >= OUTSIDE_MAX || known.seen.iter().any(|seen| seen.id == id) {
                 continue;
             }
             count += 1;
+            let is_inherited = known.seen.iter().any(|seen| Some(seen.id.pid) == stat.parent);
             known.seen.push(Seen { id, stopped: false, refused: false });
-            known.name(&format!(
-                "process {} ({name:?}) of the program has left its control group (as systemd-run, sudo and su do): it is stopped and \
-                 killed by signals",
-                id.pid
-            ));
+            // What it starts there is not news.
+            if !is_inherited {
+                known.name(&format!(
+                    "process {} ({:?}) of the program has left its control group (as systemd-run, sudo and su do): it is stopped and \
+                     killed by signals, with what it starts",
+                    id.pid, stat.name
+                ));
+            }
             self.tell_warden(id);
         }
         count
