@@ -130,6 +130,8 @@ planted! {
     WaitsForTheRecorded,
     /// a founder begins without a host that has died and come back, and may form a group
     TakesTheReturned,
+    /// a member that was taken out does not say which views it had begun before
+    TakenOutInSilence,
     /// a member that is taken out ends before anybody has begun the view without it
     RemovedEndsEarly,
     /// several members are taken out by one view

@@ -56,7 +56,7 @@
 //! told most, and founds the group again, unless a member of the view was told as much. Nobody else was taken out by the same view: two would
 //! each found the group, where they do not hear each other. (Who is left out of it for a crash acted no more when it was proposed, and was not
 //! told it.) So a member that was taken out is needed until one of them has begun that
-//! view ([`Standing::Leaving`]): it asks them at each resend. Where all of them are dead or out before one has said so, nobody could let anybody
+//! view ([`Standing::Leaving`]): it asks them at each resend, and who was taken out later answers as well. Where all of them are dead or out before one has said so, nobody could let anybody
 //! in, and it goes on as another incarnation, as they do.
 //!
 //! **What gives way.** A member that holds something takes a state only of a view after the one it holds: a member that has not heard yet of

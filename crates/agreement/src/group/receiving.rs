@@ -174,7 +174,11 @@ impl<P: Start> Group<P> {
             Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
                 self.standing = Standing::Removed;
             }
-            Control::Over if self.standing == Standing::Leaving && self.past.is_replaced_by(prefix.view) => {
+            // Who has no view was taken out later, and says it only of the view that it was asked about.
+            Control::Over
+                if self.standing == Standing::Leaving
+                    && (prefix.view == 0 || self.past.is_replaced_by(prefix.view)) =>
+            {
                 self.standing = Standing::Removed;
             }
             Control::Out { view }
@@ -186,8 +190,16 @@ impl<P: Start> Group<P> {
             }
             Control::Out { view } => {
                 let is_late = |mine: &View| mine.number() >= view.number() && !mine.holds(from, prefix.sender);
-                let begun = self.view().is_some_and(is_late);
-                if begun && self.standing == Standing::Member {
+                // Whoever was taken out later has begun it, too, and may be all that is left of those who are asked.
+                let was_in = self.previous.as_ref().map(|epoch| &epoch.view);
+                let begun = match self.standing {
+                    Standing::Member => self.view(),
+                    Standing::Leaving | Standing::Removed => {
+                        was_in.filter(|_| !planted::is(Planted::TakenOutInSilence))
+                    }
+                    _ => None,
+                };
+                if begun.is_some_and(is_late) {
                     self.say(HostSet::from_iter([from]), Control::Over);
                 }
             }

@@ -81,6 +81,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::RemovesTheLast,
     Planted::RemovedKeepsNothing,
     Planted::RemovedEndsEarly,
+    Planted::TakenOutInSilence,
     Planted::WaitsForTheRecorded,
     Planted::TakesTheReturned,
     Planted::TakesOutSeveral,

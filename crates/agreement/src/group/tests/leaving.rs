@@ -74,6 +74,29 @@ fn who_dies_after_others_gave_up_its_view_is_missed() {
     assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])), "it may have told somebody something");
 }
 
+/// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host 2 is taken out as well, and
+/// host 3 dies.
+#[test]
+fn who_was_taken_out_hears_so_from_those_who_were_taken_out_later() {
+    let mut world = World::of(3);
+    world.writes(1, "a");
+    let view = View::new(2, &[member(2, 20), member(3, 30)]).unwrap();
+    (1..=3).for_each(|host| world.group(host).begin_next(view.clone()));
+    let unheard = world.members.remove(&1).unwrap();
+    world.joins(4, 40);
+    (0..20).for_each(|_| world.run());
+    world.group(2).remove(HELD, 2).unwrap();
+    (0..20).for_each(|_| world.run());
+    world.dies(3);
+    (0..20).for_each(|_| world.run());
+    assert_eq!(world.standings(), [Standing::Removed, Standing::Member]);
+    world.members.insert(1, unheard);
+    world.group(1).down(3, 30);
+    assert_eq!(world.group(1).standing(), Standing::Leaving);
+    (0..20).for_each(|_| world.run());
+    assert_eq!(world.standings(), [Standing::Removed, Standing::Removed, Standing::Member]);
+}
+
 /// Its lease has run out: others may hold it dead.
 #[test]
 fn who_has_no_lease_vouches_for_no_death() {
@@ -155,6 +178,10 @@ fn planted_faults_of_who_leaves_are_found() {
             "group::tests::leaving::who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost",
         ),
         (Planted::VouchesForTheLiving, "group::tests::leaving::who_dies_after_others_gave_up_its_view_is_missed"),
+        (
+            Planted::TakenOutInSilence,
+            "group::tests::leaving::who_was_taken_out_hears_so_from_those_who_were_taken_out_later",
+        ),
         (Planted::OffersWhenAsked, "group::tests::leaving::who_asks_seldom_is_let_in"),
     ]);
 }
