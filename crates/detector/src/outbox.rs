@@ -69,7 +69,10 @@ impl Detector {
             let greets = greets && peer.superseded.is_none();
             let muted = mute.contains(peer.id) && peer.voter;
             let acks = self.listens(peer) && peer.heard() && !muted;
-            behind |= peer.heard() && peer.view < self.agreement.id && !peer.silent(now_ns);
+            // Or it holds another view of the same number: one of the two has to give way.
+            let differs = peer.voter && peer.view == self.agreement.id;
+            let differs = differs && !self.agreement.id.is_none() && !self.agreement.holds(peer.id, peer.incarnation);
+            behind |= peer.heard() && (peer.view < self.agreement.id || differs) && !peer.silent(now_ns);
             let peer = &mut self.peers[at];
             let ack = if acks {
                 greet(&self.config, peer, now_ns, alone);

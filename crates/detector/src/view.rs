@@ -396,7 +396,7 @@ impl Agreement {
             }
         }
         if repr.id <= self.id {
-            return Outcome::Nothing;
+            return if self.gives_way_to(repr) { Outcome::Excluded } else { Outcome::Nothing };
         }
         let lineage = repr.id.generation == self.id.generation;
         if self.voter && !self.id.is_none() && !lineage {
@@ -421,6 +421,12 @@ impl Agreement {
             }
         }
         self.install(repr.id, *members, repr.wait_us)
+    }
+
+    /// Two views of one number, with other members: hosts have forgotten what their disks held. One of the two stays, the same for all.
+    fn gives_way_to(&self, repr: &ViewRepr) -> bool {
+        let same = self.voter && !self.id.is_none() && repr.id == self.id;
+        same && repr.members.is_some_and(|other| other.iter().gt(self.members.iter()))
     }
 
     fn install(&mut self, id: ViewId, members: Membership, wait_us: u32) -> Outcome {

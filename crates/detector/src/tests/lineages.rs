@@ -161,6 +161,28 @@ fn observer_follows_those_who_act() {
     assert_eq!(view(&world, 3), view(&world, 0), "it tells the death");
 }
 
+/// The state directory of h2 is lost between the two foundings, and its clock is no help.
+#[test]
+fn of_two_views_of_one_number_one_gives_way() {
+    let mut world = world(&[1, 0, 1], 0);
+    (world.strict, world.one_membership) = (false, false);
+    world.start(0);
+    world.start(1);
+    while view(&world, 0).is_none() || view(&world, 1).is_none() {
+        world.run(MS / 20);
+    }
+    world.crash(1);
+    cut_off(&mut world, 0);
+    (world.nodes[1].kept, world.nodes[1].config.incarnation) = (0, 0);
+    world.start(1);
+    world.start(2);
+    world.run(100 * MS);
+    assert_eq!(view(&world, 1), view(&world, 0), "with h3 instead of h1");
+    world.cuts.clear();
+    world.run(1000 * MS);
+    assert_together(&world, &[0, 1, 2]);
+}
+
 /// A disk that takes nothing: others go on, and nobody acts by what it does not hold.
 #[test]
 fn host_whose_disk_is_full_acts_by_no_new_lineage() {
