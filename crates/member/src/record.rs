@@ -5,11 +5,13 @@
 use std::{
     fs, io,
     io::Write,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use fide_agreement::View;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 /// Why a member cannot begin.
@@ -23,6 +25,11 @@ pub enum RecordError {
     Content { path: PathBuf, why: String },
     #[error("{path}: incarnation {incarnation} is the last there can be")]
     LastIncarnation { path: PathBuf, incarnation: u32 },
+    /// Two would give out the same incarnations.
+    #[error(
+        "{path} is held by another process: a member of this group, or what it has forked, runs on this host already. End it first;          `fuser {path}` names it"
+    )]
+    Held { path: PathBuf },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -43,6 +50,19 @@ pub(crate) struct Record {
     is_first: bool,
     /// An incarnation that is stored and that nobody has been told of yet.
     unused: Option<u32>,
+    /// Locked as long as this member lives, so that it alone gives out incarnations.
+    _lock: fs::File,
+}
+
+/// A lock file that nobody else may open, and so nobody else may lock.
+fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
+    let open = fs::OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&path);
+    let file = open.map_err(|source| RecordError::Io { path: path.clone(), source })?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::Held { path }),
+        Err(error) => Err(RecordError::Io { path, source: error.into() }),
+    }
 }
 
 impl Record {
@@ -50,6 +70,7 @@ impl Record {
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
         fs::create_dir_all(dir).map_err(|source| RecordError::Io { path: dir.to_owned(), source })?;
+        let lock = lock(dir.join(format!("{group}.lock")))?;
         let (is_first, content) = match fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
                 .map(|content| (false, content))
@@ -63,7 +84,7 @@ impl Record {
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
         let incarnation = next.max(u32::try_from(seconds).unwrap_or(0));
-        let mut record = Self { path, content, is_first, unused: None };
+        let mut record = Self { path, content, is_first, unused: None, _lock: lock };
         record.store(Content { incarnation, ..record.content.clone() })?;
         Ok(record)
     }
@@ -74,7 +95,9 @@ impl Record {
         if let Some(unused) = self.unused.filter(|unused| *unused > above) {
             return Ok(unused);
         }
-        let last = self.content.incarnation.max(above);
+        // Whoever has put another record there meanwhile meant it. One that cannot be read is replaced.
+        let there = fs::read_to_string(&self.path).ok().and_then(|text| toml::from_str::<Content>(&text).ok());
+        let last = self.content.incarnation.max(above).max(there.map_or(0, |content| content.incarnation));
         let incarnation = last.checked_add(1);
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
@@ -132,18 +155,51 @@ mod tests {
     #[test]
     fn incarnations_grow_and_a_group_is_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Record::begin(dir.path(), "g").unwrap();
-        let mut second = Record::begin(dir.path(), "g").unwrap();
-        assert!(second.incarnation() > first.incarnation() && !second.is_founded());
-        assert!(first.is_first() && !second.is_first());
+        let begin = |group| Record::begin(dir.path(), group).unwrap();
+        let first = begin("g");
+        let (before, was_first) = (first.incarnation(), first.is_first());
+        drop(first);
+        let mut second = begin("g");
+        assert!(second.incarnation() > before && !second.is_founded());
+        assert!(was_first && !second.is_first());
         second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
-        let mut third = Record::begin(dir.path(), "g").unwrap();
-        assert!(third.is_founded() && third.incarnation() > second.incarnation());
+        let before = second.incarnation();
+        drop(second);
+        let mut third = begin("g");
+        assert!(third.is_founded() && third.incarnation() > before);
         let before = third.incarnation();
         assert!(third.again(0).unwrap() > before);
         third.used();
-        assert!(third.is_founded() && Record::begin(dir.path(), "g").unwrap().incarnation() > third.incarnation());
-        assert!(!Record::begin(dir.path(), "other").unwrap().is_founded());
+        let before = third.incarnation();
+        assert!(third.is_founded());
+        drop(third);
+        assert!(begin("g").incarnation() > before);
+        assert!(!begin("other").is_founded());
+    }
+
+    #[test]
+    fn second_process_of_a_group_on_a_host_is_refused_while_the_first_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Record::begin(dir.path(), "g").unwrap();
+        let why = Record::begin(dir.path(), "g").unwrap_err().to_string();
+        assert!(why.contains("g.lock is held by another process") && why.contains("End it first"), "{why}");
+        let other = Record::begin(dir.path(), "other").unwrap();
+        assert_eq!(first.again(0).unwrap(), first.incarnation(), "nothing was given out twice");
+        let last = first.incarnation();
+        drop((first, other));
+        assert!(Record::begin(dir.path(), "g").unwrap().incarnation() > last);
+    }
+
+    #[test]
+    fn incarnation_is_above_that_of_a_record_that_was_put_there_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut record = Record::begin(dir.path(), "g").unwrap();
+        let put = record.incarnation() + 7;
+        fs::write(dir.path().join("g.toml"), format!("incarnation = {put}")).unwrap();
+        assert_eq!(record.again(0).unwrap(), put + 1);
+        record.used();
+        fs::write(dir.path().join("g.toml"), "incarnation = \"x\"").unwrap();
+        assert_eq!(record.again(0).unwrap(), put + 2);
     }
 
     #[test]
@@ -164,6 +220,7 @@ mod tests {
         assert_eq!([0; 3].map(|_| record.again(first + 40).unwrap()), [first + 41; 3]);
         record.used();
         assert_eq!(record.again(0).unwrap(), first + 42);
+        drop(record);
         assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 42);
     }
 
