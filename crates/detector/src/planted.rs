@@ -112,8 +112,8 @@ planted! {
     AwaitsTheLeaving,
     /// who gives up the view that it was let in to does not say who was dead by then
     ForgetsWhoDied,
-    /// who gives up the view that it was let in to says that all others of it were dead by then
-    VouchesForTheLiving,
+    /// a host that was outlived itself is heeded in whom it has outlived
+    HeedsTheOutlived,
     /// a leader sends again as often to who needs long for it as to any other
     NeverSlows,
     /// a state that was made for who asks is offered when it asks again

@@ -39,9 +39,11 @@
 //! died before it was known to have begun it: then nobody claims V. A tells its members of V at each resend, and J gives its incarnation up
 //! when nobody else of V could still welcome it: all others are dead, or ask to be let in themselves.
 //!
-//! Who has died answers for nothing. But J, whose lease holds, knows who of V was dead when it gave V up: in V nothing was ever decided without
+//! Who has died answers for nothing. But J, whose lease holds, knows then who of V was dead when it gave V up: in V nothing was ever decided without
 //! J's word while J lived, and of two members one at most is told that the other is gone. So such a member has told nothing in V, nor a view after
-//! it, and its word is not missed ([`GaveUp`]).
+//! it, and its word is not missed ([`GaveUp`]). Its process may live, and come back: it does not found the group, also where it has the word of
+//! all, as others may have founded it without its word. J's own word is had by all who found, or J was outlived by another one, whose word all have;
+//! then J's counts for nobody.
 //!
 //! **Held dead.** A host that lost its record, and whose clock was set back, comes as an incarnation that others hold dead already. In a view it
 //! would be dead from the beginning, to them and not to itself: they would decide without it, and it would lead when they have died. So it is
@@ -145,15 +147,26 @@ impl Claim {
         }
     }
 
-    /// Whether nothing was ever decided in the last view with the word of that member: it died before this process, without which nothing is
-    /// decided there, gave it up.
-    fn outlived(&self, me: u16, host: u16, last: &Held) -> bool {
-        let GaveUp { number, was, dead } = match self.gave_up {
-            Some(gave_up) if !planted::is(Planted::ForgetsWhoDied) => gave_up,
-            _ => return false,
-        };
-        number == last.view.number() && last.view.holds(me, was) && dead.contains(host)
+    /// The hosts whose members of the last view were dead when this process, which was let in to it, gave it up.
+    fn outlived(&self, me: u16, last: &Held) -> Option<HostSet> {
+        let GaveUp { number, was, dead } = self.gave_up.filter(|_| !planted::is(Planted::ForgetsWhoDied))?;
+        (number == last.view.number() && last.view.holds(me, was)).then_some(dead)
     }
+}
+
+/// Members whose word is not missed, and who do not found the group, by what each of these hosts has outlived. Who was outlived itself had given the
+/// view up, or was shut out, before the one that says so, and its own word counts for nothing: all who found have to find the same, whether
+/// they hear it or not.
+pub(super) fn outlived(by: impl Iterator<Item = (u16, HostSet)>) -> HostSet {
+    let mut by: Vec<(u16, HostSet)> = by.collect();
+    let mut all = HostSet::EMPTY;
+    // The last first. None is the last only where two have outlived each other, which is never said.
+    while let Some(at) = by.iter().position(|(host, _)| !by.iter().any(|(_, dead)| dead.contains(*host))) {
+        let (_, dead) = by.remove(at);
+        all = HostSet(all.0 | dead.0);
+        by.retain(|(host, _)| planted::is(Planted::HeedsTheOutlived) || !dead.contains(*host));
+    }
+    all
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -378,14 +391,14 @@ impl<P: Start> Group<P> {
         let told = told.filter(is_mine).filter(|_| lease.holds() && !planted::is(Planted::AwaitsTheLeaving));
         let told = told.filter(|_| !self.joining.is_welcomed()).filter(is_left);
         let claimed = claimed.filter(|_| self.past.let_in >= LET_IN_RESENDS);
-        let Some(view) = claimed.or(told.cloned()) else { return };
-        // Who has no lease may have been held dead itself before it was told of others' deaths.
-        let dead = view
-            .members()
-            .iter()
-            .filter(|member| lease.holds() && self.is_dead(member) || planted::is(Planted::VouchesForTheLiving));
-        let dead = dead.map(|member| member.host).collect();
-        self.past.gave_up = Some(GaveUp { number: view.number(), was: incarnation, dead });
+        if let Some(view) = told.cloned().filter(|_| claimed.is_none()) {
+            // Who has claimed something is heard of by others too.
+            let is_gone = |member: &&Member| self.is_dead(member) && self.claim_of(member.host).is_none();
+            let dead = view.members().iter().filter(is_gone).map(|member| member.host).collect();
+            self.past.gave_up = Some(GaveUp { number: view.number(), was: incarnation, dead });
+        } else if claimed.is_none() {
+            return;
+        }
         (self.past.let_in, self.past.told_in) = (0, None);
         self.excluded();
     }
@@ -429,17 +442,20 @@ impl<P: Start> Group<P> {
         let claims = |host: u16| if host == me { Some(&mine) } else { self.claim_of(host) };
         let held = (1..=MAX_HOSTS as u16).filter_map(|host| claims(host)?.held.as_ref());
         let Some(last) = held.max_by_key(|held| held.age()) else { return Err(HostSet::EMPTY) };
-        let outlived =
-            |host: u16| (1..=MAX_HOSTS as u16).any(|by| claims(by).is_some_and(|claim| claim.outlived(by, host, last)));
+        let outlived = outlived((1..=MAX_HOSTS as u16).filter_map(|by| Some((by, claims(by)?.outlived(by, last)?))));
         let mut missing = HostSet::EMPTY;
         let mut most: Option<(u64, u16)> = None;
         for member in last.view.members() {
+            if outlived.contains(member.host) {
+                // Also if it answers: others may not hear it, and have to find the same.
+                continue;
+            }
             match claims(member.host).and_then(|claim| claim.answers(member.incarnation, last)) {
                 Some(Answer::Holds(position)) if most.is_none_or(|(most, _)| position > most) => {
                     most = Some((position, member.host));
                 }
                 Some(_) => {}
-                None if planted::is(Planted::FoundsFromSome) || outlived(member.host) => {}
+                None if planted::is(Planted::FoundsFromSome) => {}
                 None => missing.insert(member.host),
             }
         }

@@ -71,7 +71,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::AwaitsWelcome,
     Planted::AwaitsTheLeaving,
     Planted::ForgetsWhoDied,
-    Planted::VouchesForTheLiving,
+    Planted::HeedsTheOutlived,
     Planted::OffersWhenAsked,
     Planted::NeverSlows,
     Planted::KeepsNothing,

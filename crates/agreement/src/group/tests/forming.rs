@@ -238,15 +238,15 @@ fn founders_whose_former_processes_were_left_out_found_no_other_group() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_founders_are_found() {
-    let shown: [(Planted, fn()); 3] = [
-        (Planted::RaisesItsBallot, what_was_told_in_the_later_of_two_first_views_is_not_lost),
-        (Planted::TakesEachForFirst, founders_whose_former_processes_were_left_out_found_no_other_group),
-        (Planted::AsksOnlyTheKnown, view_of_others_is_not_taken_before_all_its_members_have_promised),
-    ];
-    for (fault, test) in shown {
-        planted::arm(Some(fault));
-        let found = std::panic::catch_unwind(test).is_err();
-        planted::arm(None);
-        assert!(found, "{fault:?}");
-    }
+    are_found(&[
+        (Planted::RaisesItsBallot, "group::tests::forming::what_was_told_in_the_later_of_two_first_views_is_not_lost"),
+        (
+            Planted::TakesEachForFirst,
+            "group::tests::forming::founders_whose_former_processes_were_left_out_found_no_other_group",
+        ),
+        (
+            Planted::AsksOnlyTheKnown,
+            "group::tests::forming::view_of_others_is_not_taken_before_all_its_members_have_promised",
+        ),
+    ]);
 }
