@@ -150,6 +150,8 @@ planted! {
     CrashesTheLater,
     /// a host says that it has named all its processes while some do not fit yet
     NamesSome,
+    /// a member that is out, as its agent is a new one, takes who is not up there yet for dead
+    AsksTheNewAgent,
     /// a member takes packets while the agent has told more than it has heard
     TakesPacketsFirst,
     /// a witness speaks before its vote is on disk

@@ -199,6 +199,11 @@ impl<P: Start> Core<P> {
         }
         // What the new watches find is later than all that was told.
         if !self.behind && std::mem::take(&mut self.ears.lost_events) {
+            // Who is out watches anew when it comes back. A new agent has not heard yet who is up: that would be taken for their deaths, of
+            // members that live.
+            if self.group.standing() == Standing::Excluded && !planted::is(Planted::AsksTheNewAgent) {
+                return Ok(());
+            }
             for host in self.others.iter() {
                 let up = agent.watch_again(host)?;
                 self.now_up(host, up);

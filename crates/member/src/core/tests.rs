@@ -133,6 +133,16 @@ fn watches_begin_anew_only_after_all_that_was_told() {
 }
 
 /// A packet of a process, which is known as that incarnation of a member.
+/// The new agent has not heard yet who is up.
+#[test]
+fn what_a_new_agent_does_not_know_yet_is_nobodys_death() {
+    let events = [up(2, 5), Event::Lost { count: 1 }, Event::Reattached { resumed: false }];
+    let (_, mut told, mut came) = world(events);
+    let mut core = core();
+    core.after(&mut told, &mut came, true, false).unwrap();
+    assert!(core.is_excluded() && told.watched_again.is_empty(), "{:?}", told.watched_again);
+}
+
 fn heard(core: &mut Core<Hsuc>, process: u32, incarnation: u32) -> bool {
     core.ears.heard(Sender { host: 2, process, incarnation }, &mut core.group)
 }

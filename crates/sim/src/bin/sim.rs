@@ -68,6 +68,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::LevelsWithOld,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
+    Planted::AsksTheNewAgent,
     Planted::AwaitsWelcome,
     Planted::AwaitsTheLeaving,
     Planted::ForgetsWhoDied,
