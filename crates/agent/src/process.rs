@@ -153,7 +153,8 @@ impl Users {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }
 
-    /// Whether it is this user's, and can become no other's.
+    /// Whether it is this user's, and can become another's only by executing a program that is set to be one's (sudo, su): its
+    /// registration stays this user's then, until root ends it.
     #[must_use]
     pub fn are_all(self, uid: u32) -> bool {
         [self.real, self.effective, self.saved] == [uid; 3]

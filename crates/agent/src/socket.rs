@@ -6,7 +6,7 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt},
+        unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     time::Duration,
@@ -56,6 +56,15 @@ pub enum ListenError {
     Io { path: PathBuf, source: io::Error },
 }
 
+/// Waits for any other agent that is about to listen at `path`. The file stays, and is for the agent's user alone.
+fn alone(path: &Path) -> io::Result<fs::File> {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(lock)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
 /// The listening socket; its file goes when it is dropped, unless it was handed over.
 #[derive(Debug)]
 pub struct Listener {
@@ -77,6 +86,8 @@ impl Listener {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(fail)?;
         }
+        // Of two that start at once the second finds the first one listening.
+        let _alone = alone(path).map_err(fail)?;
         match open_socket(path, Duration::ZERO) {
             // One that takes nobody more at the moment listens, too.
             Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::Running(path.to_owned())),

@@ -34,7 +34,7 @@ pub(crate) enum Received {
 }
 
 /// Connects to whoever listens at `path`. Where it takes nobody more at the moment, because any user can connect and hang
-/// up as often as it likes, waits for a place for up to `wait`: whoever waits has one before those that come after. The
+/// up as often as it likes, waits for a place for up to `wait`; one that comes later may have it first. The
 /// socket does not block any more once it is connected.
 ///
 /// # Errors

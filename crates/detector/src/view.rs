@@ -302,9 +302,13 @@ impl Agreement {
         let heard = reports.map(|report| {
             let proposed =
                 report.repr.proposal.and_then(|proposal| proposal.value).filter(|_| report.repr.id.is_none());
-            report.incarnation.max(proposed.map_or(0, |value| founding_id(&value).generation))
+            // Whoever proposes has to take up what is accepted somewhere.
+            let accepted = report.repr.accepted.filter(|_| report.repr.id.is_none()).map(|(_, value)| value);
+            let of = |value: Option<Membership>| value.map_or(0, |value| founding_id(&value).generation);
+            report.incarnation.max(of(proposed)).max(of(accepted))
         });
-        heard.max().unwrap_or(0).max(self.foreign.0.generation)
+        let own = self.proposer.and_then(|p| p.value).map_or(0, |value| founding_id(&value).generation);
+        heard.max().unwrap_or(0).max(self.foreign.0.generation).max(own)
     }
 
     /// Is the next incarnation of this host above `generation`?
@@ -468,7 +472,7 @@ impl Agreement {
         if founding {
             let listened = env.now_ns >= self.started_ns.saturating_add(2 * env.timeout_ns).max(env.former_until_ns);
             self.suspects = if env.others_hold_a_view { self.unheard_of_the_view(env) } else { HostSet::EMPTY };
-            self.asked |= !self.suspects.is_empty() && !planted::is(Planted::FoundsAfterAsking);
+            self.asked |= self.suspects.contains(self.me) && !planted::is(Planted::FoundsAfterAsking);
             let founds = listened && !env.others_hold_a_view && !env.leaving;
             self.ready = founds && !self.asked;
             if !self.ready {

@@ -94,7 +94,10 @@ impl Control {
                     && (session.who.pid, session.who.uid) == (who.pid, who.uid)
                     && who.pid != 0
             };
-            if other.name == name && (other.client == client || self.sessions.get(&other.client).is_none_or(waits)) {
+            // What root has watched, say, is taken back by root alone.
+            let may = who.uid == 0 || who.uid == other.by;
+            let is_free = || other.client == client || self.sessions.get(&other.client).is_none_or(waits);
+            if other.name == name && may && is_free() {
                 // Its client lost the answer, or its connection, and asks again.
                 let adopted = self.adopt(id, slot, client, beat_timeout_ns)?;
                 if who.uid == 0

@@ -201,6 +201,32 @@ fn host_whose_disk_is_full_acts_by_no_new_lineage() {
     assert_together(&world, &[0, 1, 2]);
 }
 
+/// Nothing that it would have to hold is on its disk: as a member it would acknowledge nobody.
+#[test]
+fn host_whose_disk_is_full_is_let_in_to_no_view() {
+    // h1 acts alone, once h2 has left.
+    let mut two = world(&[3, 0], 0);
+    (0..2).for_each(|node| two.start(node));
+    two.run(100 * MS);
+    let now_ns = two.local_ns(1);
+    two.nodes[1].detector.as_mut().expect("it runs").leave(now_ns);
+    two.run(50 * MS);
+    two.crash(1);
+    two.nodes[1].kept = 0;
+    // Of four one dies: as a member the fourth would be needed for a majority.
+    let mut four = world(&[3, 0, 0, 0], 0);
+    (0..3).for_each(|node| four.start(node));
+    four.run(100 * MS);
+    for (mut world, joins, dies) in [(two, 1, None), (four, 3, Some(2))] {
+        world.disk_ns = u64::MAX / 2;
+        world.start(joins);
+        world.run(200 * MS);
+        dies.into_iter().for_each(|node| world.crash(node));
+        world.run(400 * MS);
+        assert!(!acts(&world).is_empty(), "h{} fences them:\n{}", joins + 1, world.trace.join("\n"));
+    }
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_mix_lineages() {

@@ -151,3 +151,38 @@ fn who_accepted_a_first_view_gives_it_up_once_others_are_there_instead_of_its_me
     assert_eq!(last(&[2, 3, 4]), Outcome::Nothing);
     assert_eq!(last(&[2]), Outcome::Nothing);
 }
+
+/// h2 has accepted its own first view with h1, which is dead now and was never heard by h3. h3, whose disk does not hold that generation yet,
+/// is first with each ballot.
+#[test]
+fn first_view_that_another_one_accepted_is_finished_or_given_up() {
+    let mut value = members([2, 3]);
+    value.insert(1, 9);
+    let agreement = |me| Agreement::new(me, u32::from(me), HostSet::first(3), 0, 0);
+    let (mut h2, mut h3) = (agreement(2), agreement(3));
+    h2.keeps_up_to(9);
+    h3.keeps_up_to(0);
+    (h2.accepted, h2.promised) = (Some((0x102, value)), 0x102);
+    let since_ns = 2 * TIMEOUT_NS;
+    h3.proposer = Some(Proposer { ballot: 0x103, value: None, promisers: HostSet::EMPTY, since_ns });
+    h3.promised = 0x103;
+    let _ = h2.receive(3, 3, 0, &h3.repr(false));
+    let (mut of2, mut of3) = ([0; MAX_HOSTS], [0; MAX_HOSTS]);
+    (of2[0], of2[2], of3[1]) = (9, 3, 2);
+    for turn in 1..10_000u64 {
+        let now_ns = since_ns + turn * TIMEOUT_NS / 5;
+        let step = |this: &mut Agreement, of: &[u32; MAX_HOSTS], heard: u16| {
+            let heard = HostSet::from_iter([heard]);
+            let outcome = this.step(&Env { heard, others_hold_a_view: false, ..env(now_ns, of, &[], &[]) });
+            this.has_kept(this.generation());
+            outcome
+        };
+        if [step(&mut h3, &of3, 2), step(&mut h2, &of2, 3)].iter().any(|outcome| *outcome != Outcome::Nothing) {
+            return;
+        }
+        let (of2, of3) = (h2.repr(false), h3.repr(false));
+        let _ = h3.receive(2, 2, turn, &of2);
+        let _ = h2.receive(3, 3, turn, &of3);
+    }
+    panic!("neither finishes it, nor gives up; h3 keeps {}", h3.kept);
+}

@@ -10,7 +10,7 @@ impl Agreement {
     /// A voter without a view, to those who have one: itself, and which of them it does not hear.
     pub(super) fn unheard_of_the_view(&self, env: &Env<'_>) -> HostSet {
         let mut suspects = HostSet(self.foreign.1.hosts).minus(env.fresh);
-        if !self.foreign.0.is_none() {
+        if !self.foreign.0.is_none() && self.keeps(self.foreign.0.generation) {
             suspects.insert(self.me);
         }
         suspects

@@ -79,6 +79,13 @@ fn root_registration_is_ended_by_who_asked_for_it_or_by_root() {
     let slot = join(&mut root, &child);
     let refusal = user.refused(json!({ "op": "quit", "slot": slot }));
     assert_eq!(refusal["code"], "not_permitted", "its process, root's registration: {refusal}");
+    // And while nobody holds it, until root comes back.
+    drop(root);
+    let refusal = user.refused(json!({ "op": "join", "name": "db", "pid": child.id() }));
+    assert_eq!(refusal["code"], "name_taken", "{refusal}");
+    let mut root = agent.connect();
+    root.hello();
+    let slot = join(&mut root, &child);
     root.ok(json!({ "op": "quit", "slot": slot }));
     for child in [&mut child, &mut others_child] {
         child.kill().expect("killed");

@@ -260,3 +260,71 @@ fn planted_faults_of_who_leaves_are_found() {
         (Planted::OffersWhenAsked, "group::tests::leaving::who_asks_seldom_is_let_in"),
     ]);
 }
+impl World {
+    /// One turn in which nothing of `from` reaches `to`.
+    fn turn_without(&mut self, lost: Option<(u16, u16)>) {
+        for host in [1, 2, 3] {
+            self.tell(host);
+            for (to, bytes) in self.sent(host) {
+                if lost != Some((host, to)) && self.members.contains_key(&to) {
+                    let _ = self.group(to).receive(host, &bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are shut out and come back; host 3 gives that view up and has
+/// said so to both.
+fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
+    [1, 2].into_iter().for_each(|host| world.group(host).begin_next(view.clone()));
+    [1, 2].into_iter().for_each(|host| world.excluded(host));
+    [1, 2].into_iter().for_each(|host| world.comes_back(host));
+    world.meet();
+    for _ in 0..100 {
+        if world.group(3).standing() == Standing::Excluded {
+            break;
+        }
+        [1, 2, 3].into_iter().for_each(|host| world.group(host).resend(HELD));
+        world.turn_without(lost);
+    }
+    assert_eq!(world.standings(), [Standing::Joining, Standing::Joining, Standing::Excluded]);
+    world.excluded(3);
+    world.comes_back(3);
+    world.meet();
+    world.group(3).resend(HELD);
+    world.turn_without(lost);
+    assert_eq!(world.standings(), [Standing::Joining; 3]);
+    world
+}
+
+#[test]
+fn what_the_first_to_found_again_has_told_is_not_lost_with_it() {
+    let mut world = one_gave_up_the_view_of_two_that_came_back(None);
+    world.group(1).resend(HELD);
+    world.sent(1);
+    assert_eq!(world.group(1).standing(), Standing::Member);
+    world.group(1).propose(HELD, b"b").unwrap();
+    world.tell(1);
+    world.sent(1);
+    assert_eq!(world.state(1), "ab");
+    world.dies(1);
+    world.runs();
+    assert_eq!((world.standings(), world.state(2)), (vec![Standing::Joining; 2], "a".to_owned()), "host 1 has told b");
+}
+
+#[test]
+fn who_has_not_heard_another_claim_founds_no_second_group() {
+    let mut world = one_gave_up_the_view_of_two_that_came_back(Some((1, 2)));
+    [1, 2].into_iter().for_each(|host| world.group(host).resend(HELD));
+    for (host, text) in [(1, b"b"), (2, b"c")] {
+        let _ = world.group(host).propose(HELD, text);
+        world.tell(host);
+    }
+    let standings = world.standings();
+    assert!(standings[..2] != [Standing::Member; 2], "{standings:?}: {:?}", [1, 2].map(|host| world.state(host)));
+}
