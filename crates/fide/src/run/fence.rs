@@ -282,7 +282,9 @@ fn turns(
             shared.stopped.store(act == Act::Stop, Ordering::SeqCst);
             let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
         } else if shared.stopped.load(Ordering::SeqCst) {
-            if !kills {
+            if kills {
+                stopper.kill_again();
+            } else {
                 reached(stopper.stop_again(), shared)?;
             }
             let done = network.retry(now_ns(), || stopper.pids());

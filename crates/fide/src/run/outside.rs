@@ -43,7 +43,7 @@ pub(super) fn adopt_orphans() -> io::Result<()> {
 }
 
 /// A process or thread. Numbers are given again, so the time of its beginning belongs to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     pub(super) pid: Pid,
     pub(super) start: u64,
@@ -177,6 +177,7 @@ struct Known {
     news: Vec<String>,
     named: usize,
     is_incomplete: bool,
+    said_live: bool,
     /// When to search again while the program is stopped.
     next: Option<Instant>,
 }
@@ -212,14 +213,26 @@ impl Outside {
         self.known().spared.extend(Id::of(pid));
     }
 
-    /// Looks for processes that have left the group. How many were not known. Nobody waits for it: nothing is locked while it reads.
-    fn search(&self, group: &Group) -> usize {
+    /// Forgets processes that have died, and those that are back in the group. Returns what is left: of those outside, and of those spared.
+    /// Nothing is locked while it reads.
+    fn forget_dead(&self, group: &Group) -> (Vec<Id>, Vec<Id>) {
         let (seen, spared) = {
-            let mut known = self.known();
-            known.seen.retain(|seen| seen.id.is_live() && (seen.stopped || !group.holds(seen.id.pid)));
-            known.spared.retain(|id| Id::of(id.pid) == Some(*id));
+            let known = self.known();
             (known.seen.iter().map(|seen| seen.id).collect::<Vec<_>>(), known.spared.clone())
         };
+        let (live, dead): (HashSet<Id>, HashSet<Id>) = seen.into_iter().partition(|id| id.is_live());
+        let back: HashSet<Id> = live.into_iter().filter(|id| group.holds(id.pid)).collect();
+        let gone: HashSet<Id> = spared.into_iter().filter(|id| Id::of(id.pid) != Some(*id)).collect();
+        let mut known = self.known();
+        // What was stopped meanwhile is to be let go on.
+        known.seen.retain(|seen| !dead.contains(&seen.id) && (seen.stopped || !back.contains(&seen.id)));
+        known.spared.retain(|id| !gone.contains(id));
+        (known.seen.iter().map(|seen| seen.id).collect(), known.spared.clone())
+    }
+
+    /// Looks for processes that have left the group. How many were not known. Nobody waits for it: nothing is locked while it reads.
+    fn search(&self, group: &Group) -> usize {
+        let (seen, spared) = self.forget_dead(group);
         let is_spared = |pid: Pid| spared.iter().any(|id| id.pid == pid);
         let mut roots = vec![self.program];
         roots.extend(seen.iter().map(|id| id.pid));
@@ -329,18 +342,35 @@ impl Outside {
         }
     }
 
-    /// Kills what is outside, and what that starts meanwhile.
+    /// Kills what is outside, and what that starts meanwhile. Says so, once, if some of it has not died when this gives up.
     pub(super) fn kill(&self, group: &Group) {
         for _ in 0..PASSES_MAX {
-            self.search(group);
-            let mut known = self.known();
-            if known.seen.iter().all(|seen| seen.refused) {
+            if !self.kill_pass(group) {
                 return;
             }
-            known.kill();
-            drop(known);
             std::thread::sleep(PASS);
         }
+        self.search(group);
+        self.known().say_live();
+    }
+
+    /// Kills what has not died since [`Self::kill`], if it is time for that.
+    pub(super) fn kill_again(&self, group: &Group) {
+        let (begun, next) = (Instant::now(), self.known().next);
+        if next.is_none_or(|next| begun >= next) {
+            self.kill_pass(group);
+            let now = Instant::now();
+            self.known().next = Some(now + (now - begun) * SEARCH_PART);
+        }
+    }
+
+    /// Whether any was there that does not refuse to be killed.
+    fn kill_pass(&self, group: &Group) -> bool {
+        self.search(group);
+        let mut known = self.known();
+        let is_any = known.seen.iter().any(|seen| !seen.refused);
+        known.kill();
+        is_any
     }
 
     /// Those outside that are known.
@@ -378,6 +408,22 @@ impl Known {
 
     fn kill(&mut self) {
         self.each(|seen| seen.id.signal(Signal::KILL).map(drop));
+    }
+
+    /// Says once that processes have not died of SIGKILL. Of those that refuse it, that was said.
+    fn say_live(&mut self) {
+        let mut live = self.seen.iter().filter(|seen| !seen.refused).map(|seen| seen.id.pid);
+        let Some(pid) = live.next() else { return };
+        let more = match live.count() {
+            0 => String::new(),
+            count => format!(" (and {count} more)"),
+        };
+        if !std::mem::replace(&mut self.said_live, true) {
+            self.news.push(format!(
+                "process {pid}{more} of the program, outside of its control group, has not died of SIGKILL yet: it may still act. \
+                 `ps -o pid,stat,wchan -p {pid}` shows what it waits for"
+            ));
+        }
     }
 
     fn each(&mut self, act: impl Fn(&mut Seen) -> io::Result<()>) {

@@ -17,6 +17,7 @@ use std::{
         Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, pidfd_send_signal, test_kill_process};
@@ -26,6 +27,10 @@ use super::{
     outside::Outside,
 };
 use crate::say::say;
+
+/// Before a kill, until the program is frozen. A process in an uninterruptible sleep may take longer, and is not waited for.
+const FROZEN_LOOK: Duration = Duration::from_micros(100);
+const FROZEN_LOOKS_MAX: usize = 20;
 
 /// Stops one program.
 #[derive(Debug)]
@@ -211,11 +216,34 @@ impl Stopper {
 
     /// Kills it, and all that is in its group, or has left that: stopped, the rest would stay so. Fine if it has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
+        self.find_before_kill();
         let killed = self.kill_group();
         if let Some((outside, group)) = self.outside() {
             outside.kill(group);
         }
         killed
+    }
+
+    /// Finds what is outside of the group while parents still lead to it: moved to where this process is, it could be anybody's afterwards.
+    /// Frozen, so that no parent ends meanwhile.
+    fn find_before_kill(&self) {
+        let Some((_, group)) = self.outside() else { return };
+        // Whatever fails here does so in the kill, which says it.
+        let _ = self.stop();
+        for _ in 0..FROZEN_LOOKS_MAX {
+            if group.is_frozen() {
+                break;
+            }
+            std::thread::sleep(FROZEN_LOOK);
+        }
+        self.stop_outside();
+    }
+
+    /// Kills again what is outside of the group and has not died since [`Self::kill`].
+    pub(super) fn kill_again(&self) {
+        if let Some((outside, group)) = self.outside() {
+            outside.kill_again(group);
+        }
     }
 
     fn kill_group(&self) -> io::Result<()> {

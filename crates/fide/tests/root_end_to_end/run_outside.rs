@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use fide_testbed::Lines;
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 
 use super::{
     common::{Running, World, calm, until, until_true, world},
-    place::Place,
+    place::{Place, Rung},
     run::{signal, state, watched},
     run_corners::{end_silence, is_still, silence},
 };
@@ -141,4 +142,59 @@ fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
         assert_eq!(state(daemon), Some('S'), "it is the operator's");
         signal(daemon, Signal::KILL);
     }
+}
+
+#[test]
+fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
+    let Some(world) = world(3, calm()) else { return };
+    for place in Place::with_groups() {
+        for turn in 0..3 {
+            let notes = notes(&world, &["child"]);
+            let script = format!("sh -c 'echo $$ > {}; exec sleep 600' & wait", notes[0].display());
+            let name = format!("beside{turn}");
+            let words = ["run", "--name", &name, "--on-fence", "kill", "--", "sh", "-c", &script];
+            let mut wrapper = Running::start(&mut place.fide(&world, 3, &words));
+            watched(&world, 3, &name);
+            let child = number(&notes[0]);
+            silence(&world);
+            // Not a time that is asserted: shortly before the lease ends, so that `fide run` seldom looks in between.
+            std::thread::sleep(Duration::from_millis(200));
+            // It may have died by then.
+            let _ = fs::write(place.dir().join("cgroup.procs"), child.to_string());
+            assert_eq!(wrapper.code(), Some(128 + 9));
+            let is_killed = (0..500).any(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                is_gone(child)
+            });
+            if !is_killed {
+                signal(child, Signal::KILL);
+            }
+            assert!(is_killed, "it lost its parent beside `fide run`, and acts on: turn {turn}");
+            end_silence(&world);
+            world.settled(&[1, 2, 3]);
+        }
+    }
+}
+
+#[test]
+fn root_run_says_what_has_not_died_of_its_kill() {
+    let Some(world) = world(3, calm()) else { return };
+    // What is frozen in a group of version 2 dies all the same.
+    let Some(place) = Place::new(Rung::V1) else { return };
+    let scope = place.dir().join("scope");
+    fs::create_dir(&scope).expect("made");
+    let notes = notes(&world, &["child"]);
+    let script = format!("{} & wait", leaver(&scope, &notes[0]));
+    let words = ["run", "--name", "undead", "--", "sh", "-c", &script];
+    let mut wrapper = Running::piped(&mut place.fide(&world, 3, &words));
+    watched(&world, 3, "undead");
+    let child = number(&notes[0]);
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    lines.find_words("left its control group");
+    fs::write(scope.join("freezer.state"), "FROZEN").expect("frozen");
+    signal(wrapper.pid(), Signal::TERM);
+    lines.find_words(&format!("process {child} of the program, outside of its control group, has not died"));
+    wrapper.code();
+    fs::write(scope.join("freezer.state"), "THAWED").expect("thawed");
+    until_true("it dies as soon as it can", || is_gone(child));
 }
