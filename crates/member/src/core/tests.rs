@@ -132,7 +132,6 @@ fn watches_begin_anew_only_after_all_that_was_told() {
     assert_eq!(told.watched_again, [2, 3]);
 }
 
-/// A packet of a process, which is known as that incarnation of a member.
 /// The new agent has not heard yet who is up.
 #[test]
 fn what_a_new_agent_does_not_know_yet_is_nobodys_death() {
@@ -143,6 +142,7 @@ fn what_a_new_agent_does_not_know_yet_is_nobodys_death() {
     assert!(core.is_excluded() && told.watched_again.is_empty(), "{:?}", told.watched_again);
 }
 
+/// A packet of a process, which is known as that incarnation of a member.
 fn heard(core: &mut Core<Hsuc>, process: u32, incarnation: u32) -> bool {
     core.ears.heard(Sender { host: 2, process, incarnation }, &mut core.group)
 }

@@ -68,7 +68,6 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::LevelsWithOld,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
-    Planted::AsksTheNewAgent,
     Planted::AwaitsWelcome,
     Planted::AwaitsTheLeaving,
     Planted::ForgetsWhoDied,

@@ -512,7 +512,7 @@ impl Plan {
     fn be_flooded(&mut self, random: &mut ChaCha8Rng) {
         // More than a turn takes, or than the ring holds.
         self.add(random, 3, |random, host| {
-            let times = if random.random_range(0..3) == 0 { 2_100 } else { random.random_range(100..400) };
+            let times = if random.random_range(0..3) == 0 { 600 } else { random.random_range(100..400) };
             What::Flood { host, times }
         });
         if random.random_range(0..2) == 0 {
@@ -525,11 +525,17 @@ impl Plan {
         let for_ns = random.random_range(30..80) * MS;
         for (after_ns, what) in [
             (0, What::PauseSeat { host, for_ns }),
-            (MS / 10, What::Flood { host, times: 2_100 }),
+            (MS / 10, What::Flood { host, times: 600 }),
             (random.random_range(MS..5 * MS), What::KillSeat { host: other }),
         ] {
             self.faults.push(Fault { at_ns: at_ns + after_ns, what });
         }
+        // It is full when a new agent takes the program back, which has not heard of all others yet.
+        let host = random.random_range(1..=self.hosts);
+        let at_ns = random.random_range(FAULTS_NS / 2..FAULTS_NS - 10 * MS);
+        self.faults.push(Fault { at_ns, what: What::KillAgent { host, down_ns: 0 } });
+        let at_ns = at_ns + random.random_range(5 * MS..8 * MS);
+        self.faults.push(Fault { at_ns, what: What::Flood { host, times: 600 } });
     }
 
     fn be_replayed(&mut self, random: &mut ChaCha8Rng) {

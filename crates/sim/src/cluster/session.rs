@@ -16,7 +16,7 @@ use fide_shm::clock::{Clocks, FOREVER_NS, Lease};
 /// What the processor's counter may be ahead of the clock by, as in `agent/src/clock.rs`.
 pub(super) const COUNTER_NOISE_NS: u64 = 100_000;
 /// Events that wait for a program; more are lost and counted.
-pub(super) const RING_MAX: usize = 4096;
+pub(super) const RING_MAX: usize = 1024;
 /// Messages that wait for the agent; more are declined.
 const OUTBOX_MAX: usize = 16;
 
