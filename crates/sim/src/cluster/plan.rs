@@ -499,12 +499,16 @@ impl Plan {
 
     fn be_stopped(&mut self, random: &mut ChaCha8Rng) {
         let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let policy = self.policy;
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
                 0 => longest_ns + random.random_range(0..3 * MS),
                 _ => random.random_range(0..120 * MS),
             };
             let stands = [None, Some(Stands::Counted), Some(Stands::Unseen)][random.random_range(0..3)];
+            // Two hosts of which one is stopped so may both go on, for good, as after a cut.
+            let unseen = policy == Policy::Majority;
+            let stands = stands.filter(|stands| *stands != Stands::Unseen || unseen);
             What::Stop { host, for_ns, stands }
         });
     }

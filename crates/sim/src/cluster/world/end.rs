@@ -145,6 +145,13 @@ impl<P: Protocol> World<'_, P> {
         if all_there && founders.iter().any(|seat| seat.core.group.first_processes().contains(seat.sender.host)) {
             return Loss::Nothing;
         }
+        // Who is away, and never was there as far as one of them knows, is waited for.
+        let is_away = |host: &&Host<P>| host.seat.is_none() || host.leaves;
+        let waits =
+            |seat: &&Seat<P>| self.members().filter(is_away).any(|host| !seat.core.group.has_heard_founding(host.id));
+        if founders.iter().any(waits) {
+            return Loss::HostsAway;
+        }
         let has_heard = |seat: &&Seat<P>| {
             let others = self.began.iter().filter(|(id, ..)| *id != seat.sender.host);
             others.into_iter().all(|(id, ..)| seat.core.group.has_heard_founding(*id))
