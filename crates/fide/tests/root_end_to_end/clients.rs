@@ -161,7 +161,7 @@ fn root_an_unprivileged_user_watches_everybody_and_joins_only_itself() {
     let pid = victim.pid().to_string();
     let (code, _, err) = output(&mut public.command(&world, 1, &["guard", "--name", "stolen", "--pid", &pid]));
     assert_eq!(code, Some(4), "{err}");
-    assert!(err.contains("belongs to user 0") && err.contains("65534"), "{err}");
+    assert!(err.contains("runs as user 0") && err.contains("65534"), "{err}");
     let (code, out, _) = output(&mut public.command(&world, 1, &["status"]));
     assert_eq!(code, Some(0));
     assert!(out.contains("roots"), "{out}");
