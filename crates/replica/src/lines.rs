@@ -28,6 +28,10 @@ pub enum Order {
         clients: u32,
         value_bytes: u32,
     },
+    /// Ends the run under way, whatever its `seconds` say. What is outstanding is waited for, and the result is told.
+    Enough {
+        enough: bool,
+    },
     /// Requests of clients outside.
     Add {
         add: Vec<Add>,
@@ -106,7 +110,9 @@ mod tests {
         let line = r#"{"run":"a","clients":16,"value_bytes":64,"seconds":5.0}"#;
         assert_eq!(serde_json::to_string(&run).unwrap(), line);
         assert_eq!(serde_json::to_string(&Order::State { state: true }).unwrap(), r#"{"state":true}"#);
-        for order in [line, r#"{"state":true}"#, r#"{"add":[{"client":1,"count":2}]}"#, r#"{"remove":2}"#] {
+        for order in
+            [line, r#"{"state":true}"#, r#"{"add":[{"client":1,"count":2}]}"#, r#"{"remove":2}"#, r#"{"enough":true}"#]
+        {
             serde_json::from_str::<Order>(order).unwrap();
         }
         assert!(serde_json::from_str::<Order>(r#"{"stop":true}"#).is_err());

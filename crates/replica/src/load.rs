@@ -145,6 +145,14 @@ impl Load {
         true
     }
 
+    /// Proposes nothing more. The result counts what was decided until `now`.
+    #[allow(clippy::cast_precision_loss, reason = "to be read")]
+    pub(crate) fn end(&mut self, now: u64) {
+        self.end_ns = self.end_ns.min(now);
+        // Ended within the warm-up it has decided nothing, in no time: not a rate that is no number.
+        self.seconds = (self.end_ns.saturating_sub(self.warm_ns).max(1)) as f64 / 1e9;
+    }
+
     /// Nothing is left to wait for.
     pub(crate) fn is_over(&self, now: u64) -> bool {
         let drained_ns = self.end_ns.saturating_add(DRAIN_NS);

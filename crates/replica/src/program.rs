@@ -320,6 +320,11 @@ impl<P: Start> Replica<P> {
                     self.begin(name, clients, value_bytes, None);
                 }
             }
+            Order::Enough { .. } => {
+                if let Some(load) = &mut self.load {
+                    load.end(now_ns());
+                }
+            }
             Order::Add { add } => self.adds.extend(add.iter().filter(|add| add.client < CLIENTS_MAX)),
             Order::Remove { remove } => {
                 if let Err(why) = self.member.remove(remove) {
