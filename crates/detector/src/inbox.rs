@@ -10,7 +10,7 @@ use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
 use crate::types::*;
 use crate::view::Outcome;
 use crate::{Policy, Trust};
-use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId};
+use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId, ViewRepr};
 
 /// Where a section came from.
 #[derive(Clone, Copy)]
@@ -44,13 +44,15 @@ impl Detector {
         if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
             return Ok(());
         }
-        let entry = &mut self.peers[usize::from(peer) - 1];
-        entry.received[usize::from(plane)] = entry.received[usize::from(plane)].max(beat.received);
-        if let Some(view) = beat.view
-            && seq >= entry.view_seq
-        {
-            entry.view = view;
-            entry.view_seq = seq;
+        let received = &mut self.peers[usize::from(peer) - 1].received[usize::from(plane)];
+        *received = (*received).max(beat.received);
+        if let Some(view) = beat.view {
+            // The receive program keeps steady heartbeats to itself: the slot is all that says that its sender suspects nobody any more.
+            if planted::is(Planted::KeepsReports) {
+                self.peers[usize::from(peer) - 1].view = view;
+            } else {
+                self.view_reported(now_ns, (peer, incarnation, seq), &ViewRepr::steady(view));
+            }
         }
         if seq == 0 || !self.heard(now_ns, peer, plane, seq, rx_ns) {
             return Ok(());
@@ -293,6 +295,19 @@ impl Detector {
         }
     }
 
+    /// A heartbeat of (host, incarnation, sequence number) says this of views.
+    fn view_reported(&mut self, now_ns: u64, (host, incarnation, seq): (u16, u32, u64), repr: &ViewRepr) {
+        let peer = &mut self.peers[usize::from(host) - 1];
+        if seq >= peer.view_seq {
+            peer.view = repr.id;
+            peer.view_seq = seq;
+        }
+        if self.majority() && self.voters.contains(host) && !self.excluded {
+            let outcome = self.agreement.receive(host, incarnation, seq, repr);
+            self.outcome(now_ns, outcome, host);
+        }
+    }
+
     fn read(&mut self, now_ns: u64, rx_ns: u64, packet: &Packet<&[u8]>) {
         let host = packet.sender();
         let notice = packet.kind() == Kind::Notice;
@@ -301,15 +316,7 @@ impl Detector {
         for body in packet.bodies() {
             match body {
                 Body::View(view) if self.majority() => {
-                    let peer = &mut self.peers[usize::from(host) - 1];
-                    if from.seq >= peer.view_seq {
-                        peer.view = view.id();
-                        peer.view_seq = from.seq;
-                    }
-                    if self.voters.contains(host) && !self.excluded {
-                        let outcome = self.agreement.receive(host, packet.incarnation(), from.seq, &view.repr());
-                        self.outcome(now_ns, outcome, host);
-                    }
+                    self.view_reported(now_ns, (host, packet.incarnation(), from.seq), &view.repr());
                 }
                 Body::Promise { timeout_us } => promise_us = timeout_us,
                 _ => {}

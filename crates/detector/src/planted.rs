@@ -174,6 +174,8 @@ planted! {
     TrustsLateHeartbeats,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
     DoubtsLate,
+    /// a steady heartbeat, which the kernel keeps to itself, does not end what its sender said of others before
+    KeepsReports,
     /// a former incarnation of a host is dead for an agent that has just started as soon as a later one is up
     EndsFormers,
     /// a host that crashed is barred as if it was put out for a partial partition

@@ -3,6 +3,7 @@
 
 mod former;
 mod gone;
+mod healed;
 mod lineages;
 mod named;
 mod scenario;

@@ -2,7 +2,7 @@
 //! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
 
 use crate::*;
-use fide_wire::{Body, HOST_SLOT, Kind, Membership, PAYLOAD_MAX, Packet, ReplayWindow, Seen, ViewId};
+use fide_wire::{Body, HOST_SLOT, Kind, Membership, PAYLOAD_MAX, Packet, ReplayWindow, Seen, ViewId, ViewRepr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// splitmix64: enough to choose faults, and the same everywhere.
@@ -44,6 +44,32 @@ struct Slot {
     window: ReplayWindow,
     received: [u64; 2],
     beats: [Option<Beat>; 2],
+}
+
+/// What the receive program reads of a heartbeat by itself (`receive_heartbeat` of `heartbeat.bpf.c`): a view about which nothing is
+/// said, and a promise, in either order, before anything else.
+#[derive(Default)]
+struct Steady {
+    view: Option<ViewId>,
+    promise_us: u32,
+    /// There is nothing else: the agent does not get it.
+    is_all: bool,
+}
+
+impl Steady {
+    fn of(packet: &Packet<&[u8]>) -> Steady {
+        let mut steady = Steady { is_all: true, ..Steady::default() };
+        for (at, body) in packet.bodies().enumerate() {
+            match body {
+                Body::View(view) if at < 2 && steady.is_all && view.repr() == ViewRepr::steady(view.id()) => {
+                    steady.view = Some(view.id());
+                }
+                Body::Promise { timeout_us } if at < 2 && steady.is_all => steady.promise_us = timeout_us,
+                _ => steady.is_all = false,
+            }
+        }
+        steady
+    }
 }
 
 /// What programs of a crashed agent still read: a lease in memory that nobody writes any more.
@@ -153,8 +179,7 @@ impl Node {
         }
         let p = usize::from(plane);
         let ack = packet.ack(me).unwrap_or_default();
-        let promise_us =
-            packet.bodies().find_map(|b| if let Body::Promise { timeout_us } = b { Some(timeout_us) } else { None });
+        let steady = Steady::of(&packet);
         slot.received[p] += 1;
         if slot.beats[p].is_none_or(|b| packet.seq() > b.seq) {
             slot.beats[p] = Some(Beat {
@@ -166,11 +191,11 @@ impl Node {
                 received: slot.received[p],
                 ack_incarnation: ack.incarnation,
                 ack_seq_low: ack.seq_low,
-                promise_us: promise_us.unwrap_or(0),
-                view: None,
+                promise_us: steady.promise_us,
+                view: steady.view,
             });
         }
-        slot.window.accept(packet.seq()) == Seen::Fresh && packet.section_count() > 0
+        slot.window.accept(packet.seq()) == Seen::Fresh && !steady.is_all
     }
 }
 
