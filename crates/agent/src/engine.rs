@@ -20,6 +20,7 @@ mod freeze;
 mod input;
 mod lanes;
 mod output;
+mod owed;
 mod sessions;
 mod shape;
 mod tell;
@@ -57,6 +58,7 @@ use freeze::Repeat;
 pub use freeze::{Frozen, ResumeError};
 use lanes::Lanes;
 pub use lanes::{Lane, LaneCounters};
+use owed::Owed;
 use sessions::{Owner, Session};
 pub use watches::WATCHES_MAX;
 use watches::Watches;
@@ -168,6 +170,7 @@ pub struct Engine {
     /// Since the last heartbeat.
     notices_sent: usize,
     ring_full_seen: u64,
+    owed: Owed,
     timeout_min_ns: u64,
     shape_next_ns: u64,
     formers: Formers,
@@ -209,6 +212,7 @@ impl Engine {
             urgent_turn: false,
             notices_sent: 0,
             ring_full_seen: 0,
+            owed: Owed::new(),
             timeout_min_ns: parts.detector.config().timeout_ns,
             shape_next_ns: 0,
             formers: Formers::new(),

@@ -164,6 +164,8 @@ impl State {
 #[derive(Debug)]
 pub struct Successor {
     socket: OwnedFd,
+    /// How long it may take to answer.
+    answer: Duration,
 }
 
 impl Successor {
@@ -174,7 +176,7 @@ impl Successor {
     pub fn prepare(path: &Path, shape: &Shape) -> Result<(Self, Inherited), HandoverError> {
         let socket = socket::connect(path)
             .map_err(|source| HandoverError::NoAgent { path: path.display().to_string(), source })?;
-        let successor = Self { socket };
+        let successor = Self { socket, answer: ANSWER };
         let (prepared, fds): (PrepareOk, _) = successor.ask(TakeOverPhase::Prepare)?;
         if prepared.shape != shape.digest() {
             return Err(HandoverError::Shape);
@@ -219,12 +221,13 @@ impl Successor {
         Ok((state, fds))
     }
 
-    /// Has the running agent stop. An agent that is gone has stopped.
+    /// Has the running agent stop. An agent that is gone has stopped; one that says nothing may go on by itself once it runs again.
     ///
     /// # Errors
-    /// [`HandoverError::Refused`] if it went on by itself because this took too long.
+    /// [`HandoverError::Refused`] if it went on by itself because this took too long; `TimedOut` if it may.
     pub fn taken(self) -> Result<(), HandoverError> {
         match self.ask::<serde_json::Value>(TakeOverPhase::Taken) {
+            Err(HandoverError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Err(HandoverError::Io(error)),
             Ok(_) | Err(HandoverError::Io(_)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -233,7 +236,7 @@ impl Successor {
     fn ask<T: DeserializeOwned>(&self, phase: TakeOverPhase) -> Result<(T, Vec<OwnedFd>), HandoverError> {
         let request = Request { id: 1, op: Op::TakeOver { phase, version: VERSION.to_owned() } };
         socket::send(self.socket.as_fd(), &request.to_bytes(), &[])?;
-        let (message, fds) = receive(self.socket.as_fd(), ANSWER)?;
+        let (message, fds) = receive(self.socket.as_fd(), self.answer)?;
         let reply = Reply::parse(&message).map_err(|error| HandoverError::Nonsense(error.to_string()))?;
         Ok((reply.result().map_err(HandoverError::Refused)?, fds))
     }
@@ -259,5 +262,30 @@ pub fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(Vec<u8>, 
             Ok((buffer, fds))
         }
         None => Err(io::Error::from(io::ErrorKind::TimedOut)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn successor() -> (Successor, OwnedFd) {
+        let (socket, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+        (Successor { socket, answer: Duration::from_millis(20) }, other)
+    }
+
+    /// It may be stopped, and go on by itself once somebody lets it.
+    #[test]
+    fn agent_that_says_nothing_has_not_stopped_and_one_that_is_gone_has() {
+        let (successor, silent) = successor();
+        let error = successor.taken().expect_err("it may go on");
+        assert!(matches!(error, HandoverError::Io(error) if error.kind() == io::ErrorKind::TimedOut));
+        drop(silent);
+        let (successor, gone) = self::successor();
+        drop(gone);
+        successor.taken().expect("it has ended");
     }
 }

@@ -256,9 +256,14 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
             job::stop_this();
         }
         while let Some(event) = client.poll_event()? {
-            if let Event::Rejoined { incarnation } = event {
+            match event {
                 // It has not begun: there is nothing that it could go on with.
-                client.rejoined_acknowledge(incarnation)?;
+                Event::Rejoined { incarnation } => client.rejoined_acknowledge(incarnation)?,
+                // A new agent does not take it: nobody would be told of its end, and another process may have the name.
+                Event::Dropped { what, refusal } => {
+                    return Err(anyhow!("{what} is not under watch any more, so it does not begin: {refusal}").into());
+                }
+                _ => {}
             }
         }
         std::thread::sleep(LOOK_BEGIN);

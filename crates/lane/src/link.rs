@@ -171,6 +171,15 @@ impl Receiver {
         }
     }
 
+    /// What it does without on this rung, for people ([`udp::Membership::lacks`]).
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        match self {
+            Self::Packet(receiver) => receiver.lacks(),
+            Self::Udp(_) => None,
+        }
+    }
+
     /// Takes one payload; `None` if there is none. Never blocks. What is longer than [`PAYLOAD_MAX`] is given
     /// a length that the packet view refuses.
     ///

@@ -367,6 +367,7 @@ impl Engine {
         }
         let session = self.sessions[usize::from(client)].take()?;
         self.lanes.forget_client(client);
+        self.owed.forget(client);
         let _ = self.waiter.remove(session.memory.doorbell.as_fd());
         Some(session.memory)
     }

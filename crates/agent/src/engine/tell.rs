@@ -5,7 +5,7 @@ use fide_bpf::{
     Told,
     intf::{ADMIT_DEAD, ADMIT_MONITOR, Admit},
 };
-use fide_detector::{Event, Verdict, VerdictKind};
+use fide_detector::{Event, PeerState, Verdict, VerdictKind};
 use fide_lane::now_ns;
 use fide_shm::{
     event::{EVENT_MAX, EventRecord, Reason, kind},
@@ -20,10 +20,10 @@ use crate::command::{Channel, Record, wake};
 const RETRIES_PER_TURN: usize = 16;
 
 impl Engine {
-    /// Tells what happened, oldest first.
-    pub(super) fn tell_events(&mut self) {
+    /// Tells what happened, oldest first. Whether there may be more.
+    pub(super) fn tell_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.parts.detector.poll_event() else { return };
+            let Some(event) = self.parts.detector.poll_event() else { return false };
             let event = self.parts.clock.told(event);
             let now = now_ns();
             if !matches!(event, Event::Piggyback { .. }) {
@@ -32,6 +32,7 @@ impl Engine {
             self.tell(now, event);
         }
         self.busy_turn = true;
+        true
     }
 
     fn tell(&mut self, now: u64, event: Event) {
@@ -118,6 +119,14 @@ impl Engine {
         } else {
             self.publish_process(host, slot, now);
         }
+        // Nobody is told of the former one's end after this: whom it found with a full ring has lost it.
+        let mut late = self.owed.take(host, slot);
+        if slot != HOST_SLOT
+            && let Some(kernel) = &self.parts.kernel
+        {
+            late |= kernel.receive.take_undelivered(host, slot);
+        }
+        each(late, |client| self.has_lost(client));
         let record = EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now, ..EventRecord::default() };
         // The watches' list does not change meanwhile.
         for position in 0..self.watches.len() {
@@ -147,7 +156,7 @@ impl Engine {
         if slot == HOST_SLOT {
             self.admit(host, true);
             self.publish_host(host, now);
-            self.tell_each(self.watches.clients(host, slot), record, &[]);
+            self.tell_end(host, slot, self.watches.clients(host, slot), record);
             return;
         }
         self.publish_process(host, slot, now);
@@ -163,7 +172,23 @@ impl Engine {
             }
             return;
         }
-        self.tell_each(self.watches.clients(host, slot), record, &[]);
+        let clients = self.watches.clients(host, slot);
+        if verdict.kind.is_final() {
+            self.tell_end(host, slot, clients, record);
+        } else {
+            self.tell_each(clients, record, &[]);
+        }
+    }
+
+    /// An end is not lost in a full ring: it is offered again ([`Engine::retry_undelivered`]).
+    fn tell_end(&mut self, host: u16, slot: u8, clients: u64, record: EventRecord) {
+        let mut owed = 0;
+        each(clients, |client| {
+            if !self.offer(client, record, &[]) {
+                owed |= 1 << client;
+            }
+        });
+        self.owed.add(host, slot, owed);
     }
 
     /// Tells the receive program which incarnation of a host to hear.
@@ -217,17 +242,23 @@ impl Engine {
     }
 
     pub(super) fn tell_each(&mut self, clients: u64, record: EventRecord, data: &[u8]) {
-        let mut left = clients;
-        while left != 0 {
-            let client = u8::try_from(left.trailing_zeros()).expect("below 64");
-            left &= left - 1;
+        each(clients, |client| {
             self.tell_one(client, record, data);
-        }
+        });
     }
 
     /// Puts one record into one client's ring. A ring that is full loses it, and the client is told
-    /// how many; verdicts of processes go through the watch and are offered again.
+    /// how many; ends are offered again.
     pub(super) fn tell_one(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
+        let told = self.offer(client, record, data);
+        if !told {
+            self.has_lost(client);
+        }
+        told
+    }
+
+    /// As [`Engine::tell_one`]; a ring that is full has lost nothing yet.
+    fn offer(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
         let mut bytes = [0; EVENT_MAX];
         // A process whose client has gone belongs to nobody who could be told.
         let session = self.sessions.get_mut(usize::from(client)).and_then(Option::as_mut);
@@ -241,51 +272,82 @@ impl Engine {
             }
             (Channel::Ring, None) => false,
         };
-        if told {
-            self.counters.events_told += 1;
-        } else {
-            session.lost += 1;
-            session.memory.region.set_lost(session.lost);
-            self.counters.events_undelivered += 1;
-        }
+        self.counters.events_told += u64::from(told);
         told
     }
 
-    /// Verdicts that found a ring full: once more, until the client has made room.
+    fn has_lost(&mut self, client: u8) {
+        let session = self.sessions.get_mut(usize::from(client)).and_then(Option::as_mut);
+        let Some(session) = session else { return };
+        session.lost += 1;
+        session.memory.region.set_lost(session.lost);
+        self.counters.events_undelivered += 1;
+    }
+
+    /// What is owed is told by nobody after this agent: it counts as lost.
+    pub(super) fn lose_what_is_owed(&mut self) {
+        for (host, slot) in self.subjects() {
+            each(self.owed.take(host, slot), |client| self.has_lost(client));
+        }
+    }
+
+    /// Every host, and every place of a process.
+    fn subjects(&self) -> impl Iterator<Item = (u16, u8)> + use<> {
+        let slots = || (0..u8::try_from(MAX_PROCESSES).expect("64")).chain([HOST_SLOT]);
+        (1..=self.parts.members).flat_map(move |host| slots().map(move |slot| (host, slot)))
+    }
+
+    /// Ends that found a ring full: once more, until the client has made room.
     pub(super) fn retry_undelivered(&mut self) {
-        let Some(kernel) = &self.parts.kernel else { return };
-        let full = kernel.receive.stats().client_ring_full;
-        if full == self.ring_full_seen {
+        let full = self.parts.kernel.as_ref().map_or(0, |kernel| kernel.receive.stats().client_ring_full);
+        let owes = self.owed.take_any();
+        if full == self.ring_full_seen && !owes {
             return;
         }
-        let mut tries = 0;
-        let mut failed = false;
-        for host in 1..=self.parts.members {
-            for slot in 0..u8::try_from(MAX_PROCESSES).expect("64") {
-                let Some(kernel) = &self.parts.kernel else { return };
-                let mut clients = kernel.receive.take_undelivered(host, slot);
-                let Some(record) = self.verdict_of(host, slot) else { continue };
-                while clients != 0 {
-                    let client = u8::try_from(clients.trailing_zeros()).expect("below 64");
-                    tries += 1;
-                    if tries > RETRIES_PER_TURN || !self.tell_one(client, record, &[]) {
-                        if let Some(kernel) = &self.parts.kernel {
-                            kernel.receive.mark_undelivered(host, slot, clients);
-                        }
-                        failed = true;
-                        break;
-                    }
-                    clients &= clients - 1;
-                }
+        let (mut tries, mut failed) = (0, false);
+        for (host, slot) in self.subjects() {
+            let mut left = self.owed.take(host, slot);
+            if slot != HOST_SLOT
+                && let Some(kernel) = &self.parts.kernel
+            {
+                left |= kernel.receive.take_undelivered(host, slot);
             }
+            if left == 0 {
+                continue;
+            }
+            let Some(record) = self.verdict_of(host, slot) else { continue };
+            // A client whose ring is still full holds up no other.
+            let mut owed = 0;
+            each(left, |client| {
+                tries += 1;
+                if tries > RETRIES_PER_TURN || !self.offer(client, record, &[]) {
+                    owed |= 1 << client;
+                }
+            });
+            match &self.parts.kernel {
+                // There it outlives this agent.
+                Some(kernel) if slot != HOST_SLOT => kernel.receive.mark_undelivered(host, slot, owed),
+                _ => self.owed.add(host, slot, owed),
+            }
+            failed |= owed != 0;
         }
         if !failed {
             self.ring_full_seen = full;
         }
     }
 
-    /// The verdict of a process that has ended, as a client is told it.
+    /// The verdict of a process that has ended, or of a host, as a client is told it.
     pub(super) fn verdict_of(&self, host: u16, slot: u8) -> Option<EventRecord> {
+        if slot == HOST_SLOT {
+            let peer = self.parts.detector.peer(host)?;
+            let why = match peer.state {
+                PeerState::Dead => Reason::HostSilent,
+                PeerState::Left => Reason::Left,
+                PeerState::Unknown | PeerState::Up => return None,
+            };
+            let of_host = EventRecord::of_host(kind::VERDICT, host);
+            return Some(EventRecord { incarnation: peer.incarnation, rx_ns: now_ns(), ..of_host }.with_reason(why));
+        }
         let process = self.parts.detector.process(host, slot)?;
         let why = match process.state {
             fide_detector::ProcessState::Exited { code } => Reason::Exited(code),
@@ -321,6 +383,15 @@ impl Engine {
 
     pub(super) fn host_name(&self, host: u16) -> NameBytes {
         self.parts.names[usize::from(host) - 1]
+    }
+}
+
+/// Each client whose bit is set.
+fn each(mut clients: u64, mut f: impl FnMut(u8)) {
+    while clients != 0 {
+        let client = u8::try_from(clients.trailing_zeros()).expect("below 64");
+        clients &= clients - 1;
+        f(client);
     }
 }
 

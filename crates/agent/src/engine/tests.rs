@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
 use fide_lane::jitter::HostKind;
-use fide_shm::{session::AgentSession, table::AliveTable};
+use fide_shm::{
+    event::{EVENT_MAX, EventRecord, kind},
+    session::{AgentSession, ClientSession},
+    table::AliveTable,
+};
 use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
 use rustix::event::EventfdFlags;
 
@@ -231,4 +235,80 @@ fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
     let stop = std::thread::spawn(move || stops.call(Command::Stop).is_ok());
     next.run().expect("stopped");
     assert!(stop.join().expect("no panic") && exchange.is_excluded());
+}
+
+/// Host 1, whose client 3 watches host 2 and has no room left for a record; host 2 lives.
+fn full_ring() -> (Engine, ClientSession) {
+    let (mut engine, _exchange) = engine();
+    let memory = memory();
+    let client = ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
+    assert!(engine.add_session(3, memory, 0).is_none());
+    let wanted = fide_detector::Wanted::default();
+    let watched = engine.command(Command::Monitor { client: 3, host: 2, name: None, wanted });
+    assert!(matches!(watched, Reply::Monitored(Ok(_))));
+    let now = raw_ns();
+    assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
+    engine.parts.detector.tick(now);
+    assert!(!engine.tell_events());
+    while engine.tell_one(3, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+    assert_eq!(client.lost(), 1, "the record that found no room");
+    (engine, client)
+}
+
+/// Ends among what the client reads now.
+fn ends(client: &mut ClientSession) -> usize {
+    let (mut bytes, mut ends) = ([0; EVENT_MAX], 0);
+    while let Some(bytes) = client.pop_inbox(&mut bytes).expect("an honest agent") {
+        let (record, _) = EventRecord::split(bytes).expect("a record");
+        ends += usize::from(record.kind == kind::VERDICT);
+    }
+    ends
+}
+
+/// Host 2 says goodbye.
+fn leaves(engine: &mut Engine, seq: u64) {
+    assert!(heartbeat(engine, 9, seq, raw_ns(), |packet| packet.goodbye().expect("room")));
+    engine.parts.detector.tick(raw_ns());
+    engine.tell_events();
+}
+
+#[test]
+fn end_of_a_host_that_finds_a_ring_full_is_told_once_there_is_room() {
+    let (mut engine, mut client) = full_ring();
+    leaves(&mut engine, 2);
+    engine.retry_undelivered();
+    engine.retry_undelivered();
+    assert_eq!(ends(&mut client), 0, "there was no room");
+    for expected in [1, 0] {
+        engine.retry_undelivered();
+        assert_eq!(ends(&mut client), expected, "once");
+    }
+    assert_eq!(client.lost(), 1, "late, and not lost");
+}
+
+#[test]
+fn end_that_nobody_will_tell_any_more_counts_as_lost() {
+    let (mut engine, client) = full_ring();
+    leaves(&mut engine, 2);
+    // It comes back before the client has made room.
+    assert!(heartbeat(&mut engine, 10, 1, raw_ns(), |_| {}));
+    engine.parts.detector.tick(raw_ns());
+    engine.tell_events();
+    assert_eq!(client.lost(), 3, "the end, and that it is up again");
+    let (mut engine, client) = full_ring();
+    leaves(&mut engine, 2);
+    engine.freeze();
+    assert_eq!(client.lost(), 2, "a takeover");
+}
+
+#[test]
+fn takeover_tells_all_that_is_known_first() {
+    let (mut engine, _exchange) = engine();
+    // More than a turn tells.
+    for round in 0..u32::try_from(EVENTS_PER_TURN).expect("few") {
+        assert!(heartbeat(&mut engine, 9 + round, 1, raw_ns(), |_| {}));
+        engine.parts.detector.tick(raw_ns());
+    }
+    engine.freeze();
+    assert!(engine.parts.detector.poll_event().is_none());
 }

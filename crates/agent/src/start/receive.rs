@@ -82,7 +82,7 @@ pub(super) fn open(
         if let (ReceiveRung::AfPacket, Some(why)) = (wanted, no_packet.clone()) {
             return Err(StartError::Rung { wanted: demand(wanted), why: format!("plane {plane}: {why}") });
         }
-        let why: Vec<String> = no_xdp.cloned().into_iter().chain(no_packet).collect();
+        let why: Vec<String> = no_xdp.cloned().into_iter().chain(no_packet).chain(receiver.lacks()).collect();
         opened.from(receiver, (!why.is_empty()).then(|| why.join("; ")))?;
     }
     Ok(opened)
@@ -109,9 +109,10 @@ impl Planes {
 
     fn beside(&mut self, mode: XdpMode, why: Option<&String>, joined: Membership) -> Result<(), StartError> {
         self.sockets.push(joined.sockets()?);
+        let why = [why.cloned(), joined.lacks()].into_iter().flatten().collect::<Vec<_>>();
         self.joined.push(joined);
         self.receivers.push(None);
-        self.rungs.push(Rung::new(format!("xdp {mode}"), why.cloned()));
+        self.rungs.push(Rung::new(format!("xdp {mode}"), (!why.is_empty()).then(|| why.join("; "))));
         Ok(())
     }
 

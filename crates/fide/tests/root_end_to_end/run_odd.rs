@@ -213,6 +213,30 @@ fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
     assert!(!note.exists());
 }
 
+/// The agent starts anew while the program waits for a lease, and somebody else has its name by the time that it is registered again.
+#[test]
+fn root_run_begins_no_program_that_is_not_under_watch_any_more() {
+    let Some(mut world) = world(3, calm()) else { return };
+    silence(&world);
+    until_true("the host is fenced", || world.status(3)["fenced"] == true);
+    let note = world.bed.scratch().join("began");
+    let mut wrapper =
+        Running::piped(&mut world.fide(3, &["run", "--name", "wanted", "--", "touch", note.to_str().expect("UTF-8")]));
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    lines.find_words("begins when it is heard");
+    signal(wrapper.pid(), Signal::STOP);
+    world.agents.restart(3).expect("restarted");
+    let other = world.sleeper(3);
+    let mut there = world.client(3);
+    there.client.join_pid("wanted", other.pid(), Duration::ZERO).expect("joined");
+    signal(wrapper.pid(), Signal::CONT);
+    lines.find_words("does not begin");
+    assert!(wrapper.code().is_some_and(|code| code != 0));
+    end_silence(&world);
+    world.settled(&[1, 2, 3]);
+    assert!(!note.exists());
+}
+
 #[test]
 fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first() {
     let Some(world) = world(3, calm()) else { return };

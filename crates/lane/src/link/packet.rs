@@ -137,6 +137,12 @@ impl PacketReceiver {
         }
     }
 
+    /// What it does without, for people ([`Membership::lacks`]).
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        self.membership.lacks()
+    }
+
     /// For another agent: both sockets, in use here on.
     ///
     /// # Errors

@@ -33,6 +33,8 @@ pub struct UdpReceiver {
 #[derive(Debug)]
 pub struct Membership {
     socket: OwnedFd,
+    /// Another program holds this port of the group.
+    without: Option<SocketAddrV4>,
 }
 
 impl UdpSender {
@@ -171,16 +173,34 @@ impl From<OwnedFd> for UdpReceiver {
 }
 
 impl Membership {
-    /// Joins the group of `destination` on `interface`, if it is one, and takes the port.
+    /// Joins the group of `destination` on `interface`, if it is one, and takes the port. A group is joined also where another program
+    /// holds its port ([`Membership::lacks`]): any user can, packets arrive below it all the same, and nobody is told that a group's port is
+    /// closed.
     ///
     /// # Errors
-    /// The kernel's; the address may be taken by another program.
+    /// The kernel's; an address that is no group may be taken by another program.
     pub fn open(interface: &Interface, destination: &Destination, port: u16) -> io::Result<Self> {
-        let socket = socket()?;
-        // Before it is bound: what was queued until then would stay.
-        filter::nothing(&socket)?;
-        join(&socket, interface, destination, port)?;
-        Ok(Self { socket })
+        let open = |port| {
+            let socket = socket()?;
+            // Before it is bound: what was queued until then would stay.
+            filter::nothing(&socket)?;
+            join(&socket, interface, destination, port)?;
+            io::Result::Ok(socket)
+        };
+        match (open(port), destination) {
+            (Err(error), Destination::Group(group)) if error.kind() == io::ErrorKind::AddrInUse => {
+                Ok(Self { socket: open(0)?, without: Some(SocketAddrV4::new(*group, port)) })
+            }
+            (socket, _) => Ok(Self { socket: socket?, without: None }),
+        }
+    }
+
+    /// What it does without, for people.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        self.without.map(|at| {
+            format!("another program holds UDP {at} (`ss -lunp` names it): the group is joined without that port")
+        })
     }
 
     /// For another agent.
@@ -201,7 +221,7 @@ impl AsFd for Membership {
 impl From<OwnedFd> for Membership {
     /// A socket taken over from another agent; its filter came with it.
     fn from(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket, without: None }
     }
 }
 
@@ -302,6 +322,22 @@ mod tests {
         // Loopback has delivered, or not, when the call returns.
         let receiver = UdpReceiver::from(membership.as_fd().try_clone_to_owned().expect("a descriptor"));
         assert_eq!(receiver.receive(&mut [0; PAYLOAD_MAX + 1]).expect("empty"), None);
+    }
+
+    #[test]
+    fn group_is_joined_beside_a_program_that_holds_its_port() {
+        let a = by_address(Ipv4Addr::new(127, 7, 0, 5)).expect("lo");
+        let group = Ipv4Addr::new(239, 70, 7, 1);
+        let port = 17_414;
+        // Any user's: bound with SO_REUSEADDR beside nobody, and kept without.
+        let other = socket().expect("a socket");
+        bind(&other, group, port).expect("free");
+        let membership = Membership::open(&a, &Destination::Group(group), port).expect("joined");
+        assert!(membership.lacks().expect("not with its port").contains("239.70.7.1:17414"));
+        let error = UdpReceiver::open(&a, &Destination::Group(group), port).expect_err("what receives by UDP needs it");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(other);
+        assert_eq!(Membership::open(&a, &Destination::Group(group), port).expect("free").lacks(), None);
     }
 
     #[test]
