@@ -20,6 +20,7 @@
 //! | `doubt` | what follows when this host's clock may have stood still |
 //! | [`roster`] | local processes and those that peers told of |
 //! | [`piggyback`] | application messages on heartbeats: queues, order, the pool that lends their bytes |
+//! | [`receive_model`] | what the kernel's receive program keeps to itself, for worlds that simulate hosts |
 //! | `snapshot` | all of it written down, for a takeover |
 //! | [`detector`] | the verbs; `inbox` reads sections, `outbox` writes heartbeats, `judge` gives verdicts |
 //!
@@ -41,6 +42,7 @@ mod outbox;
 pub mod peer;
 pub mod piggyback;
 pub mod planted;
+pub mod receive_model;
 pub mod roster;
 mod snapshot;
 pub mod types;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
 
+use crate::receive_model::ReceiveModel;
 use crate::*;
-use fide_wire::{Body, HOST_SLOT, Kind, Membership, PAYLOAD_MAX, Packet, ReplayWindow, Seen, ViewId, ViewRepr};
+use fide_wire::{HOST_SLOT, Membership, PAYLOAD_MAX, ViewId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// splitmix64: enough to choose faults, and the same everywhere.
@@ -37,41 +38,6 @@ struct Flight {
     bytes: Vec<u8>,
 }
 
-/// What the kernel's receive program keeps of one peer.
-#[derive(Clone, Default)]
-struct Slot {
-    incarnation: u32,
-    window: ReplayWindow,
-    received: [u64; 2],
-    beats: [Option<Beat>; 2],
-}
-
-/// What the receive program reads of a heartbeat by itself (`receive_heartbeat` of `heartbeat.bpf.c`): a view about which nothing is
-/// said, and a promise, in either order, before anything else.
-#[derive(Default)]
-struct Steady {
-    view: Option<ViewId>,
-    promise_us: u32,
-    /// There is nothing else: the agent does not get it.
-    is_all: bool,
-}
-
-impl Steady {
-    fn of(packet: &Packet<&[u8]>) -> Steady {
-        let mut steady = Steady { is_all: true, ..Steady::default() };
-        for (at, body) in packet.bodies().enumerate() {
-            match body {
-                Body::View(view) if at < 2 && steady.is_all && view.repr() == ViewRepr::steady(view.id()) => {
-                    steady.view = Some(view.id());
-                }
-                Body::Promise { timeout_us } if at < 2 && steady.is_all => steady.promise_us = timeout_us,
-                _ => steady.is_all = false,
-            }
-        }
-        steady
-    }
-}
-
 /// What programs of a crashed agent still read: a lease in memory that nobody writes any more.
 struct Orphans {
     incarnation: u32,
@@ -93,7 +59,7 @@ pub(super) struct Node {
     /// A witness': its vote, as it was said last, and its lives.
     vote: Option<(Vote, u32)>,
     inbox: VecDeque<(u64, u8, Vec<u8>)>,
-    kernel: Vec<Slot>,
+    kernel: ReceiveModel,
     /// When its agent started, and every incarnation's last sign of life (world's time).
     started_ns: u64,
     last_ns: BTreeMap<u32, u64>,
@@ -162,48 +128,12 @@ struct Replay {
 /// Packets kept of an eavesdropper's, the newest.
 const TAPE_MAX: usize = 4000;
 
-impl Node {
-    /// The receive program: keeps the newest of each plane, passes on what has not been seen. False: nothing to pass on.
-    fn receive(&mut self, rx_ns: u64, plane: u8, bytes: &[u8]) -> bool {
-        let Ok(packet) = Packet::new(bytes) else { return false };
-        let me = self.config.me;
-        let slot = &mut self.kernel[usize::from(packet.sender()) - 1];
-        if packet.kind() == Kind::Notice {
-            return true;
-        }
-        if packet.incarnation() > slot.incarnation {
-            *slot = Slot { incarnation: packet.incarnation(), ..Slot::default() };
-        }
-        if packet.incarnation() < slot.incarnation {
-            return true;
-        }
-        let p = usize::from(plane);
-        let ack = packet.ack(me).unwrap_or_default();
-        let steady = Steady::of(&packet);
-        slot.received[p] += 1;
-        if slot.beats[p].is_none_or(|b| packet.seq() > b.seq) {
-            slot.beats[p] = Some(Beat {
-                peer: packet.sender(),
-                plane,
-                incarnation: packet.incarnation(),
-                seq: packet.seq(),
-                rx_ns,
-                received: slot.received[p],
-                ack_incarnation: ack.incarnation,
-                ack_seq_low: ack.seq_low,
-                promise_us: steady.promise_us,
-                view: steady.view,
-            });
-        }
-        slot.window.accept(packet.seq()) == Seen::Fresh && !steady.is_all
-    }
-}
-
 impl World {
     pub(super) fn new(configs: Vec<Config>, seed: u64) -> World {
         let nodes = configs
             .into_iter()
             .map(|config| Node {
+                kernel: ReceiveModel::new(config.me),
                 config,
                 detector: None,
                 drift_ppm: 0,
@@ -214,7 +144,6 @@ impl World {
                 restart_at_ns: None,
                 vote: None,
                 inbox: VecDeque::new(),
-                kernel: vec![Slot::default(); 64],
                 started_ns: 0,
                 last_ns: BTreeMap::new(),
                 orphans: Vec::new(),
@@ -359,7 +288,7 @@ impl World {
         n.detector = Some(detector);
         n.told.clear();
         n.inbox.clear();
-        n.kernel.fill(Slot::default());
+        n.kernel = ReceiveModel::new(n.config.me);
         n.paused_until_ns = 0;
         n.restart_at_ns = None;
         n.started_ns = self.now_ns;
@@ -376,7 +305,7 @@ impl World {
         *lives += 1;
         n.detector = Some(Detector::resume(n.config.clone(), vote, *lives, now).unwrap());
         n.told.clear();
-        n.kernel.fill(Slot::default());
+        n.kernel = ReceiveModel::new(n.config.me);
         n.started_ns = self.now_ns;
     }
 
@@ -425,7 +354,7 @@ impl World {
                 let rx = self.local_ns(flight.to);
                 let node = &mut self.nodes[flight.to];
                 // A socket's queue has a bound.
-                if self.kernel && !node.receive(rx, flight.plane, &flight.bytes) {
+                if self.kernel && !node.kernel.take(rx, flight.plane, &flight.bytes) {
                     continue;
                 }
                 if node.detector.is_some() && node.inbox.len() < 64 {
@@ -457,10 +386,8 @@ impl World {
             };
             self.delivered += u64::from(result.is_ok());
         }
-        for beat in self.nodes[node].kernel.iter_mut().flat_map(|slot| slot.beats.iter_mut()) {
-            if let Some(beat) = beat.take() {
-                let _ = detector.handle_beat(now, &beat);
-            }
+        for beat in self.nodes[node].kernel.beats() {
+            let _ = detector.handle_beat(now, &beat);
         }
         detector.tick(now);
         if self.ahead_s.is_some() {
