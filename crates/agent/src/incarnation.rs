@@ -8,8 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// 2100-01-01: a wall clock beyond it is wrong, and is not believed. What it would give could be taken back by nobody.
-const BELIEVED_BEFORE_S: u64 = 4_102_444_800;
+use fide_detector::incarnation::{self, NoIncarnation};
 
 /// Why no incarnation could be had.
 #[derive(Debug, thiserror::Error)]
@@ -152,20 +151,14 @@ fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
     // file their order stands on wall clocks, as it did when the first view was founded.
     let held = dir.join(GENERATION);
     let generation = number(&held)?;
-    let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
-    if last.is_none() && by_clock.is_none() {
-        // How far earlier lives have come the generation does not tell.
-        return Err(IncarnationError::Clock { path, clock_s });
-    }
-    let above = match last.max(generation) {
-        None => 1,
-        Some(u32::MAX) => {
+    let next = match incarnation::next(last, generation, clock_s) {
+        Ok(next) => next,
+        Err(NoIncarnation::Clock) => return Err(IncarnationError::Clock { path, clock_s }),
+        Err(NoIncarnation::Last) => {
             let path = if last == Some(u32::MAX) { path } else { held };
             return Err(IncarnationError::Last { path, last: u32::MAX });
         }
-        Some(highest) => highest + 1,
     };
-    let next = above.max(by_clock.unwrap_or(0));
     store(dir, &path, next)?;
     Ok(next)
 }
@@ -173,6 +166,7 @@ fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fide_detector::incarnation::BELIEVED_BEFORE_S;
 
     /// In 2026.
     const NOW_S: u64 = 1_790_000_000;

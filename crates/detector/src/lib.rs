@@ -14,6 +14,7 @@
 //! | [`types`] | events, verdicts, evidence, counters |
 //! | [`peer`] | what is heard of one host: planes, timeout, acknowledgements (FiDe §3.3, §3.4) |
 //! | [`echo`] | which hosts are alive now, and not a recording |
+//! | [`incarnation`] | the next incarnation of a host, by its wall clock and its disk |
 //! | [`former`] | what became of hosts that an agent before this one has told to be up |
 //! | [`lease`] | for how long this node may act, and why that is safe |
 //! | [`view`] | the agreement on who is a member (policy majority), and why that is safe |
@@ -36,6 +37,7 @@ mod doubt;
 pub mod echo;
 pub mod former;
 mod inbox;
+pub mod incarnation;
 mod judge;
 pub mod lease;
 mod outbox;

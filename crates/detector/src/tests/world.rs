@@ -249,7 +249,7 @@ impl World {
         let Some(ahead_s) = &self.ahead_s else { return self.incarnations };
         let clock_s = 100 + ahead_s[node] + (self.now_ns / 1_000_000_000) as u32;
         let n = &self.nodes[node];
-        (n.config.incarnation.max(n.kept) + 1).max(clock_s)
+        incarnation::next(Some(n.config.incarnation), Some(n.kept), clock_s.into()).expect("numbers are left")
     }
 
     /// The host's disk holds what was written, and more is written if the detector has to have it.
