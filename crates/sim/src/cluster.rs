@@ -6,6 +6,7 @@
 //! - [`world`]: runs a plan.
 //! - [`host`]: one host: clock, detector, member of the group.
 //! - [`disk`]: what a crash leaves of it.
+//! - [`numbers`]: incarnations, and the generations of views that have to be on disk.
 //! - [`protocol`]: by which the members agree.
 //! - [`state`]: what its user makes of the log.
 //! - [`check`]: what must hold, at every step and at the end.
@@ -19,6 +20,7 @@ mod client;
 pub mod clock;
 mod disk;
 mod host;
+mod numbers;
 pub mod plan;
 pub mod protocol;
 mod seat;

@@ -14,7 +14,7 @@ use clap::Parser;
 use fide_detector::planted::Planted;
 use fide_sim::cluster::{
     Failure,
-    plan::{Features, Plan},
+    plan::{Features, Plan, WALLS},
     run,
     shrink::shrink,
     world::Stats,
@@ -298,6 +298,11 @@ fn tell_plan(plan: &Plan) {
         plan.nap_permille,
         plan.drift_ppm,
     );
+    if plan.walls.iter().flatten().any(|ahead_ns| *ahead_ns > 0) {
+        let ahead_s = |walls: &[u64; WALLS]| walls.map(|ahead_ns| ahead_ns / 1_000_000_000);
+        let ahead_s: Vec<_> = plan.walls.iter().map(ahead_s).collect();
+        eprintln!("  wall clocks ahead, by start: {ahead_s:?} s; generations are on disk within {} ns", plan.disk_ns);
+    }
     plan.faults.iter().for_each(|fault| eprintln!("  {fault}"));
 }
 

@@ -181,8 +181,8 @@ impl Agent {
         }
     }
 
-    /// All that comes before packets are sent.
-    pub(super) fn turn(&mut self, now: &Clocks) {
+    /// All that comes before packets are sent. `kept`: the generation of views that is on disk, as far as the loop was told.
+    pub(super) fn turn(&mut self, now: &Clocks, kept: u32) {
         self.look_at_clocks(now);
         let now_ns = now.raw_ns;
         for pid in std::mem::take(&mut self.exits) {
@@ -192,6 +192,7 @@ impl Agent {
                 let _ = self.detector.process_changed(now_ns, slot, ProcessState::Killed { signal: 9 }, now_ns);
             }
         }
+        self.detector.has_kept_generation(kept);
         self.detector.tick(now_ns);
         self.take_messages();
         self.serve(now_ns);
@@ -334,7 +335,7 @@ impl Agent {
     pub(super) fn poll_transmit(&mut self, now: &Clocks, buffer: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
         let now_ns = now.raw_ns;
         let sent = self.detector.poll_transmit(now_ns, buffer)?;
-        self.table.set_lease(self.lease_until_ns(now_ns), now);
+        self.publish_lease(now);
         if sent.kind == fide_detector::TransmitKind::Heartbeat {
             self.repeat.clear();
             self.repeat.extend_from_slice(&buffer[..sent.len]);
@@ -345,6 +346,11 @@ impl Agent {
     /// Peers hold this host silent once nothing was sent for the shortest timeout.
     fn lease_until_ns(&self, now_ns: u64) -> u64 {
         self.detector.lease_until_ns().min(now_ns + self.timeout_min_ns)
+    }
+
+    fn publish_lease(&self, now: &Clocks) {
+        self.table.view.set(self.detector.view().id);
+        self.table.set_lease(self.lease_until_ns(now.raw_ns), now);
     }
 
     pub(super) fn publish(&mut self, now: &Clocks) {
@@ -362,7 +368,7 @@ impl Agent {
                 self.table.heard_by.set(heard);
             }
         }
-        self.table.set_lease(self.lease_until_ns(now.raw_ns), now);
+        self.publish_lease(now);
     }
 
     /// Tells programs of all that has happened; what it was, to `each`.

@@ -15,6 +15,7 @@ use super::{
     agent::Agent,
     clock::Clock,
     disk::Disk,
+    numbers::Numbers,
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
     seat::Seat,
@@ -71,7 +72,10 @@ pub(super) struct Host<P: Protocol> {
     /// Of a witness: its vote, and how often it has started.
     votes: Disk<(Vote, u32)>,
     promise: Disk<Promise>,
+    pub(super) numbers: Numbers,
     lives: u32,
+    /// The newest generation of views by which it has acted.
+    pub(super) acted: u32,
     /// For the agent.
     pub(super) inbox: VecDeque<Packet>,
     /// The agent stands still, true time.
@@ -108,7 +112,9 @@ impl<P: Protocol> Host<P> {
             record: Disk::default(),
             votes: Disk::default(),
             promise: Disk::default(),
+            numbers: Numbers::default(),
             lives: 0,
+            acted: 0,
             inbox: VecDeque::new(),
             paused_until_ns: 0,
             suspended_until_ns: 0,
@@ -139,10 +145,18 @@ impl<P: Protocol> Host<P> {
         former_us
     }
 
-    /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, and not as this one.
-    pub(super) fn start_agent(&mut self, plan: &Plan, now_ns: u64, incarnation: u32) {
+    /// The next incarnation, as an agent takes it.
+    pub(super) fn next_incarnation(&mut self, plan: &Plan, now_ns: u64) -> u32 {
+        self.numbers.next(plan.wall_s(self.id, self.starts, now_ns))
+    }
+
+    /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, others as their next one.
+    pub(super) fn start_agent(&mut self, plan: &Plan, now_ns: u64) {
         let recalled = self.votes.read().filter(|_| self.is_witness(plan));
-        let incarnation = recalled.map_or(incarnation, |(vote, _)| vote.incarnation);
+        let incarnation = match recalled {
+            Some((vote, _)) => vote.incarnation,
+            None => self.next_incarnation(plan, now_ns),
+        };
         let all = HostSet::first(usize::from(plan.hosts));
         let members = (1..=plan.hosts).map(|id| Member {
             id,
@@ -177,6 +191,7 @@ impl<P: Protocol> Host<P> {
             None => Detector::new(config, local_ns),
         };
         let mut detector = detector.expect("a good configuration");
+        detector.keeps_generations_up_to(self.numbers.begin());
         let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
         detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
         detector.set_promise_max(most_us);
@@ -195,6 +210,7 @@ impl<P: Protocol> Host<P> {
         if let Some(agent) = self.agent.take() {
             agent.end();
         }
+        self.numbers.end_agent();
         self.inbox.clear();
         self.turn_ns = u64::MAX;
         self.restart_ns = None;
@@ -235,6 +251,7 @@ impl<P: Protocol> Host<P> {
 
     pub(super) fn crash(&mut self) {
         self.end_agent();
+        self.numbers.crash();
         self.votes.crash();
         self.promise.crash();
         self.record.crash();

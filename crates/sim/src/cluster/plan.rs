@@ -9,6 +9,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{clock::Stands, protocol};
 
+mod walls;
+
+pub use walls::{NOTES_NS, WALLS};
+
 pub const MS: u64 = 1_000_000;
 /// Of every host.
 pub const HEARTBEAT_NS: u64 = MS;
@@ -71,6 +75,10 @@ pub struct Plan {
     pub hasty: bool,
     /// At the end all hosts are up again, also those that crashed or left.
     pub restores: bool,
+    /// Of each host: how far its wall clock is ahead, by how often it has started.
+    pub walls: Vec<[u64; WALLS]>,
+    /// The longest that it takes to have the generation of a view on disk.
+    pub disk_ns: u64,
 }
 
 /// What a plan may have besides; each bit is drawn apart, so that a plan without it is the same otherwise.
@@ -98,10 +106,12 @@ impl Features {
     pub const STOP: Self = Self(1 << 8);
     /// More events at once than a member takes in a turn, or a ring holds.
     pub const FLOOD: Self = Self(1 << 9);
+    /// Wall clocks that differ, and disks that are slow.
+    pub const WALLS: Self = Self(1 << 10);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 10] = [
+    pub const NAMES: [(&str, Self); 11] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -112,6 +122,7 @@ impl Features {
         ("hasty", Self::HASTY),
         ("stop", Self::STOP),
         ("flood", Self::FLOOD),
+        ("walls", Self::WALLS),
     ];
 
     #[must_use]
@@ -239,6 +250,12 @@ pub enum What {
         for_ns: u64,
         stands: Option<Stands>,
     },
+    /// As soon as a host acts by a view of another lineage than before, or so much later, one is cut off, and all others crash and start
+    /// again.
+    CrashAtFounding {
+        away: u16,
+        after_ns: u64,
+    },
     /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
     Flood {
         host: u16,
@@ -308,6 +325,11 @@ impl fmt::Display for Fault {
                     Some(_) => "and all its clocks",
                 })
             }
+            What::CrashAtFounding { away, after_ns } => write!(
+                f,
+                "{:.3} ms after the next lineage begins to act h{away} is cut off, and all others crash",
+                milliseconds(after_ns)
+            ),
             What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
         }
     }
@@ -357,13 +379,16 @@ impl Plan {
         }
         // Drawn after all else, so that plans without it stay what they were.
         let mut more = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5709);
-        let more: [(bool, u64); 2] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
+        let more: [(bool, u64); 3] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
         let with_more = |at: usize| features.has(Features::NAMES[8 + at].1) && more[at].0;
         if with_more(0) {
             plan.be_stopped(&mut ChaCha8Rng::seed_from_u64(more[0].1));
         }
         if with_more(1) {
             plan.be_flooded(&mut ChaCha8Rng::seed_from_u64(more[1].1));
+        }
+        if with_more(2) {
+            plan.tell_other_times(&mut ChaCha8Rng::seed_from_u64(more[2].1));
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -598,6 +623,8 @@ impl Plan {
             equal: false,
             hasty: false,
             restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
+            walls: vec![[0; WALLS]; usize::from(hosts)],
+            disk_ns: NOTES_NS,
         };
         // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
         let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
@@ -638,7 +665,8 @@ impl Plan {
             What::Raise { timeout_ns, .. } => Some(timeout_ns),
             _ => None,
         });
-        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16
+        // Views may be founded more than once, each after its generation is on disk.
+        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16 + 4 * self.disk_ns
     }
 
     /// The longest of the hosts' timeouts at first.

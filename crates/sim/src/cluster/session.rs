@@ -12,6 +12,7 @@ use fide_agreement::HostSet;
 use fide_client::protocol::{JoinOk, MonitorOk};
 use fide_detector::planted::{self, Planted};
 use fide_shm::clock::{Clocks, FOREVER_NS, Lease};
+use fide_wire::ViewId;
 
 /// What the processor's counter may be ahead of the clock by, as in `agent/src/clock.rs`.
 pub(super) const COUNTER_NOISE_NS: u64 = 100_000;
@@ -26,6 +27,8 @@ pub(super) struct Table {
     pub(super) incarnation: Cell<u32>,
     pub(super) fenced: Cell<bool>,
     lease: Cell<Lease>,
+    /// The view that the lease is of.
+    pub(super) view: Cell<ViewId>,
     /// Hosts that have said lately that they hear this one.
     pub(super) heard_by: Cell<HostSet>,
 }
@@ -49,6 +52,12 @@ impl Table {
     pub(super) fn lease_left_ns(&self, incarnation: u32, now: &Clocks) -> u64 {
         let other = self.incarnation.get() != incarnation && !planted::is(Planted::LeaseOfAnother);
         if self.fenced.get() || other { 0 } else { self.lease.get().left_ns(now) }
+    }
+
+    /// What programs that read it act as now, and by which view.
+    pub(super) fn acting(&self, now: &Clocks) -> Option<(u32, ViewId)> {
+        let incarnation = self.incarnation.get();
+        (self.lease_left_ns(incarnation, now) > 0).then(|| (incarnation, self.view.get()))
     }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plan that fails with less: faults are left out, and the network made better, as long as the same property is violated.
 
-use super::{Failure, plan::Plan, run};
+use super::{
+    Failure,
+    plan::{NOTES_NS, Plan, WALLS},
+    run,
+};
 
 /// Runs that a failure is worth.
 const RUNS_MAX: usize = 200;
@@ -37,8 +41,10 @@ pub fn shrink(plan: &Plan) -> (Plan, Failure) {
             candidate.faults.remove(at);
             attempt(candidate, &mut best, &mut failure);
         }
-        let milder: [fn(&mut Plan); 6] = [
+        let milder: [fn(&mut Plan); 8] = [
             |plan| plan.straggle_permille = 0,
+            |plan| plan.walls.fill([0; WALLS]),
+            |plan| plan.disk_ns = NOTES_NS,
             |plan| plan.loss_permille = 0,
             |plan| plan.duplicate_permille = 0,
             |plan| plan.nap_permille = 0,

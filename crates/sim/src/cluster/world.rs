@@ -15,7 +15,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use fide_agreement::{Standing, View};
 use fide_wire::PAYLOAD_MAX;
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::{
     check::{Checked, Deaths, Log, Masters, Register, Verdicts, Views, Violation, violated},
@@ -62,6 +63,10 @@ enum Next {
     Start(usize),
     StartAgent(usize),
     StartSeat(usize),
+    /// An agent's control thread goes on, which writes to disk; void unless it is the time that it waits for.
+    Disk(usize),
+    /// One host is cut off, and all others crash.
+    AllButOneCrash(u16),
     /// The host that started then has said goodbye, and ends.
     Gone(usize, u64),
     /// Faults begin, if the group is founded.
@@ -84,13 +89,16 @@ pub(super) struct World<'p, P: Protocol> {
     now_ns: u64,
     hosts: Vec<Host<P>>,
     network: Network,
-    incarnations: u32,
     pids: u32,
     values: u64,
     /// Payloads to propose once more.
     payloads: Vec<Vec<u8>>,
     /// Hosts that are cut off at the next change of view, and how much later.
     armed: Vec<(u16, u64)>,
+    /// Which host is cut off, and how much later, when a lineage begins to act.
+    dooms: Option<(u16, u64)>,
+    /// Of disks, so that runs whose disks are at leisure are what they were.
+    disks: ChaCha8Rng,
     /// Recorded heartbeats, the newest last.
     recorded: Vec<(u16, u8, Vec<u8>)>,
     /// By member's incarnation and host: its process.
@@ -116,11 +124,12 @@ impl<'p, P: Protocol> World<'p, P> {
             now_ns: 0,
             hosts: (1..=plan.hosts).map(|id| Host::new(id, plan)).collect(),
             network: Network::new(plan),
-            incarnations: 0,
             pids: 0,
             values: 0,
             payloads: Vec::new(),
             armed: Vec::new(),
+            dooms: None,
+            disks: ChaCha8Rng::seed_from_u64(plan.seed.rotate_left(32) ^ 0xd15c),
             recorded: Vec::new(),
             processes: std::collections::HashMap::new(),
             began: Vec::new(),
@@ -180,6 +189,9 @@ impl<'p, P: Protocol> World<'p, P> {
                 }
                 Next::StartAgent(at) => self.start_agent(at),
                 Next::StartSeat(at) => self.start_seat(at),
+                Next::Disk(at) if self.hosts[at].numbers.due_ns() == Some(at_ns) => self.disk(at),
+                Next::Disk(_) => {}
+                Next::AllButOneCrash(away) => self.all_but_one_crash(away),
                 Next::Gone(at, lives) => self.gone(at, lives),
                 Next::Begins => self.begin()?,
                 Next::Fault(at) => self.fault(self.plan.faults[at].what),
@@ -217,8 +229,7 @@ impl<'p, P: Protocol> World<'p, P> {
         if !self.hosts[at].is_up || self.hosts[at].agent.is_some() {
             return;
         }
-        self.incarnations += 1;
-        self.hosts[at].start_agent(self.plan, self.now_ns, self.incarnations);
+        self.hosts[at].start_agent(self.plan, self.now_ns);
         self.verdicts.starts(self.hosts[at].id);
         self.network.push(self.now_ns, Next::Agent(at));
         self.note(|world| format!("the agent of h{} starts as #{}", world.hosts[at].id, world.hosts[at].incarnation));
@@ -272,7 +283,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     fn begin(&mut self) -> Checked {
         if !self.plan.early && !self.members().all(|host| host.standing() == Some(Standing::Member)) {
-            if self.now_ns > FOUNDED_NS + 6 * self.plan.timeout_ns() {
+            if self.now_ns > FOUNDED_NS + 6 * self.plan.timeout_ns() + 4 * self.plan.disk_ns {
                 return violated("founding", format!("not all are members of a group after {} ns", self.now_ns));
             }
             self.network.push(self.now_ns + MS, Next::Begins);

@@ -56,15 +56,19 @@ impl<P: Protocol> World<'_, P> {
                 return Ok(());
             }
         }
-        let restarts = self.hosts[at].restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns);
         let host = &mut self.hosts[at];
-        let Some(agent) = &mut host.agent else { return Ok(()) };
-        if restarts {
-            self.incarnations += 1;
-            (host.restart_ns, host.incarnation) = (None, self.incarnations);
-            agent.begin_again(local_ns, self.incarnations);
+        if host.restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns) {
+            // The control thread, which stores the next incarnation, may be writing something else.
+            host.restart_ns = host.numbers.busy_until_ns().filter(|until_ns| *until_ns > self.now_ns);
+            if host.restart_ns.is_none() {
+                host.incarnation = host.next_incarnation(self.plan, self.now_ns);
+                let incarnation = host.incarnation;
+                host.agent.iter_mut().for_each(|agent| agent.begin_again(local_ns, incarnation));
+            }
         }
-        agent.turn(&now);
+        let kept = host.numbers.kept();
+        let Some(agent) = &mut host.agent else { return Ok(()) };
+        agent.turn(&now, kept);
         self.follow(at)
     }
 
@@ -123,9 +127,57 @@ impl<P: Protocol> World<'_, P> {
             });
             self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
         }
+        self.acts(at);
+        self.ask_disk(at);
         self.plan_agent(at);
         self.wake(at);
         one_leader(&self.hosts, at, self.now_ns)
+    }
+
+    /// The agent has left in its table as what, and by which view, its programs act.
+    fn acts(&mut self, at: usize) {
+        let host = &self.hosts[at];
+        let table = host.agent.as_ref().map(|agent| &agent.table);
+        let acting = table.and_then(|table| table.acting(&host.clock.read(self.now_ns)));
+        let Some((_, view)) = acting.filter(|(_, view)| view.generation > host.acted) else { return };
+        self.hosts[at].acted = view.generation;
+        if let Some((away, after_ns)) = self.dooms.take() {
+            self.network.push(self.now_ns + after_ns, Next::AllButOneCrash(away));
+        }
+    }
+
+    /// The loop says which generation of views it needs on disk.
+    fn ask_disk(&mut self, at: usize) {
+        let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
+        let generation = agent.detector.generation_to_keep();
+        self.note_generation(at, generation);
+    }
+
+    fn note_generation(&mut self, at: usize, generation: u32) {
+        let (now_ns, disk_ns, random) = (self.now_ns, self.plan.disk_ns, &mut self.disks);
+        let draw = || {
+            let takes_ns = random.random_range(2..disk_ns);
+            (random.random_range(1..takes_ns), takes_ns)
+        };
+        if let Some(due_ns) = self.hosts[at].numbers.ask(generation, now_ns, draw) {
+            self.network.push(due_ns, Next::Disk(at));
+        }
+    }
+
+    /// The control thread of an agent goes on with what it writes, if it runs.
+    pub(super) fn disk(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let told = host.numbers.go_on();
+        if let Some(due_ns) = host.numbers.due_ns() {
+            return self.network.push(due_ns.max(self.now_ns), Next::Disk(at));
+        }
+        if told {
+            self.stats.generations_kept += 1;
+            let (id, kept, asked) = (host.id, host.numbers.kept(), host.numbers.asked());
+            self.note(|_| format!("the disk of h{id} holds generation {kept}"));
+            self.note_generation(at, asked);
+            self.call_loop(at);
+        }
     }
 
     fn plan_agent(&mut self, at: usize) {
@@ -156,9 +208,14 @@ impl<P: Protocol> World<'_, P> {
 
     /// A program of the host has asked for something.
     pub(super) fn call_agent(&mut self, at: usize) {
+        if self.hosts[at].agent.as_ref().is_some_and(|agent| agent.is_called() && !agent.is_frozen()) {
+            self.call_loop(at);
+        }
+    }
+
+    /// The loop has something to hear from its control thread.
+    fn call_loop(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        let Some(agent) = host.agent.as_ref().filter(|agent| agent.is_called() && !agent.is_frozen()) else { return };
-        let _ = agent;
         let turn_ns = (self.now_ns + self.network.random.random_range(SOON_NS..SERVE_NS)).max(host.paused_until_ns);
         if host.turn_ns > turn_ns {
             host.turn_ns = turn_ns;

@@ -35,6 +35,21 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
+    /// Links and hosts are mended by what comes later.
+    pub(super) fn all_but_one_crash(&mut self, away: u16) {
+        if self.network.calm {
+            return;
+        }
+        for plane in 0..2 {
+            self.network.cut_off(away, plane);
+        }
+        for at in (0..self.hosts.len()).filter(|at| *at != usize::from(away) - 1) {
+            self.crash(at);
+            let after_ns = self.network.random.random_range(0..MS);
+            self.network.push(self.now_ns + after_ns, Next::Start(at));
+        }
+    }
+
     /// A host that has said goodbye ends, once it runs.
     pub(super) fn gone(&mut self, at: usize, starts: u64) {
         let host = &self.hosts[at];
@@ -161,6 +176,7 @@ impl<P: Protocol> World<'_, P> {
             What::Heal => {
                 self.network.mend();
                 self.armed.clear();
+                self.dooms = None;
             }
             What::Raise { host, timeout_ns } => {
                 let all = self.plan.hosts;
@@ -168,6 +184,7 @@ impl<P: Protocol> World<'_, P> {
                 (1..=all).for_each(|peer| agent.raise_timeout(peer, timeout_ns));
             }
             What::CutAtChange { host, after_ns } => self.armed.push((host, after_ns)),
+            What::CrashAtFounding { away, after_ns } => self.dooms = Some((away, after_ns)),
             What::PauseAgent { host, for_ns } => {
                 let host = self.host(host);
                 host.paused_until_ns = host.paused_until_ns.max(now_ns + for_ns);
@@ -246,6 +263,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.calm = true;
         self.network.mend();
         self.armed.clear();
+        self.dooms = None;
         let now_ns = self.now_ns;
         for at in 0..self.hosts.len() {
             if !self.hosts[at].is_up {

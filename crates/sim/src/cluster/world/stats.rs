@@ -54,6 +54,8 @@ stats! {
     promotions,
     /// What they did.
     acts,
+    /// Generations of views that were written to a disk before their host went on.
+    generations_kept,
     /// Most events that a member was told in one turn.
     events_at_once,
     /// Runs in which more events than one turn takes waited for a member.
