@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One host of a world: its clocks, its agent, a member's process, a service, and its disk.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, rc::Rc};
 
 use fide_agreement::{HostSet, Standing};
 use fide_detector::{
@@ -20,6 +20,7 @@ use super::{
     protocol::Protocol,
     seat::Seat,
     service::Service,
+    session::Table,
 };
 
 /// Heartbeats that wait for an agent that does not run, as in a socket's queue; more are lost.
@@ -74,6 +75,8 @@ pub(super) struct Host<P: Protocol> {
     promise: Disk<Promise>,
     pub(super) numbers: Numbers,
     lives: u32,
+    /// What agents that were killed have left to their programs, while there is a lease in it.
+    orphaned: Vec<Rc<Table>>,
     /// The newest generation of views by which it has acted.
     pub(super) acted: u32,
     /// For the agent.
@@ -114,6 +117,7 @@ impl<P: Protocol> Host<P> {
             promise: Disk::default(),
             numbers: Numbers::default(),
             lives: 0,
+            orphaned: Vec::new(),
             acted: 0,
             inbox: VecDeque::new(),
             paused_until_ns: 0,
@@ -205,11 +209,15 @@ impl<P: Protocol> Host<P> {
         self.turn_ns = now_ns;
     }
 
-    /// The agent is killed, and nothing else.
-    pub(super) fn end_agent(&mut self) {
+    /// The agent is killed, and nothing else. Its programs act on by what it has left in its table.
+    pub(super) fn end_agent(&mut self, now_ns: u64) {
+        let now = self.clock.read(now_ns);
         if let Some(agent) = self.agent.take() {
             agent.end();
+            self.orphaned.push(agent.table);
         }
+        // Once it is over, a lease that nobody prolongs never begins again.
+        self.orphaned.retain(|table| table.acting(&now).is_some());
         self.numbers.end_agent();
         self.inbox.clear();
         self.turn_ns = u64::MAX;
@@ -249,8 +257,9 @@ impl<P: Protocol> Host<P> {
         !crashes()
     }
 
-    pub(super) fn crash(&mut self) {
-        self.end_agent();
+    pub(super) fn crash(&mut self, now_ns: u64) {
+        self.end_agent(now_ns);
+        self.orphaned.clear();
         self.numbers.crash();
         self.votes.crash();
         self.promise.crash();
@@ -265,13 +274,16 @@ impl<P: Protocol> Host<P> {
         self.dies_after = None;
     }
 
-    /// Whether the host itself may act, by what its agent has left in the table as this incarnation.
-    pub(super) fn acts_as(&self, incarnation: u32, now_ns: u64) -> bool {
+    /// As what the host acts, and by which view: by the table of its agent, and of those before that were killed.
+    pub(super) fn acting(&self, now_ns: u64) -> impl Iterator<Item = (u32, ViewId)> {
         let now = self.clock.read(now_ns);
-        let acts = |agent: &Agent| {
-            agent.table.incarnation.get() == incarnation && agent.table.lease_left_ns(incarnation, &now) > 0
-        };
-        self.agent.as_ref().is_some_and(acts)
+        let tables = self.agent.iter().map(|agent| &agent.table).chain(&self.orphaned);
+        tables.filter_map(move |table| table.acting(&now))
+    }
+
+    /// Whether the host itself, or a program of it, may act as this incarnation.
+    pub(super) fn acts_as(&self, incarnation: u32, now_ns: u64) -> bool {
+        self.acting(now_ns).any(|(acts_as, _)| acts_as == incarnation)
     }
 
     /// It is stopped with all its clocks. What was left of its lease, at most one promise of another host, counts on after it goes on.
@@ -285,9 +297,9 @@ impl<P: Protocol> Host<P> {
         self.believes.is_some_and(|(_, until_ns)| self.clock.local_ns(now_ns) < until_ns)
     }
 
-    /// Likewise, as that incarnation.
+    /// Likewise, as that incarnation, or as one before, whose programs may have had a lease as well.
     pub(super) fn believes_as(&self, incarnation: u32, now_ns: u64) -> bool {
-        self.believes(now_ns) && self.believes.is_some_and(|(of, _)| of == incarnation)
+        self.believes(now_ns) && self.believes.is_some_and(|(of, _)| of >= incarnation)
     }
 
     /// Speaks for the group: the one thing that two must never do at once.

@@ -2,13 +2,14 @@
 //! Nobody is dropped from a view of hosts while a lease of an older view runs.
 
 use fide_detector::Policy;
+use fide_wire::ViewId;
 
 use super::{
     super::{host::Host, plan::Plan, protocol::Protocol},
     Checked, violated,
 };
 
-/// A host has installed a view: whoever that lacks has no lease, unless its own view is a later one.
+/// A host has installed a view: no incarnation that it lacks has a lease of an older one, nor have programs whose agent was killed.
 pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
     plan: &Plan,
     hosts: &[Host<P>],
@@ -17,17 +18,16 @@ pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
 ) -> Checked {
     let Some(agent) = hosts[changed].agent.as_ref().filter(|_| plan.policy == Policy::Majority) else { return Ok(()) };
     let view = agent.detector.view();
-    let outlives = |host: &&Host<P>| {
-        !view.members.contains(host.id)
-            && host.acts_as(host.incarnation, now_ns)
-            && !host.believes_as(host.incarnation, now_ns)
-            && host.agent.as_ref().is_some_and(|agent| agent.detector.view().id < view.id)
-    };
-    match hosts.iter().find(outlives) {
-        None => Ok(()),
-        Some(host) => {
-            let text = format!("h{} is in {view:?}, and h{} has a lease", hosts[changed].id, host.id);
-            violated("no lease outlives its view", text)
+    for host in hosts {
+        let member = agent.detector.member_incarnation(host.id);
+        let outlives = |(incarnation, of): &(u32, ViewId)| {
+            *of < view.id && member != Some(*incarnation) && !host.believes_as(*incarnation, now_ns)
+        };
+        if let Some((incarnation, of)) = host.acting(now_ns).find(outlives) {
+            let text =
+                format!("h{} is in {view:?}, and h{}#{incarnation} has a lease of {of:?}", hosts[changed].id, host.id);
+            return violated("no lease outlives its view", text);
         }
     }
+    Ok(())
 }

@@ -26,7 +26,7 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn crash(&mut self, at: usize) {
         if self.hosts[at].is_up {
             self.stats.crashes += 1;
-            self.hosts[at].crash();
+            self.hosts[at].crash(self.now_ns);
             let id = self.hosts[at].id;
             self.note(|_| format!("h{id} crashes"));
             if self.network.calm {
@@ -203,7 +203,7 @@ impl<P: Protocol> World<'_, P> {
                 let at = usize::from(host) - 1;
                 if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
                     self.stats.agents_killed += 1;
-                    self.hosts[at].end_agent();
+                    self.hosts[at].end_agent(now_ns);
                     self.network.push(now_ns + down_ns, Next::StartAgent(at));
                     self.wake_seat(at);
                 }
