@@ -92,7 +92,6 @@ const ORDERS_ONLY: &[Planted] = &[
 /// Found by the detector's own world.
 const DETECTORS_ONLY: &[Planted] = &[
     Planted::EndsFormers,
-    Planted::ForgetsGeneration,
     Planted::DoubtsOnlyTheHeard,
     Planted::BarsTheCrashed,
     Planted::NamesSome,

@@ -3,11 +3,13 @@
 
 mod agreement;
 mod deaths;
+mod host_views;
 mod hosts;
 mod leader;
 mod leases;
 mod masters;
 mod register;
+mod tokens;
 mod verdicts;
 mod views;
 
@@ -15,11 +17,13 @@ use std::fmt;
 
 pub(super) use agreement::{Log, number};
 pub(super) use deaths::Deaths;
+pub(super) use host_views::HostViews;
 pub(super) use hosts::no_lease_outlives_its_view;
 pub(super) use leader::one_leader;
 pub(super) use leases::leased;
 pub(super) use masters::Masters;
 pub(super) use register::Register;
+pub(super) use tokens::Tokens;
 pub(super) use verdicts::Verdicts;
 pub(super) use views::Views;
 

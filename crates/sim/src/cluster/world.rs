@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    check::{Checked, Deaths, Log, Masters, Register, Verdicts, Views, Violation, violated},
+    check::{Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
     host::{Host, Packet},
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, milliseconds},
     protocol::Protocol,
@@ -108,6 +108,8 @@ pub(super) struct World<'p, P: Protocol> {
     log: Log,
     register: Register,
     verdicts: Verdicts,
+    host_views: HostViews,
+    tokens: Tokens,
     deaths: Deaths,
     masters: Masters,
     views: Views,
@@ -136,6 +138,8 @@ impl<'p, P: Protocol> World<'p, P> {
             log: Log::default(),
             register: Register::default(),
             verdicts: Verdicts::default(),
+            host_views: HostViews::default(),
+            tokens: Tokens::default(),
             deaths: Deaths::default(),
             masters: Masters::default(),
             views: Views::default(),

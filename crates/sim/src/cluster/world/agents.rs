@@ -111,7 +111,10 @@ impl<P: Protocol> World<'_, P> {
                     self.hosts[at].restart_ns = Some(self.now_ns + MS);
                 }
                 Told::Verdict(_) => self.stats.verdicts += 1,
-                Told::ViewChanged { .. } => no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?,
+                Told::ViewChanged { .. } => {
+                    no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?;
+                    self.host_views.told(&self.hosts[at])?;
+                }
                 _ => {}
             }
             self.note(|_| match event {
@@ -127,7 +130,7 @@ impl<P: Protocol> World<'_, P> {
             });
             self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
         }
-        self.acts(at);
+        self.acts(at)?;
         self.ask_disk(at);
         self.plan_agent(at);
         self.wake(at);
@@ -135,15 +138,24 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// The agent has left in its table as what, and by which view, its programs act.
-    fn acts(&mut self, at: usize) {
+    fn acts(&mut self, at: usize) -> Checked {
         let host = &self.hosts[at];
         let table = host.agent.as_ref().map(|agent| &agent.table);
-        let acting = table.and_then(|table| table.acting(&host.clock.read(self.now_ns)));
-        let Some((_, view)) = acting.filter(|(_, view)| view.generation > host.acted) else { return };
-        self.hosts[at].acted = view.generation;
-        if let Some((away, after_ns)) = self.dooms.take() {
-            self.network.push(self.now_ns + after_ns, Next::AllButOneCrash(away));
+        let Some((incarnation, view)) = table.and_then(|table| table.acting(&host.clock.read(self.now_ns))) else {
+            return Ok(());
+        };
+        if view.is_none() || host.believes_as(incarnation, self.now_ns) {
+            return Ok(());
         }
+        self.host_views.acts(host.id, view, incarnation)?;
+        self.tokens.acts(host.id, view, incarnation, &self.host_views)?;
+        if view.generation > self.hosts[at].acted {
+            self.hosts[at].acted = view.generation;
+            if let Some((away, after_ns)) = self.dooms.take() {
+                self.network.push(self.now_ns + after_ns, Next::AllButOneCrash(away));
+            }
+        }
+        Ok(())
     }
 
     /// The loop says which generation of views it needs on disk.
