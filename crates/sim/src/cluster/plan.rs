@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a seed means: a cluster, its network, its clocks, and what happens to it.
 
-use std::fmt;
-
 use fide_detector::{HostSet, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{clock::Stands, protocol};
 
+mod features;
 mod walls;
+mod what;
 
+pub use features::Features;
 pub use walls::{NOTES_NS, WALLS};
+pub(super) use what::milliseconds;
+pub use what::{Fault, What};
 
 pub const MS: u64 = 1_000_000;
 /// Of every host.
@@ -81,263 +84,12 @@ pub struct Plan {
     pub disk_ns: u64,
 }
 
-/// What a plan may have besides; each bit is drawn apart, so that a plan without it is the same otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Features(pub u32);
-
-impl Features {
-    /// A timeout and promise of its own for each host, raised while it runs; views that change while a host is cut off.
-    pub const UNEQUAL: Self = Self(1);
-    /// Agents and members that stand still, end and begin apart from each other.
-    pub const APART: Self = Self(1 << 1);
-    /// A service under a keeper.
-    pub const SERVICE: Self = Self(1 << 2);
-    /// Clocks that are slewed.
-    pub const SLEW: Self = Self(1 << 3);
-    /// Hosts that are suspended.
-    pub const SUSPEND: Self = Self(1 << 4);
-    /// Recorded packets that come again.
-    pub const REPLAY: Self = Self(1 << 5);
-    /// Equal payloads, and payloads that are too long.
-    pub const EQUAL: Self = Self(1 << 6);
-    /// Members that start again while their host is not let in yet.
-    pub const HASTY: Self = Self(1 << 7);
-    /// Virtual machines that are stopped.
-    pub const STOP: Self = Self(1 << 8);
-    /// More events at once than a member takes in a turn, or a ring holds.
-    pub const FLOOD: Self = Self(1 << 9);
-    /// Wall clocks that differ, and disks that are slow.
-    pub const WALLS: Self = Self(1 << 10);
-    pub const NONE: Self = Self(0);
-    /// All of them.
-    pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 11] = [
-        ("unequal", Self::UNEQUAL),
-        ("apart", Self::APART),
-        ("service", Self::SERVICE),
-        ("slew", Self::SLEW),
-        ("suspend", Self::SUSPEND),
-        ("replay", Self::REPLAY),
-        ("equal", Self::EQUAL),
-        ("hasty", Self::HASTY),
-        ("stop", Self::STOP),
-        ("flood", Self::FLOOD),
-        ("walls", Self::WALLS),
-    ];
-
-    #[must_use]
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
-    /// After faults begin.
-    pub at_ns: u64,
-    pub what: What,
-}
-
-/// Hosts are 1..=n.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    Crash {
-        host: u16,
-    },
-    /// When it has sent so many copies more.
-    CrashSending {
-        host: u16,
-        copies: u32,
-    },
-    /// A new incarnation of a host that has crashed.
-    Start {
-        host: u16,
-    },
-    Pause {
-        host: u16,
-        for_ns: u64,
-    },
-    /// It says goodbye, and ends.
-    Leave {
-        host: u16,
-    },
-    /// Whoever leads the group is asked to take it out. It joins again as another incarnation.
-    Remove {
-        host: u16,
-    },
-    /// One direction of one link.
-    Cut {
-        from: u16,
-        to: u16,
-        plane: u8,
-    },
-    /// All links of a host in one plane.
-    Isolate {
-        host: u16,
-        plane: u8,
-    },
-    /// Two sides, in both planes.
-    Split {
-        side: u64,
-    },
-    /// All links between some hosts, as a set; the others hear them.
-    Divide {
-        among: u64,
-    },
-    Heal,
-    /// All peers of a host are given this timeout by it, if it is longer than what they have.
-    Raise {
-        host: u16,
-        timeout_ns: u64,
-    },
-    /// A host is cut off as soon as a change of the detectors' view has been accepted anywhere, and a little later.
-    CutAtChange {
-        host: u16,
-        after_ns: u64,
-    },
-    /// The agent alone stands still.
-    PauseAgent {
-        host: u16,
-        for_ns: u64,
-    },
-    /// The member alone stands still.
-    PauseSeat {
-        host: u16,
-        for_ns: u64,
-    },
-    /// The keeper of the service alone stands still.
-    PauseService {
-        host: u16,
-        for_ns: u64,
-    },
-    /// The agent alone is killed, and another one starts.
-    KillAgent {
-        host: u16,
-        down_ns: u64,
-    },
-    /// Another agent takes over from this one, which takes so long.
-    TakeOver {
-        host: u16,
-        for_ns: u64,
-    },
-    /// The member alone is killed, and another one starts.
-    KillSeat {
-        host: u16,
-    },
-    /// The host's clock runs faster by so much.
-    Slew {
-        host: u16,
-        ppm: i64,
-    },
-    /// The host stands still, and its monotonic clock with it.
-    Suspend {
-        host: u16,
-        for_ns: u64,
-    },
-    /// What was recorded of others' heartbeats comes again to a host, for so long.
-    Replay {
-        host: u16,
-        for_ns: u64,
-    },
-    /// A hypervisor stops the host, with these of its clocks; none: they run on.
-    Stop {
-        host: u16,
-        for_ns: u64,
-        stands: Option<Stands>,
-    },
-    /// As soon as a host acts by a view of another lineage than before, or so much later, one is cut off, and all others crash and start
-    /// again.
-    CrashAtFounding {
-        away: u16,
-        after_ns: u64,
-    },
-    /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
-    Flood {
-        host: u16,
-        times: u32,
-    },
-}
-
 /// Which faults come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Mixed,
     Pauses,
     Churn,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>8.3} ms  ", milliseconds(self.at_ns))?;
-        match self.what {
-            What::Crash { host } => write!(f, "h{host} crashes"),
-            What::CrashSending { host, copies } => write!(f, "h{host} crashes after {copies} more copies"),
-            What::Start { host } => write!(f, "h{host} starts again"),
-            What::Leave { host } => write!(f, "h{host} leaves"),
-            What::Remove { host } => write!(f, "h{host} is to be taken out of the group"),
-            What::Pause { host, for_ns } => write!(f, "h{host} stands still for {:.3} ms", milliseconds(for_ns)),
-            What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
-            What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
-            What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
-            What::Divide { among } => write!(f, "the hosts of {among:#b} are cut from each other"),
-            What::Heal => write!(f, "all links are mended"),
-            What::Raise { host, timeout_ns } => {
-                write!(f, "h{host} raises its timeouts to {:.3} ms", milliseconds(timeout_ns))
-            }
-            What::CutAtChange { host, after_ns } => {
-                write!(
-                    f,
-                    "h{host} is cut off {:.3} ms after the next change of view is accepted",
-                    milliseconds(after_ns)
-                )
-            }
-            What::PauseAgent { host, for_ns } => {
-                write!(f, "the agent of h{host} stands still for {:.3} ms", milliseconds(for_ns))
-            }
-            What::PauseSeat { host, for_ns } => {
-                write!(f, "the member of h{host} stands still for {:.3} ms", milliseconds(for_ns))
-            }
-            What::PauseService { host, for_ns } => {
-                write!(f, "the keeper of h{host} stands still for {:.3} ms", milliseconds(for_ns))
-            }
-            What::KillAgent { host, down_ns } => {
-                write!(f, "the agent of h{host} is killed, and starts after {:.3} ms", milliseconds(down_ns))
-            }
-            What::TakeOver { host, for_ns } => {
-                write!(f, "the agent of h{host} hands over, for {:.3} ms", milliseconds(for_ns))
-            }
-            What::KillSeat { host } => write!(f, "the member of h{host} is killed"),
-            What::Slew { host, ppm } => write!(f, "the clock of h{host} is slewed by {ppm} ppm"),
-            What::Suspend { host, for_ns } => write!(f, "h{host} is suspended for {:.3} ms", milliseconds(for_ns)),
-            What::Replay { host, for_ns } => {
-                write!(f, "h{host} is sent what was recorded, for {:.3} ms", milliseconds(for_ns))
-            }
-            What::Stop { host, for_ns, stands } => {
-                write!(f, "the machine of h{host} is stopped for {:.3} ms, ", milliseconds(for_ns))?;
-                f.write_str(match stands {
-                    None => "its clocks run on",
-                    Some(Stands::Counted) => "only the processor's counter runs on",
-                    Some(_) => "and all its clocks",
-                })
-            }
-            What::CrashAtFounding { away, after_ns } => write!(
-                f,
-                "{:.3} ms after the next lineage begins to act h{away} is cut off, and all others crash",
-                milliseconds(after_ns)
-            ),
-            What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
-        }
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "seconds in nanoseconds, to be read")]
-pub(super) fn milliseconds(ns: u64) -> f64 {
-    ns as f64 / 1e6
 }
 
 impl Plan {

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens to a cluster, and when.
+
+use std::fmt;
+
+use super::super::clock::Stands;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// After faults begin.
+    pub at_ns: u64,
+    pub what: What,
+}
+
+/// Hosts are 1..=n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    Crash {
+        host: u16,
+    },
+    /// When it has sent so many copies more.
+    CrashSending {
+        host: u16,
+        copies: u32,
+    },
+    /// A new incarnation of a host that has crashed.
+    Start {
+        host: u16,
+    },
+    Pause {
+        host: u16,
+        for_ns: u64,
+    },
+    /// It says goodbye, and ends.
+    Leave {
+        host: u16,
+    },
+    /// Whoever leads the group is asked to take it out. It joins again as another incarnation.
+    Remove {
+        host: u16,
+    },
+    /// One direction of one link.
+    Cut {
+        from: u16,
+        to: u16,
+        plane: u8,
+    },
+    /// All links of a host in one plane.
+    Isolate {
+        host: u16,
+        plane: u8,
+    },
+    /// Two sides, in both planes.
+    Split {
+        side: u64,
+    },
+    /// All links between some hosts, as a set; the others hear them.
+    Divide {
+        among: u64,
+    },
+    Heal,
+    /// All peers of a host are given this timeout by it, if it is longer than what they have.
+    Raise {
+        host: u16,
+        timeout_ns: u64,
+    },
+    /// A host is cut off as soon as a change of the detectors' view has been accepted anywhere, and a little later.
+    CutAtChange {
+        host: u16,
+        after_ns: u64,
+    },
+    /// The agent alone stands still.
+    PauseAgent {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The member alone stands still.
+    PauseSeat {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The keeper of the service alone stands still.
+    PauseService {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The agent alone is killed, and another one starts.
+    KillAgent {
+        host: u16,
+        down_ns: u64,
+    },
+    /// Another agent takes over from this one, which takes so long.
+    TakeOver {
+        host: u16,
+        for_ns: u64,
+    },
+    /// The member alone is killed, and another one starts.
+    KillSeat {
+        host: u16,
+    },
+    /// The host's clock runs faster by so much.
+    Slew {
+        host: u16,
+        ppm: i64,
+    },
+    /// The host stands still, and its monotonic clock with it.
+    Suspend {
+        host: u16,
+        for_ns: u64,
+    },
+    /// What was recorded of others' heartbeats comes again to a host, for so long.
+    Replay {
+        host: u16,
+        for_ns: u64,
+    },
+    /// A hypervisor stops the host, with these of its clocks; none: they run on.
+    Stop {
+        host: u16,
+        for_ns: u64,
+        stands: Option<Stands>,
+    },
+    /// As soon as a host acts by a view of another lineage than before, or so much later, one is cut off, and all others crash and start
+    /// again.
+    CrashAtFounding {
+        away: u16,
+        after_ns: u64,
+    },
+    /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
+    Flood {
+        host: u16,
+        times: u32,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>8.3} ms  ", milliseconds(self.at_ns))?;
+        match self.what {
+            What::Crash { host } => write!(f, "h{host} crashes"),
+            What::CrashSending { host, copies } => write!(f, "h{host} crashes after {copies} more copies"),
+            What::Start { host } => write!(f, "h{host} starts again"),
+            What::Leave { host } => write!(f, "h{host} leaves"),
+            What::Remove { host } => write!(f, "h{host} is to be taken out of the group"),
+            What::Pause { host, for_ns } => write!(f, "h{host} stands still for {:.3} ms", milliseconds(for_ns)),
+            What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
+            What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),
+            What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
+            What::Divide { among } => write!(f, "the hosts of {among:#b} are cut from each other"),
+            What::Heal => write!(f, "all links are mended"),
+            What::Raise { host, timeout_ns } => {
+                write!(f, "h{host} raises its timeouts to {:.3} ms", milliseconds(timeout_ns))
+            }
+            What::CutAtChange { host, after_ns } => {
+                write!(
+                    f,
+                    "h{host} is cut off {:.3} ms after the next change of view is accepted",
+                    milliseconds(after_ns)
+                )
+            }
+            What::PauseAgent { host, for_ns } => {
+                write!(f, "the agent of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::PauseSeat { host, for_ns } => {
+                write!(f, "the member of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::PauseService { host, for_ns } => {
+                write!(f, "the keeper of h{host} stands still for {:.3} ms", milliseconds(for_ns))
+            }
+            What::KillAgent { host, down_ns } => {
+                write!(f, "the agent of h{host} is killed, and starts after {:.3} ms", milliseconds(down_ns))
+            }
+            What::TakeOver { host, for_ns } => {
+                write!(f, "the agent of h{host} hands over, for {:.3} ms", milliseconds(for_ns))
+            }
+            What::KillSeat { host } => write!(f, "the member of h{host} is killed"),
+            What::Slew { host, ppm } => write!(f, "the clock of h{host} is slewed by {ppm} ppm"),
+            What::Suspend { host, for_ns } => write!(f, "h{host} is suspended for {:.3} ms", milliseconds(for_ns)),
+            What::Replay { host, for_ns } => {
+                write!(f, "h{host} is sent what was recorded, for {:.3} ms", milliseconds(for_ns))
+            }
+            What::Stop { host, for_ns, stands } => {
+                write!(f, "the machine of h{host} is stopped for {:.3} ms, ", milliseconds(for_ns))?;
+                f.write_str(match stands {
+                    None => "its clocks run on",
+                    Some(Stands::Counted) => "only the processor's counter runs on",
+                    Some(_) => "and all its clocks",
+                })
+            }
+            What::CrashAtFounding { away, after_ns } => write!(
+                f,
+                "{:.3} ms after the next lineage begins to act h{away} is cut off, and all others crash",
+                milliseconds(after_ns)
+            ),
+            What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "seconds in nanoseconds, to be read")]
+pub(in super::super) fn milliseconds(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
