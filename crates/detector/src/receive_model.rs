@@ -56,20 +56,24 @@ impl ReceiveModel {
         Self { me, slots: vec![Slot::default(); MAX_HOSTS] }
     }
 
-    /// A packet has come. Whether the agent is given its sections ([`crate::Detector::handle_sections`]).
-    pub fn take(&mut self, rx_ns: u64, plane: u8, bytes: &[u8]) -> bool {
+    /// A packet has come. Whether the agent is given its sections ([`crate::Detector::handle_sections`]), for which there has to be room in its
+    /// ring: what is not given counts as lost on the way.
+    pub fn take(&mut self, rx_ns: u64, plane: u8, bytes: &[u8], has_room: bool) -> bool {
         let Ok(packet) = Packet::new(bytes) else { return false };
         let plane_at = usize::from(plane);
         let slot = self.slots.get_mut(usize::from(packet.sender()).wrapping_sub(1));
         let (Some(slot), true) = (slot, plane_at < PLANES) else { return false };
         if packet.kind() == Kind::Notice || packet.incarnation() < slot.incarnation {
-            return true;
+            return has_room;
+        }
+        let steady = Steady::of(&packet);
+        if !steady.is_all && !has_room {
+            return false;
         }
         if packet.incarnation() > slot.incarnation {
             *slot = Slot { incarnation: packet.incarnation(), ..Slot::default() };
         }
         let ack = packet.ack(self.me).unwrap_or_default();
-        let steady = Steady::of(&packet);
         slot.received[plane_at] += 1;
         if slot.beats[plane_at].is_none_or(|beat| packet.seq() > beat.seq) {
             slot.beats[plane_at] = Some(Beat {

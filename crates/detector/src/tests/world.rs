@@ -354,7 +354,7 @@ impl World {
                 let rx = self.local_ns(flight.to);
                 let node = &mut self.nodes[flight.to];
                 // A socket's queue has a bound.
-                if self.kernel && !node.kernel.take(rx, flight.plane, &flight.bytes) {
+                if self.kernel && !node.kernel.take(rx, flight.plane, &flight.bytes, node.inbox.len() < 64) {
                     continue;
                 }
                 if node.detector.is_some() && node.inbox.len() < 64 {

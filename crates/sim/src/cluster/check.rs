@@ -2,6 +2,7 @@
 //! What must hold. Each file checks one thing, and knows of the code under test only what users are told.
 
 mod agreement;
+mod calm;
 mod deaths;
 mod host_views;
 mod hosts;
@@ -16,6 +17,7 @@ mod views;
 use std::fmt;
 
 pub(super) use agreement::{Log, number};
+pub(super) use calm::Calm;
 pub(super) use deaths::Deaths;
 pub(super) use host_views::HostViews;
 pub(super) use hosts::no_lease_outlives_its_view;

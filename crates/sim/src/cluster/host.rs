@@ -7,6 +7,7 @@ use fide_agreement::{HostSet, Standing};
 use fide_detector::{
     Config, Detector, Member, Role, Trust, Vote,
     planted::{self, Planted},
+    receive_model::ReceiveModel,
 };
 use fide_member::packet::Sender;
 use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
@@ -33,7 +34,7 @@ pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
 pub(super) const CHUNK_MAX: usize = 400;
 
 /// A packet on its way.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Packet {
     pub(super) plane: u8,
     /// Of a member: who has sealed it, and whether it asks for a packet. None: of an agent.
@@ -54,6 +55,14 @@ struct Promise {
     /// The most that lives before it promised, and until when that binds, by the clock of that boot.
     former_us: u32,
     until_ns: u64,
+}
+
+/// What receives by XDP, for one agent.
+#[derive(Debug, Clone)]
+pub(super) struct Kernel {
+    pub(super) slots: ReceiveModel,
+    /// Its ring to the agent.
+    pub(super) ring: VecDeque<(u64, Packet)>,
 }
 
 pub(super) struct Host<P: Protocol> {
@@ -81,6 +90,8 @@ pub(super) struct Host<P: Protocol> {
     pub(super) acted: u32,
     /// For the agent.
     pub(super) inbox: VecDeque<Packet>,
+    /// By its kernel, if that receives: what it keeps, and what it has for the agent, with when it came.
+    pub(super) kernel: Option<Kernel>,
     /// The agent stands still, true time.
     pub(super) paused_until_ns: u64,
     /// All of the host does, true time.
@@ -120,6 +131,7 @@ impl<P: Protocol> Host<P> {
             orphaned: Vec::new(),
             acted: 0,
             inbox: VecDeque::new(),
+            kernel: None,
             paused_until_ns: 0,
             suspended_until_ns: 0,
             stopped_until_ns: 0,
@@ -203,6 +215,8 @@ impl<P: Protocol> Host<P> {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();
         }
+        let slots = || Kernel { slots: ReceiveModel::new(self.id), ring: VecDeque::new() };
+        self.kernel = plan.xdp[usize::from(self.id) - 1].then(slots);
         self.agent = Some(Agent::new(self.id, plan.hosts, detector, &self.clock.read(now_ns)));
         self.inbox.clear();
         self.restart_ns = None;

@@ -78,6 +78,8 @@ pub struct Plan {
     pub hasty: bool,
     /// At the end all hosts are up again, also those that crashed or left.
     pub restores: bool,
+    /// Of each host: whether its kernel receives heartbeats.
+    pub xdp: Vec<bool>,
     /// Of each host: how far its wall clock is ahead, by how often it has started.
     pub walls: Vec<[u64; WALLS]>,
     /// The longest that it takes to have the generation of a view on disk.
@@ -131,7 +133,7 @@ impl Plan {
         }
         // Drawn after all else, so that plans without it stay what they were.
         let mut more = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5709);
-        let more: [(bool, u64); 3] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
+        let more: [(bool, u64); 4] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
         let with_more = |at: usize| features.has(Features::NAMES[8 + at].1) && more[at].0;
         if with_more(0) {
             plan.be_stopped(&mut ChaCha8Rng::seed_from_u64(more[0].1));
@@ -141,6 +143,11 @@ impl Plan {
         }
         if with_more(2) {
             plan.tell_other_times(&mut ChaCha8Rng::seed_from_u64(more[2].1));
+        }
+        if with_more(3) {
+            let mut random = ChaCha8Rng::seed_from_u64(more[3].1);
+            // Hosts stand on different rungs.
+            plan.xdp.iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -384,6 +391,7 @@ impl Plan {
             equal: false,
             hasty: false,
             restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
+            xdp: vec![false; usize::from(hosts)],
             walls: vec![[0; WALLS]; usize::from(hosts)],
             disk_ns: NOTES_NS,
         };

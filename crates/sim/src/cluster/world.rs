@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    check::{Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
+    check::{Calm, Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
     host::{Host, Packet},
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, milliseconds},
     protocol::Protocol,
@@ -108,6 +108,7 @@ pub(super) struct World<'p, P: Protocol> {
     log: Log,
     register: Register,
     verdicts: Verdicts,
+    calm: Calm,
     host_views: HostViews,
     tokens: Tokens,
     deaths: Deaths,
@@ -138,6 +139,7 @@ impl<'p, P: Protocol> World<'p, P> {
             log: Log::default(),
             register: Register::default(),
             verdicts: Verdicts::default(),
+            calm: Calm::NONE,
             host_views: HostViews::default(),
             tokens: Tokens::default(),
             deaths: Deaths::default(),
@@ -234,6 +236,7 @@ impl<'p, P: Protocol> World<'p, P> {
             return;
         }
         self.hosts[at].start_agent(self.plan, self.now_ns);
+        self.calm.but_from(self.now_ns);
         self.verdicts.starts(self.hosts[at].id);
         self.network.push(self.now_ns, Next::Agent(at));
         self.note(|world| format!("the agent of h{} starts as #{}", world.hosts[at].id, world.hosts[at].incarnation));
@@ -312,6 +315,17 @@ impl<'p, P: Protocol> World<'p, P> {
         let at = usize::from(to) - 1;
         if packet.sealed.is_some() {
             self.arrives_at_seat(at, packet);
+            return Ok(());
+        }
+        let host = &self.hosts[at];
+        let runs = host.suspended_until_ns <= self.now_ns && host.stopped_until_ns <= self.now_ns;
+        if host.kernel.is_some() && host.agent.is_some() && runs {
+            let waits =
+                host.paused_until_ns > self.now_ns || host.agent.as_ref().is_some_and(super::agent::Agent::is_frozen);
+            if self.kernel_takes(at, packet) && !waits {
+                self.read_kernel(at);
+                return self.follow(at);
+            }
             return Ok(());
         }
         let host = &mut self.hosts[at];

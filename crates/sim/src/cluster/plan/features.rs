@@ -28,10 +28,12 @@ impl Features {
     pub const FLOOD: Self = Self(1 << 9);
     /// Wall clocks that differ, and disks that are slow.
     pub const WALLS: Self = Self(1 << 10);
+    /// Hosts whose kernel receives heartbeats, and keeps steady ones to itself.
+    pub const XDP: Self = Self(1 << 11);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 11] = [
+    pub const NAMES: [(&str, Self); 12] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -43,6 +45,7 @@ impl Features {
         ("stop", Self::STOP),
         ("flood", Self::FLOOD),
         ("walls", Self::WALLS),
+        ("xdp", Self::XDP),
     ];
 
     #[must_use]

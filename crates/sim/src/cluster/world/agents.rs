@@ -8,7 +8,7 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Checked, no_lease_outlives_its_view, one_leader},
-        host::Packet,
+        host::{INBOX_MAX, Packet},
         plan::MS,
         protocol::Protocol,
     },
@@ -20,6 +20,10 @@ const RECORDED_MAX: usize = 256;
 
 impl<P: Protocol> World<'_, P> {
     pub(super) fn feed(&mut self, at: usize, packet: Packet) {
+        if self.hosts[at].kernel.is_some() {
+            self.kernel_takes(at, packet);
+            return self.read_kernel(at);
+        }
         self.stats.deliveries += 1;
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
@@ -30,6 +34,36 @@ impl<P: Protocol> World<'_, P> {
             let _ = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
         }
         self.network.give_back(packet.bytes);
+    }
+
+    /// The receive program of a host takes a packet, whether or not its agent runs. Whether it wakes that.
+    pub(super) fn kernel_takes(&mut self, at: usize, packet: Packet) -> bool {
+        self.stats.deliveries += 1;
+        let host = &mut self.hosts[at];
+        let rx_ns = host.clock.read(self.now_ns).raw_ns;
+        let Some(kernel) = &mut host.kernel else { return false };
+        if kernel.slots.take(rx_ns, packet.plane, &packet.bytes, kernel.ring.len() < INBOX_MAX) {
+            kernel.ring.push_back((rx_ns, packet));
+            return true;
+        }
+        self.network.give_back(packet.bytes);
+        false
+    }
+
+    /// What the loop does at the beginning of a turn: the ring first, then the slots.
+    pub(super) fn read_kernel(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let local_ns = now.raw_ns;
+        let (Some(agent), Some(kernel)) = (&mut host.agent, &mut host.kernel) else { return };
+        agent.look_at_clocks(&now);
+        for (rx_ns, packet) in kernel.ring.drain(..) {
+            let _ = agent.detector.handle_sections(local_ns, rx_ns, packet.plane, &packet.bytes);
+            self.network.give_back(packet.bytes);
+        }
+        for beat in kernel.slots.beats() {
+            let _ = agent.detector.handle_beat(local_ns, &beat);
+        }
     }
 
     pub(super) fn agent_turn(&mut self, at: usize) -> Checked {
@@ -49,6 +83,7 @@ impl<P: Protocol> World<'_, P> {
         if agent.is_frozen() {
             return self.frozen_turn(at);
         }
+        self.read_kernel(at);
         while let Some(packet) = self.hosts[at].inbox.pop_front() {
             self.feed(at, packet);
             self.follow(at)?;
@@ -129,6 +164,7 @@ impl<P: Protocol> World<'_, P> {
                 event => format!("h{id} is told {event:?}"),
             });
             self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
+            self.calm.told(self.plan, &self.hosts, at, &event, self.now_ns)?;
         }
         self.acts(at)?;
         self.ask_disk(at);

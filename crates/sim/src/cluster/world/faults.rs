@@ -265,6 +265,7 @@ impl<P: Protocol> World<'_, P> {
         self.armed.clear();
         self.dooms = None;
         let now_ns = self.now_ns;
+        self.calm.begins(now_ns);
         for at in 0..self.hosts.len() {
             if !self.hosts[at].is_up {
                 self.restore(at);
@@ -277,6 +278,7 @@ impl<P: Protocol> World<'_, P> {
             // Who is suspended comes back by itself.
             let least_ns = host.suspended_until_ns.min(host.paused_until_ns).max(now_ns);
             let wakes_ns = if host.clock.stands(now_ns) { least_ns } else { now_ns };
+            self.calm.but_from(host.suspended_until_ns.max(wakes_ns));
             host.stopped_until_ns = host.stopped_until_ns.min(wakes_ns);
             if host.paused_until_ns > now_ns {
                 host.paused_until_ns = wakes_ns;
