@@ -183,8 +183,8 @@ impl<P: Protocol> World<'_, P> {
         if view.is_none() || host.believes_as(incarnation, self.now_ns) {
             return Ok(());
         }
-        self.host_views.acts(host.id, view, incarnation)?;
         self.tokens.acts(host.id, view, incarnation, &self.host_views)?;
+        self.host_views.acts(host.id, view, incarnation)?;
         if view.generation > self.hosts[at].acted {
             self.hosts[at].acted = view.generation;
             if let Some((away, after_ns)) = self.dooms.take() {
