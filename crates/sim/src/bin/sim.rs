@@ -101,9 +101,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::FoundsAfterAsking,
     Planted::TrustsLateHeartbeats,
     Planted::DoubtsLate,
-    Planted::AcksAccepted,
     Planted::TakesAcksAccepted,
-    Planted::AcceptsWithoutItself,
 ];
 
 fn main() -> ExitCode {
