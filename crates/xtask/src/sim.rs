@@ -6,7 +6,7 @@ use crate::run::Step;
 
 /// Seeds in the test.
 const SEEDS: &str = "1000";
-/// Seeds within which every planted fault has to be found.
+/// Seeds within which a planted fault has to be found that the seed which found it before finds no more: what runs has changed.
 const PLANTED_SEEDS: &str = "8000";
 
 /// `cargo xtask sim`, with the arguments of the program of that name.
@@ -18,7 +18,7 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
 /// Seeds without a violation, and planted faults that have to be found: by seeds, and in every order of everything.
 pub(crate) fn test() -> Outcome {
     run(&["--seeds", SEEDS], "clusters by seed")?;
-    run(&["--planted", "all", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
+    run(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
     Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "planted_faults"])
         .run("planted faults, in the detector's own world")?;
     Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--lib", "planted_faults"])
