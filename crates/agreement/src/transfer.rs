@@ -47,13 +47,16 @@ mod transmit;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fide_detector::HostSet;
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
 use fide_wire::MAX_HOSTS;
 
 use arriving::{Arriving, Source};
 pub use config::{
-    ANSWERS_MAX, ARRIVING_MAX, CHUNK_MAX, Config, Counters, OFFERS_MAX, OFFERS_PER_RESEND, PAYLOADS_MAX, RANGES_MAX,
-    REFUSED_MAX, TRIES_MAX, WANTS_PER_RESEND,
+    ANSWERS_MAX, ARRIVING_MAX, CHUNK_MAX, Config, Counters, OFFERED_MAX, OFFERS_MAX, OFFERS_PER_RESEND, PAYLOADS_MAX,
+    RANGES_MAX, REFUSED_MAX, TRIES_MAX, WANTS_PER_RESEND,
 };
 use config::{HASH_STEP, chunks, place};
 pub use error::{ConfigError, FetchError, OfferError, Reason, RoomError, TransferError};
@@ -148,7 +151,11 @@ impl Transfers {
     /// [`OfferError`].
     pub fn offer(&mut self, payload: Vec<u8>, to: HostSet) -> Result<Identity, OfferError> {
         let number = self.next_offer()?;
-        let identity = self.hold(payload)?;
+        let (len, max) = (payload.len() as u64, self.config.payload_max.min(self.config.offered_max()));
+        if len > max {
+            return Err(RoomError::TooLong { len, max }.into());
+        }
+        let identity = self.hold_if(payload, Self::room_for_offer)?;
         self.offer_held(identity, number, to);
         Ok(identity)
     }
@@ -198,13 +205,21 @@ impl Transfers {
     /// # Errors
     /// [`RoomError`].
     pub fn hold(&mut self, payload: Vec<u8>) -> Result<Identity, RoomError> {
+        self.hold_if(payload, Self::room)
+    }
+
+    fn hold_if(
+        &mut self,
+        payload: Vec<u8>,
+        room: impl FnOnce(&Self, u64) -> Result<(), RoomError>,
+    ) -> Result<Identity, RoomError> {
         let len = payload.len() as u64;
         self.fits_ever(len)?;
         let identity = Identity::of(&payload);
         if let Some(at) = self.arriving_at(&identity) {
             self.finish(at, Some(payload.into_boxed_slice()));
         } else if !self.held.contains_key(&identity) {
-            self.room(len)?;
+            room(self, len)?;
             self.used += len;
             self.keep(identity, payload.into_boxed_slice());
         }
@@ -385,6 +400,19 @@ impl Transfers {
             return Err(RoomError::Full { len, used, max });
         }
         if self.held.len() + self.arriving.len() + self.missing.len() >= PAYLOADS_MAX {
+            return Err(RoomError::Payloads);
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for one that is offered: less than for others.
+    fn room_for_offer(&self, len: u64) -> Result<(), RoomError> {
+        let (used, max) = (self.used, self.config.offered_max());
+        if len > max.saturating_sub(used) && !planted::is(Planted::OffersTakeAll) {
+            return Err(RoomError::Full { len, used, max });
+        }
+        let places = if planted::is(Planted::OffersTakeAll) { PAYLOADS_MAX } else { OFFERED_MAX };
+        if self.held.len() + self.arriving.len() + self.missing.len() >= places {
             return Err(RoomError::Payloads);
         }
         Ok(())

@@ -103,6 +103,7 @@ fn a_decision_of_a_group_allocates_nothing_once_warm() {
             chunk_max: 1024,
             payload_max: 64 << 10,
             held_max: 128 << 10,
+            reserved: 0,
             wants_max: 8,
             arriving_max: 8,
         },

@@ -313,7 +313,9 @@ impl Receive {
     pub fn take_undelivered(&self, host: u16, slot: u8) -> u64 {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: aligned 64-bit field of a mapped entry.
-        unsafe { self.watches.atomic(&raw mut (*watch).undelivered).swap(0, Ordering::SeqCst) }
+        let undelivered = unsafe { self.watches.atomic(&raw mut (*watch).undelivered) };
+        // Nearly always there is none, and a look takes the line from nobody.
+        if undelivered.load(Ordering::SeqCst) == 0 { 0 } else { undelivered.swap(0, Ordering::SeqCst) }
     }
 
     /// Puts clients back that [`Receive::take_undelivered`] took and that could not be served.

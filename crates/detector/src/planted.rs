@@ -174,6 +174,8 @@ planted! {
     TrustsLateHeartbeats,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
     DoubtsLate,
+    /// payloads that are offered take all the room, also that for who joins
+    OffersTakeAll,
     /// a steady heartbeat, which the kernel keeps to itself, does not end what its sender said of others before
     KeepsReports,
     /// a former incarnation of a host is dead for an agent that has just started as soon as a later one is up

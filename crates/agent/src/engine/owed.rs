@@ -38,6 +38,11 @@ impl Owed {
         }
     }
 
+    /// Not all was looked at.
+    pub(super) fn may_be_more(&mut self) {
+        self.any = true;
+    }
+
     /// Whether anything may be owed since this was asked last.
     pub(super) fn take_any(&mut self) -> bool {
         std::mem::take(&mut self.any)

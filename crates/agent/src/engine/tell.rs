@@ -119,12 +119,11 @@ impl Engine {
         } else {
             self.publish_process(host, slot, now);
         }
-        // Nobody is told of the former one's end after this: whom it found with a full ring has lost it.
-        let mut late = self.owed.take(host, slot);
-        if slot != HOST_SLOT
-            && let Some(kernel) = &self.parts.kernel
-        {
-            late |= kernel.receive.take_undelivered(host, slot);
+        // Nobody is told of the former one's end after this: whom it found with a full ring has lost it. With a host its processes are over.
+        let mut late = self.take_owed(host, slot);
+        if slot == HOST_SLOT {
+            late |=
+                (0..u8::try_from(MAX_PROCESSES).expect("64")).fold(0, |late, slot| late | self.take_owed(host, slot));
         }
         each(late, |client| self.has_lost(client));
         let record = EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now, ..EventRecord::default() };
@@ -304,26 +303,35 @@ impl Engine {
         if full == self.ring_full_seen && !owes {
             return;
         }
-        let (mut tries, mut failed) = (0, false);
+        // A client whose ring is still full is asked once, and holds up no other.
+        let (mut told, mut closed, mut failed) = (0, 0u64, false);
         for (host, slot) in self.subjects() {
-            let mut left = self.owed.take(host, slot);
-            if slot != HOST_SLOT
-                && let Some(kernel) = &self.parts.kernel
-            {
-                left |= kernel.receive.take_undelivered(host, slot);
+            if told == RETRIES_PER_TURN {
+                self.owed.may_be_more();
+                failed = true;
+                break;
             }
+            let left = self.take_owed(host, slot);
             if left == 0 {
                 continue;
             }
-            let Some(record) = self.verdict_of(host, slot) else { continue };
-            // A client whose ring is still full holds up no other.
             let mut owed = 0;
-            each(left, |client| {
-                tries += 1;
-                if tries > RETRIES_PER_TURN || !self.offer(client, record, &[]) {
-                    owed |= 1 << client;
-                }
-            });
+            match self.verdict_of(host, slot) {
+                Some(record) => each(left, |client| {
+                    let asked = told < RETRIES_PER_TURN && closed >> client & 1 == 0;
+                    match asked && self.offer(client, record, &[]) {
+                        true => told += 1,
+                        false => {
+                            closed |= u64::from(asked) << client;
+                            owed |= 1 << client;
+                        }
+                    }
+                }),
+                // The kernel's program was first: the notice by which it ended is still to be read here.
+                None if slot != HOST_SLOT && self.parts.detector.process(host, slot).is_some() => owed = left,
+                // Nobody knows any more what became of it.
+                None => each(left, |client| self.has_lost(client)),
+            }
             match &self.parts.kernel {
                 // There it outlives this agent.
                 Some(kernel) if slot != HOST_SLOT => kernel.receive.mark_undelivered(host, slot, owed),
@@ -333,6 +341,15 @@ impl Engine {
         }
         if !failed {
             self.ring_full_seen = full;
+        }
+    }
+
+    /// Who is owed an end, here and by the kernel's program; nobody is from then on.
+    fn take_owed(&mut self, host: u16, slot: u8) -> u64 {
+        let owed = self.owed.take(host, slot);
+        match &self.parts.kernel {
+            Some(kernel) if slot != HOST_SLOT => owed | kernel.receive.take_undelivered(host, slot),
+            _ => owed,
         }
     }
 

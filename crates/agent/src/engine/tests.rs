@@ -312,3 +312,46 @@ fn takeover_tells_all_that_is_known_first() {
     engine.freeze();
     assert!(engine.parts.detector.poll_event().is_none());
 }
+
+/// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last one.
+#[test]
+fn client_that_does_not_read_holds_up_no_ends_of_others() {
+    const PROGRAMS: u8 = 40;
+    let (mut engine, _exchange) = engine();
+    assert!(engine.add_session(0, memory(), 0).is_none());
+    let mut clients = [3, 4].map(|client| {
+        let memory = memory();
+        let session =
+            ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
+        assert!(engine.add_session(client, memory, 0).is_none());
+        session
+    });
+    let mut slots = Vec::new();
+    for n in 0..PROGRAMS {
+        let name = Name::new(format!("p{n}").as_bytes()).expect("a name");
+        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 0 });
+        let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
+        slots.push(joined.slot);
+        for client in if n + 1 == PROGRAMS { vec![3, 4] } else { vec![3] } {
+            let wanted = fide_detector::Wanted::default();
+            let watched = engine.command(Command::Monitor { client, host: 1, name: Some(name), wanted });
+            assert!(matches!(watched, Reply::Monitored(Ok(_))));
+        }
+    }
+    engine.tell_events();
+    for client in [3, 4] {
+        while engine.tell_one(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+    }
+    for slot in slots {
+        engine
+            .parts
+            .detector
+            .process_changed(raw_ns(), slot, ProcessState::Exited { code: 0 }, now_ns())
+            .expect("it ran");
+    }
+    engine.tell_events();
+    assert_eq!(ends(&mut clients[1]), 0, "there was no room");
+    engine.retry_undelivered();
+    assert_eq!(ends(&mut clients[1]), 1);
+    assert_eq!(clients[1].lost(), 1, "of the noise");
+}

@@ -53,7 +53,8 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
         transfer: transfer::Config {
             chunk_max: 60_000,
             payload_max: PAYLOAD_MAX,
-            held_max: 2 * PAYLOAD_MAX,
+            held_max: 4 * PAYLOAD_MAX,
+            reserved: 2 * PAYLOAD_MAX,
             wants_max: 32,
             arriving_max: 8,
         },
@@ -453,6 +454,25 @@ fn a_leader_with_no_room_left_lets_in_who_asks() {
     world.run();
     world.writes(1, "y");
     assert_eq!(world.state(3), world.state(1));
+}
+
+/// Its user proposes payloads as long as they are taken, also when the view of who joins was just begun.
+#[test]
+fn leader_full_of_payloads_lets_in_who_asks() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 40);
+    let fill = |world: &mut World| {
+        let mut offers = |n: u32| world.group(1).propose_payload(HELD, n.to_le_bytes().to_vec()).is_ok();
+        assert!((0..).take_while(|n| offers(*n)).count() < transfer::PAYLOADS_MAX);
+    };
+    for _ in 0..60 {
+        fill(&mut world);
+        world.settle();
+        fill(&mut world);
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    }
+    assert_eq!(world.group(3).standing(), Standing::Member);
 }
 
 #[test]

@@ -11,6 +11,9 @@ pub const CHUNK_MAX: usize = 65_000;
 pub const ARRIVING_MAX: usize = 256;
 /// Payloads that are held, arriving, or missing and not told, at most.
 pub const PAYLOADS_MAX: usize = 1024;
+/// Of these, at most so many that are offered, here or by others: there is a place left for a state and for what was decided meanwhile, for each
+/// host that joins, here and at them.
+pub const OFFERED_MAX: usize = PAYLOADS_MAX - 2 * fide_wire::MAX_HOSTS;
 /// Offers of a host from its oldest unanswered one on, at most; how many offers of each host are remembered.
 pub const OFFERS_MAX: u64 = 1024;
 /// Refusals that are kept until they are polled; more are taken when they come again.
@@ -39,6 +42,9 @@ pub struct Config {
     pub payload_max: u64,
     /// Bytes of the payloads that are held or arriving at once.
     pub held_max: u64,
+    /// Bytes of these that what is offered leaves free, here and where it arrives: for what is held and fetched besides, such as a state for who
+    /// joins and what was decided meanwhile. All offers may wait for who joins, and it for that.
+    pub reserved: u64,
     /// Chunks of one payload that are asked for and have not come, at most; from 1.
     pub wants_max: usize,
     /// Payloads under way to this host at once, 1..=[`ARRIVING_MAX`].
@@ -67,6 +73,11 @@ pub struct Counters {
 }
 
 impl Config {
+    /// Bytes that are held or arriving, at most, once an offer is made, or taken.
+    pub(super) fn offered_max(&self) -> u64 {
+        self.held_max.saturating_sub(self.reserved)
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let Config { chunk_max, payload_max, wants_max, arriving_max, .. } = *self;
         if !(1..=CHUNK_MAX).contains(&chunk_max) {

@@ -40,11 +40,11 @@ impl Transfers {
                     self.have(identity, source);
                 } else if identity.len > self.config.payload_max {
                     self.refuse(identity, source, Reason::TooLong);
-                } else if identity.len > self.config.held_max {
+                } else if identity.len > self.config.offered_max() {
                     self.refuse(identity, source, Reason::BeyondHeld);
                 } else if let Some(at) = self.arriving_at(&identity) {
                     self.add_source(at, source);
-                } else if self.begin(identity, source).is_err() {
+                } else if self.room_for_offer(identity.len).is_err() || self.begin(identity, source).is_err() {
                     // It will come again.
                     self.counters.offers_put_off += 1;
                 }

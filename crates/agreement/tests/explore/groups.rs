@@ -91,6 +91,7 @@ fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
             chunk_max: 400,
             payload_max: 4096,
             held_max: 1 << 18,
+            reserved: 1 << 17,
             wants_max: 4,
             arriving_max: 8,
         },

@@ -71,6 +71,7 @@ fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
             chunk_max: 1400,
             payload_max: 1 << 20,
             held_max: 4 << 20,
+            reserved: 2 << 20,
             wants_max: 64,
             arriving_max: 16,
         },

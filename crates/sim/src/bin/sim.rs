@@ -78,6 +78,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::HeedsTheOutlived,
     Planted::OffersWhenAsked,
     Planted::NeverSlows,
+    Planted::OffersTakeAll,
     Planted::KeepsNothing,
     Planted::ForgetsItsView,
     Planted::IgnoresBallots,

@@ -208,6 +208,7 @@ impl<P: Protocol> Seat<P> {
                 chunk_max: CHUNK_MAX,
                 payload_max: PAYLOAD_MAX_BYTES,
                 held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
+                reserved: plan.tail_max + PAYLOAD_MAX_BYTES,
                 wants_max: 4,
                 arriving_max: 8,
             },

@@ -246,6 +246,7 @@ fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
 #[test]
 fn planted_faults_of_who_leaves_are_found() {
     are_found(&[
+        (Planted::OffersTakeAll, "group::tests::leader_full_of_payloads_lets_in_who_asks"),
         (Planted::NeverSlows, "group::tests::leaving::who_needs_long_is_sent_the_same_less_and_less_often"),
         (Planted::AwaitsTheLeaving, "group::tests::leaving::several_that_were_let_in_to_a_view_of_the_dead_give_it_up"),
         (

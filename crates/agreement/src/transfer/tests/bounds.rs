@@ -250,6 +250,25 @@ fn only_so_many_payloads_and_refusals_are_kept() {
     assert_eq!(sent(&mut host).len(), 1, "the last one is asked again");
 }
 
+/// A state, and what was decided since it, have room beside all that is offered, here and where it arrives.
+#[test]
+fn offers_leave_room_for_what_is_held_and_fetched() {
+    let config = Config { payload_max: 400, held_max: 1000, reserved: 500, ..config() };
+    let mut host = Transfers::new(1, config).unwrap();
+    host.offer(payload(1, 400), to(&[2])).unwrap();
+    let full = RoomError::Full { len: 200, used: 400, max: 500 };
+    assert_eq!(host.offer(payload(2, 200), to(&[2])), Err(OfferError::Room(full)));
+    offer(&mut host, 2, identity(3, 200), 1);
+    assert_eq!((host.arriving.len(), host.counters().offers_put_off), (0, 1));
+    host.hold(payload(4, 200)).unwrap();
+    host.fetch(identity(5, 400), 2).unwrap();
+    assert_eq!(host.used_bytes(), 1000);
+    let mut host = Transfers::new(1, Config { payload_max: 2000, held_max: 1 << 20, ..config }).unwrap();
+    let offered = (0..2000).take_while(|len| host.offer(payload(1, *len), to(&[])).is_ok()).count();
+    assert_eq!(offered, OFFERED_MAX);
+    host.hold(payload(2, 9)).unwrap();
+}
+
 /// An offer of a long payload allocates its length and a bit for each chunk.
 #[test]
 fn what_arrives_has_one_buffer() {

@@ -9,7 +9,7 @@ use super::*;
 
 /// Chunks of 4 bytes, 8 of them asked for at once, 4 payloads under way.
 pub(super) fn config() -> Config {
-    Config { chunk_max: 4, payload_max: 1000, held_max: 100_000, wants_max: 8, arriving_max: 4 }
+    Config { chunk_max: 4, payload_max: 1000, held_max: 100_000, reserved: 0, wants_max: 8, arriving_max: 4 }
 }
 
 /// Each seed and length gives other bytes.
