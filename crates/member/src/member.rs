@@ -140,6 +140,14 @@ struct Packets {
     opener: Opener,
 }
 
+impl Packets {
+    /// From here on as another sender.
+    fn seal_as(&mut self, sealer: Sealer) {
+        self.port.discard();
+        self.sealer = sealer;
+    }
+}
+
 impl core::Port for Packets {
     fn receive(&mut self, mut each: impl FnMut(Result<Opened<'_>, PacketError>)) {
         let Self { port, opener, .. } = self;
@@ -342,7 +350,7 @@ impl<P: Start> Member<P> {
             let Ok(process) = core::Agent::watch_again(&mut self.link, host) else { return Ok(()) };
             up.push((host, process));
         }
-        self.packets.sealer = sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?;
+        self.packets.seal_as(sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?);
         self.core.rejoin(incarnation)?;
         self.record.used();
         up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));

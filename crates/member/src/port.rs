@@ -177,6 +177,15 @@ impl Port {
         self.train(For::Host(to)).begin(sealer, asks);
     }
 
+    /// What was begun and not sent is lost. Another sealer would seal it under a number of its own, which it uses again.
+    pub(crate) fn discard(&mut self) {
+        for train in self.trains.iter_mut().chain([&mut self.common]) {
+            train.bytes.clear();
+            (train.start, train.open) = (0, false);
+        }
+        (self.due, self.many) = (HostSet::EMPTY, HostSet::EMPTY);
+    }
+
     /// Sends what there is.
     pub(crate) fn flush(&mut self, sealer: &Sealer, plane: &dyn Fn(u16) -> usize) {
         if !self.many.is_empty() {
@@ -260,6 +269,26 @@ mod tests {
         }
         all.sort();
         all
+    }
+
+    /// A packet begun by one sealer and sealed by the next would take a number of the next one's, which that uses for another packet.
+    #[test]
+    fn what_was_begun_under_another_sealer_is_never_sealed() {
+        let free = UdpSocket::bind("127.0.72.1:0").and_then(|socket| socket.local_addr()).expect("loopback").port();
+        let addresses: Vec<Vec<Ipv4Addr>> = (1..=3).map(|host| vec![Ipv4Addr::new(127, 0, 72, host)]).collect();
+        let mut ports: Vec<Port> = (1..=3).map(|me| Port::open(me, &addresses, free).expect("a port")).collect();
+        let mut before = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
+        let plane = |_| 0;
+        let all: HostSet = [2, 3].into_iter().collect();
+        ports[0].begin(2, &mut before, false);
+        ports[0].push(all, b"before", &mut before, &plane);
+        ports[0].discard();
+        let mut after = Sealer::new(&KEY, Sender { host: 1, process: 2, incarnation: 2 }, 2);
+        ports[0].flush(&after, &plane);
+        assert_eq!(ports[0].sent, 0);
+        ports[0].push(all, b"after", &mut after, &plane);
+        ports[0].flush(&after, &plane);
+        assert_eq!(received(&mut ports[1], 1), [b"after".to_vec()]);
     }
 
     #[test]
