@@ -266,7 +266,7 @@ fn turns(
                 }
                 wrong
             } else {
-                let wrong = network.lift();
+                let wrong = network.lift(now_ns());
                 // That took a while.
                 if lease() <= now_ns() {
                     fence = fence.stopped_again();
@@ -288,6 +288,12 @@ fn turns(
                 reached(stopper.stop_again(), shared)?;
             }
             let done = network.retry(now_ns(), || stopper.pids());
+            if !done.is_empty() {
+                note(shared, done);
+                let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
+            }
+        } else {
+            let done = network.retry_to_lift(now_ns());
             if !done.is_empty() {
                 note(shared, done);
                 let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());

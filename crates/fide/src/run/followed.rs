@@ -259,8 +259,14 @@ impl Followed<'_> {
         let Some(keeper) = &mut self.keeper else { return };
         // Its group may be gone with it, which the thread and the kill find.
         let _ = keeper.end();
-        if keeper.is_to_be_stopped() {
-            let _ = self.stopper.kill();
+        if !keeper.is_to_be_stopped() {
+            return;
+        }
+        let _ = self.stopper.kill();
+        // A fence that kills has its end for its first sign.
+        if !self.excluded && !std::mem::replace(&mut self.said_stopped, true) {
+            say!("fide: this host is fenced; the program has ended with that");
+            self.commands.begin(STOPPED);
         }
     }
 

@@ -116,6 +116,9 @@ pub(super) struct Network {
     diag: Option<Netlink>,
     /// What was taken off, as the kernel described it.
     taken: Vec<(Address, Vec<u8>)>,
+    /// What could not be put back, likewise, and when it is tried again.
+    owed: Vec<(Address, Vec<u8>)>,
+    put_next_ns: u64,
     /// What of the fence is not in force yet.
     open: Open,
 }
@@ -141,8 +144,15 @@ impl Network {
     /// # Errors
     /// What cannot, and what to do about it.
     pub(super) fn new(addresses: &[Address], sockets: bool) -> Result<Self, Failure> {
-        let mut network =
-            Self { addresses: addresses.to_vec(), route: None, diag: None, taken: Vec::new(), open: Open::default() };
+        let mut network = Self {
+            addresses: addresses.to_vec(),
+            route: None,
+            diag: None,
+            taken: Vec::new(),
+            owed: Vec::new(),
+            put_next_ns: 0,
+            open: Open::default(),
+        };
         if !addresses.is_empty() {
             let mut route = Netlink::open(NETLINK_ROUTE)?;
             for address in addresses {
@@ -201,14 +211,14 @@ impl Network {
     fn attempt(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         let mut wrong = Vec::new();
         if let Some(route) = &mut self.route {
-            let taken = &mut self.taken;
+            let (taken, owed) = (&mut self.taken, &mut self.owed);
             self.open.addresses.retain(|address| match take(route, address) {
-                Ok(Some(body)) => {
-                    taken.push((address.clone(), body));
+                Ok(found) => {
+                    let before = owed.iter().position(|(owed, _)| owed == address).map(|at| owed.swap_remove(at).1);
+                    // One that was not here is not put back, unless it could not be put back before.
+                    taken.extend(found.or(before).map(|body| (address.clone(), body)));
                     false
                 }
-                // It was not here, so it is not put back.
-                Ok(None) => false,
                 Err(error) => {
                     wrong.push(format!("address {address} could not be taken off, and is tried again: {error}"));
                     true
@@ -231,21 +241,49 @@ impl Network {
         wrong
     }
 
-    /// Puts back what was taken off. What could not be.
-    pub(super) fn lift(&mut self) -> Vec<String> {
+    /// Puts back what was taken off. What could not be, and is tried again by [`Self::retry_to_lift`].
+    pub(super) fn lift(&mut self, now_ns: u64) -> Vec<String> {
         self.open = Open::default();
-        let Some(route) = &mut self.route else { return Vec::new() };
-        let put = |(address, body): (Address, Vec<u8>)| {
-            let done = route.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &used_at_once(body));
-            match done {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    Some(format!("address {address} could not be put back: {error}"))
-                }
-                _ => None,
-            }
-        };
-        self.taken.drain(..).filter_map(put).collect()
+        self.owed.append(&mut self.taken);
+        let again = |(address, error)| format!("address {address} could not be put back, and is tried again: {error}");
+        self.put_back(now_ns).into_iter().map(again).collect()
     }
+
+    /// Tries again to put back what [`Self::lift`] could not, if it is time for that. What is there now.
+    pub(super) fn retry_to_lift(&mut self, now_ns: u64) -> Vec<String> {
+        if self.owed.is_empty() || now_ns < self.put_next_ns {
+            return Vec::new();
+        }
+        let before: Vec<Address> = self.owed.iter().map(|(address, _)| address.clone()).collect();
+        // It was said once.
+        let wrong = self.put_back(now_ns);
+        let is_there = |address: &Address| !wrong.iter().any(|(of, _)| of == address);
+        let done = before.into_iter().filter(is_there);
+        done.map(|address| format!("address {address} is back now: a later attempt put it there")).collect()
+    }
+
+    fn put_back(&mut self, now_ns: u64) -> Vec<(Address, io::Error)> {
+        self.put_next_ns = now_ns.saturating_add(RETRY_NS);
+        let Some(route) = &mut self.route else { return Vec::new() };
+        let mut wrong = Vec::new();
+        self.owed.retain(|(address, body)| match put(route, address, body.clone()) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                wrong.push((address.clone(), error));
+                true
+            }
+            _ => false,
+        });
+        wrong
+    }
+}
+
+/// Adds an address as it was, to the interface that has the name by now.
+fn put(route: &mut Netlink, address: &Address, body: Vec<u8>) -> io::Result<()> {
+    let mut body = used_at_once(body);
+    if let Some(index) = body.get_mut(4..IFADDRMSG) {
+        index.copy_from_slice(&address.index()?.to_ne_bytes());
+    }
+    route.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &body).map(drop)
 }
 
 fn ifaddrmsg(family: u8, len: u8, index: u32) -> Vec<u8> {
@@ -467,7 +505,7 @@ mod tests {
         assert!(done.len() == 1 && done[0].contains("off now"), "{done:?}");
         assert!(!shown().contains("10.99.0.9"));
         // It is put back, and what is not fenced is not tried.
-        assert_eq!(host.run_in(|| network.lift()).expect("there"), [""; 0]);
+        assert_eq!(host.run_in(|| network.lift(0)).expect("there"), [""; 0]);
         assert!(shown().contains("10.99.0.9"));
         assert_eq!(host.run_in(|| network.retry(u64::MAX, Vec::new)).expect("there"), [""; 0]);
         assert!(shown().contains("10.99.0.9"));

@@ -47,14 +47,17 @@ pub(crate) fn parent(pid: u32) -> u32 {
 #[test]
 fn root_run_kills_also_when_the_fence_is_short() {
     let Some(world) = world(3, calm()) else { return };
-    let mut wrapper =
-        Running::start(&mut world.fide(3, &["run", "--name", "short", "--on-fence", "kill", "--", "sleep", "600"]));
+    let note = world.bed.scratch().join("fenced");
+    let command = format!("echo $FIDE_FENCE >> {}", note.display());
+    let words = ["run", "--name", "short", "--on-fence", "kill", "--fence-command", &command, "--", "sleep", "600"];
+    let mut wrapper = Running::start(&mut world.fide(3, &words));
     let pid = watched(&world, 3, "short");
     let mut own = world.client(3);
     silence(&world);
     until_true("the host is fenced", || own.client.fenced());
     end_silence(&world);
     assert_eq!(wrapper.code(), Some(128 + 9), "whether or not the fence has lifted since");
+    assert_eq!(fs::read_to_string(&note).expect("it was run"), "stopped\n");
     until_true("it is dead", || state(pid).is_none());
     world.settled(&[1, 2, 3]);
     own.quiet();

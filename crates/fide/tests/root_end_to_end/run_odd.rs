@@ -268,6 +268,39 @@ fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first()
 }
 
 #[test]
+fn root_run_tries_again_to_put_back_an_address_that_it_could_not_put_back_at_first() {
+    let Some(world) = world(3, calm()) else { return };
+    let ip = |arguments: &str| {
+        let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));
+        assert_eq!(code, Some(0), "{arguments}: {err}");
+        out
+    };
+    let make = || {
+        ip("link add vip0 type veth peer name vip1");
+        ip("link set vip0 up");
+    };
+    make();
+    ip("address add 10.99.0.8/32 dev vip0");
+    let words = ["run", "--name", "back", "--fence-address", "10.99.0.8/32@vip0", "--", "sleep", "600"];
+    let mut wrapper = Running::piped(&mut world.fide(3, &words));
+    let pid = watched(&world, 3, "back");
+    until_true("it runs", || is_running(pid));
+    let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
+    silence(&world);
+    until_true("it is off", || !ip("-o address show").contains("10.99.0.8"));
+    // The interface goes, and comes back as another one.
+    ip("link delete vip0");
+    end_silence(&world);
+    lines.find_words("could not be put back, and is tried again");
+    until_true("it goes on without", || is_running(pid));
+    make();
+    lines.find_words("is back now");
+    assert!(ip("-o address show dev vip0").contains("10.99.0.8"));
+    signal(wrapper.pid(), Signal::TERM);
+    assert_eq!(wrapper.code(), Some(128 + 15));
+}
+
+#[test]
 fn root_run_dumps_no_core_and_its_program_does() {
     let Some(world) = world(3, calm()) else { return };
     let fide = super::common::fide();
