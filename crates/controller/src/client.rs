@@ -135,13 +135,21 @@ impl Caller {
         let done = self.try_call(address, method, path, body, sequence, wait);
         let elsewhere = match &done {
             Err(_) => true,
-            Ok(answered) => matches!(answered.code(), "not_leader" | "stopping"),
+            // One that cannot store may have been followed by another, which can.
+            Ok(answered) => matches!(answered.code(), "not_leader" | "stopping" | "read_only"),
         };
         if elsewhere {
+            self.ask_another();
+        }
+        done
+    }
+
+    /// The next request goes to the next controller, if there are several.
+    pub fn ask_another(&mut self) {
+        if self.addresses.len() > 1 {
             self.connection = None;
             self.at = (self.at + 1) % self.addresses.len();
         }
-        done
     }
 
     fn try_call(

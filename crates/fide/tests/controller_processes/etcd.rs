@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A real etcd on loopback.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -37,6 +38,11 @@ impl Etcd {
     /// The section of a controller's file.
     pub(crate) fn section(&self) -> String {
         format!("[etcd]\nendpoints = [\"{}\"]\nttl_s = 2\ntimeout_ms = 500", self.client)
+    }
+
+    /// Where it answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.client.trim_start_matches("http://").parse().expect("an address")
     }
 
     /// Starts it (again) with the data there is, and waits until it answers.

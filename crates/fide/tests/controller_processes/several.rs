@@ -2,8 +2,10 @@
 //! Three controllers, one etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fide_controller::client::Caller;
@@ -188,4 +190,66 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
     let body = json!({"tree": 0, "generation": 0});
     let moved = hosts[0].change(Method::Post, &format!("/v1/lanes/{}/moved", acknowledged["h1-1"]), &body);
     assert_eq!(moved.expect("an answer").status, 200);
+}
+
+/// A cable to etcd that can be cut: connections are passed on until then.
+struct Cable {
+    address: SocketAddr,
+    ends: Arc<Mutex<Option<Vec<TcpStream>>>>,
+}
+
+impl Cable {
+    fn to(etcd: SocketAddr) -> Cable {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let cable =
+            Cable { address: listener.local_addr().expect("an address"), ends: Arc::new(Mutex::new(Some(Vec::new()))) };
+        let ends = cable.ends.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let mut ends = ends.lock().expect("no panic");
+                let Some(ends) = ends.as_mut() else { return };
+                let Ok(far) = TcpStream::connect(etcd) else { continue };
+                for (mut from, mut to) in [(&near, &far), (&far, &near)]
+                    .map(|(from, to)| (from.try_clone().expect("a copy"), to.try_clone().expect("a copy")))
+                {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                ends.extend([near, far]);
+            }
+        });
+        cable
+    }
+
+    fn cut(&self) {
+        for end in self.ends.lock().expect("no panic").take().into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// It answers on, and does not know that another one leads.
+#[test]
+fn leader_that_is_cut_off_from_etcd_alone_keeps_nobody() {
+    let Some(etcd) = Etcd::start() else { return };
+    let cable = Cable::to(etcd.address());
+    let site = Site::new(2, 2, 1, &etcd.section());
+    let file = site.path().join("c1.toml");
+    let text = std::fs::read_to_string(&file).expect("a file");
+    let text = text.replace(&etcd.address().to_string(), &cable.address.to_string());
+    std::fs::write(&file, text).expect("a file");
+    let mut three = Three { etcd, site, running: Vec::new() };
+    let mut operator = three.site.caller("operator.op");
+    three.running.push(Some(three.site.start("c1")));
+    assert_eq!(three.leader(&mut operator), 0);
+    three.running.push(Some(three.site.start("c2")));
+    let mut host = three.site.host("h1");
+    let first = host.lane("h2");
+    cable.cut();
+    // Asked of the one that it knows.
+    let second = host.lane("h2");
+    assert!(second.1 > first.1);
+    assert_eq!(three.said_by(1).0, "leads");
 }

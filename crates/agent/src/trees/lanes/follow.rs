@@ -23,8 +23,8 @@ use crate::command::Command;
 impl Lanes {
     /// Learns what the controller has of this host.
     pub(super) fn learn(&mut self) {
-        let told = match self.talk.caller.call(Method::Get, "/v1/lanes", None, None, Duration::ZERO) {
-            Ok(answered) if answered.status == 200 => answered.body,
+        let (told, stale) = match self.talk.caller.call(Method::Get, "/v1/lanes", None, None, Duration::ZERO) {
+            Ok(answered) if answered.status == 200 => (answered.body, answered.stale),
             // It will be said again that it may have changed.
             _ => return,
         };
@@ -55,6 +55,8 @@ impl Lanes {
                     }
                     self.follow(handle, lane);
                 }
+                // A controller that others have followed does not know what was opened since.
+                None if stale => {}
                 None => self.terminated(handle, "the controller does not know it any more", 0),
             }
         }
