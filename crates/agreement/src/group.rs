@@ -164,7 +164,7 @@ impl Standing {
 }
 
 /// A member of a group, or a host that wants to be one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Group<P: Start> {
     config: Config<P::Setting>,
     standing: Standing,

@@ -61,7 +61,7 @@ impl Window {
 }
 
 /// A monitor as asked for and as granted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Monitored {
     /// "name@host", or "@host".
     pub target: Arc<str>,
@@ -76,7 +76,7 @@ pub struct Monitored {
 }
 
 /// A process as asked for and as granted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct JoinedProcess {
     /// Its name.
     pub name: Arc<str>,
@@ -87,7 +87,7 @@ pub struct JoinedProcess {
 }
 
 /// Everything registered.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// By [`MonitorId`].
     pub monitors: BTreeMap<u32, Monitored>,

@@ -38,7 +38,7 @@ pub struct Transmit {
 }
 
 /// The failure detector of one host.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Detector {
     pub(crate) config: Config,
     pub(crate) grant: usize,

@@ -17,7 +17,7 @@ pub const REORDER_MAX: usize = 8;
 pub const POOL_MAX: usize = 512;
 
 /// The local queues, one per slot.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Queues {
     bytes: Box<[u8]>,
     lens: Box<[u16]>,
@@ -145,7 +145,7 @@ pub struct Waiting {
 }
 
 /// Buffers for what was received.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pool {
     bytes: Box<[u8]>,
     /// `Some`: waits for an earlier message.

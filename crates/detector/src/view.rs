@@ -189,7 +189,7 @@ pub struct Vote {
 }
 
 /// One voter's (or, without a vote, one observer's) part.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Agreement {
     me: u16,
     incarnation: u32,

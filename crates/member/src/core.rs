@@ -61,7 +61,7 @@ pub trait Port {
 }
 
 /// A member but for its host.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Core<P: Start> {
     pub group: Group<P>,
     pub(crate) ears: Ears,

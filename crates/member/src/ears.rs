@@ -34,7 +34,7 @@ struct Peer {
 }
 
 /// What is heard of all others.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ears {
     /// By id - 1.
     peers: [Peer; MAX_HOSTS],
