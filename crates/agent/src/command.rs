@@ -277,6 +277,8 @@ pub struct Exchange {
     turns: AtomicU64,
     /// This host was excluded, and has not begun again.
     excluded: AtomicBool,
+    /// Its machine was put back to a snapshot, or runs twice.
+    put_back: AtomicBool,
     /// The generation of views that the loop needs on disk, and the one that is there.
     generation_asked: AtomicU32,
     generation_kept: AtomicU32,
@@ -307,6 +309,7 @@ impl Exchange {
             records_lost: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             excluded: AtomicBool::new(false),
+            put_back: AtomicBool::new(false),
             generation_asked: AtomicU32::new(0),
             generation_kept: AtomicU32::new(0),
             ended: OnceLock::new(),
@@ -374,6 +377,16 @@ impl Exchange {
     /// Whether this host has to begin again.
     pub fn is_excluded(&self) -> bool {
         self.excluded.load(Ordering::Acquire)
+    }
+
+    /// The loop has found that its machine was put back to a snapshot, or runs twice. A state, likewise.
+    pub fn set_put_back(&self, put_back: bool) {
+        self.put_back.store(put_back, Ordering::Release);
+    }
+
+    /// Whether this host stays fenced until people start it anew.
+    pub fn is_put_back(&self) -> bool {
+        self.put_back.load(Ordering::Acquire)
     }
 
     /// The loop goes on with views of this generation once it is on disk. It waits for nothing else meanwhile.

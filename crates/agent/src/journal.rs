@@ -153,7 +153,10 @@ impl Journal {
 
 fn shelf(event: &Event) -> Shelf {
     match event {
-        Event::Up { slot: HOST_SLOT, .. } | Event::Excluded { .. } | Event::ViewChanged { .. } => Shelf::Hosts,
+        Event::Up { slot: HOST_SLOT, .. }
+        | Event::Excluded { .. }
+        | Event::PutBack { .. }
+        | Event::ViewChanged { .. } => Shelf::Hosts,
         Event::Up { .. } => Shelf::Joins,
         Event::Verdict(verdict) if !verdict.kind.is_final() => Shelf::Changes,
         Event::Verdict(Verdict { slot: HOST_SLOT, .. }) => Shelf::Hosts,
@@ -201,6 +204,7 @@ fn about(event: &Event) -> u16 {
         | Event::TimeoutChanged { host, .. } => host,
         Event::Verdict(verdict) => verdict.host,
         Event::Excluded { .. }
+        | Event::PutBack { .. }
         | Event::ViewChanged { .. }
         | Event::ObserverStalled { .. }
         | Event::Fenced { .. }
@@ -275,6 +279,11 @@ impl Entry {
             Event::Excluded { by, incarnation } => {
                 format!("{} goes on without incarnation {incarnation} of this host", host_name(config, by))
             }
+            Event::PutBack { by, incarnation } => format!(
+                "{} has acknowledged what incarnation {incarnation} of this host has yet to send: this machine was put back to a snapshot, \
+                 or a clone of it runs",
+                host_name(config, by)
+            ),
             Event::ViewChanged { id, members } => {
                 format!("view {}.{} is {}", id.generation, id.number, hosts(config, members).join(", "))
             }
@@ -306,7 +315,7 @@ impl Entry {
             value["verdict"] = verdict_json(verdict.kind);
             value["evidence"] = evidence(config, &verdict.evidence);
         }
-        if let Event::Excluded { by, incarnation } = self.record.event {
+        if let Event::Excluded { by, incarnation } | Event::PutBack { by, incarnation } = self.record.event {
             value["by"] = json!(host_name(config, by));
             value["incarnation"] = json!(incarnation);
         }
@@ -329,6 +338,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Fenced { .. } => "fenced",
         Event::Unfenced { .. } => "unfenced",
         Event::Excluded { .. } => "excluded",
+        Event::PutBack { .. } => "put_back",
         Event::ViewChanged { .. } => "view_changed",
         Event::MonitorRequest { .. } => "monitor_request",
         Event::TimeoutChanged { .. } => "timeout_changed",

@@ -366,7 +366,11 @@ impl<P: Start> Group<P> {
             Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
                 self.down(host, incarnation);
             }
-            Event::Excluded { incarnation, .. } if incarnation == self.config.incarnation => self.excluded(),
+            Event::Excluded { incarnation, .. } | Event::PutBack { incarnation, .. }
+                if incarnation == self.config.incarnation =>
+            {
+                self.excluded();
+            }
             _ => {}
         }
     }

@@ -74,6 +74,8 @@ pub struct Detector {
     pub(crate) promise_max_us: u32,
     pub(crate) fenced: bool,
     pub(crate) excluded: bool,
+    /// Its machine was put back to a snapshot, or runs twice: it is no host any more until people start it anew.
+    pub(crate) put_back: bool,
     pub(crate) leaving: bool,
     pub(crate) had_lease: bool,
     /// This incarnation had another life before: answers to it may be recordings.
@@ -126,6 +128,7 @@ impl Detector {
             promise_max_us: u32::MAX,
             fenced: config.trust == Trust::Lease,
             excluded: false,
+            put_back: false,
             leaving: false,
             had_lease: false,
             recalled: false,
@@ -496,7 +499,7 @@ impl Detector {
         self.config.incarnation = incarnation;
         (self.recalled, self.life_seq) = (false, self.seq);
         self.joins = 0;
-        self.excluded = false;
+        (self.excluded, self.put_back) = (false, false);
         self.had_lease = false;
         self.sent.forget();
         self.agreement.restart(incarnation, now_ns);
@@ -597,6 +600,11 @@ impl Detector {
 
     pub fn is_excluded(&self) -> bool {
         self.excluded
+    }
+
+    /// After [`Event::PutBack`].
+    pub fn is_put_back(&self) -> bool {
+        self.put_back
     }
 
     /// `None` for this host and for ids that are not members.

@@ -44,6 +44,7 @@ impl Detector {
         if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
             return Ok(());
         }
+        self.look_at_itself(now_ns, peer, ack);
         let received = &mut self.peers[usize::from(peer) - 1].received[usize::from(plane)];
         *received = (*received).max(beat.received);
         if let Some(view) = beat.view {
@@ -295,6 +296,27 @@ impl Detector {
         }
     }
 
+    /// One that has answered this incarnation acknowledges a heartbeat that it has yet to send, or a later incarnation: its machine was put
+    /// back to a snapshot, or a clone of it runs. It has forgotten what it promised and accepted. (The lives of a witness have numbers of which an acknowledgement shows the
+    /// lower half only.)
+    fn look_at_itself(&mut self, now_ns: u64, host: u16, ack: Ack) {
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
+        let ahead = ack.seq_low.wrapping_sub(self.seq as u32);
+        let is_ahead = ack.seq_low != 0 && ahead != 0 && ahead < 1 << 31;
+        let is_later = ack.incarnation > self.config.incarnation;
+        let shows = is_later || is_ahead && self.ack_answers(ack);
+        if shows && !self.excluded && !planted::is(Planted::MissesItself) {
+            self.excluded = true;
+            if self.leaving {
+                // As it wished.
+                return;
+            }
+            self.put_back = true;
+            self.tell(Event::PutBack { by: host, incarnation: self.config.incarnation });
+            self.renew_lease(now_ns);
+        }
+    }
+
     /// A heartbeat of (host, incarnation, sequence number) says this of views.
     fn view_reported(&mut self, now_ns: u64, (host, incarnation, seq): (u16, u32, u64), repr: &ViewRepr) {
         let peer = &mut self.peers[usize::from(host) - 1];
@@ -313,6 +335,10 @@ impl Detector {
         let notice = packet.kind() == Kind::Notice;
         let from = From { host, seq: packet.seq(), rx_ns, via: if notice { Via::Notice } else { Via::Roster } };
         let mut promise_us = 0;
+        if let Some(ack) = packet.ack(self.config.me) {
+            // Before it votes on what comes along.
+            self.look_at_itself(now_ns, host, ack);
+        }
         for body in packet.bodies() {
             match body {
                 Body::View(view) if self.majority() => {

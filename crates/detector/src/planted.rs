@@ -204,6 +204,8 @@ planted! {
     StopsUnseen,
     /// a member that is told that events were lost does not ask who is up
     MissesTheLost,
+    /// a machine that was put back to a snapshot goes on as the incarnation that it was, though others acknowledge what it has yet to send
+    MissesItself,
 }
 
 /// 0: none; else one more than its place.

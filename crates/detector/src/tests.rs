@@ -6,6 +6,7 @@ mod gone;
 mod healed;
 mod lineages;
 mod named;
+mod put_back;
 mod scenario;
 mod seeded;
 mod unit;

@@ -376,6 +376,13 @@ pub enum Event {
         by: u16,
         incarnation: u32,
     },
+    /// `by` has acknowledged a heartbeat that this incarnation has yet to send: its machine was put back to a snapshot, or a clone of it runs.
+    /// It is excluded, and nothing on this machine remembers what it has promised and agreed to since: its programs have to end before
+    /// anything starts again.
+    PutBack {
+        by: u16,
+        incarnation: u32,
+    },
     ViewChanged {
         id: ViewId,
         members: HostSet,

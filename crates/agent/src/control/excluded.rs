@@ -16,6 +16,9 @@ use crate::{
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
+/// Told of a machine that was put back, again and again.
+const REMINDED: Duration = Duration::from_secs(60);
+
 /// Why this host has not begun again, and when it tries next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excluded {
@@ -57,9 +60,27 @@ impl Control {
         Ok(())
     }
 
+    /// Nothing here remembers what it has said since the snapshot, so programs that joined must not go on as a later incarnation: this host
+    /// stays fenced.
+    fn say_put_back(&mut self) {
+        let now = Instant::now();
+        if self.excluded.as_ref().is_some_and(|said| now < said.next) {
+            return;
+        }
+        let why = "this machine was put back to a snapshot, or a clone of it runs: others have heard of this agent what it has yet to say. \
+                   End the programs that joined here, see that one machine runs, and start the agent anew";
+        tracing::error!("fenced until people act: {why}");
+        let attempts = self.excluded.as_ref().map_or(0, |said| said.attempts);
+        self.excluded = Some(Excluded { why: why.to_owned(), attempts, next: now + REMINDED });
+    }
+
     /// Begins again if this host is excluded, or tries again when it is time. Asks the loop's state, which also the agent that takes
     /// over has, and needs no record of what happened.
     pub(super) fn retry_excluded(&mut self) -> Result<(), EngineGone> {
+        if self.parts.exchange.is_put_back() {
+            self.say_put_back();
+            return Ok(());
+        }
         match &self.excluded {
             Some(excluded) if Instant::now() < excluded.next => Ok(()),
             Some(_) => self.begin_again(),

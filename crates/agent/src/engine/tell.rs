@@ -86,6 +86,8 @@ impl Engine {
             Event::ViewChanged { .. } => self.publish_view(),
             // The control thread acts on it.
             Event::Excluded { .. } => self.parts.exchange.set_excluded(true),
+            // Likewise: it says so, and begins nothing.
+            Event::PutBack { .. } => self.parts.exchange.set_put_back(true),
         }
     }
 

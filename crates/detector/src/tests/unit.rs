@@ -641,7 +641,7 @@ fn recorded_beat_of_the_receive_program_is_no_sign_of_life() {
         rx_ns: 0,
         received: seq,
         ack_incarnation,
-        ack_seq_low: 7,
+        ack_seq_low: 1,
         promise_us: 1000,
         view: Some(fide_wire::ViewId { generation: 3, number: 3 }),
     };

@@ -613,6 +613,7 @@ pub(super) fn describe(event: &Event, detector: &Detector) -> String {
             }
         }
         Event::Excluded { by, incarnation } => format!("excluded #{incarnation} by h{by}"),
+        Event::PutBack { by, incarnation } => format!("put back #{incarnation}, as h{by} shows"),
         Event::ViewChanged { id, members } => format!("view {}.{} {}", id.generation, id.number, set(members)),
         Event::MonitorRequest { host, slot, pbsize, .. } => format!("watched by h{host}: slot {slot} pbsize {pbsize}"),
         Event::TimeoutChanged { host, timeout_ns } => format!("timeout h{host} {timeout_ns}ns"),
