@@ -18,6 +18,8 @@ use super::{
     session::{Answer, COUNTER_NOISE_NS, Link, Op, Session, Table},
 };
 
+mod copy;
+
 /// Heartbeats that an agent which hands over repeats at most.
 const REPEATS_MAX: u64 = 250;
 
@@ -28,6 +30,7 @@ struct Connected {
     token: u32,
 }
 
+#[derive(Clone)]
 struct Watch {
     id: u32,
     token: u32,
@@ -36,6 +39,7 @@ struct Watch {
 }
 
 /// Another agent reads this one's state; until then the last heartbeat is repeated.
+#[derive(Clone)]
 struct Frozen {
     state: Vec<u8>,
     /// For how long the host had been suspended when the state was written.

@@ -26,7 +26,7 @@ pub(super) use leases::leased;
 pub(super) use masters::Masters;
 pub(super) use register::Register;
 pub(super) use tokens::Tokens;
-pub(super) use verdicts::Verdicts;
+pub(super) use verdicts::{Beliefs, Verdicts};
 pub(super) use views::Views;
 
 /// What did not hold.

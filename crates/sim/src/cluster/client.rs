@@ -23,6 +23,8 @@ use super::{
     session::{Answer, Link, Op, Session, Table},
 };
 
+mod copy;
+
 const BACKOFF_MIN_NS: u64 = 5_000_000;
 const BACKOFF_MAX_NS: u64 = 1_000_000_000;
 /// An opening program that finds no agent, or is refused, looks again after this.
@@ -54,7 +56,7 @@ pub(super) enum Wants {
 }
 
 /// What came of opening.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Opened {
     Joined(JoinOk),
     Monitored(MonitorOk),

@@ -113,6 +113,17 @@ impl Clock {
         *self.meanwhile() += for_ns;
     }
 
+    /// A snapshot of then goes on now, with its clocks as they were.
+    pub(super) fn go_on(&mut self, then_ns: u64, now_ns: u64) {
+        if self.stands(then_ns) {
+            self.since_ns += now_ns - then_ns;
+        } else {
+            self.stop(then_ns);
+            self.since_ns = now_ns;
+        }
+        self.unseen_ns += now_ns - then_ns;
+    }
+
     /// What counts the time that they stand still.
     fn meanwhile(&mut self) -> &mut u64 {
         match self.stands {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A disk: what is written is there after a crash if it was synced, and else it is not.
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Disk<T> {
     written: Option<T>,
     synced: Option<T>,

@@ -24,6 +24,8 @@ use super::{
     session::Table,
 };
 
+mod machine;
+
 /// Heartbeats that wait for an agent that does not run, as in a socket's queue; more are lost.
 pub(super) const INBOX_MAX: usize = 256;
 /// Which group; there is no other.
@@ -100,6 +102,12 @@ pub(super) struct Host<P: Protocol> {
     pub(super) stopped_until_ns: u64,
     /// It was stopped as such an incarnation, and nothing in it can tell: until then, by its own clock, it may believe in a lease of before.
     believes: Option<(u32, u64)>,
+    /// What its wall clock shows at least: that of a machine that was put back is later than all that this one has begun as before.
+    pub(super) wall_least_s: u64,
+    /// It was put back, or runs twice.
+    astray: Option<machine::Astray>,
+    /// Which of the machines that were put back, or run twice.
+    pub(super) machine: u64,
     /// The agent's next turn, true time; other turns that were planned are void.
     pub(super) turn_ns: u64,
     /// Excluded: back as another incarnation, true time.
@@ -136,6 +144,9 @@ impl<P: Protocol> Host<P> {
             suspended_until_ns: 0,
             stopped_until_ns: 0,
             believes: None,
+            wall_least_s: 0,
+            astray: None,
+            machine: 0,
             turn_ns: u64::MAX,
             restart_ns: None,
             leaves: false,
@@ -163,7 +174,7 @@ impl<P: Protocol> Host<P> {
 
     /// The next incarnation, as an agent takes it.
     pub(super) fn next_incarnation(&mut self, plan: &Plan, now_ns: u64) -> u32 {
-        self.numbers.next(plan.wall_s(self.id, self.starts, now_ns))
+        self.numbers.next(plan.wall_s(self.id, self.starts, now_ns).max(self.wall_least_s))
     }
 
     /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, others as their next one.
@@ -283,6 +294,7 @@ impl<P: Protocol> Host<P> {
         self.suspended_until_ns = 0;
         self.stopped_until_ns = 0;
         self.believes = None;
+        self.astray = None;
         self.seat = None;
         self.service = None;
         self.dies_after = None;
@@ -308,12 +320,17 @@ impl<P: Protocol> Host<P> {
 
     /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/clocks.md).
     pub(super) fn believes(&self, now_ns: u64) -> bool {
+        self.is_astray() || self.believes_old(now_ns)
+    }
+
+    fn believes_old(&self, now_ns: u64) -> bool {
         self.believes.is_some_and(|(_, until_ns)| self.clock.local_ns(now_ns) < until_ns)
     }
 
     /// Likewise, as that incarnation, or as one before, whose programs may have had a lease as well.
     pub(super) fn believes_as(&self, incarnation: u32, now_ns: u64) -> bool {
-        self.believes(now_ns) && self.believes.is_some_and(|(of, _)| of >= incarnation)
+        self.is_astray_as(incarnation)
+            || self.believes_old(now_ns) && self.believes.is_some_and(|(of, _)| of >= incarnation)
     }
 
     /// Speaks for the group: the one thing that two must never do at once.

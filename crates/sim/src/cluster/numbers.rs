@@ -22,7 +22,7 @@ struct Writing {
     synced_ns: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
     files: Disk<Files>,
     /// By the control thread.
@@ -77,6 +77,14 @@ impl Numbers {
     /// When the control thread goes on.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.writing.map(|writing| writing.renamed_ns.unwrap_or(writing.synced_ns))
+    }
+
+    /// What a snapshot had under way goes on so much later.
+    pub(super) fn go_on_later(&mut self, by_ns: u64) {
+        if let Some(writing) = &mut self.writing {
+            writing.renamed_ns.iter_mut().for_each(|at_ns| *at_ns += by_ns);
+            writing.synced_ns += by_ns;
+        }
     }
 
     /// When the control thread is free again.

@@ -8,13 +8,14 @@ use rand_chacha::ChaCha8Rng;
 use super::{clock::Stands, protocol};
 
 mod features;
+mod machines;
 mod walls;
 mod what;
 
 pub use features::Features;
 pub use walls::{NOTES_NS, WALLS};
 pub(super) use what::milliseconds;
-pub use what::{Fault, What};
+pub use what::{Fault, Reaches, What};
 
 pub const MS: u64 = 1_000_000;
 /// Of every host.
@@ -148,6 +149,10 @@ impl Plan {
             let mut random = ChaCha8Rng::seed_from_u64(more[3].1);
             // Hosts stand on different rungs.
             plan.xdp.iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
+        }
+        let mut last = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xc10e);
+        if features.has(Features::CLONE) && last.random_range(0..2) == 0 {
+            plan.be_cloned(&mut last);
         }
         plan.equal = with(6);
         plan.hasty = with(7);

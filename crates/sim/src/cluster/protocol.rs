@@ -16,7 +16,7 @@ pub enum Name {
 }
 
 /// What a world has to know of a protocol.
-pub(super) trait Protocol: Start {
+pub(super) trait Protocol: Start + Clone {
     /// It has something for heartbeats, and any member proposes.
     const RIDES: bool;
 

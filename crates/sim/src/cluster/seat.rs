@@ -21,6 +21,8 @@ use super::{
     state::State,
 };
 
+mod copy;
+
 /// Between two looks at what was not answered.
 const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
 /// Between two tries to join with the agent again.
@@ -55,6 +57,8 @@ pub(super) struct Seat<P: Protocol> {
     pub(super) state: State,
     /// It has waited, and its user has yet to take what came of that.
     pub(super) waited: bool,
+    /// Of a machine that was put back, or is a clone.
+    pub(super) is_copy: bool,
     /// True time.
     pub(super) paused_until_ns: u64,
     /// Its next turn, true time; other turns that were planned are void.
@@ -71,7 +75,7 @@ pub(super) struct Seat<P: Protocol> {
 }
 
 /// Packets that are being filled, by host.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Outbox {
     filling: Vec<(u16, bool, Vec<u8>)>,
     full: Vec<Sent>,
@@ -231,6 +235,7 @@ impl<P: Protocol> Seat<P> {
             outbox: Outbox::default(),
             state: State::default(),
             waited: false,
+            is_copy: false,
             paused_until_ns: 0,
             turn_ns: now_ns,
             ends_ns: u64::MAX,

@@ -12,6 +12,7 @@ use super::{
     agent::Agent,
     client::{Client, Wants},
     plan::MS,
+    session::Copies,
 };
 
 const NAME: &str = "master";
@@ -66,6 +67,10 @@ impl Service {
     fn new(pid: u32, role: Role, wants: Vec<Wants>, now_ns: u64) -> Self {
         let client = Client::new(pid, wants);
         Self { pid, client, role, looked_ns: 0, paused_until_ns: 0, turn_ns: now_ns, told: Vec::new() }
+    }
+
+    pub(super) fn copy(&self, copies: &mut Copies) -> Self {
+        Self { pid: copies.pid(self.pid), client: self.client.copy(copies), told: self.told.clone(), ..*self }
     }
 
     /// One look; true if the master that it stands by for has failed.

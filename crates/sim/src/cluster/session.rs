@@ -14,6 +14,10 @@ use fide_detector::planted::{self, Planted};
 use fide_shm::clock::{Clocks, FOREVER_NS, Lease};
 use fide_wire::ViewId;
 
+mod copies;
+
+pub(super) use copies::Copies;
+
 /// What the processor's counter may be ahead of the clock by, as in `agent/src/clock.rs`.
 pub(super) const COUNTER_NOISE_NS: u64 = 100_000;
 /// Events that wait for a program; more are lost and counted.
@@ -22,7 +26,7 @@ pub(super) const RING_MAX: usize = 1024;
 const OUTBOX_MAX: usize = 16;
 
 /// What the agent leaves for all programs, as `fide-shm`'s alive table holds it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     pub(super) incarnation: Cell<u32>,
     pub(super) fenced: Cell<bool>,
@@ -62,7 +66,7 @@ impl Table {
 }
 
 /// One program's memory.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Session {
     pub(super) token: u32,
     ring: RefCell<VecDeque<Box<[u8]>>>,

@@ -28,6 +28,7 @@ use super::{
 mod agents;
 mod end;
 mod faults;
+mod machines;
 mod network;
 mod seats;
 mod services;
@@ -67,6 +68,8 @@ enum Next {
     Disk(usize),
     /// One host is cut off, and all others crash.
     AllButOneCrash(u16),
+    /// People end and start a machine, if it is still that one.
+    Renew(usize, u64),
     /// The host that started then has said goodbye, and ends.
     Gone(usize, u64),
     /// Faults begin, if the group is founded.
@@ -114,6 +117,15 @@ pub(super) struct World<'p, P: Protocol> {
     deaths: Deaths,
     masters: Masters,
     views: Views,
+    snapshots: Vec<machines::Snapshot<P>>,
+    /// Machines that were put back, or are clones, so far.
+    machines: u64,
+    /// What right wall clocks have shown last to machines that were put back, or had a clone.
+    latest_s: u64,
+    twin: Option<machines::Twin>,
+    /// A machine that was put back, or a clone, was heard by another member as the one that it was, or has founded the group again: of the group
+    /// nothing is asked any more.
+    torn: bool,
     stats: Stats,
     trace: Option<Vec<String>>,
     /// To write packets into.
@@ -145,6 +157,11 @@ impl<'p, P: Protocol> World<'p, P> {
             deaths: Deaths::default(),
             masters: Masters::default(),
             views: Views::default(),
+            snapshots: Vec::new(),
+            machines: 0,
+            latest_s: 0,
+            twin: None,
+            torn: false,
             stats: Stats::default(),
             trace: traces.then(Vec::new),
             heartbeat: Box::new([0; PAYLOAD_MAX]),
@@ -198,6 +215,7 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::Disk(at) if self.hosts[at].numbers.due_ns() == Some(at_ns) => self.disk(at),
                 Next::Disk(_) => {}
                 Next::AllButOneCrash(away) => self.all_but_one_crash(away),
+                Next::Renew(at, machine) => self.renew(at, machine),
                 Next::Gone(at, lives) => self.gone(at, lives),
                 Next::Begins => self.begin()?,
                 Next::Fault(at) => self.fault(self.plan.faults[at].what),
@@ -218,7 +236,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     /// Hosts that may be in the group.
     fn members(&self) -> impl Iterator<Item = &Host<P>> {
-        self.hosts.iter().filter(|host| !host.is_witness(self.plan))
+        self.originals().iter().filter(|host| !host.is_witness(self.plan))
     }
 
     fn start(&mut self, at: usize) {
@@ -226,6 +244,9 @@ impl<'p, P: Protocol> World<'p, P> {
         self.hosts[at].starts += 1;
         self.hosts[at].paused_until_ns = 0;
         self.hosts[at].clock.begin(self.now_ns);
+        if self.is_twice(at) {
+            self.hosts[at].go_astray(true);
+        }
         self.start_agent(at);
         let after_ns = self.network.random.random_range(0..MS);
         self.network.push(self.now_ns + after_ns, Next::StartSeat(at));
@@ -237,7 +258,7 @@ impl<'p, P: Protocol> World<'p, P> {
         }
         self.hosts[at].start_agent(self.plan, self.now_ns);
         self.calm.but_from(self.now_ns);
-        self.verdicts.starts(self.hosts[at].id);
+        self.verdicts.starts(at);
         self.network.push(self.now_ns, Next::Agent(at));
         self.note(|world| format!("the agent of h{} starts as #{}", world.hosts[at].id, world.hosts[at].incarnation));
     }
@@ -258,6 +279,11 @@ impl<'p, P: Protocol> World<'p, P> {
             return self.network.push(self.now_ns + MS, Next::StartSeat(at));
         }
         self.pids += 1;
+        let before = host.record.read().map_or(0, |(before, _)| before);
+        if self.machines > 0 && self.processes.contains_key(&(id, before + 1)) {
+            // Its disk was put back: others know another process as that incarnation of its member.
+            self.tear();
+        }
         let host = &mut self.hosts[at];
         host.start_seat(self.plan, local_ns, self.pids);
         let seat = host.seat.as_mut().expect("it started");
@@ -312,7 +338,10 @@ impl<'p, P: Protocol> World<'p, P> {
 
     fn arrives(&mut self, place: usize) -> Checked {
         let (to, packet) = self.network.take(place);
-        let at = usize::from(to) - 1;
+        self.arrives_twice(to, packet)
+    }
+
+    fn arrives_at(&mut self, at: usize, packet: Packet) -> Checked {
         if packet.sealed.is_some() {
             self.arrives_at_seat(at, packet);
             return Ok(());
@@ -344,6 +373,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     fn arrives_at_seat(&mut self, at: usize, packet: Packet) {
+        self.hears_astray(at, &packet);
         match &mut self.hosts[at].seat {
             Some(seat) if seat.inbox.len() < super::seat::INBOX_MAX => seat.inbox.push_back(packet),
             _ => return self.network.give_back(packet.bytes),

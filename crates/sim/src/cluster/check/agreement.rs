@@ -10,6 +10,8 @@ use super::{super::state::State, Checked, Violation, violated};
 #[derive(Debug, Default)]
 pub(in super::super) struct Log {
     instances: Vec<Vec<u8>>,
+    /// Instances up to this one were told by somebody who is not astray: what comes after it only those told who are, and it may be otherwise.
+    sure: usize,
     /// After each instance.
     states: Vec<State>,
     /// By value: which process proposed it last, as which incarnation, how often it was proposed, and in which instances it was decided.
@@ -25,12 +27,37 @@ pub(in super::super) fn number(value: &[u8]) -> Option<u64> {
 
 impl Log {
     pub(in super::super) fn len(&self) -> u64 {
-        self.instances.len() as u64
+        self.sure as u64
     }
 
     pub(in super::super) fn proposed(&mut self, value: u64, by: Voice) {
         let (last, count, _) = self.values.entry(value).or_insert((by, 0, Vec::new()));
         (*last, *count) = (by, *count + 1);
+    }
+
+    /// A member that is astray has told an instance. Others may yet tell another: then this one is wrong, and not they.
+    pub(in super::super) fn told_astray(&mut self, state: State, instance: u64, value: &[u8], values: &[u64]) {
+        let last = self.states.last().copied().unwrap_or_default();
+        let is_next = instance == self.instances.len() as u64 + 1 && state == last;
+        if is_next && self.decide(instance, values).is_ok() {
+            self.append(instance, value);
+        }
+    }
+
+    fn append(&mut self, instance: u64, value: &[u8]) {
+        let mut after = self.states.last().copied().unwrap_or_default();
+        after.tell(instance, value);
+        self.states.push(after);
+        self.instances.push(value.to_vec());
+    }
+
+    /// What only those told who were astray was otherwise.
+    fn correct(&mut self, at: usize) {
+        self.instances.truncate(at);
+        self.states.truncate(at);
+        for (.., decided) in self.values.values_mut() {
+            decided.retain(|instance| *instance <= at as u64);
+        }
     }
 
     /// A member whose user has this state has told an instance with these values.
@@ -47,12 +74,23 @@ impl Log {
         }
         let at = usize::try_from(instance - 1).expect("small");
         if let Some(known) = self.instances.get(at) {
-            if known != value {
+            if known != value && at >= self.sure {
+                self.correct(at);
+            } else if known != value {
                 let text = format!("instance {instance}: h{by} tells {value:?}, somebody told {known:?}");
                 return violated("uniform agreement", text);
+            } else {
+                self.sure = self.sure.max(at + 1);
+                return Ok(());
             }
-            return Ok(());
         }
+        self.decide(instance, values)?;
+        self.append(instance, value);
+        self.sure = self.instances.len();
+        Ok(())
+    }
+
+    fn decide(&mut self, instance: u64, values: &[u64]) -> Checked {
         for value in values {
             match self.values.get_mut(value) {
                 None => {
@@ -66,16 +104,12 @@ impl Log {
                 Some((.., decided)) => decided.push(instance),
             }
         }
-        let mut after = self.states.last().copied().unwrap_or_default();
-        after.tell(instance, value);
-        self.states.push(after);
-        self.instances.push(value.to_vec());
         Ok(())
     }
 
     /// Who answers has told all that anybody has told.
     pub(in super::super) fn read(&self, at: u16, position: u64) -> Checked {
-        if position == self.len() {
+        if position >= self.len() && position <= self.instances.len() as u64 {
             return Ok(());
         }
         violated("speaks for all", format!("h{at} answers after {position} instances; others have told {}", self.len()))
@@ -83,7 +117,7 @@ impl Log {
 
     /// A member has taken over the state of another.
     pub(in super::super) fn taken_over(
-        &self,
+        &mut self,
         by: u16,
         position: u64,
         state: Option<State>,
@@ -93,16 +127,20 @@ impl Log {
             _ => usize::try_from(position - 1).ok().and_then(|at| self.states.get(at).copied()),
         };
         match (state, want) {
-            (Some(state), Some(want)) if state == want => Ok(state),
+            (Some(state), Some(want)) if state == want => {
+                self.sure = self.sure.max(usize::try_from(position).expect("small"));
+                Ok(state)
+            }
             _ => violated("state transfer", format!("h{by} is given {state:?} at {position}; it was {want:?}")),
         }
     }
 
     /// The world is quiet, and these members act: host, process, how many instances it has told.
     pub(in super::super) fn settled(&self, members: &[(u16, Voice, u64)]) -> Checked {
+        let most = members.iter().map(|(.., told)| *told).max().unwrap_or_default().max(self.len());
         for (member, _, told) in members {
-            if *told != self.len() {
-                return violated("termination", format!("h{member} has told {told} of {} instances", self.len()));
+            if *told != most {
+                return violated("termination", format!("h{member} has told {told} of {most} instances"));
             }
         }
         for (value, (by, _, decided)) in &self.values {

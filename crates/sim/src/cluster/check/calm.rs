@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where all is well nobody is put out.
 
+use std::collections::BTreeSet;
+
 use fide_detector::{Event, Verdict, VerdictKind};
 use fide_wire::HOST_SLOT;
 
@@ -14,13 +16,22 @@ use crate::cluster::plan::MS;
 const SETTLES_NS: u64 = 10 * MS;
 
 /// Since when there is no fault any more, nobody stands still, and all that start have started.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(in super::super) struct Calm {
     since_ns: u64,
+    /// Host and incarnation of those that have acted since. Who was alone and fenced before may be put out by those who come back.
+    acted: BTreeSet<(u16, u32)>,
 }
 
 impl Calm {
-    pub(in super::super) const NONE: Self = Self { since_ns: u64::MAX };
+    pub(in super::super) const NONE: Self = Self { since_ns: u64::MAX, acted: BTreeSet::new() };
+
+    /// A host may act.
+    pub(in super::super) fn acts(&mut self, host: u16, incarnation: u32, now_ns: u64) {
+        if now_ns >= self.since_ns {
+            self.acted.insert((host, incarnation));
+        }
+    }
 
     /// All is well from then on.
     pub(in super::super) fn begins(&mut self, at_ns: u64) {
@@ -53,7 +64,8 @@ impl Calm {
             return Ok(());
         };
         let subject = &hosts[usize::from(host) - 1];
-        if subject.agent.is_some() && subject.incarnation == incarnation && !subject.leaves {
+        let acted = self.acted.contains(&(host, incarnation));
+        if acted && subject.agent.is_some() && subject.incarnation == incarnation && !subject.leaves {
             let text = format!("h{} is told {event:?}, and h{host}#{incarnation} runs and is heard", hosts[at].id);
             return violated("nobody is put out where all is well", text);
         }

@@ -23,8 +23,8 @@ pub(in super::super) struct Deaths {
 }
 
 impl Deaths {
-    /// A program was told something.
-    pub(in super::super) fn told(&mut self, pid: u32, event: &Event) -> Checked {
+    /// A program was told something. What one hears that is astray is about it, and not about others.
+    pub(in super::super) fn told(&mut self, pid: u32, event: &Event, is_astray: bool) -> Checked {
         let (monitor, evidence, ended) = match event {
             Event::Up { monitor, evidence, .. } => (monitor, evidence, false),
             Event::Verdict(Verdict { monitor, evidence, reason, .. }) if reason.is_final() => (monitor, evidence, true),
@@ -44,6 +44,9 @@ impl Deaths {
             let text = format!("program {pid} is told that process {} of h{} {wrong}", process.1, process.0);
             return violated("each death is told once", text);
         }
+        if ended && is_astray {
+            return Ok(());
+        }
         if ended {
             self.dead.insert(process);
         } else {
@@ -58,6 +61,18 @@ impl Deaths {
             *latest = process.1;
         }
         Ok(())
+    }
+
+    /// A copy of a program was told what its original was.
+    pub(in super::super) fn copy(&mut self, from: u32, to: u32) {
+        let told: Vec<_> =
+            self.told.iter().filter(|((of, ..), _)| *of == from).map(|(key, ended)| (*key, *ended)).collect();
+        self.told.extend(told.into_iter().map(|((_, watch, process), ended)| ((to, watch, process), ended)));
+        let met: Vec<_> = self.met.iter().filter(|(of, _)| *of == from).map(|(_, process)| (to, *process)).collect();
+        self.met.extend(met);
+        let latest: Vec<_> =
+            self.latest.iter().filter(|((of, _), _)| *of == from).map(|(key, process)| (*key, *process)).collect();
+        self.latest.extend(latest.into_iter().map(|((_, watch), process)| ((to, watch), process)));
     }
 
     pub(in super::super) fn has_met(&self, pid: u32, process: Process) -> bool {

@@ -16,7 +16,8 @@ pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
     changed: usize,
     now_ns: u64,
 ) -> Checked {
-    let Some(agent) = hosts[changed].agent.as_ref().filter(|_| plan.policy == Policy::Majority) else { return Ok(()) };
+    let judges = plan.policy == Policy::Majority && !hosts[changed].is_astray();
+    let Some(agent) = hosts[changed].agent.as_ref().filter(|_| judges) else { return Ok(()) };
     let view = agent.detector.view();
     for host in hosts {
         let member = agent.detector.member_incarnation(host.id);

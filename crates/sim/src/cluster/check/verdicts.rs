@@ -11,37 +11,51 @@ use super::{
     Checked, violated,
 };
 
-/// What each host was told of each incarnation of others: whether it has ended.
+/// What each agent was told, by the place of its machine in the world.
 #[derive(Debug, Default)]
-pub(in super::super) struct Verdicts {
-    told: BTreeMap<(u16, u16, u32), bool>,
-    /// By observer, host and name: the process that began last, of those that it was told.
-    latest: BTreeMap<(u16, u16, Name), u32>,
+pub(in super::super) struct Verdicts(BTreeMap<usize, Beliefs>);
+
+/// What an agent was told.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct Beliefs {
+    /// Of each incarnation of others: whether it has ended.
+    told: BTreeMap<(u16, u32), bool>,
+    /// By host and name: the process that began last, of those that it was told.
+    latest: BTreeMap<(u16, Name), u32>,
 }
 
 impl Verdicts {
     /// An observer starts anew, and knows nothing.
-    pub(in super::super) fn starts(&mut self, observer: u16) {
-        self.told.retain(|(of, ..), _| *of != observer);
-        self.latest.retain(|(of, ..), _| *of != observer);
+    pub(in super::super) fn starts(&mut self, observer: usize) {
+        self.0.remove(&observer);
+    }
+
+    /// What it was told, to be put back with its machine.
+    pub(in super::super) fn of(&self, observer: usize) -> Beliefs {
+        self.0.get(&observer).cloned().unwrap_or_default()
+    }
+
+    pub(in super::super) fn put_back(&mut self, observer: usize, beliefs: Beliefs) {
+        self.0.insert(observer, beliefs);
     }
 
     pub(in super::super) fn told<P: Protocol>(
         &mut self,
-        observer: u16,
+        at: usize,
         event: &Event,
         hosts: &[Host<P>],
         now_ns: u64,
     ) -> Checked {
+        let (observer, beliefs) = (hosts[at].id, self.0.entry(at).or_default());
         let (host, incarnation, ended) = match *event {
             Event::Up { host, slot: HOST_SLOT, incarnation, .. } => (host, incarnation, false),
             Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
                 (host, incarnation, true)
             }
-            Event::Up { host, incarnation, name, .. } => return self.begins(observer, host, name, incarnation),
+            Event::Up { host, incarnation, name, .. } => return beliefs.begins(observer, host, name, incarnation),
             _ => return Ok(()),
         };
-        let wrong = match (self.told.insert((observer, host, incarnation), ended), ended) {
+        let wrong = match (beliefs.told.insert((host, incarnation), ended), ended) {
             (None, false) | (Some(false), true) => None,
             (Some(_), false) => Some("is up twice"),
             (Some(true), true) => Some("ended twice"),
@@ -57,10 +71,12 @@ impl Verdicts {
         }
         Ok(())
     }
+}
 
+impl Beliefs {
     /// A process of that name is up: those of one name are told in the order in which they began. Numbers do not come round here.
     fn begins(&mut self, observer: u16, host: u16, name: Name, process: u32) -> Checked {
-        let latest = self.latest.entry((observer, host, name)).or_default();
+        let latest = self.latest.entry((host, name)).or_default();
         if process < *latest {
             let text = format!("h{observer} is told that {name} of h{host}, {process}, is up after {latest}");
             return violated("in order", text);

@@ -30,10 +30,12 @@ impl Features {
     pub const WALLS: Self = Self(1 << 10);
     /// Hosts whose kernel receives heartbeats, and keeps steady ones to itself.
     pub const XDP: Self = Self(1 << 11);
+    /// Virtual machines that are put back to a snapshot, or run twice.
+    pub const CLONE: Self = Self(1 << 12);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 12] = [
+    pub const NAMES: [(&str, Self); 13] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -46,6 +48,7 @@ impl Features {
         ("flood", Self::FLOOD),
         ("walls", Self::WALLS),
         ("xdp", Self::XDP),
+        ("clone", Self::CLONE),
     ];
 
     #[must_use]

@@ -12,6 +12,16 @@ pub struct Fault {
     pub what: What,
 }
 
+/// What is sent to a host that runs twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaches {
+    Both,
+    /// The one that has sent last.
+    Latest,
+    /// Likewise, but for heartbeats, which go to all.
+    LatestUnlessAll,
+}
+
 /// Hosts are 1..=n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -125,6 +135,21 @@ pub enum What {
         away: u16,
         after_ns: u64,
     },
+    /// A snapshot of the host's machine is taken.
+    Snapshot {
+        host: u16,
+    },
+    /// The machine is put back to its snapshot.
+    PutBack {
+        host: u16,
+    },
+    /// The snapshot runs beside its original.
+    Clone {
+        host: u16,
+        reaches: Reaches,
+    },
+    /// The clone is ended, and its original starts again.
+    EndClone,
     /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
     Flood {
         host: u16,
@@ -191,6 +216,12 @@ impl fmt::Display for Fault {
                 "{:.3} ms after the next lineage begins to act h{away} is cut off, and all others crash",
                 milliseconds(after_ns)
             ),
+            What::Snapshot { host } => write!(f, "a snapshot of h{host} is taken"),
+            What::PutBack { host } => write!(f, "h{host} is put back to its snapshot"),
+            What::Clone { host, reaches } => {
+                write!(f, "the snapshot of h{host} runs beside it, packets reach {reaches:?}")
+            }
+            What::EndClone => f.write_str("the clone is ended, and its original starts again"),
             What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
         }
     }

@@ -135,6 +135,7 @@ impl<P: Protocol> World<'_, P> {
             return Ok(());
         }
         let host = &mut self.hosts[at];
+        host.find_itself(self.now_ns);
         let (id, now) = (host.id, host.clock.read(self.now_ns));
         let Some(agent) = &mut host.agent else { return Ok(()) };
         let told = agent.tell_events();
@@ -145,10 +146,16 @@ impl<P: Protocol> World<'_, P> {
                     self.stats.exclusions += 1;
                     self.hosts[at].restart_ns = Some(self.now_ns + MS);
                 }
+                Told::PutBack { .. } => {
+                    self.stats.found_out += 1;
+                    self.found_out(at);
+                }
                 Told::Verdict(_) => self.stats.verdicts += 1,
                 Told::ViewChanged { .. } => {
                     no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?;
-                    self.host_views.told(&self.hosts[at])?;
+                    if !self.hosts[at].is_astray() {
+                        self.host_views.told(&self.hosts[at])?;
+                    }
                 }
                 _ => {}
             }
@@ -163,14 +170,14 @@ impl<P: Protocol> World<'_, P> {
                 }
                 event => format!("h{id} is told {event:?}"),
             });
-            self.verdicts.told(id, &event, &self.hosts, self.now_ns)?;
+            self.verdicts.told(at, &event, &self.hosts, self.now_ns)?;
             self.calm.told(self.plan, &self.hosts, at, &event, self.now_ns)?;
         }
         self.acts(at)?;
         self.ask_disk(at);
         self.plan_agent(at);
         self.wake(at);
-        one_leader(&self.hosts, at, self.now_ns)
+        if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
     /// The agent has left in its table as what, and by which view, its programs act.
@@ -180,6 +187,7 @@ impl<P: Protocol> World<'_, P> {
         let Some((incarnation, view)) = table.and_then(|table| table.acting(&host.clock.read(self.now_ns))) else {
             return Ok(());
         };
+        self.calm.acts(host.id, incarnation, self.now_ns);
         if view.is_none() || host.believes_as(incarnation, self.now_ns) {
             return Ok(());
         }
@@ -302,6 +310,10 @@ impl<P: Protocol> World<'_, P> {
                 }
             }
         }
+        if sent_any {
+            self.has_sent(at);
+        }
+        let Some(agent) = &mut self.hosts[at].agent else { return true };
         if sent_any && !self.armed.is_empty() && agent.detector.vote().accepted.is_some() {
             for (host, after_ns) in std::mem::take(&mut self.armed) {
                 self.network.push(now_ns + after_ns, Next::CutOff(host));

@@ -35,7 +35,7 @@ impl<P: Protocol> World<'_, P> {
         let group = &seat.core.group;
         let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
         let runs = |id: u16| {
-            let other = self.hosts.iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
+            let other = self.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
             other.is_some_and(|other| Some(other.sender.incarnation) == incarnation(id))
         };
         let unknown = |id: u16| {
@@ -55,13 +55,13 @@ impl<P: Protocol> World<'_, P> {
 
     /// Agents that run and do not leave.
     fn agents(&self) -> impl Iterator<Item = (&Host<P>, &Detector)> {
-        let agents = self.hosts.iter().filter(|host| !host.leaves);
+        let agents = self.originals().iter().filter(|host| !host.leaves);
         agents.filter_map(|host| Some((host, &host.agent.as_ref()?.detector)))
     }
 
     /// Enough hosts are up to act: of some view a majority, or as many as found one.
     fn hosts_suffice(&self) -> bool {
-        let (up, all) = (self.agents().count(), self.hosts.len());
+        let (up, all) = (self.agents().count(), self.originals().len());
         if self.plan.policy == Policy::Network {
             // A host that starts acts once it has heard one other.
             return up >= 2;
@@ -72,7 +72,7 @@ impl<P: Protocol> World<'_, P> {
             return true;
         }
         // Those that are away may live, as far as the others know, and are waited for.
-        let away = |id: u16| self.hosts.iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
+        let away = |id: u16| self.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
         let missing = |view: &ViewInfo| view.members.iter().filter(|id| away(*id)).count();
         let waits = views().any(|view| holders(view.id) + missing(&view) > view.members.len() / 2);
         up >= (all / 2 + 1).max(all - 1) && !waits
@@ -97,7 +97,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Why nobody acts, as `docs/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
     fn loss(&self) -> Loss {
-        let seats = || self.hosts.iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
+        let seats = || self.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
         if !self.hosts_suffice() {
             return Loss::HostsAway;
         }
@@ -171,6 +171,9 @@ impl<P: Protocol> World<'_, P> {
                 host.seat.as_ref().is_some_and(|seat| seat.lease(&now).holds())
             }
         };
+        if self.torn {
+            return Ok(self.stats);
+        }
         let running: Vec<&Host<P>> = self.members().filter(runs).collect();
         let acting: Vec<&Host<P>> = running.iter().copied().filter(seat).collect();
         let seats: Vec<&Seat<P>> = acting.iter().filter_map(|host| host.seat.as_ref()).collect();

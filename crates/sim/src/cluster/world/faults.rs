@@ -64,7 +64,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// All is well: a host that is not up comes back, in runs where all do.
     fn restore(&mut self, at: usize) {
-        if self.plan.restores {
+        if self.plan.restores && at < self.originals().len() {
             let after_ns = self.network.random.random_range(0..RESTORED_NS);
             self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
@@ -245,6 +245,10 @@ impl<P: Protocol> World<'_, P> {
                 self.stats.stops += 1;
                 self.pause(id, now_ns + for_ns);
             }
+            What::Snapshot { host } => self.snapshot(host),
+            What::PutBack { host } => self.put_back(host),
+            What::Clone { host, reaches } => self.clone_of(host, reaches),
+            What::EndClone => self.end_clone(),
             What::Flood { host, times } => {
                 let others = self.plan.hosts;
                 let at = usize::from(host) - 1;
@@ -265,8 +269,10 @@ impl<P: Protocol> World<'_, P> {
         self.armed.clear();
         self.dooms = None;
         let now_ns = self.now_ns;
+        self.end_clone();
+        self.restart_those_put_back();
         self.calm.begins(now_ns);
-        for at in 0..self.hosts.len() {
+        for at in 0..self.originals().len() {
             if !self.hosts[at].is_up {
                 self.restore(at);
                 continue;

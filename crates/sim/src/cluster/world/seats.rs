@@ -46,7 +46,7 @@ impl<P: Protocol> World<'_, P> {
         let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
         let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
         let host = &mut self.hosts[at];
-        let now = host.clock.read(self.now_ns);
+        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
         let Some(seat) = &mut host.seat else { return Ok(()) };
         if naps && seat.paused_until_ns <= self.now_ns {
             seat.paused_until_ns = self.now_ns + nap_ns;
@@ -96,7 +96,7 @@ impl<P: Protocol> World<'_, P> {
                     self.stats.runs_with_lost_events = 1;
                 }
                 self.note_event(at, event);
-                self.deaths.told(pid, event)?;
+                self.deaths.told(pid, event, is_astray)?;
             }
             if left.failed {
                 self.end_seat(at);
@@ -127,13 +127,18 @@ impl<P: Protocol> World<'_, P> {
     /// A user is done: what follows is sent, and the member waits again.
     fn finish(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
-        let now = host.clock.read(self.now_ns);
+        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
         let Some(seat) = &mut host.seat else { return Ok(()) };
         seat.waited = false;
         seat.before(&now, host.agent.as_mut());
         if let Some(view) = seat.found_again() {
-            let id = host.id;
-            self.views.told(&view)?;
+            let (id, forgets) = (host.id, seat.is_copy || is_astray);
+            if forgets {
+                self.tear();
+            }
+            if !self.torn {
+                self.views.told(&view)?;
+            }
             self.note(|_| format!("h{id} founds the group again, with {view:?}"));
             self.stats.founded_again += 1;
         }
@@ -158,7 +163,7 @@ impl<P: Protocol> World<'_, P> {
             turn_ns = self.now_ns + SOON_NS;
         }
         self.plan_seat(at, turn_ns);
-        one_leader(&self.hosts, at, self.now_ns)
+        if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
     /// A member that was excluded asks to be in again.
@@ -199,13 +204,19 @@ impl<P: Protocol> World<'_, P> {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return true };
         let sender = seat.sender;
-        for (to, asks, bytes) in seat.sent() {
+        let sent = seat.sent();
+        let sends = !sent.is_empty();
+        for (to, asks, bytes) in sent {
             if may_send(&mut host.dies_after) {
                 let plane = u8::from(self.network.chance(500));
                 self.network.send(self.now_ns, host.id, to, plane, Some((sender, asks)), &bytes);
             }
             seat.give_back(bytes);
         }
+        if sends {
+            self.has_sent(at);
+        }
+        let host = &self.hosts[at];
         if host.dies_after == Some(0) {
             self.crash(at);
             return false;
@@ -261,7 +272,7 @@ impl<P: Protocol> World<'_, P> {
         let mut any = false;
         loop {
             let host = &mut self.hosts[at];
-            let (id, now) = (host.id, host.clock.read(self.now_ns));
+            let (id, now, astray) = (host.id, host.clock.read(self.now_ns), host.is_astray() || self.torn);
             let Some(seat) = &mut host.seat else { return Ok(any) };
             let lease = seat.lease(&now);
             let Some(decision) = seat.core.group.poll_decision(lease) else { return Ok(any) };
@@ -279,7 +290,9 @@ impl<P: Protocol> World<'_, P> {
                         payload.get(..8).and_then(number)
                     }
                     Entry::View(view) => {
-                        self.views.told(view)?;
+                        if !astray {
+                            self.views.told(view)?;
+                        }
                         views.push(view.clone());
                         continue;
                     }
@@ -293,10 +306,14 @@ impl<P: Protocol> World<'_, P> {
                 self.deaths.acts(id, process, "tells a decision")?;
             }
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
-            self.log.told(id, seat.state, instance, &value, &told)?;
+            if astray {
+                self.log.told_astray(seat.state, instance, &value, &told);
+            } else {
+                self.log.told(id, seat.state, instance, &value, &told)?;
+                self.register.told(id, instance, told.into_iter())?;
+            }
             seat.state.tell(instance, &value);
             views.iter().for_each(|view| seat.told_view(view));
-            self.register.told(id, instance, told.into_iter())?;
         }
     }
 
@@ -313,7 +330,7 @@ impl<P: Protocol> World<'_, P> {
         let Some((position, bytes)) = group.poll_install() else { return Ok(false) };
         let (id, state) = (host.id, State::read(bytes));
         group.installed();
-        seat.state = self.log.taken_over(id, position, state)?;
+        seat.state = if self.torn { state.unwrap_or_default() } else { self.log.taken_over(id, position, state)? };
         self.stats.transfers += 1;
         self.note(|_| format!("h{id} takes over the state at {position}"));
         Ok(true)
@@ -413,8 +430,10 @@ impl<P: Protocol> World<'_, P> {
                 self.stats.answers_of_the_dead += u64::from(self.deaths.is_dead((id, process)));
                 return Ok(());
             }
-            self.log.read(id, position)?;
-            self.register.read(id, position)?;
+            if !self.torn {
+                self.log.read(id, position)?;
+                self.register.read(id, position)?;
+            }
             self.deaths.acts(id, process, "answers")?;
         }
         Ok(())

@@ -20,6 +20,7 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn service_turn(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
+        let is_astray = host.is_astray();
         let Some(service) = &mut host.service else { return Ok(()) };
         if service.paused_until_ns > self.now_ns {
             service.turn_ns = service.paused_until_ns;
@@ -34,7 +35,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.push(due_ns, Next::Service(at));
         for event in &told {
             self.note(|_| format!("the service of h{id} hears {event:?}"));
-            self.deaths.told(pid, event)?;
+            self.deaths.told(pid, event, is_astray)?;
         }
         self.call_agent(at);
         if over {

@@ -64,6 +64,14 @@ stats! {
     runs_with_lost_events,
     /// Hosts whose machines were stopped.
     stops,
+    /// Machines that were put back to a snapshot.
+    put_back,
+    /// Snapshots that ran beside their originals.
+    clones,
+    /// Agents that have found out that their machine was put back, or has a clone.
+    found_out,
+    /// Runs in which another member heard one of those as the one that it was.
+    torn,
     /// Answers of members whose machine was stopped with all its clocks, in the time that they may believe in their lease of before.
     answers_believed,
     /// Of these, those of processes whose death somebody was told.

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual machines that are put back, or run twice.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::{FAULTS_NS, Fault, MS, Plan, Policy, Reaches, What};
+
+impl Plan {
+    pub(super) fn be_cloned(&mut self, random: &mut ChaCha8Rng) {
+        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        for _ in 0..random.random_range(1..=2) {
+            let host = random.random_range(1..=self.hosts).min(random.random_range(1..=self.hosts));
+            // So old that nobody has missed it, that somebody just has, or older.
+            let age_ns = match random.random_range(0..4) {
+                0 => random.random_range(0..3 * MS),
+                1 => random.random_range(0..longest_ns),
+                2 => longest_ns + random.random_range(0..3 * MS),
+                _ => random.random_range(0..200 * MS),
+            };
+            let mut at_ns = random.random_range(0..FAULTS_NS - 200 * MS);
+            self.faults.push(Fault { at_ns, what: What::Snapshot { host } });
+            at_ns += age_ns;
+            // Under `network` it may hold the others dead, or they it, and both go on for good, as after a cut.
+            if random.random_range(0..2) == 0 || self.policy == Policy::Network {
+                self.faults.push(Fault { at_ns, what: What::PutBack { host } });
+                continue;
+            }
+            let reaches = [Reaches::Both, Reaches::Latest, Reaches::LatestUnlessAll][random.random_range(0..3)];
+            self.faults.push(Fault { at_ns, what: What::Clone { host, reaches } });
+            at_ns += random.random_range(0..120 * MS);
+            self.faults.push(Fault { at_ns, what: What::EndClone });
+        }
+    }
+}

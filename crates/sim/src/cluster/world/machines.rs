@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Virtual machines that are put back to a snapshot, and snapshots that run beside their originals.
+
+use rand::RngExt;
+
+use super::{
+    super::{
+        check::{Beliefs, Checked},
+        host::{Host, Packet},
+        plan::{MS, Reaches},
+        protocol::Protocol,
+        seat::Seat,
+        session::Copies,
+    },
+    Next, World,
+};
+
+/// People end and start a machine that has found out what it is within this.
+const PEOPLE_NS: u64 = 60 * MS;
+
+/// A machine as it was.
+pub(super) struct Snapshot<P: Protocol> {
+    host: Host<P>,
+    at_ns: u64,
+    /// What its agent and its programs had been told.
+    beliefs: Beliefs,
+}
+
+/// A snapshot that runs beside its original.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Twin {
+    id: u16,
+    reaches: Reaches,
+    /// Which of the two has sent last, by place.
+    sent_last: usize,
+}
+
+/// A machine is put back to what it was so much later, on wall clocks: more than it begins anew meanwhile.
+const LATER_S: u64 = 1000;
+
+impl<P: Protocol> World<'_, P> {
+    /// The machines that the cluster was configured with: without a clone.
+    pub(super) fn originals(&self) -> &[Host<P>] {
+        &self.hosts[..usize::from(self.plan.hosts)]
+    }
+
+    /// The place of a clone.
+    pub(super) fn twin_at(&self) -> Option<usize> {
+        self.twin.map(|_| usize::from(self.plan.hosts))
+    }
+
+    /// Its clone runs, and is not found out.
+    pub(super) fn is_twice(&self, at: usize) -> bool {
+        let runs = |twin: usize| self.hosts[twin].is_up && !self.hosts[twin].is_found_out();
+        self.twin.is_some_and(|twin| twin.id == self.hosts[at].id) && self.twin_at().is_some_and(runs)
+    }
+
+    pub(super) fn snapshot(&mut self, id: u16) {
+        let at = usize::from(id) - 1;
+        let host = &self.hosts[at];
+        if !host.is_up || host.leaves || host.dies_after.is_some() {
+            return;
+        }
+        let mut copies = Copies::new(self.pids);
+        let copy = host.copy(&mut copies);
+        self.pids = copies.last_pid;
+        for (from, to) in copies.pids {
+            self.deaths.copy(from, to);
+        }
+        let beliefs = self.verdicts.of(at);
+        self.snapshots.retain(|snapshot| snapshot.host.id != id);
+        self.snapshots.push(Snapshot { host: copy, at_ns: self.now_ns, beliefs });
+        self.note(|_| format!("a snapshot of h{id} is taken"));
+    }
+
+    /// The snapshot of a machine, which goes on now.
+    fn go_on(&mut self, id: u16) -> Option<(Host<P>, Beliefs)> {
+        let at = self.snapshots.iter().position(|snapshot| snapshot.host.id == id)?;
+        let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
+        host.go_on(self.plan, at_ns, self.now_ns);
+        host.wall_least_s = self.later_s();
+        if host.seat.as_ref().is_some_and(|seat| seat.core.group.view().is_none()) {
+            // It may have founded the group since, and does not know.
+            self.tear();
+        }
+        Some((host, beliefs))
+    }
+
+    /// A wall clock that is right: later than when anything here began. The disk of a machine that was put back has forgotten as what it began
+    /// since, and that of an original knows nothing of its clone (docs/clocks.md).
+    fn later_s(&mut self) -> u64 {
+        let latest = self.hosts.iter().map(|host| u64::from(host.incarnation)).max().unwrap_or(0);
+        self.latest_s = self.latest_s.max(latest) + LATER_S;
+        self.latest_s
+    }
+
+    fn starts_by_a_right_clock(&mut self, at: usize) {
+        self.hosts[at].wall_least_s = self.later_s();
+        self.network.push(self.now_ns, Next::Start(at));
+    }
+
+    /// What runs there has its turns.
+    fn begin_turns(&mut self, at: usize) {
+        let host = &self.hosts[at];
+        self.network.push(host.turn_ns, Next::Agent(at));
+        if let Some(due_ns) = host.numbers.due_ns() {
+            self.network.push(due_ns, Next::Disk(at));
+        }
+        match &host.seat {
+            Some(seat) => self.network.push(seat.turn_ns, Next::Seat(at)),
+            None => self.network.push(self.now_ns, Next::StartSeat(at)),
+        }
+        if let Some(service) = &host.service {
+            self.network.push(service.turn_ns, Next::Service(at));
+        }
+        if host.agent.is_none() {
+            self.network.push(self.now_ns, Next::StartAgent(at));
+        }
+        if host.is_found_out() {
+            self.found_out(at);
+        }
+    }
+
+    /// A machine is put back to its snapshot; the one that runs is gone.
+    pub(super) fn put_back(&mut self, id: u16) {
+        if self.twin.is_some_and(|twin| twin.id == id) {
+            return;
+        }
+        let Some((host, beliefs)) = self.go_on(id) else { return };
+        let at = usize::from(id) - 1;
+        self.hosts[at] = host;
+        self.machines += 1;
+        self.hosts[at].machine = self.machines;
+        self.verdicts.put_back(at, beliefs);
+        self.stats.put_back += 1;
+        self.note(|_| format!("h{id} is put back"));
+        self.begin_turns(at);
+    }
+
+    /// A snapshot runs beside its original.
+    pub(super) fn clone_of(&mut self, id: u16, reaches: Reaches) {
+        let original = usize::from(id) - 1;
+        if self.twin.is_some() || !self.hosts[original].is_up {
+            return;
+        }
+        let Some((mut host, beliefs)) = self.go_on(id) else { return };
+        let at = self.originals().len();
+        host.service = None;
+        host.go_astray(true);
+        self.hosts[original].go_astray(true);
+        // Whichever begins last is to be heard at the end: here the original.
+        self.hosts[original].wall_least_s = self.later_s();
+        self.hosts.truncate(at);
+        self.hosts.push(host);
+        self.machines += 1;
+        self.hosts[at].machine = self.machines;
+        self.verdicts.put_back(at, beliefs);
+        self.twin = Some(Twin { id, reaches, sent_last: at });
+        self.stats.clones += 1;
+        self.note(|_| format!("a clone of h{id} begins"));
+        self.begin_turns(at);
+    }
+
+    /// Its agent has found out that its machine was put back, or has a clone: it is fenced, and people act on that. Of two machines the other one
+    /// is alone from then on.
+    pub(super) fn found_out(&mut self, at: usize) {
+        let people_ns = self.network.random.random_range(MS..PEOPLE_NS);
+        self.network.push(self.now_ns + people_ns, Next::Renew(at, self.hosts[at].machine));
+        if let Some(twin) = self.twin.filter(|_| self.twin_at() == Some(at)) {
+            self.hosts[usize::from(twin.id) - 1].is_alone();
+        }
+    }
+
+    /// People have read what its agent says: the machine ends, and starts anew; a clone does not.
+    pub(super) fn renew(&mut self, at: usize, machine: u64) {
+        let host = &self.hosts[at];
+        if !host.is_up || host.machine != machine || !host.is_found_out() {
+            return;
+        }
+        if host.suspended_until_ns > self.now_ns {
+            return self.network.push(host.suspended_until_ns, Next::Renew(at, machine));
+        }
+        let id = host.id;
+        self.hosts[at].crash(self.now_ns);
+        self.note(|_| format!("the machine of h{id} is ended"));
+        if at < self.originals().len() {
+            self.starts_by_a_right_clock(at);
+        }
+    }
+
+    /// The clone is ended. Where neither has found out that there are two, people have: the original ends, too, and starts again.
+    pub(super) fn end_clone(&mut self) {
+        let Some(twin) = self.twin.take() else { return };
+        let at = self.originals().len();
+        let is_alone = self.hosts[at].is_found_out();
+        self.hosts[at].crash(self.now_ns);
+        self.note(|_| format!("the clone of h{} ends", twin.id));
+        let original = usize::from(twin.id) - 1;
+        if self.hosts[original].is_up && (!is_alone || self.hosts[original].is_found_out()) {
+            self.hosts[original].crash(self.now_ns);
+            self.starts_by_a_right_clock(original);
+        }
+    }
+
+    /// A packet reaches a member that takes its sender for a member, and it comes of a machine that has forgotten what it said since a
+    /// snapshot, or of one of two.
+    pub(super) fn hears_astray(&mut self, at: usize, packet: &Packet) {
+        let Some((sender, _)) = packet.sealed.filter(|_| !self.torn) else { return };
+        let speaks = |host: &Host<P>| host.id == sender.host && host.speaks_as_before(sender.incarnation);
+        let takes =
+            |seat: &Seat<P>| seat.core.group.view().is_none_or(|view| view.holds(sender.host, sender.incarnation));
+        if self.hosts.iter().any(speaks) && self.hosts[at].seat.as_ref().is_some_and(takes) {
+            self.note(|_| format!("a member hears h{} as the one that it was", sender.host));
+            self.tear();
+        }
+    }
+
+    /// The group goes on from what one member has forgotten.
+    pub(super) fn tear(&mut self) {
+        self.torn = true;
+        self.stats.torn = 1;
+    }
+
+    /// What was put back, and did not find out, people end and start.
+    pub(super) fn restart_those_put_back(&mut self) {
+        for at in 0..self.originals().len() {
+            if self.hosts[at].is_up && self.hosts[at].is_astray() {
+                self.hosts[at].crash(self.now_ns);
+                self.starts_by_a_right_clock(at);
+            }
+        }
+    }
+
+    /// One of two machines has sent something.
+    pub(super) fn has_sent(&mut self, at: usize) {
+        let Some(twin) = &mut self.twin else { return };
+        if self.hosts[at].id == twin.id {
+            twin.sent_last = at;
+        }
+    }
+
+    /// Where a packet for a host arrives: at both of two machines, or at the one that the switches have heard last.
+    pub(super) fn arrives_twice(&mut self, to: u16, packet: Packet) -> Checked {
+        let original = usize::from(to) - 1;
+        let (Some(Twin { id, reaches, sent_last }), Some(at)) = (self.twin, self.twin_at()) else {
+            return self.arrives_at(original, packet);
+        };
+        if id != to {
+            return self.arrives_at(original, packet);
+        }
+        match reaches {
+            Reaches::Latest => self.arrives_at(sent_last, packet),
+            Reaches::LatestUnlessAll if packet.sealed.is_some() => self.arrives_at(sent_last, packet),
+            Reaches::Both | Reaches::LatestUnlessAll => {
+                self.arrives_at(original, packet.clone())?;
+                // The first may have ended both.
+                if self.twin_at() == Some(at) { self.arrives_at(at, packet) } else { Ok(()) }
+            }
+        }
+    }
+}
