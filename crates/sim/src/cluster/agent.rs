@@ -256,6 +256,12 @@ impl Agent {
     }
 
     pub(super) fn join(&mut self, now_ns: u64, name: &str, pid: u32, token: u32) -> Answer {
+        // Its client lost the answer, and asks again.
+        if let Some((slot, process)) = self.of_pid(name, pid) {
+            self.owners.iter_mut().filter(|(of, ..)| *of == slot).for_each(|owner| owner.2 = token);
+            let pbsize = u16::try_from(self.detector.piggyback_grant()).expect("a packet");
+            return Answer::Joined(JoinOk { slot, incarnation: process, pbsize });
+        }
         match self.detector.join(now_ns, name.parse().expect("a name")) {
             Ok(joined) => {
                 self.owners.retain(|(slot, ..)| *slot != joined.slot);
@@ -265,6 +271,15 @@ impl Agent {
             }
             Err(_) => Answer::Refused,
         }
+    }
+
+    /// Where that program is under watch by that name, and as which process.
+    fn of_pid(&self, name: &str, pid: u32) -> Option<(u8, u32)> {
+        let lives = |slot: u8| {
+            let process = self.detector.process(self.detector.config().me, slot)?;
+            (!process.state.is_final() && process.name.as_str() == name).then_some((slot, process.incarnation))
+        };
+        self.owners.iter().filter(|(_, of, _)| *of == pid).find_map(|(slot, ..)| lives(*slot))
     }
 
     pub(super) fn monitor(&mut self, now_ns: u64, host: u16, name: Option<Name>, token: u32) -> Option<MonitorOk> {
