@@ -9,11 +9,13 @@ use super::{Checked, violated};
 #[derive(Debug, Default)]
 pub(in super::super) struct Views {
     newest: Option<View>,
+    /// The highest number that somebody was told who is astray: a group that goes on from there counts on.
+    astray: u64,
 }
 
 impl Views {
     pub(in super::super) fn told(&mut self, view: &View) -> Checked {
-        let newest = self.agreed();
+        let newest = self.agreed().max(self.astray);
         if u64::from(view.number()) > newest + 1 {
             return violated("views", format!("view {} follows {newest}", view.number()));
         }
@@ -27,6 +29,11 @@ impl Views {
                 Ok(())
             }
         }
+    }
+
+    /// A member that is astray was told a view. Another one of that number may yet be told, and is right then.
+    pub(in super::super) fn told_astray(&mut self, view: &View) {
+        self.astray = self.astray.max(view.number().into());
     }
 
     /// Its number. The first view is agreed by nobody, it is where the group begins.

@@ -79,8 +79,10 @@ impl<P: Protocol> World<'_, P> {
         let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
         host.go_on(self.plan, at_ns, self.now_ns);
         host.wall_least_s = self.later_s();
-        if host.seat.as_ref().is_some_and(|seat| seat.core.group.view().is_none()) {
-            // It may have founded the group since, and does not know.
+        // It may have founded the group since, and does not know; alone in its group it asks nobody.
+        let is_alone = |seat: &Seat<P>| seat.core.group.view().is_none_or(|view| view.members().len() == 1);
+        let seats = [host.seat.as_ref(), self.hosts[usize::from(id) - 1].seat.as_ref()];
+        if seats.into_iter().flatten().any(is_alone) {
             self.tear();
         }
         Some((host, beliefs))

@@ -290,7 +290,9 @@ impl<P: Protocol> World<'_, P> {
                         payload.get(..8).and_then(number)
                     }
                     Entry::View(view) => {
-                        if !astray {
+                        if astray {
+                            self.views.told_astray(view);
+                        } else {
                             self.views.told(view)?;
                         }
                         views.push(view.clone());
