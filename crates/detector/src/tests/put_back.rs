@@ -79,3 +79,14 @@ fn beat_of_the_receive_program_shows_it_too() {
     host.handle_beat(3 * MS, &beat).unwrap();
     assert!(host.is_put_back());
 }
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_miss_that_a_machine_was_put_back() {
+    use crate::planted::{Planted, arm};
+    arm(Some(Planted::MissesItself));
+    let found = std::panic::catch_unwind(beat_of_the_receive_program_shows_it_too).is_err()
+        && std::panic::catch_unwind(acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good).is_err();
+    arm(None);
+    assert!(found);
+}

@@ -107,6 +107,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::TrustsLateHeartbeats,
     Planted::DoubtsLate,
     Planted::TakesAcksAccepted,
+    Planted::MissesItself,
 ];
 
 fn main() -> ExitCode {
