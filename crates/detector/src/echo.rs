@@ -15,7 +15,9 @@
 //! heartbeat each.
 //!
 //! A witness goes on as the incarnation that it was ([`crate::Vote`]), so acknowledgements of that incarnation may be
-//! recordings. It takes echoes alone, and of heartbeats of its present life alone: their numbers carry the life.
+//! recordings. It takes echoes alone, and of heartbeats of its present life alone: their numbers carry the life. Acknowledgements show the lower half
+//! of a number only, so of its former life they could be taken for those of the present one. They count from the peer's answer on: what the peer
+//! sent before may still come, late, or by the plane that has brought less, whose slot in the kernel stands further back.
 //!
 //! # What a replay can do
 //!
@@ -40,6 +42,9 @@ impl Detector {
     pub(crate) fn is_live(&mut self, host: u16, seq: u64, rx_ns: u64, answers: bool) -> bool {
         let peer = &mut self.peers[usize::from(host) - 1];
         peer.note(seq, rx_ns);
+        if answers && !peer.answered {
+            peer.answered_seq = seq;
+        }
         peer.answered |= answers || planted::is(Planted::TakesRecordings);
         if !peer.answered {
             self.counters.heartbeats_unanswered += 1;

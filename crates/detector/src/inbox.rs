@@ -257,6 +257,9 @@ impl Detector {
     /// An acknowledgement for this host, with the promise that comes with it (0 for none).
     fn acknowledged(&mut self, now_ns: u64, host: u16, seq: u64, ack: Ack, promise_us: u32) {
         let peer = &mut self.peers[usize::from(host) - 1];
+        if self.recalled && seq < peer.answered_seq && !planted::is(Planted::TakesFormerAcks) {
+            return;
+        }
         if promise_us != 0 {
             peer.promise_us = promise_us;
         }

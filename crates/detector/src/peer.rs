@@ -56,6 +56,8 @@ pub struct Peer {
     pub window: ReplayWindow,
     /// It has answered this host, so that what it sends is no recording ([`crate::echo`]). Nothing counts as received before.
     pub answered: bool,
+    /// The heartbeat that held the answer.
+    pub answered_seq: u64,
     /// Its newest heartbeat, counted as received or not, and when it came.
     pub noted_seq: u64,
     pub noted_ns: u64,
@@ -134,6 +136,7 @@ impl Peer {
             superseded: None,
             window: ReplayWindow::new(),
             answered: false,
+            answered_seq: 0,
             noted_seq: 0,
             noted_ns: 0,
             sure_of_me: false,

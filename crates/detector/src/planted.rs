@@ -174,6 +174,8 @@ planted! {
     TrustsLateHeartbeats,
     /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
     DoubtsLate,
+    /// a witness that starts again takes what was acknowledged in its former life for its present one
+    TakesFormerAcks,
     /// payloads that are offered take all the room, also that for who joins
     OffersTakeAll,
     /// a steady heartbeat, which the kernel keeps to itself, does not end what its sender said of others before

@@ -2,6 +2,7 @@
 //! Tests of the whole detector. The pure parts have theirs beside them.
 
 mod former;
+mod former_life;
 mod gone;
 mod healed;
 mod lineages;
