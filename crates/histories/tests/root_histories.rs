@@ -32,7 +32,7 @@ fn options(planted: Option<Planted>) -> Option<Options> {
 }
 
 /// Histories of one plan of which the judge may not know in time.
-const UNDECIDED_MAX: usize = 3;
+const UNDECIDED_MAX: usize = 5;
 
 fn named(name: &str, protocol: Protocol) -> Plan {
     let scenario = scenarios().iter().find(|scenario| scenario.name == name).expect("a scenario");
