@@ -144,12 +144,10 @@ impl Caller {
         done
     }
 
-    /// The next request goes to the next controller, if there are several.
+    /// The next request goes over a new connection to the next controller: to the same one, if it is the only one.
     pub fn ask_another(&mut self) {
-        if self.addresses.len() > 1 {
-            self.connection = None;
-            self.at = (self.at + 1) % self.addresses.len();
-        }
+        self.connection = None;
+        self.at = (self.at + 1) % self.addresses.len();
     }
 
     fn try_call(

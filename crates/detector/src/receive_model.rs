@@ -42,7 +42,7 @@ struct Slot {
     beats: [Option<Beat>; PLANES],
 }
 
-/// The slots of one host. They outlive its agent, as the maps of a pinned program do not: make a new one with each agent.
+/// The slots of one agent. Its maps end with it, so each agent begins with empty ones; who takes over from another goes on with its slots.
 #[derive(Debug, Clone)]
 pub struct ReceiveModel {
     me: u16,

@@ -12,3 +12,12 @@ mod scenario;
 mod seeded;
 mod unit;
 mod world;
+
+/// Whether a test fails with this fault planted.
+#[cfg(feature = "planted")]
+fn fails_with(fault: crate::planted::Planted, test: fn()) -> bool {
+    crate::planted::arm(Some(fault));
+    let failed = std::panic::catch_unwind(test).is_err();
+    crate::planted::arm(None);
+    failed
+}

@@ -271,12 +271,18 @@ mod tests {
         all
     }
 
+    /// Ports of hosts 1 to `hosts` with one plane, on loopback addresses that no other test has.
+    fn ports(net: u8, hosts: u8) -> Vec<Port> {
+        let addresses: Vec<Vec<Ipv4Addr>> = (1..=hosts).map(|host| vec![Ipv4Addr::new(127, 0, net, host)]).collect();
+        let free =
+            UdpSocket::bind((addresses[0][0], 0)).and_then(|socket| socket.local_addr()).expect("loopback").port();
+        (1..=hosts).map(|me| Port::open(me.into(), &addresses, free).expect("a port")).collect()
+    }
+
     /// A packet begun by one sealer and sealed by the next would take a number of the next one's, which that uses for another packet.
     #[test]
     fn what_was_begun_under_another_sealer_is_never_sealed() {
-        let free = UdpSocket::bind("127.0.72.1:0").and_then(|socket| socket.local_addr()).expect("loopback").port();
-        let addresses: Vec<Vec<Ipv4Addr>> = (1..=3).map(|host| vec![Ipv4Addr::new(127, 0, 72, host)]).collect();
-        let mut ports: Vec<Port> = (1..=3).map(|me| Port::open(me, &addresses, free).expect("a port")).collect();
+        let mut ports = ports(72, 3);
         let mut before = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
         let plane = |_| 0;
         let all: HostSet = [2, 3].into_iter().collect();
@@ -293,9 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_for_all_is_sealed_once_and_reaches_each_besides_its_own() {
-        let free = UdpSocket::bind("127.0.71.1:0").and_then(|socket| socket.local_addr()).expect("loopback").port();
-        let addresses: Vec<Vec<Ipv4Addr>> = (1..=4).map(|host| vec![Ipv4Addr::new(127, 0, 71, host)]).collect();
-        let mut ports: Vec<Port> = (1..=4).map(|me| Port::open(me, &addresses, free).expect("a port")).collect();
+        let mut ports = ports(71, 4);
         let mut sealer = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
         let set = |hosts: &[u16]| hosts.iter().copied().collect::<HostSet>();
         let plane = |_| 0;

@@ -63,9 +63,8 @@ fn former_life_acknowledged_late_is_none_of_the_present_one() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_take_what_a_former_life_was_acknowledged() {
-    use crate::planted::{Planted, arm};
-    arm(Some(Planted::TakesFormerAcks));
-    let found = std::panic::catch_unwind(former_life_acknowledged_late_is_none_of_the_present_one).is_err();
-    arm(None);
-    assert!(found);
+    assert!(super::fails_with(
+        crate::planted::Planted::TakesFormerAcks,
+        former_life_acknowledged_late_is_none_of_the_present_one
+    ));
 }

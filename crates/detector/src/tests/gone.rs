@@ -147,9 +147,8 @@ fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_end_formers_while_their_programs_act() {
-    use crate::planted::{Planted, arm};
-    arm(Some(Planted::EndsFormers));
-    let found = std::panic::catch_unwind(former_is_over_no_sooner_than_the_longest_lease_of_its_programs).is_err();
-    arm(None);
-    assert!(found);
+    assert!(super::fails_with(
+        crate::planted::Planted::EndsFormers,
+        former_is_over_no_sooner_than_the_longest_lease_of_its_programs
+    ));
 }

@@ -47,9 +47,8 @@ fn healed_partial_partition_excludes_nobody_on_any_rung() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_keep_reports_of_partitions_that_are_over() {
-    use crate::planted::{Planted, arm};
-    arm(Some(Planted::KeepsReports));
-    let found = std::panic::catch_unwind(healed_partial_partition_excludes_nobody_on_any_rung).is_err();
-    arm(None);
-    assert!(found);
+    assert!(super::fails_with(
+        crate::planted::Planted::KeepsReports,
+        healed_partial_partition_excludes_nobody_on_any_rung
+    ));
 }

@@ -230,15 +230,13 @@ fn host_whose_disk_is_full_is_let_in_to_no_view() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_mix_lineages() {
-    crate::planted::arm(Some(crate::planted::Planted::ForgetsGeneration));
     std::panic::set_hook(Box::new(|_| {}));
-    let fails = |test: fn()| std::panic::catch_unwind(test).is_err();
+    let fails = |test| super::fails_with(crate::planted::Planted::ForgetsGeneration, test);
     let found = [
         fails(who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted),
         fails(first_views_of_two_foundings_never_have_one_number),
         fails(who_never_acted_shuts_out_nobody_who_acts),
     ];
-    crate::planted::arm(None);
     let _ = std::panic::take_hook();
     assert_eq!(found, [true; 3]);
 }
