@@ -216,8 +216,12 @@ fn program_in_a_nested_pid_namespace_is_watched_itself() {
         assert!(Instant::now() < until, "it joined: {}", agent.log());
         std::thread::sleep(Duration::from_millis(5));
     };
-    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("its command line");
-    assert!(command.contains("3600"), "process {pid} is {command:?}");
+    // It joins before it becomes its program.
+    let program = || std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("its name");
+    while program().trim_end() != "sleep" {
+        assert!(Instant::now() < until, "process {pid} is {:?}", program());
+        std::thread::sleep(Duration::from_millis(5));
+    }
     run.kill().expect("killed");
     run.wait().expect("reaped");
 }
