@@ -73,6 +73,7 @@ impl Detector {
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());
+        self.heed_later_life(now_ns, &packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -106,6 +107,7 @@ impl Detector {
     /// only its contents are read. The same packet twice does nothing the second time.
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
+        self.heed_later_life(now_ns, &packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -307,17 +309,33 @@ impl Detector {
         let ahead = ack.seq_low.wrapping_sub(self.seq as u32);
         let is_ahead = ack.seq_low != 0 && ahead != 0 && ahead < 1 << 31;
         let is_later = ack.incarnation > self.config.incarnation;
-        let shows = is_later || is_ahead && self.ack_answers(ack);
-        if shows && !self.excluded && !planted::is(Planted::MissesItself) {
-            self.excluded = true;
-            if self.leaving {
-                // As it wished.
-                return;
-            }
-            self.put_back = true;
-            self.tell(Event::PutBack { by: host, incarnation: self.config.incarnation });
-            self.renew_lease(now_ns);
+        if is_later || is_ahead && self.ack_answers(ack) {
+            self.find_itself_put_back(now_ns, host);
         }
+    }
+
+    /// Who acknowledges a later incarnation of this host has heard that one: this is so of a recording, too, and of what is refused because its
+    /// sender is not known yet, or known as another by now.
+    fn heed_later_life(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
+        let is_later = packet.ack(self.config.me).is_some_and(|ack| ack.incarnation > self.config.incarnation);
+        let is_peer = self.peers.get(usize::from(packet.sender()).wrapping_sub(1)).is_some();
+        if is_later && is_peer && packet.sender() != self.config.me && !planted::is(Planted::HeedsTheKnownOnly) {
+            self.find_itself_put_back(now_ns, packet.sender());
+        }
+    }
+
+    fn find_itself_put_back(&mut self, now_ns: u64, host: u16) {
+        if self.excluded || planted::is(Planted::MissesItself) {
+            return;
+        }
+        self.excluded = true;
+        if self.leaving {
+            // As it wished.
+            return;
+        }
+        self.put_back = true;
+        self.tell(Event::PutBack { by: host, incarnation: self.config.incarnation });
+        self.renew_lease(now_ns);
     }
 
     /// A heartbeat of (host, incarnation, sequence number) says this of views.

@@ -208,6 +208,8 @@ planted! {
     MissesTheLost,
     /// a machine that was put back to a snapshot goes on as the incarnation that it was, though others acknowledge what it has yet to send
     MissesItself,
+    /// a machine that was put back does not heed the acknowledgement of a later incarnation by who does not answer this one
+    HeedsTheKnownOnly,
 }
 
 /// 0: none; else one more than its place.

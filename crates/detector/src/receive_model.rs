@@ -92,6 +92,13 @@ impl ReceiveModel {
         slot.window.accept(packet.seq()) == Seen::Fresh && !steady.is_all
     }
 
+    /// The newest heartbeat taken of that host: its incarnation and number, zeroes for none.
+    #[must_use]
+    pub fn newest(&self, host: u16) -> (u32, u64) {
+        let slot = self.slots.get(usize::from(host).wrapping_sub(1));
+        slot.map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
+    }
+
     /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]), after the sections that came with them.
     pub fn beats(&mut self) -> impl Iterator<Item = Beat> + '_ {
         self.slots.iter_mut().flat_map(|slot| slot.beats.iter_mut()).filter_map(Option::take)

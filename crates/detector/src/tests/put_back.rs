@@ -61,6 +61,27 @@ fn acknowledgement_of_a_later_incarnation_fences_the_host_for_good() {
     assert!(events(&mut host).contains(&Event::PutBack { by: 2, incarnation: 10 }));
 }
 
+/// A peer that has begun anew since does not answer this incarnation, which it heard as a later one: its heartbeats are no signs of life here.
+#[test]
+fn acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too() {
+    let later = |incarnation| {
+        let mut buf = [0; PAYLOAD_MAX];
+        let mut builder = Builder::heartbeat(&mut buf, 2, incarnation, 1).unwrap();
+        builder.push_ack(Ack { incarnation: 11, seq_low: 7 }).unwrap();
+        builder.push_ack(Ack::default()).unwrap();
+        let len = builder.finish();
+        buf[..len].to_vec()
+    };
+    for incarnation in [19, 21] {
+        let mut packet_read = host();
+        let _ = packet_read.handle_packet(3 * MS, 3 * MS, 0, &later(incarnation));
+        assert!(packet_read.is_put_back(), "#{incarnation} of host 2");
+        let mut sections_read = host();
+        let _ = sections_read.handle_sections(3 * MS, 3 * MS, 0, &later(incarnation));
+        assert!(sections_read.is_put_back(), "#{incarnation} of host 2");
+    }
+}
+
 #[test]
 fn beat_of_the_receive_program_shows_it_too() {
     let mut host = host();
@@ -83,7 +104,9 @@ fn beat_of_the_receive_program_shows_it_too() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_miss_that_a_machine_was_put_back() {
-    let fails = |test| super::fails_with(crate::planted::Planted::MissesItself, test);
-    assert!(fails(beat_of_the_receive_program_shows_it_too));
-    assert!(fails(acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
+    use crate::planted::Planted::{HeedsTheKnownOnly, MissesItself};
+    assert!(super::fails_with(MissesItself, beat_of_the_receive_program_shows_it_too));
+    assert!(super::fails_with(MissesItself, acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
+    let not_yet_known = acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too;
+    assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
 }

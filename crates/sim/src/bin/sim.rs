@@ -108,6 +108,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::DoubtsLate,
     Planted::TakesAcksAccepted,
     Planted::MissesItself,
+    Planted::HeedsTheKnownOnly,
 ];
 
 fn main() -> ExitCode {

@@ -39,9 +39,17 @@ pub(super) const CHUNK_MAX: usize = 400;
 #[derive(Debug, Clone)]
 pub(super) struct Packet {
     pub(super) plane: u8,
-    /// Of a member: who has sealed it, and whether it asks for a packet. None: of an agent.
-    pub(super) sealed: Option<(Sender, bool)>,
+    pub(super) voice: Voice,
     pub(super) bytes: Vec<u8>,
+}
+
+/// Who has sent a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Voice {
+    /// An agent. `forgets`: its machine was put back, or is a clone, and it goes on as the incarnation that it was.
+    Agent { forgets: bool },
+    /// A member has sealed it, and may ask for a packet.
+    Member { sender: Sender, asks: bool },
 }
 
 /// What a member's record has: its incarnation, and whether there is a group.

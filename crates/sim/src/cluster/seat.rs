@@ -15,7 +15,7 @@ use super::{
     agent::Agent,
     client::{Client, Opened, Wants},
     disk::Disk,
-    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet, Record},
+    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet, Record, Voice},
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
     state::State,
@@ -117,8 +117,10 @@ impl core::Port for Port<'_> {
     fn receive(&mut self, mut each: impl FnMut(Result<OpenedPacket<'_>, PacketError>)) {
         for _ in 0..PACKETS_PER_TURN {
             let Some(packet) = self.inbox.pop_front() else { return };
-            let Packet { bytes, sealed, .. } = &packet;
-            let (sender, asks) = sealed.expect("a packet of a member");
+            let Packet { bytes, voice: Voice::Member { sender, asks }, .. } = &packet else {
+                unreachable!("an agent's packet at a member")
+            };
+            let (sender, asks) = (*sender, *asks);
             self.datagrams += Datagrams::of(bytes).count() as u64;
             each(Ok(OpenedPacket { sender, asks, datagrams: Datagrams::of(bytes) }));
             self.taken.push(packet);

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{
     check::{Calm, Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
-    host::{Host, Packet},
+    host::{Host, Packet, Voice},
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, milliseconds},
     protocol::Protocol,
 };
@@ -126,6 +126,8 @@ pub(super) struct World<'p, P: Protocol> {
     /// A machine that was put back, or a clone, was heard by another member as the one that it was, or has founded the group again: of the group
     /// nothing is asked any more.
     torn: bool,
+    /// An agent took a heartbeat of one that had forgotten what it promised and accepted: of views and leases of hosts nothing is asked any more.
+    forgotten: bool,
     stats: Stats,
     trace: Option<Vec<String>>,
     /// To write packets into.
@@ -162,6 +164,7 @@ impl<'p, P: Protocol> World<'p, P> {
             latest_s: 0,
             twin: None,
             torn: false,
+            forgotten: false,
             stats: Stats::default(),
             trace: traces.then(Vec::new),
             heartbeat: Box::new([0; PAYLOAD_MAX]),
@@ -245,7 +248,7 @@ impl<'p, P: Protocol> World<'p, P> {
         self.hosts[at].paused_until_ns = 0;
         self.hosts[at].clock.begin(self.now_ns);
         if self.is_twice(at) {
-            self.hosts[at].go_astray(true);
+            self.hosts[at].go_astray(true, false);
         }
         self.start_agent(at);
         let after_ns = self.network.random.random_range(0..MS);
@@ -342,7 +345,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     fn arrives_at(&mut self, at: usize, packet: Packet) -> Checked {
-        if packet.sealed.is_some() {
+        if matches!(packet.voice, Voice::Member { .. }) {
             self.arrives_at_seat(at, packet);
             return Ok(());
         }

@@ -15,6 +15,8 @@ pub(super) struct Astray {
     voice: Option<(u32, u32)>,
     /// Two of them run: nothing but an end makes it whole.
     is_twice: bool,
+    /// It was put back, or is the clone.
+    forgets: bool,
 }
 
 impl<P: Protocol> Host<P> {
@@ -77,12 +79,12 @@ impl<P: Protocol> Host<P> {
             service.turn_ns = now_ns.max(service.paused_until_ns);
         }
         self.begin_to_believe(plan, now_ns);
-        self.go_astray(false);
+        self.go_astray(false, true);
     }
 
-    pub(in super::super) fn go_astray(&mut self, is_twice: bool) {
+    pub(in super::super) fn go_astray(&mut self, is_twice: bool, forgets: bool) {
         let voice = self.seat.as_ref().map(super::Seat::voice);
-        self.astray = Some(Astray { incarnation: self.incarnation, voice, is_twice });
+        self.astray = Some(Astray { incarnation: self.incarnation, voice, is_twice, forgets });
     }
 
     /// Its agent knows that it was put back, or has a clone.
@@ -100,6 +102,11 @@ impl<P: Protocol> Host<P> {
         self.astray.is_some()
     }
 
+    /// Its agent has forgotten what it said since a snapshot, and goes on as the incarnation of then.
+    pub(in super::super) fn forgets(&self) -> bool {
+        self.astray.is_some_and(|astray| astray.forgets) && self.is_astray_as(self.incarnation)
+    }
+
     /// Its member is astray, and goes on as that incarnation.
     pub(in super::super) fn speaks_as_before(&self, member: u32) -> bool {
         let before = self.astray.and_then(|astray| astray.voice);
@@ -113,7 +120,7 @@ impl<P: Protocol> Host<P> {
 
     /// Its agent and its member go on as others than those that it was put back as, and no lease of before is left.
     pub(in super::super) fn find_itself(&mut self, now_ns: u64) {
-        let Some(Astray { incarnation, voice, is_twice }) = self.astray else { return };
+        let Some(Astray { incarnation, voice, is_twice, .. }) = self.astray else { return };
         let is_another = self.agent.is_some() && self.incarnation != incarnation;
         let speaks = self.seat.as_ref().map(super::Seat::voice);
         if !is_twice && is_another && (speaks != voice || voice.is_none()) && !self.believes_old(now_ns) {

@@ -2,13 +2,13 @@
 //! Agents: their turns, what they send, and whom they wake.
 
 use fide_agreement::HostSet;
-use fide_detector::{Event as Told, Verdict};
+use fide_detector::{Accepted, Event as Told, Verdict};
 use rand::RngExt;
 
 use super::{
     super::{
         check::{Checked, no_lease_outlives_its_view, one_leader},
-        host::{INBOX_MAX, Packet},
+        host::{INBOX_MAX, Kernel, Packet, Voice},
         plan::MS,
         protocol::Protocol,
     },
@@ -31,7 +31,10 @@ impl<P: Protocol> World<'_, P> {
         if let Some(agent) = &mut host.agent {
             agent.look_at_clocks(&now);
             // What is refused is as if it were lost.
-            let _ = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
+            let taken = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
+            if matches!(taken, Ok(Accepted::Heartbeat | Accepted::Copy)) {
+                self.heard(at, &packet);
+            }
         }
         self.network.give_back(packet.bytes);
     }
@@ -42,12 +45,28 @@ impl<P: Protocol> World<'_, P> {
         let host = &mut self.hosts[at];
         let rx_ns = host.clock.read(self.now_ns).raw_ns;
         let Some(kernel) = &mut host.kernel else { return false };
-        if kernel.slots.take(rx_ns, packet.plane, &packet.bytes, kernel.ring.len() < INBOX_MAX) {
-            kernel.ring.push_back((rx_ns, packet));
-            return true;
+        let newest = |kernel: &Kernel| fide_wire::Packet::new(&packet.bytes).ok().map(|sent| kernel.slots.newest(sent.sender()));
+        let before = newest(kernel);
+        let has_sections = kernel.slots.take(rx_ns, packet.plane, &packet.bytes, kernel.ring.len() < INBOX_MAX);
+        let is_newest = newest(kernel) > before;
+        if has_sections || is_newest {
+            self.heard(at, &packet);
         }
-        self.network.give_back(packet.bytes);
-        false
+        if !has_sections {
+            self.network.give_back(packet.bytes);
+        } else if let Some(kernel) = &mut self.hosts[at].kernel {
+            kernel.ring.push_back((rx_ns, packet));
+        }
+        has_sections
+    }
+
+    /// An agent, or its receive program, takes a heartbeat.
+    fn heard(&mut self, at: usize, packet: &Packet) {
+        if let Voice::Agent { forgets: true } = packet.voice
+            && let Ok(sent) = fide_wire::Packet::new(&packet.bytes)
+        {
+            self.heard_forgetful(at, sent.sender());
+        }
     }
 
     /// What the loop does at the beginning of a turn: the ring first, then the slots.
@@ -110,6 +129,7 @@ impl<P: Protocol> World<'_, P> {
     fn frozen_turn(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
+        let voice = Voice::Agent { forgets: host.forgets() };
         let Some(agent) = &mut host.agent else { return Ok(()) };
         let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([host.id]));
         if let Some(bytes) = agent.repeat(&now) {
@@ -117,7 +137,7 @@ impl<P: Protocol> World<'_, P> {
             for plane in 0..2 {
                 fide_wire::set_plane(&mut bytes, plane);
                 for to in others.iter() {
-                    self.network.send(self.now_ns, host.id, to, plane, None, &bytes);
+                    self.network.send(self.now_ns, host.id, to, plane, voice, &bytes);
                 }
             }
         }
@@ -151,7 +171,7 @@ impl<P: Protocol> World<'_, P> {
                     self.found_out(at);
                 }
                 Told::Verdict(_) => self.stats.verdicts += 1,
-                Told::ViewChanged { .. } => {
+                Told::ViewChanged { .. } if !self.forgotten => {
                     no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?;
                     if !self.hosts[at].is_astray() {
                         self.host_views.told(&self.hosts[at])?;
@@ -170,7 +190,7 @@ impl<P: Protocol> World<'_, P> {
                 }
                 event => format!("h{id} is told {event:?}"),
             });
-            self.verdicts.told(at, &event, &self.hosts, self.now_ns)?;
+            self.verdicts.told(at, &event, &self.hosts, self.now_ns, self.forgotten)?;
             self.calm.told(self.plan, &self.hosts, at, &event, self.now_ns)?;
         }
         self.acts(at)?;
@@ -188,7 +208,7 @@ impl<P: Protocol> World<'_, P> {
             return Ok(());
         };
         self.calm.acts(host.id, incarnation, self.now_ns);
-        if view.is_none() || host.believes_as(incarnation, self.now_ns) {
+        if view.is_none() || self.forgotten || host.believes_as(incarnation, self.now_ns) {
             return Ok(());
         }
         self.tokens.acts(host.id, view, incarnation, &self.host_views)?;
@@ -288,6 +308,7 @@ impl<P: Protocol> World<'_, P> {
         }
         let (id, now_ns, now) = (host.id, self.now_ns, host.clock.read(self.now_ns));
         let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([id]));
+        let voice = Voice::Agent { forgets: host.forgets() };
         let Some(agent) = &mut host.agent else { return true };
         let records =
             self.plan.faults.iter().any(|fault| matches!(fault.what, super::super::plan::What::Replay { .. }));
@@ -299,7 +320,7 @@ impl<P: Protocol> World<'_, P> {
                 fide_wire::set_plane(&mut buffer[..], plane);
                 for to in others.iter() {
                     if may_send(&mut host.dies_after) {
-                        self.network.send(now_ns, id, to, plane, None, &buffer[..sent.len]);
+                        self.network.send(now_ns, id, to, plane, voice, &buffer[..sent.len]);
                     }
                 }
                 if records {

@@ -6,7 +6,7 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Beliefs, Checked},
-        host::{Host, Packet},
+        host::{Host, Packet, Voice},
         plan::{MS, Reaches},
         protocol::Protocol,
         seat::Seat,
@@ -79,8 +79,11 @@ impl<P: Protocol> World<'_, P> {
         let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
         host.go_on(self.plan, at_ns, self.now_ns);
         host.wall_least_s = self.later_s();
-        // It may have founded the group since, and does not know; alone in its group it asks nobody.
-        let is_alone = |seat: &Seat<P>| seat.core.group.view().is_none_or(|view| view.members().len() == 1);
+        // It may have founded the group since, and does not know; alone in its group, or with all others dead, it asks nobody.
+        let is_alone = |seat: &Seat<P>| {
+            let group = &seat.core.group;
+            group.view().is_none_or(|view| view.members().len() == 1) || group.others().is_empty()
+        };
         let seats = [host.seat.as_ref(), self.hosts[usize::from(id) - 1].seat.as_ref()];
         if seats.into_iter().flatten().any(is_alone) {
             self.tear();
@@ -148,8 +151,8 @@ impl<P: Protocol> World<'_, P> {
         let Some((mut host, beliefs)) = self.go_on(id) else { return };
         let at = self.originals().len();
         host.service = None;
-        host.go_astray(true);
-        self.hosts[original].go_astray(true);
+        host.go_astray(true, true);
+        self.hosts[original].go_astray(true, false);
         // Whichever begins last is to be heard at the end: here the original.
         self.hosts[original].wall_least_s = self.later_s();
         self.hosts.truncate(at);
@@ -207,7 +210,10 @@ impl<P: Protocol> World<'_, P> {
     /// A packet reaches a member that takes its sender for a member, and it comes of a machine that has forgotten what it said since a
     /// snapshot, or of one of two.
     pub(super) fn hears_astray(&mut self, at: usize, packet: &Packet) {
-        let Some((sender, _)) = packet.sealed.filter(|_| !self.torn) else { return };
+        let Voice::Member { sender, .. } = packet.voice else { return };
+        if self.torn {
+            return;
+        }
         let speaks = |host: &Host<P>| host.id == sender.host && host.speaks_as_before(sender.incarnation);
         let takes =
             |seat: &Seat<P>| seat.core.group.view().is_none_or(|view| view.holds(sender.host, sender.incarnation));
@@ -217,7 +223,18 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The group goes on from what one member has forgotten.
+    /// An agent takes a heartbeat of a machine that has forgotten what it promised and accepted: from then on that one's word may count twice.
+    /// No sign has come before, as nobody that it hears has heard it since the snapshot, or it has sent as much as was heard.
+    pub(super) fn heard_forgetful(&mut self, at: usize, from: u16) {
+        if !self.forgotten && self.hosts[at].id != from {
+            self.note(|world| format!("h{} takes a heartbeat of h{from} as the one that it was", world.hosts[at].id));
+            self.forgotten = true;
+            self.stats.forgotten = 1;
+            self.tear();
+        }
+    }
+
+    /// The hosts, or the group, go on from what one has forgotten.
     pub(super) fn tear(&mut self) {
         self.torn = true;
         self.stats.torn = 1;
@@ -252,7 +269,7 @@ impl<P: Protocol> World<'_, P> {
         }
         match reaches {
             Reaches::Latest => self.arrives_at(sent_last, packet),
-            Reaches::LatestUnlessAll if packet.sealed.is_some() => self.arrives_at(sent_last, packet),
+            Reaches::LatestUnlessAll if matches!(packet.voice, Voice::Member { .. }) => self.arrives_at(sent_last, packet),
             Reaches::Both | Reaches::LatestUnlessAll => {
                 self.arrives_at(original, packet.clone())?;
                 // The first may have ended both.

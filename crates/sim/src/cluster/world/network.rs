@@ -3,13 +3,12 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use fide_member::packet::Sender;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
     super::{
-        host::Packet,
+        host::{Packet, Voice},
         plan::{Plan, STRAGGLE_NS},
     },
     Events, Next,
@@ -86,7 +85,7 @@ impl Network {
         from: u16,
         to: u16,
         plane: u8,
-        sealed: Option<(Sender, bool)>,
+        voice: Voice,
         bytes: &[u8],
     ) {
         if *self.link(from, to) >> plane & 1 == 1 || !self.calm && self.chance(self.loss_permille) {
@@ -101,7 +100,7 @@ impl Network {
             let mut buffer = self.buffers.pop().unwrap_or_default();
             buffer.clear();
             buffer.extend_from_slice(bytes);
-            let packet = Some((to, Packet { plane, sealed, bytes: buffer }));
+            let packet = Some((to, Packet { plane, voice, bytes: buffer }));
             let place = match self.free.pop() {
                 Some(place) => {
                     self.store[place] = packet;
@@ -127,7 +126,7 @@ impl Network {
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.clear();
         buffer.extend_from_slice(bytes);
-        self.store.push(Some((to, Packet { plane, sealed: None, bytes: buffer })));
+        self.store.push(Some((to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes: buffer })));
         self.push(now_ns, Next::Arrives(self.store.len() - 1));
     }
 

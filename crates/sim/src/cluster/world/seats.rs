@@ -10,7 +10,7 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Checked, Violation, leased, number, one_leader, violated},
-        host::{Host, PAYLOAD_MAX_BYTES},
+        host::{Host, PAYLOAD_MAX_BYTES, Voice},
         plan::MS,
         protocol::Protocol,
         state::State,
@@ -209,7 +209,7 @@ impl<P: Protocol> World<'_, P> {
         for (to, asks, bytes) in sent {
             if may_send(&mut host.dies_after) {
                 let plane = u8::from(self.network.chance(500));
-                self.network.send(self.now_ns, host.id, to, plane, Some((sender, asks)), &bytes);
+                self.network.send(self.now_ns, host.id, to, plane, Voice::Member { sender, asks }, &bytes);
             }
             seat.give_back(bytes);
         }

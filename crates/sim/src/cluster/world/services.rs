@@ -85,7 +85,7 @@ impl<P: Protocol> World<'_, P> {
         for host in &self.hosts {
             let Some(service) = host.service.as_ref().filter(|service| service.acts()) else { continue };
             // It stands still with its host.
-            if host.suspended_until_ns > self.now_ns || host.believes(self.now_ns) {
+            if self.forgotten || host.suspended_until_ns > self.now_ns || host.believes(self.now_ns) {
                 continue;
             }
             let Role::Master { epoch, .. } = service.role else { continue };

@@ -72,6 +72,8 @@ stats! {
     found_out,
     /// Runs in which another member heard one of those as the one that it was.
     torn,
+    /// Of these, runs in which an agent took a heartbeat of one that had forgotten what it said, with no sign of that yet.
+    forgotten,
     /// Answers of members whose machine was stopped with all its clocks, in the time that they may believe in their lease of before.
     answers_believed,
     /// Of these, those of processes whose death somebody was told.
