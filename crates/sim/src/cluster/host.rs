@@ -43,6 +43,14 @@ pub(super) struct Packet {
     pub(super) bytes: Vec<u8>,
 }
 
+impl Packet {
+    /// Of an agent that has forgotten what it said: its host.
+    pub(super) fn forgetful(&self) -> Option<u16> {
+        let Voice::Agent { forgets: true } = self.voice else { return None };
+        fide_wire::Packet::new(&self.bytes).ok().map(|packet| packet.sender())
+    }
+}
+
 /// Who has sent a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Voice {

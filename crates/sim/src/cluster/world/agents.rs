@@ -2,11 +2,12 @@
 //! Agents: their turns, what they send, and whom they wake.
 
 use fide_agreement::HostSet;
-use fide_detector::{Accepted, Event as Told, Verdict};
+use fide_detector::{Event as Told, Verdict};
 use rand::RngExt;
 
 use super::{
     super::{
+        agent::Agent,
         check::{Checked, no_lease_outlives_its_view, one_leader},
         host::{INBOX_MAX, Kernel, Packet, Voice},
         plan::MS,
@@ -30,10 +31,15 @@ impl<P: Protocol> World<'_, P> {
         let local_ns = now.raw_ns;
         if let Some(agent) = &mut host.agent {
             agent.look_at_clocks(&now);
+            let newest = |agent: &Agent| {
+                let of = packet.forgetful().and_then(|host| agent.detector.peer(host));
+                of.map(|peer| (peer.incarnation, peer.last_seq))
+            };
+            let before = newest(agent);
             // What is refused is as if it were lost.
-            let taken = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
-            if matches!(taken, Ok(Accepted::Heartbeat | Accepted::Copy)) {
-                self.heard(at, &packet);
+            let _ = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
+            if newest(agent) > before {
+                self.heard_forgetful(at, &packet);
             }
         }
         self.network.give_back(packet.bytes);
@@ -45,12 +51,11 @@ impl<P: Protocol> World<'_, P> {
         let host = &mut self.hosts[at];
         let rx_ns = host.clock.read(self.now_ns).raw_ns;
         let Some(kernel) = &mut host.kernel else { return false };
-        let newest = |kernel: &Kernel| fide_wire::Packet::new(&packet.bytes).ok().map(|sent| kernel.slots.newest(sent.sender()));
+        let newest = |kernel: &Kernel| packet.forgetful().map(|host| kernel.slots.newest(host));
         let before = newest(kernel);
         let has_sections = kernel.slots.take(rx_ns, packet.plane, &packet.bytes, kernel.ring.len() < INBOX_MAX);
-        let is_newest = newest(kernel) > before;
-        if has_sections || is_newest {
-            self.heard(at, &packet);
+        if newest(kernel) > before {
+            self.heard_forgetful(at, &packet);
         }
         if !has_sections {
             self.network.give_back(packet.bytes);
@@ -58,15 +63,6 @@ impl<P: Protocol> World<'_, P> {
             kernel.ring.push_back((rx_ns, packet));
         }
         has_sections
-    }
-
-    /// An agent, or its receive program, takes a heartbeat.
-    fn heard(&mut self, at: usize, packet: &Packet) {
-        if let Voice::Agent { forgets: true } = packet.voice
-            && let Ok(sent) = fide_wire::Packet::new(&packet.bytes)
-        {
-            self.heard_forgetful(at, sent.sender());
-        }
     }
 
     /// What the loop does at the beginning of a turn: the ring first, then the slots.

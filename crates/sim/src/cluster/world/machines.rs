@@ -223,10 +223,10 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// An agent takes a heartbeat of a machine that has forgotten what it promised and accepted: from then on that one's word may count twice.
+    /// An agent, or its receive program, takes a heartbeat of a machine that has forgotten what it promised and accepted: from then on that one's word may count twice.
     /// No sign has come before, as nobody that it hears has heard it since the snapshot, or it has sent as much as was heard.
-    pub(super) fn heard_forgetful(&mut self, at: usize, from: u16) {
-        if !self.forgotten && self.hosts[at].id != from {
+    pub(super) fn heard_forgetful(&mut self, at: usize, packet: &Packet) {
+        if let Some(from) = packet.forgetful().filter(|_| !self.forgotten) {
             self.note(|world| format!("h{} takes a heartbeat of h{from} as the one that it was", world.hosts[at].id));
             self.forgotten = true;
             self.stats.forgotten = 1;
