@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +59,20 @@ func TestHistories(t *testing.T) {
 		"an open read says nothing": {"ok", 1, 0, `
 {"client":0,"op":"write","key":0,"value":1,"call":1,"return":2}
 {"client":1,"op":"read","key":0,"call":6}`},
+		"an open write was found before it was asked for": {"illegal", 1, 0, `
+{"client":0,"op":"read","key":0,"call":1,"return":2,"found":7}
+{"client":1,"op":"write","key":0,"value":7,"call":3}`},
+		"an open write of a value that another wrote takes effect later": {"ok", 1, 0, `
+{"client":0,"op":"write","key":0,"value":1,"call":1}
+{"client":1,"op":"write","key":0,"value":1,"call":2,"return":3}
+{"client":2,"op":"read","key":0,"call":4,"return":5,"found":1}
+{"client":1,"op":"write","key":0,"value":2,"call":6,"return":7}
+{"client":2,"op":"read","key":0,"call":8,"return":9,"found":1}`},
+		"an open swap took effect between two answers": {"ok", 1, 0, `
+{"client":0,"op":"cas","key":0,"old":0,"value":1,"call":1}
+{"client":1,"op":"read","key":0,"call":2,"return":3,"found":0}
+{"client":1,"op":"cas","key":0,"old":1,"value":2,"call":4,"return":5,"found":1}
+{"client":1,"op":"read","key":0,"call":6,"return":7,"found":2}`},
 		"two swaps of one value": {"illegal", 0, 0, `
 {"client":0,"op":"cas","key":0,"old":0,"value":1,"call":1,"return":5,"found":0}
 {"client":1,"op":"cas","key":0,"old":0,"value":2,"call":1,"return":5,"found":0}`},
@@ -75,6 +90,22 @@ func TestHistories(t *testing.T) {
 				t.Errorf("drawn: %v", got.Drawn)
 			}
 		})
+	}
+}
+
+// TestManyOpenOperations has 400 operations without an answer, none of which anybody found: trying each in each place would never end.
+func TestManyOpenOperations(t *testing.T) {
+	var lines strings.Builder
+	for at := 0; at < 400; at++ {
+		fmt.Fprintf(&lines, "{\"client\":%d,\"op\":\"write\",\"key\":0,\"value\":%d,\"call\":%d}\n", 2*at, 1000+at, 10*at)
+		fmt.Fprintf(&lines, "{\"client\":1,\"op\":\"read\",\"key\":0,\"call\":%d,\"return\":%d,\"found\":0}\n", 10*at+5, 10*at+6)
+	}
+	if got := verdictOf(t, lines.String()); got.Verdict != "ok" || got.Open != 400 {
+		t.Errorf("%+v", got)
+	}
+	lines.WriteString(`{"client":1,"op":"read","key":0,"call":9000,"return":9001,"found":9}`)
+	if got := verdictOf(t, lines.String()); got.Verdict != "illegal" {
+		t.Errorf("%+v", got)
 	}
 }
 
