@@ -486,6 +486,12 @@ impl<P: Start> Group<P> {
         acts && told && self.current.as_ref().is_some_and(|epoch| epoch.protocol.speaks_for_all())
     }
 
+    /// Whether the answer of another member is due at once ([`Agreement::awaits_answer`]).
+    #[must_use]
+    pub fn awaits_answer(&self) -> bool {
+        self.current.as_ref().is_some_and(|epoch| epoch.protocol.awaits_answer())
+    }
+
     /// To be called from time to time: what was sent before the last call and has had no answer is sent again. A good time between
     /// calls is a little more than a round trip.
     pub fn resend(&mut self, lease: Lease) {

@@ -506,6 +506,10 @@ impl Agreement for Hsuc {
         self.leads() && told && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
     }
 
+    fn awaits_answer(&self) -> bool {
+        self.seen > self.delivered
+    }
+
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {
         let mine = self.leads();
         for instance in self.delivered + 1..=self.seen {

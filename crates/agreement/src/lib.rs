@@ -118,6 +118,12 @@ pub trait Agreement {
     /// may have. With a lease besides, it may answer questions about the state without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
+    /// Whether somebody's answer is due now: messages of others have been sent, or are about to be, and are not decided yet. A member that waits
+    /// may look for them for a moment before it sleeps.
+    fn awaits_answer(&self) -> bool {
+        false
+    }
+
     /// The log of these members ends with what has been told here: from now on nothing is decided, and nothing is taken but what
     /// serves those who have not told as much yet. `undecided` is given what this member has proposed and nobody has decided
     /// before the end, as batches, in their order.

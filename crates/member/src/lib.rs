@@ -57,6 +57,7 @@ mod member;
 pub mod packet;
 mod port;
 mod record;
+mod spin;
 
 pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
 pub use fide_agreement::{Decision, Entry, Identity, Refused, Standing, View, group::entries};

@@ -31,11 +31,13 @@ use crate::{
     packet::{Opened, Opener, PacketError, Sealer, Sender},
     port::Port,
     record::Record,
+    spin::Spin,
 };
 
 const TOKEN_CLIENT: u64 = 0;
-const TOKEN_PORT: u64 = 1;
-const TOKEN_WATCHED: u64 = 2;
+const TOKEN_WATCHED: u64 = 1;
+/// Of the first plane's; the others follow.
+const TOKEN_PORT: u64 = 2;
 /// Between two tries to join with the agent again.
 const AGAIN_NS: u64 = 20_000_000;
 
@@ -138,6 +140,8 @@ struct Packets {
     port: Port,
     sealer: Sealer,
     opener: Opener,
+    /// Planes on which something has come, by bits.
+    ready: u8,
 }
 
 impl Packets {
@@ -150,8 +154,8 @@ impl Packets {
 
 impl core::Port for Packets {
     fn receive(&mut self, mut each: impl FnMut(Result<Opened<'_>, PacketError>)) {
-        let Self { port, opener, .. } = self;
-        port.receive(|packet| each(opener.open(packet)));
+        let Self { port, opener, ready, .. } = self;
+        port.receive(std::mem::take(ready), |packet| each(opener.open(packet)));
     }
 
     fn push(&mut self, to: HostSet, datagram: &[u8], plane: &dyn Fn(u16) -> usize) {
@@ -173,6 +177,7 @@ pub struct Member<P: Start> {
     core: Core<P>,
     link: Link,
     packets: Packets,
+    spin: Spin,
     record: Record,
     key: Key,
     name: String,
@@ -242,11 +247,12 @@ impl<P: Start> Member<P> {
                 .map_err(Error::system("epoll_ctl"))
         };
         watch(client.as_fd(), TOKEN_CLIENT)?;
-        port.descriptors().try_for_each(|fd| watch(fd, TOKEN_PORT))?;
+        (TOKEN_PORT..).zip(port.descriptors()).try_for_each(|(token, fd)| watch(fd, token))?;
         Ok(Self {
             core,
             link: Link { client, process: joined.id, monitors, rejoined: None },
-            packets: Packets { port, sealer, opener: Opener::new(config.key) },
+            packets: Packets { port, sealer, opener: Opener::new(config.key), ready: 0 },
+            spin: Spin::default(),
             record,
             key: config.key,
             name: config.group,
@@ -362,18 +368,19 @@ impl<P: Start> Member<P> {
     fn look(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut ready = [none; 4];
-        let timeout = Timespec {
-            tv_sec: i64::try_from(sleep_ns / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: (sleep_ns % 1_000_000_000).cast_signed(),
-        };
-        let count = match epoll::wait(&self.epoll, &mut ready, Some(&timeout)) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(errno) => return Err(Error::system("epoll_wait")(errno)),
+        let count = match self.spin.look(sleep_ns, self.core.group.awaits_answer(), || {
+            let count = poll(&self.epoll, &mut ready, 0)?;
+            rustix::thread::sched_yield();
+            Ok::<_, Error>(count)
+        })? {
+            0 => poll(&self.epoll, &mut ready, sleep_ns)?,
+            count => count,
         };
         let is = |token| ready[..count].iter().any(|event| event.data.u64() == token);
         self.watched |= is(TOKEN_WATCHED);
-        Ok((is(TOKEN_CLIENT), is(TOKEN_PORT)))
+        let planes = ready[..count].iter().filter_map(|event| event.data.u64().checked_sub(TOKEN_PORT));
+        self.packets.ready |= planes.fold(0, |planes, plane| planes | 1 << plane);
+        Ok((is(TOKEN_CLIENT), self.packets.ready != 0))
     }
 
     fn lease(&self) -> Lease {
@@ -581,6 +588,18 @@ impl<P: Start> Member<P> {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.link.client
+    }
+}
+
+/// How many descriptors are ready within `sleep_ns`; none if a signal was handled.
+fn poll(epoll: &OwnedFd, ready: &mut [epoll::Event], sleep_ns: u64) -> Result<usize, Error> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(sleep_ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (sleep_ns % 1_000_000_000).cast_signed(),
+    };
+    match epoll::wait(epoll, ready, Some(&timeout)) {
+        Err(Errno::INTR) => Ok(0),
+        result => result.map_err(Error::system("epoll_wait")),
     }
 }
 

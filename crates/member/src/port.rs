@@ -226,10 +226,10 @@ impl Port {
         train.start = 0;
     }
 
-    /// Hands on what has come, up to a bound; what is beyond is found at the next turn.
-    pub(crate) fn receive(&mut self, mut each: impl FnMut(&mut [u8])) {
+    /// Hands on what has come on these planes, by bits, up to a bound; what is beyond is found at the next turn.
+    pub(crate) fn receive(&mut self, ready: u8, mut each: impl FnMut(&mut [u8])) {
         let mut meta = [RecvMeta::default(); BUFFERS];
-        for plane in &self.planes {
+        for (_, plane) in (0..).zip(&self.planes).filter(|(at, _)| ready >> at & 1 == 1) {
             for _ in 0..CALLS_PER_TURN {
                 let mut places = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
                 let mut slices: [IoSliceMut<'_>; BUFFERS] = std::array::from_fn(|_| places.next().expect("as many"));
@@ -265,7 +265,9 @@ mod tests {
     fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
         let (mut opener, mut all, begun) = (Opener::new(KEY), Vec::new(), Instant::now());
         while all.len() < count && begun.elapsed() < Duration::from_secs(10) {
-            port.receive(|packet| all.extend(opener.open(packet).expect("sealed").datagrams.map(<[u8]>::to_vec)));
+            port.receive(u8::MAX, |packet| {
+                all.extend(opener.open(packet).expect("sealed").datagrams.map(<[u8]>::to_vec))
+            });
         }
         all.sort();
         all

@@ -67,7 +67,12 @@ impl Verdicts {
         }
         // What one holds that was put back, or runs twice, is promised to nobody (docs/clocks.md).
         let subject = &hosts[usize::from(host) - 1];
-        if ended && !forgotten && !hosts[at].is_astray() && subject.acts_as(incarnation, now_ns) && !subject.believes_as(incarnation, now_ns) {
+        if ended
+            && !forgotten
+            && !hosts[at].is_astray()
+            && subject.acts_as(incarnation, now_ns)
+            && !subject.believes_as(incarnation, now_ns)
+        {
             let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
             return violated("nobody who acts is dead", text);
         }

@@ -269,7 +269,9 @@ impl<P: Protocol> World<'_, P> {
         }
         match reaches {
             Reaches::Latest => self.arrives_at(sent_last, packet),
-            Reaches::LatestUnlessAll if matches!(packet.voice, Voice::Member { .. }) => self.arrives_at(sent_last, packet),
+            Reaches::LatestUnlessAll if matches!(packet.voice, Voice::Member { .. }) => {
+                self.arrives_at(sent_last, packet)
+            }
             Reaches::Both | Reaches::LatestUnlessAll => {
                 self.arrives_at(original, packet.clone())?;
                 // The first may have ended both.

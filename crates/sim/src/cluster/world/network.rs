@@ -79,15 +79,7 @@ impl Network {
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a packet is")]
-    pub(super) fn send(
-        &mut self,
-        now_ns: u64,
-        from: u16,
-        to: u16,
-        plane: u8,
-        voice: Voice,
-        bytes: &[u8],
-    ) {
+    pub(super) fn send(&mut self, now_ns: u64, from: u16, to: u16, plane: u8, voice: Voice, bytes: &[u8]) {
         if *self.link(from, to) >> plane & 1 == 1 || !self.calm && self.chance(self.loss_permille) {
             return;
         }
