@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fide's own part of the bench: agents on every host, and programs that wait as any program would.
 //!
-//! `trust = "network"`, `policy = "network"`, as what it is compared with knows neither leases nor votes. Agents sleep
-//! between heartbeats; who waits for a verdict sleeps in `wait_event` on an ordinary thread, as the reader of a FIN does.
+//! `trust = "network"`, `policy = "network"`, as what it is compared with knows neither leases nor votes; silent hosts also by the default,
+//! `trust = "lease"`, `policy = "majority"`. Agents sleep between heartbeats; who waits for a verdict sleeps in `wait_event` on an ordinary thread, as the reader of a FIN does.
 
 use crate::killed::{Told, Waiting};
 use crate::silent::Silence;
@@ -23,12 +23,29 @@ const UP_LIMIT: Duration = Duration::from_secs(20);
 /// For one event.
 const EVENT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Agents as all parts of the bench have them.
+/// On what agents rely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// As published: on the network and the scheduler.
+    Published,
+    /// As it is unless told otherwise: on leases and agreed views.
+    Default,
+}
+
+/// Agents as most parts of the bench have them.
 pub(crate) fn start_agents(bed: &Testbed) -> anyhow::Result<Agents> {
+    start_agents_in(bed, Mode::Published)
+}
+
+fn start_agents_in(bed: &Testbed, mode: Mode) -> anyhow::Result<Agents> {
+    let (trust, policy) = match mode {
+        Mode::Published => ("network", "network"),
+        Mode::Default => ("lease", "majority"),
+    };
     let spec = AgentsSpec {
         program: vec![find_binary("fide")?],
-        trust: "network".into(),
-        policy: "network".into(),
+        trust: trust.into(),
+        policy: policy.into(),
         heartbeat_us: HEARTBEAT_US,
         ..AgentsSpec::default()
     };
@@ -101,12 +118,12 @@ pub(crate) struct Fide {
 
 impl Fide {
     /// Starts the agents and connects; the error is the `why` of every figure that is missing for it.
-    pub(crate) fn start(bed: &Testbed) -> Result<Fide, String> {
-        Fide::try_start(bed).map_err(|e| format!("{e:#}"))
+    pub(crate) fn start(bed: &Testbed, mode: Mode) -> Result<Fide, String> {
+        Fide::try_start(bed, mode).map_err(|e| format!("{e:#}"))
     }
 
-    fn try_start(bed: &Testbed) -> anyhow::Result<Fide> {
-        let agents = start_agents(bed)?;
+    fn try_start(bed: &Testbed, mode: Mode) -> anyhow::Result<Fide> {
+        let agents = start_agents_in(bed, mode)?;
         let (near, far) = (connect(&agents, VICTIM_HOST)?, connect(&agents, WATCHER_HOST)?);
         Ok(Fide { near, far: Arc::new(Mutex::new(far)), agents, silent: None, last: None, serial: 0 })
     }

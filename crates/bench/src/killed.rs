@@ -7,7 +7,7 @@
 //! (it gets later). What it is beside them is measured too (`..._beside_agents`).
 
 use crate::Args;
-use crate::fide_side::Fide;
+use crate::fide_side::{Fide, Mode};
 use crate::list::{self, Settings};
 use crate::trials::{Outcome, Subject, interleave};
 use anyhow::Context;
@@ -141,7 +141,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
             }
             let what = format!("SIGKILL of a process, {size}, block {block} of {BLOCKS}");
             run(&format!("{what}, no agents"), subjects, &mut named);
-            match Fide::start(&bed) {
+            match Fide::start(&bed, Mode::Published) {
                 Ok(mut fide) => {
                     let mut subjects = os_watchers(resident_mib, share(n).div_ceil(2), true)?;
                     let watcher = Watcher::Fide(&mut fide, &stages);

@@ -27,6 +27,9 @@ use std::time::Duration;
 /// Measures detection times and writes target/bench/detect.json.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    #[arg(long, value_name = "OLD")]
+    compare: Option<std::path::PathBuf>,
     /// Trials of each kind with a small process.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     kills: u32,
@@ -36,8 +39,8 @@ struct Args {
     /// Trials of BFD with a silent host, which take three seconds each.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     silences: u32,
-    /// Trials of Fide with a silent host.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Trials of Fide with a silent host, in each mode.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     fide_silences: u32,
     /// Trials of each kind of a fast memberlist.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -55,9 +58,9 @@ struct Args {
     /// Seconds at rest over which an agent's share of a core is measured.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     idle_s: u32,
-    /// Only these parts, and a result file with only their figures; all when none is named.
-    #[arg(long, value_enum)]
-    only: Vec<Part>,
+    /// Only these parts, or the part of a figure by its name, and a result file with only what was named; all when nothing is.
+    #[arg(long, value_name = "PART|FIGURE", value_parser = Wanted::parse)]
+    only: Vec<Wanted>,
     /// Everything once or twice, to see that it works: below a minute, and no number to quote. Overrides the numbers
     /// above; memberlist is taken at a setting that was not searched for.
     #[arg(long)]
@@ -80,6 +83,45 @@ enum Part {
     Sessions,
 }
 
+impl Part {
+    /// Which part has a figure of that name: how its names begin, and what of memberlist and of other baselines it measures.
+    fn of_figure(name: &str) -> Option<Part> {
+        let parts: [(&[&str], Part); 5] = [
+            (&["sigkill_", "tcp_fin_", "pidfd_"], Part::Killed),
+            (&["host_silent", "bfd_silence"], Part::Silent),
+            (&["false_verdicts_under_load", "agent_cpu_share"], Part::Steady),
+            (&["programs_64_hosts_9"], Part::Crowd),
+            (&["session_end_skipped_heartbeats"], Part::Sessions),
+        ];
+        parts.into_iter().find(|(begin, _)| begin.iter().any(|begin| name.starts_with(begin))).map(|(_, part)| part)
+    }
+}
+
+/// What `--only` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    part: Part,
+    /// Only figures whose names begin so; all of the part if none is named.
+    figure: Option<String>,
+}
+
+impl Wanted {
+    fn parse(word: &str) -> Result<Wanted, String> {
+        if let Ok(part) = <Part as clap::ValueEnum>::from_str(word, false) {
+            return Ok(Wanted { part, figure: None });
+        }
+        let part = Part::of_figure(word).ok_or_else(|| {
+            let parts: Vec<String> =
+                <Part as clap::ValueEnum>::value_variants().iter().map(|p| format!("{p:?}").to_lowercase()).collect();
+            format!(
+                "no part and no figure begins so; parts are {}, figures are in docs/benchmarks.md",
+                parts.join(", ")
+            )
+        })?;
+        Ok(Wanted { part, figure: Some(word.to_string()) })
+    }
+}
+
 impl Args {
     fn quickened(mut self) -> Self {
         if self.quick {
@@ -95,7 +137,14 @@ impl Args {
     }
 
     fn wants(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted.part == part)
+    }
+
+    fn wants_figure(&self, name: &str) -> bool {
+        let of = Part::of_figure(name);
+        let whole = |wanted: &Wanted| wanted.figure.is_none() && of.is_none_or(|part| part == wanted.part);
+        let named = |wanted: &Wanted| wanted.figure.as_ref().is_some_and(|figure| name.starts_with(figure));
+        self.only.is_empty() || self.only.iter().any(|wanted| whole(wanted) || named(wanted))
     }
 }
 
@@ -132,7 +181,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.wants(Part::Sessions) {
         sessions::measure(args, &mut report);
     }
-    print!("\n{report}");
-    println!("written to {}", report.write()?.display());
+    report.figures.retain(|figure| args.wants_figure(&figure.figure));
+    report.conclude(args.compare.as_deref())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_figures_are_named_and_nothing_else() {
+        let args = |words: &[&str]| Args::try_parse_from([&["bench-detect"], words].concat());
+        let by_part = args(&["--only", "silent"]).unwrap();
+        assert!(by_part.wants(Part::Silent) && !by_part.wants(Part::Killed) && by_part.wants_figure("bfd_silence"));
+        let by_figure = args(&["--only", "sigkill_small_vs_tcp_fin", "--only", "host_silent_lease"]).unwrap();
+        assert!(by_figure.wants(Part::Killed) && by_figure.wants(Part::Silent) && !by_figure.wants(Part::Crowd));
+        assert!(by_figure.wants_figure("host_silent_lease_vs_bfd") && !by_figure.wants_figure("host_silent_vs_bfd"));
+        let why = args(&["--only", "sigkil"]).unwrap_err().to_string();
+        assert!(why.contains("parts are killed, silent, steady, crowd, sessions"), "{why}");
+        let all = args(&[]).unwrap();
+        assert!(all.wants(Part::Sessions) && all.wants_figure("anything"));
+    }
 }

@@ -2,7 +2,7 @@
 //! A host falls silent: it is cut off at the switches, and nothing is told of it but what it no longer sends.
 
 use crate::Args;
-use crate::fide_side::Fide;
+use crate::fide_side::{Fide, Mode};
 use crate::list::{self, Settings};
 use crate::trials::{Outcome, Subject, interleave, signed_us};
 use fide_testbed::baseline::Bfd;
@@ -14,8 +14,22 @@ use std::cell::RefCell;
 const BFD_INTERVAL_MS: u32 = 10;
 const BFD_MULTIPLIER: u32 = 3;
 const BFD: &str = "bfd";
-/// The callback comes at most this much later than the timeout, us.
-const OVER_TIMEOUT_GOAL_US: f64 = 1000.0;
+
+/// How Fide is measured.
+struct Way {
+    /// Of its figures.
+    name: &'static str,
+    mode: Mode,
+    /// In parts of BFD's time.
+    vs_bfd: f64,
+    /// The callback comes at most this much later than the timeout, us.
+    over_timeout_us: f64,
+}
+
+const WAYS: [Way; 2] = [
+    Way { name: "host_silent", mode: Mode::Published, vs_bfd: 0.4, over_timeout_us: 1000.0 },
+    Way { name: "host_silent_lease", mode: Mode::Default, vs_bfd: 0.5, over_timeout_us: 1500.0 },
+];
 
 /// One silence as Fide saw it, CLOCK_MONOTONIC ns.
 #[derive(Debug, Clone, Copy)]
@@ -50,16 +64,16 @@ impl Subject for BfdSilence<'_> {
     }
 }
 
-struct FideSilence<'a>(&'a Testbed, Fide, &'a RefCell<Vec<Silence>>);
+struct FideSilence<'a>(&'a Way, &'a Testbed, Fide, &'a RefCell<Vec<Silence>>);
 
 impl Subject for FideSilence<'_> {
     fn name(&self) -> String {
-        "fide".into()
+        self.0.name.into()
     }
 
     fn trial(&mut self) -> anyhow::Result<u64> {
-        let silence = self.1.silence(self.0)?;
-        self.2.borrow_mut().push(silence);
+        let silence = self.2.silence(self.1)?;
+        self.3.borrow_mut().push(silence);
         // As the baselines: from when the cut is in force.
         Ok(silence.told_ns.saturating_sub(silence.after_ns))
     }
@@ -69,8 +83,8 @@ impl Subject for FideSilence<'_> {
 pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> anyhow::Result<()> {
     // A bed each: a cut is for one of them.
     let bfd_bed = Testbed::build(Spec::hosts(2))?;
-    let fide_bed = Testbed::build(Spec::hosts(3))?;
-    let silences = RefCell::new(Vec::new());
+    let beds = [Testbed::build(Spec::hosts(3))?, Testbed::build(Spec::hosts(3))?];
+    let silences = [const { RefCell::new(Vec::new()) }; 2];
 
     let mut missing: Vec<(&str, String)> = Vec::new();
     let mut subjects: Vec<(Box<dyn Subject + '_>, u32)> = Vec::new();
@@ -92,9 +106,11 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         Ok(bfd) => subjects.push((Box::new(BfdSilence(&bfd_bed, bfd)), args.silences)),
         Err(why) => missing.push((BFD, why)),
     }
-    match Fide::start(&fide_bed) {
-        Ok(fide) => subjects.push((Box::new(FideSilence(&fide_bed, fide, &silences)), args.fide_silences)),
-        Err(why) => missing.push(("fide", why)),
+    for ((way, bed), silences) in WAYS.iter().zip(&beds).zip(&silences) {
+        match Fide::start(bed, way.mode) {
+            Ok(fide) => subjects.push((Box::new(FideSilence(way, bed, fide, silences)), args.fide_silences)),
+            Err(why) => missing.push((way.name, why)),
+        }
     }
 
     let outcomes = interleave("a host falls silent", &mut subjects);
@@ -113,57 +129,61 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
             _ => Figure::unmeasured(&silence, "us", why(name)),
         });
     }
-    // A silence that was missed, or a verdict before it, is in no sample.
-    let judge = |figure| match of("fide") {
-        Some(fide) => fide.judge(figure),
-        None => figure,
-    };
-    for name in baselines {
-        let figure = format!("host_silent_vs_{name}");
-        let figure = match of("fide") {
-            Some(o) if o.samples.n() > 0 => Figure::time(&figure, Statistic::P50, &o.samples),
-            _ => Figure::unmeasured(&figure, "us", why("fide")),
-        };
-        let nothing = Samples::default();
-        let figure = figure.against(name, Statistic::P50, of(name).map_or(&nothing, |o| &o.samples));
-        let figure = if name == BFD { figure.goal(Goal::AtMost(0.4)) } else { figure };
-        let figure = judge(figure);
-        report.add(match of(name) {
-            Some(missed) => missed.judge_beside(name, figure),
+    for (way, silences) in WAYS.iter().zip(silences) {
+        // A silence that was missed, or a verdict before it, is in no sample.
+        let judge = |figure| match of(way.name) {
+            Some(fide) => fide.judge(figure),
             None => figure,
-        });
+        };
+        for name in baselines {
+            let figure = format!("{}_vs_{name}", way.name);
+            let figure = match of(way.name) {
+                Some(o) if o.samples.n() > 0 => Figure::time(&figure, Statistic::P50, &o.samples),
+                _ => Figure::unmeasured(&figure, "us", why(way.name)),
+            };
+            let nothing = Samples::default();
+            let figure = figure.against(name, Statistic::P50, of(name).map_or(&nothing, |o| &o.samples));
+            let figure = if name == BFD { figure.goal(Goal::AtMost(way.vs_bfd)) } else { figure };
+            let figure = judge(figure);
+            report.add(match of(name) {
+                Some(missed) => missed.judge_beside(name, figure),
+                None => figure,
+            });
+        }
+        add_over_timeout(report, way, &silences.into_inner(), &why(way.name), judge);
     }
-    add_over_timeout(report, &silences.into_inner(), &why("fide"), judge);
     Ok(())
 }
 
-fn add_over_timeout(report: &mut Report, silences: &[Silence], why: &str, judge: impl Fn(Figure) -> Figure) {
-    let name = "host_silent_over_timeout";
+fn add_over_timeout(report: &mut Report, way: &Way, silences: &[Silence], why: &str, judge: impl Fn(Figure) -> Figure) {
+    let name = |what: &str| format!("{}_{what}", way.name);
+    let over_timeout = name("over_timeout");
     let over: Vec<i64> = silences.iter().map(Silence::over_timeout_ns).collect();
-    let goal = Goal::AtMost(OVER_TIMEOUT_GOAL_US);
-    report.add(match signed_us(name, Statistic::P99, &over) {
+    let goal = Goal::AtMost(way.over_timeout_us);
+    report.add(match signed_us(&over_timeout, Statistic::P99, &over) {
         Some(figure) => judge(
             figure
                 .remark("from before the cut; below 0: the last heartbeat that came through was older than the cut")
                 .goal(goal),
         ),
-        None => Figure::unmeasured(name, "us", why).goal(goal),
+        None => Figure::unmeasured(&over_timeout, "us", why).goal(goal),
     });
     // The agent's part of it, without the waking of a program on a busy machine.
-    let name = "host_silent_decided_over_timeout";
+    let decided_over = name("decided_over_timeout");
     let decided: Vec<i64> =
         silences.iter().map(|s| s.over_timeout_ns() - s.told_ns.saturating_sub(s.decided_ns) as i64).collect();
-    report.add(signed_us(name, Statistic::P99, &decided).unwrap_or_else(|| Figure::unmeasured(name, "us", why)));
+    let decided = signed_us(&decided_over, Statistic::P99, &decided);
+    report.add(decided.unwrap_or_else(|| Figure::unmeasured(&decided_over, "us", why)));
     let mut timeouts = Samples::default();
     let mut to_program = Samples::default();
     for s in silences {
         timeouts.add(s.timeout_ns);
         to_program.add(s.told_ns.saturating_sub(s.decided_ns));
     }
-    for (name, samples) in [("host_silent_timeout", timeouts), ("host_silent_decided_to_program", to_program)] {
+    for (what, samples) in [("timeout", timeouts), ("decided_to_program", to_program)] {
         report.add(match samples.n() {
-            0 => Figure::unmeasured(name, "us", why),
-            _ => Figure::time(name, Statistic::P50, &samples),
+            0 => Figure::unmeasured(&name(what), "us", why),
+            _ => Figure::time(&name(what), Statistic::P50, &samples),
         });
     }
 }

@@ -6,9 +6,8 @@ use crate::fide_side::{await_up, connect, start_agents, status};
 use anyhow::Context;
 use fide_client::{Client, Event, Wanted, now_ns};
 use fide_testbed::figures::{Figure, Goal, Report};
-use fide_testbed::sys::usable_cores;
+use fide_testbed::sys::{cpu_time_ns, usable_cores};
 use fide_testbed::{Agents, CpuLoad, FloodSpec, MAX_FLOOD_PACKETS, Spec, Testbed, Victim, VictimSpec};
-use std::fs;
 use std::time::{Duration, Instant};
 
 const HOSTS: usize = 3;
@@ -141,7 +140,7 @@ fn cpu_share(name: &str, stretch: Duration) -> anyhow::Result<Figure> {
     let bed = Testbed::build(Spec::hosts(HOSTS))?;
     let agents = start_agents(&bed)?;
     let pids: Vec<u32> = (1..=HOSTS).filter_map(|h| agents.pid(h)).collect();
-    let times = || pids.iter().map(|pid| cpu_time_ns(*pid)).collect::<anyhow::Result<Vec<_>>>();
+    let times = || pids.iter().map(|pid| cpu_time_ns(*pid)).collect::<Result<Vec<_>, _>>();
     std::thread::sleep(CPU_SETTLE);
     let (start, before) = (now_ns(), times()?);
     std::thread::sleep(stretch);
@@ -166,14 +165,4 @@ fn cpu_share(name: &str, stretch: Duration) -> anyhow::Result<Figure> {
         )),
         ..Figure::default()
     })
-}
-
-/// Time on a core of all threads of a process so far, ns.
-fn cpu_time_ns(pid: u32) -> anyhow::Result<u64> {
-    let mut sum = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += text.split(' ').next().unwrap_or_default().parse::<u64>().context("no schedstat")?;
-    }
-    Ok(sum)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trials of several subjects, interleaved so that a noisy minute is everybody's.
 
-use fide_testbed::figures::{Figure, Samples, Statistic};
+use fide_testbed::figures::{Figure, P99_LEAST, Samples, Statistic};
 use std::time::{Duration, Instant};
 
 /// How often a long run says where it is.
@@ -25,11 +25,25 @@ pub(crate) struct Outcome {
     pub(crate) failures: u32,
     pub(crate) why: Option<String>,
     in_a_row: u32,
+    /// The samples in the order in which they were taken, ns.
+    order: Vec<u64>,
 }
 
+/// Rounds of which a figure tells the least and the greatest median.
+const ROUNDS: usize = 5;
+
 impl Outcome {
+    /// The medians of consecutive parts of the run, us.
+    fn rounds_us(&self) -> Vec<f64> {
+        let parts = self.order.chunks(self.order.len().div_ceil(ROUNDS).max(1));
+        parts.map(|part| middle(part) / 1000.0).collect()
+    }
+
     /// A figure of these samples: not met if a trial failed, and it says how many did.
     pub(crate) fn judge(&self, mut figure: Figure) -> Figure {
+        if figure.statistic == Statistic::P50.name() && figure.spread.is_none() {
+            figure = figure.spread_of(self.rounds_us());
+        }
         if self.failures > 0 {
             let failed =
                 format!("{} trials failed: {}", self.failures, self.why.as_deref().unwrap_or("no reason is known"));
@@ -47,6 +61,7 @@ impl Outcome {
     /// Adds what a later block gave.
     pub(crate) fn absorb(&mut self, later: Outcome) {
         self.samples.absorb(&later.samples);
+        self.order.extend(later.order);
         self.failures += later.failures;
         self.why = later.why.or(self.why.take());
     }
@@ -65,6 +80,7 @@ pub(crate) fn interleave(what: &str, subjects: &mut [(Box<dyn Subject + '_>, u32
             match subject.trial() {
                 Ok(ns) => {
                     outcome.samples.add(ns);
+                    outcome.order.push(ns);
                     outcome.in_a_row = 0;
                 }
                 Err(e) => {
@@ -83,6 +99,12 @@ pub(crate) fn interleave(what: &str, subjects: &mut [(Box<dyn Subject + '_>, u32
     outcomes
 }
 
+fn middle(ns: &[u64]) -> f64 {
+    let mut sorted = ns.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).map_or(0.0, |ns| *ns as f64)
+}
+
 /// Whether a subject with `n` trials has one in this round.
 fn takes_part(round: u32, rounds: u32, n: u32) -> bool {
     let before = |r: u32| u64::from(r) * u64::from(n) / u64::from(rounds);
@@ -97,20 +119,22 @@ pub(crate) fn signed_us(name: &str, statistic: Statistic, samples: &[i64]) -> Op
     // The smallest value that a share `p` does not exceed.
     let at = |p: f64| sorted.get(((p * sorted.len() as f64).ceil() as usize).saturating_sub(1)).copied().map(us);
     let (min, p50, p99, max) = (at(0.0)?, at(0.5)?, at(0.99)?, at(1.0)?);
-    let (value, statistic) = match statistic {
-        Statistic::P50 => (p50, "p50"),
-        Statistic::P99 => (p99, "p99"),
-        Statistic::Max => (max, "max"),
+    let n = sorted.len() as u64;
+    let statistic = statistic.of_so_many(n);
+    let value = match statistic {
+        Statistic::P50 => p50,
+        Statistic::P99 => p99,
+        Statistic::Max => max,
     };
     Some(Figure {
         figure: name.into(),
         value: Some(value),
         unit: "us".into(),
-        statistic: statistic.into(),
-        n: sorted.len() as u64,
+        statistic: statistic.name().into(),
+        n,
         min: Some(min),
         p50: Some(p50),
-        p99: Some(p99),
+        p99: (n >= P99_LEAST).then_some(p99),
         max: Some(max),
         ..Figure::default()
     })
@@ -141,14 +165,20 @@ mod tests {
         }
         let outcomes = interleave("test", &mut [(Box::new(Count(0, false)), 20), (Box::new(Count(0, false)), 3)]);
         assert_eq!(outcomes.iter().map(|o| o.samples.n()).collect::<Vec<_>>(), [20, 3]);
+        // 1 to 20 ns, four to a round.
+        assert_eq!(outcomes[0].rounds_us(), [0.003, 0.007, 0.011, 0.015, 0.019]);
+        let figure = outcomes[0].judge(Figure::time("x", Statistic::P50, &outcomes[0].samples));
+        assert_eq!(figure.spread, Some([0.003, 0.019]));
     }
 
     #[test]
     fn negative_times_are_kept() {
-        let ns: Vec<i64> = (1..=100).rev().map(|i| (i - 50) * 1000).collect();
+        let ns: Vec<i64> = (1..=1000).rev().map(|i| (i - 500) * 1000).collect();
         let figure = signed_us("test", Statistic::P99, &ns).unwrap();
-        assert_eq!((figure.min, figure.p50, figure.value), (Some(-49.0), Some(0.0), Some(49.0)));
-        assert_eq!((figure.max, figure.n), (Some(50.0), 100));
+        assert_eq!((figure.min, figure.p50, figure.value), (Some(-499.0), Some(0.0), Some(490.0)));
+        assert_eq!((figure.max, figure.n), (Some(500.0), 1000));
+        let few = signed_us("test", Statistic::P99, &ns[..100]).unwrap();
+        assert_eq!((few.statistic.as_str(), few.value, few.p99), ("max", few.max, None));
         assert!(signed_us("test", Statistic::P99, &[]).is_none());
     }
 

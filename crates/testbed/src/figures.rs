@@ -8,10 +8,14 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+mod compared;
 
 /// Longest time that a sample may be, ns; a longer one counts as this.
 pub const MAX_SAMPLE_NS: u64 = 600_000_000_000;
+/// Samples from which on a 99th percentile is called one; of fewer it would be the longest, or nearly.
+pub const P99_LEAST: u64 = 300;
 /// Significant digits that percentiles keep.
 const DIGITS: u8 = 3;
 
@@ -72,6 +76,12 @@ pub enum Statistic {
 }
 
 impl Statistic {
+    /// What can be said of so many samples: the longest, where they are too few for a 99th percentile.
+    #[must_use]
+    pub fn of_so_many(self, n: u64) -> Self {
+        if self == Statistic::P99 && n < P99_LEAST { Statistic::Max } else { self }
+    }
+
     fn of(self, samples: &Samples) -> u64 {
         match self {
             Statistic::P50 => samples.quantile(0.5),
@@ -80,7 +90,9 @@ impl Statistic {
         }
     }
 
-    fn name(self) -> &'static str {
+    /// As it stands in a report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Statistic::P50 => "p50",
             Statistic::P99 => "p99",
@@ -150,13 +162,16 @@ pub struct Figure {
     pub why: Option<String>,
     /// Samples.
     pub n: u64,
+    /// The least and the greatest that it was in the rounds of the run; what lies within is chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<[f64; 2]>,
     /// Shortest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
     /// Median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile, of at least [`P99_LEAST`] samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
     /// Longest.
@@ -174,6 +189,7 @@ impl Figure {
         if samples.n() == 0 {
             return Figure::unmeasured(name, "us", "no sample was taken");
         }
+        let statistic = statistic.of_so_many(samples.n());
         Figure {
             figure: name.into(),
             value: Some(us(statistic.of(samples))),
@@ -182,10 +198,19 @@ impl Figure {
             n: samples.n(),
             min: Some(us(samples.min())),
             p50: Some(us(samples.quantile(0.5))),
-            p99: Some(us(samples.quantile(0.99))),
+            p99: (samples.n() >= P99_LEAST).then(|| us(samples.quantile(0.99))),
             max: Some(us(samples.max())),
             ..Figure::default()
         }
+    }
+
+    /// With what it was in each round of the run.
+    #[must_use]
+    pub fn spread_of(mut self, rounds: impl IntoIterator<Item = f64>) -> Self {
+        self.spread = rounds.into_iter().fold(None, |spread, value| {
+            Some(spread.map_or([value; 2], |[least, greatest]: [f64; 2]| [least.min(value), greatest.max(value)]))
+        });
+        self
     }
 
     /// A number of something, found in `n` tries.
@@ -225,7 +250,7 @@ impl Figure {
             self.why.get_or_insert(format!("the baseline {baseline} was not measured"));
             return self;
         }
-        let base = us(statistic.of(samples));
+        let base = us(statistic.of_so_many(samples.n()).of(samples));
         self.baseline_value = Some(base);
         self.ratio = self.value.filter(|_| base > 0.0).map(|v| v / base);
         self
@@ -318,6 +343,22 @@ impl Report {
         self.figures.push(figure);
     }
 
+    /// Prints it, writes it ([`Report::write`]), and compares it with an earlier one, if one is given: with that file, or with that of its name in
+    /// that folder.
+    ///
+    /// # Errors
+    /// A file cannot be read, or written.
+    pub fn conclude(&self, earlier: Option<&Path>) -> Result<()> {
+        // First: it may be the one that is written over.
+        let earlier = earlier.map(|path| compared::Earlier::read(path, &self.name)).transpose()?;
+        print!("\n{self}");
+        println!("written to {}", self.write()?.display());
+        if let Some(earlier) = earlier {
+            print!("\n{}", earlier.against(&self.figures));
+        }
+        Ok(())
+    }
+
     /// Writes `$FIDE_BENCH_DIR/NAME.json` (default `target/bench` under the working directory), all or nothing.
     pub fn write(&self) -> Result<PathBuf> {
         let dir = std::env::var_os("FIDE_BENCH_DIR").map_or_else(|| PathBuf::from("target/bench"), PathBuf::from);
@@ -341,15 +382,15 @@ impl fmt::Display for Report {
             "{} on {} ({} cores{virt}, {} MiB), Linux {}, {}",
             self.name, m.cpu, m.cores, m.memory_mib, m.kernel, m.os
         )?;
-        let head = ["figure", "value", "stat", "n", "min", "p99", "max", "baseline", "ratio", "goal", "met"];
-        let rows: Vec<[String; 11]> = self.figures.iter().map(row).collect();
+        let head = ["figure", "value", "stat", "n", "rounds", "min", "p99", "max", "baseline", "ratio", "goal", "met"];
+        let rows: Vec<[String; 12]> = self.figures.iter().map(row).collect();
         let mut width = head.map(str::len);
         for row in &rows {
             for (w, cell) in width.iter_mut().zip(row) {
                 *w = (*w).max(cell.len());
             }
         }
-        let line = |f: &mut fmt::Formatter<'_>, cells: [&str; 11]| {
+        let line = |f: &mut fmt::Formatter<'_>, cells: [&str; 12]| {
             for (i, (cell, w)) in cells.iter().zip(width).enumerate() {
                 // Names to the left, numbers to the right.
                 match i {
@@ -372,7 +413,7 @@ impl fmt::Display for Report {
     }
 }
 
-fn row(figure: &Figure) -> [String; 11] {
+fn row(figure: &Figure) -> [String; 12] {
     let number = |x: Option<f64>| x.map_or("-".into(), short);
     let baseline = match (&figure.baseline, figure.baseline_value) {
         (Some(name), Some(v)) => format!("{name} {}", short(v)),
@@ -384,6 +425,7 @@ fn row(figure: &Figure) -> [String; 11] {
         format!("{} {}", number(figure.value), figure.unit),
         figure.statistic.clone(),
         figure.n.to_string(),
+        figure.spread.map_or("-".into(), |[least, greatest]| format!("{}..{}", short(least), short(greatest))),
         number(figure.min),
         number(figure.p99),
         number(figure.max),

@@ -24,6 +24,24 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Time on a core of all threads of a process so far, ns.
+///
+/// # Errors
+/// There is no such process, or a kernel without `/proc/PID/task/TID/schedstat`.
+pub fn cpu_time_ns(pid: u32) -> Result<u64> {
+    let mut sum = 0;
+    let tasks = format!("/proc/{pid}/task");
+    for task in std::fs::read_dir(&tasks).map_err(|e| Error::io(format!("reading {tasks}"), e))? {
+        let path = task.map_err(|e| Error::io(format!("reading {tasks}"), e))?.path().join("schedstat");
+        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("reading {}", path.display()), e))?;
+        let time = text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+        sum += time.ok_or_else(|| {
+            Error::io(format!("reading {}", path.display()), std::io::Error::other("no time on a core in it"))
+        })?;
+    }
+    Ok(sum)
+}
+
 /// Cores that this process may use, in order.
 pub fn usable_cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();

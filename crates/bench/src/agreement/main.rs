@@ -7,9 +7,11 @@
 //! | `decisions_in_process_unbatched` | the same, one to an instance |
 //! | `decisions_in_process_huc` | the same by HUC, each heartbeat at once |
 //! | `decisions_in_process_group` | as the first, in a group: with views, leases and a tail of decisions for those who join |
-//! | `hsuc_vs_etcd_raft` | 3 replicas in network namespaces, closed-loop clients at the leader; etcd's raft over the same network in the same run |
+//! | `hsuc_vs_etcd_raft`, `hsuc_vs_etcd_raft_least` | 3 replicas in network namespaces, closed-loop clients at the leader; etcd's raft over the same network in the same run |
 //! | `huc_vs_etcd_raft` | the same by HUC, whose decisions ride on the agents' heartbeats, and whose values go ahead, many as one |
-//! | `leader_killed` | from `kill -9` of the leader to the next one's first decision |
+//! | `huc_decision` | one client's value, until it is decided by HUC |
+//! | `leader_killed`, `leader_killed_detection` | from `kill -9` of the leader to the next one's first decision, and until that one knows of it |
+//! | `idle_member_cpu_share` | what a member takes of a core while nobody proposes anything |
 //! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]
 
@@ -30,6 +32,9 @@ const RUNS: usize = 11;
 /// Measures agreement and writes target/bench/agreement.json.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    #[arg(long, value_name = "OLD")]
+    compare: Option<std::path::PathBuf>,
     /// Proposals of each of the repetitions.
     #[arg(long, default_value_t = 400_000, value_parser = clap::value_parser!(u32).range(1000..=100_000_000))]
     proposals: u32,
@@ -104,13 +109,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     match fide_testbed::supported() {
         Ok(()) => network::run(&mut report, args.quick)?,
         Err(why) => {
-            for name in ["hsuc_vs_etcd_raft", "huc_vs_etcd_raft", "leader_killed"] {
+            for name in network::FIGURES {
                 report.add(Figure::unmeasured(name, "", why.to_string()));
             }
         }
     }
-    print!("\n{report}");
-    println!("written to {}", report.write()?.display());
+    report.conclude(args.compare.as_deref())?;
     Ok(())
 }
 

@@ -27,6 +27,9 @@ use std::process::ExitCode;
 /// Measures the jitter bench itself and writes target/bench/jitter.json.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    #[arg(long, value_name = "OLD")]
+    compare: Option<std::path::PathBuf>,
     /// Seconds of each comparison with another tool.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(4..=600))]
     seconds: u32,
@@ -97,7 +100,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.runs(Part::Planted) {
         planted::run(args, &bed, cores, &mut report);
     }
-    print!("\n{report}");
-    println!("written to {}", report.write()?.display());
+    report.conclude(args.compare.as_deref())?;
     Ok(())
 }

@@ -24,6 +24,9 @@ use std::process::ExitCode;
 /// Measures the planner and writes target/bench/planner.json and planner-growth.svg.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    #[arg(long, value_name = "OLD")]
+    compare: Option<std::path::PathBuf>,
     /// Random allocations to be run.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     allocations: u32,
@@ -126,7 +129,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.runs(Part::Priority) {
         priority::run(args, &mut report);
     }
-    print!("\n{report}");
-    println!("written to {}", report.write()?.display());
+    report.conclude(args.compare.as_deref())?;
     Ok(())
 }

@@ -45,6 +45,16 @@ fn a_sample_beyond_the_longest_counts_as_the_longest() {
 }
 
 #[test]
+fn of_few_samples_the_longest_is_told_and_no_percentile() {
+    let few = Figure::time("x", Statistic::P99, &samples(&[1_000, 2_000, 9_000]));
+    assert_eq!((few.statistic.as_str(), few.value, few.p99), ("max", few.max, None));
+    let many = Figure::time("x", Statistic::P99, &samples(&[1_000; P99_LEAST as usize]));
+    assert_eq!((many.statistic.as_str(), many.p99.is_some()), ("p99", true));
+    let spread = many.spread_of([3.0, 1.0, 2.0]).spread;
+    assert_eq!(spread, Some([1.0, 3.0]));
+}
+
+#[test]
 fn the_table_holds_every_figure_and_reason() {
     let mut report = Report::new("detect");
     report.add(Figure::count("false_deaths", 0, 100).goal(Goal::AtMost(0.0)));
