@@ -47,6 +47,8 @@ fn start_agents_in(bed: &Testbed, mode: Mode) -> anyhow::Result<Agents> {
         trust: trust.into(),
         policy: policy.into(),
         heartbeat_us: HEARTBEAT_US,
+        // All programs of the bench are root's.
+        sections: "[limits]\nonly_root = true\n".into(),
         ..AgentsSpec::default()
     };
     let agents = Agents::start(bed, spec)?;

@@ -126,6 +126,12 @@ impl<'a> Curve<'a> {
         Self { groups, server, reserved, shaped }
     }
 
+    /// Nothing ever comes.
+    fn is_nothing(&self) -> bool {
+        let reserved = self.reserved && (self.server.reserved_burst_ps > 0 || self.server.reserved_bps > 0);
+        self.groups.is_empty() && !reserved
+    }
+
     /// Most work, in picoseconds of this link, that arrives in a closed window of length `t`.
     fn work_ps(&self, t: u64) -> u64 {
         let mut work = if self.reserved {
@@ -242,22 +248,43 @@ pub(crate) fn bounds(server: &Server, flows: &[Arrival]) -> Result<Bounds, Unbou
         own.points(busy, &mut points)?;
         points.sort_unstable();
         points.dedup();
+        let before: Vec<(u64, u64)> = points.iter().map(|t| (*t, blocked.saturating_add(own.work_ps(*t)))).collect();
+        // Of one sub-lane only the smallest packet makes a difference, and few differ in it.
+        let mut delays: Vec<(u64, u64)> = Vec::new();
         for (flow, delay) in flows.iter().zip(&mut result.delay_ps) {
             if usize::from(flow.priority) != priority {
                 continue;
             }
             let itself = flow.transmission_min_ps;
-            for t in &points {
-                let ahead = blocked.saturating_add(own.work_ps(*t)) - itself;
-                let begins = fixed_point(ahead, |begins| ahead.saturating_add(higher.work_ps(begins)))?;
-                // A picosecond for the bend.
-                *delay = (*delay).max((begins + itself + 1).saturating_sub(*t));
-            }
+            *delay = match delays.iter().find(|(of, _)| *of == itself) {
+                Some((_, delay)) => *delay,
+                None => {
+                    let delay = longest_ps(&before, itself, &higher)?;
+                    delays.push((itself, delay));
+                    delay
+                }
+            };
             result.wait_ps[priority] = result.wait_ps[priority].max(*delay);
         }
     }
     result.backlog_bytes = backlog(server, flows)?;
     Ok(result)
+}
+
+/// The longest delay of a packet that takes `itself`, over points in time and what has to be sent by them if it comes then.
+fn longest_ps(before: &[(u64, u64)], itself: u64, higher: &Curve<'_>) -> Result<u64, Unbounded> {
+    let mut longest = 0;
+    for (t, before) in before {
+        let ahead = before - itself;
+        let begins = if higher.is_nothing() {
+            ahead
+        } else {
+            fixed_point(ahead, |begins| ahead.saturating_add(higher.work_ps(begins)))?
+        };
+        // A picosecond for the bend.
+        longest = longest.max((begins + itself + 1).saturating_sub(*t));
+    }
+    Ok(longest)
 }
 
 /// All sub-lanes together, behind a frame of best-effort traffic. A packet leaves the queue as a whole, when it is sent: of what the
