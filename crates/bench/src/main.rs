@@ -162,7 +162,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     fide_testbed::supported()?;
     // What was started is removed by the testbed's reaper, whichever way this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
-    let mut report = Report::new("detect");
+    let mut report = Report::new("detect").compared_with(args.compare.as_deref())?;
     if args.wants(Part::Killed) || args.wants(Part::Silent) {
         let lists = list::Settings::find(args, &mut report)?;
         if args.wants(Part::Killed) {
@@ -182,7 +182,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         sessions::measure(args, &mut report);
     }
     report.figures.retain(|figure| args.wants_figure(&figure.figure));
-    report.conclude(args.compare.as_deref())?;
+    report.conclude()?;
     Ok(())
 }
 

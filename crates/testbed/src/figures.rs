@@ -326,6 +326,8 @@ fn value_of<'a>(text: &'a str, key: &str, separator: char) -> Option<&'a str> {
 pub struct Report {
     #[serde(skip)]
     name: String,
+    #[serde(skip)]
+    earlier: Option<compared::Earlier>,
     /// Where it ran.
     pub machine: Machine,
     /// What it found.
@@ -335,7 +337,17 @@ pub struct Report {
 impl Report {
     /// An empty one for this machine, to be written to `NAME.json`.
     pub fn new(name: &str) -> Self {
-        Report { name: name.into(), machine: Machine::here(), figures: Vec::new() }
+        Report { name: name.into(), earlier: None, machine: Machine::here(), figures: Vec::new() }
+    }
+
+    /// Will be compared with an earlier one: with that file, or with that of its name in that folder. To be asked for before anything is measured:
+    /// the file may be the one that is written over.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no figures.
+    pub fn compared_with(self, earlier: Option<&Path>) -> Result<Self> {
+        let earlier = earlier.map(|path| compared::Earlier::read(path, &self.name)).transpose()?;
+        Ok(Report { earlier, ..self })
     }
 
     /// Adds a figure.
@@ -343,17 +355,14 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// Prints it, writes it ([`Report::write`]), and compares it with an earlier one, if one is given: with that file, or with that of its name in
-    /// that folder.
+    /// Prints it, writes it ([`Report::write`]), and says what has moved since the one that it is compared with.
     ///
     /// # Errors
-    /// A file cannot be read, or written.
-    pub fn conclude(&self, earlier: Option<&Path>) -> Result<()> {
-        // First: it may be the one that is written over.
-        let earlier = earlier.map(|path| compared::Earlier::read(path, &self.name)).transpose()?;
+    /// The file cannot be written.
+    pub fn conclude(&self) -> Result<()> {
         print!("\n{self}");
         println!("written to {}", self.write()?.display());
-        if let Some(earlier) = earlier {
+        if let Some(earlier) = &self.earlier {
             print!("\n{}", earlier.against(&self.figures));
         }
         Ok(())

@@ -102,7 +102,8 @@ fn sim_speed(seeds: u64) -> anyhow::Result<Vec<f64>> {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let proposals = if args.quick { 20_000 } else { u64::from(args.proposals) };
-    let mut report = Report::new(if args.network { "agreement-network" } else { "agreement" });
+    let mut report = Report::new(if args.network { "agreement-network" } else { "agreement" })
+        .compared_with(args.compare.as_deref())?;
     if !args.network {
         in_process(&mut report, proposals, args.quick)?;
     }
@@ -114,7 +115,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    report.conclude(args.compare.as_deref())?;
+    report.conclude()?;
     Ok(())
 }
 

@@ -84,7 +84,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     fide_testbed::supported()?;
     // What was started is removed by the testbed's reaper, whichever way this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
-    let mut report = Report::new("jitter");
+    let mut report = Report::new("jitter").compared_with(args.compare.as_deref())?;
     let cores = Cores::here()?;
     let bed = Testbed::build(Spec { hosts: 3, planes: 1, ..Spec::default() })?;
     // First, in a process that holds nothing else yet.
@@ -100,6 +100,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.runs(Part::Planted) {
         planted::run(args, &bed, cores, &mut report);
     }
-    report.conclude(args.compare.as_deref())?;
+    report.conclude()?;
     Ok(())
 }

@@ -116,7 +116,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> anyhow::Result<()> {
     // What was started is removed by the fabric's reaper, whichever way this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
-    let mut report = Report::new("planner");
+    let mut report = Report::new("planner").compared_with(args.compare.as_deref())?;
     if args.runs(Part::Speed) {
         speed::run(args, &mut report)?;
     }
@@ -129,6 +129,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.runs(Part::Priority) {
         priority::run(args, &mut report);
     }
-    report.conclude(args.compare.as_deref())?;
+    report.conclude()?;
     Ok(())
 }
