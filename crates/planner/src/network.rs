@@ -65,6 +65,8 @@ struct HopTimes {
 struct Queue {
     /// Hops that wait here, in the order they came.
     hops: Vec<(FlowId, u32)>,
+    /// How many of them are of each sub-lane.
+    of: [u64; PRIORITIES],
     lane_bps: u64,
     wait_ps: [u64; PRIORITIES],
     backlog_bytes: u64,
@@ -175,8 +177,7 @@ impl Network {
 
     /// Trees at a link that a packet of this sub-lane makes wait.
     pub(crate) fn delayed(&self, link: LinkId, priority: u8) -> u64 {
-        let hops = &self.queues[link.at()].hops;
-        hops.iter().filter(|(flow, _)| self.flows[flow].priority >= priority).count() as u64
+        self.queues[link.at()].of[usize::from(priority)..].iter().sum()
     }
 
     /// Trees that use a link.
@@ -219,6 +220,7 @@ impl Network {
             for (hop, link) in (0..).zip(tree.links()) {
                 let queue = &mut self.queues[link.at()];
                 queue.hops.push((id, hop));
+                queue.of[usize::from(request.priority)] += 1;
                 queue.lane_bps += request.bandwidth_bps();
                 work.push(topology, link);
             }
@@ -266,6 +268,7 @@ impl Network {
             for link in flow.tree.links() {
                 let queue = &mut self.queues[link.at()];
                 queue.hops.retain(|(other, _)| other != id);
+                queue.of[usize::from(flow.priority)] -= 1;
                 queue.lane_bps -= flow.bandwidth_bps;
                 touched.push(link);
             }

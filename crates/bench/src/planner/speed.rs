@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     }
     let took = seconds(start);
     let remark = format!("{held} held, {refused} refused");
-    report.add(spread("plan_k16_200", "s", "total", vec![took], Goal::AtMost(10.0)).remark(remark));
+    report.add(spread("plan_k16_200", "s", "total", vec![took], Goal::AtMost(0.1)).remark(remark));
 
     let mut times = Vec::new();
     let mut replaced = 0;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         planner.set_cable(cable, true);
     }
     let remark = format!("{} requests and recoveries, {replaced} trees replaced", times.len());
-    report.add(spread("replan_k16", "ms", "p99", times, Goal::AtMost(50.0)).remark(remark));
+    report.add(spread("replan_k16", "ms", "p99", times, Goal::AtMost(5.0)).remark(remark));
 
     eprintln!("a fat tree of k = 48");
     let mut planner = fat_tree(48);

@@ -65,17 +65,18 @@ struct BottomUp<'a, W> {
     search: &'a Search<'a, W>,
     k: usize,
     classes: Vec<Class>,
-    class_of: HashMap<NodeId, usize>,
-    /// For each node what K = 1 would cost at least; absent if it does not reach all its receivers.
-    bounds: HashMap<NodeId, Bound>,
+    /// By node; none if it is in no class.
+    class_of: Vec<Option<usize>>,
+    /// For each node what K = 1 would cost at least; none if it does not reach all its receivers.
+    bounds: Vec<Option<Bound>>,
     known: HashMap<(usize, Each<NodeId>), Rc<Vec<Choice>>>,
 }
 
 /// The cheapest trees of shortest paths that pass each class once; none if there are not K such.
 pub(super) fn bottom_up<W: Weigh>(search: &Search<'_, W>) -> Option<Vec<Vec<LinkId>>> {
     let (classes, class_of) = classes(search)?;
-    let mut this =
-        BottomUp { search, k: search.redundancy, classes, class_of, bounds: HashMap::new(), known: HashMap::new() };
+    let bounds = vec![None; class_of.len()];
+    let mut this = BottomUp { search, k: search.redundancy, classes, class_of, bounds, known: HashMap::new() };
     this.bound_all();
     let choices = this.solve(0, [search.sender; REDUNDANCY_MAX]);
     let total = |choice: &&Choice| choice.latency[..this.k].iter().max().copied().unwrap_or(0) + choice.load;
@@ -97,7 +98,7 @@ fn gather(choice: &Choice, root: usize, links: &mut Vec<LinkId>) {
 }
 
 /// Classes by distance from the sender and receivers beyond; class 0 is the sender. None if a receiver cannot be reached.
-fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, HashMap<NodeId, usize>)> {
+fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<usize>>)> {
     let topology = search.topology;
     let mut distance = vec![u32::MAX; topology.nodes().len()];
     distance[search.sender.at()] = 0;
@@ -177,7 +178,10 @@ fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, HashMap<Node
         }
         before = here;
     }
-    let class_of = (0..).zip(&classes).flat_map(|(i, class)| class.nodes.iter().map(move |node| (*node, i))).collect();
+    let mut class_of = vec![None; topology.nodes().len()];
+    for (i, class) in classes.iter().enumerate() {
+        class.nodes.iter().for_each(|node| class_of[node.at()] = Some(i));
+    }
     Some((classes, class_of))
 }
 
@@ -190,8 +194,8 @@ impl<W: Weigh> BottomUp<'_, W> {
             .iter()
             .filter_map(|link| {
                 let to = topology.to(*link);
-                (self.class_of.get(&to) == Some(&class)).then_some(())?;
-                let bound = *self.bounds.get(&to)?;
+                (self.class_of[to.at()] == Some(class)).then_some(())?;
+                let bound = self.bounds[to.at()]?;
                 let weight = self.search.open(*link)?;
                 Some((*link, to, weight, bound))
             })
@@ -214,9 +218,7 @@ impl<W: Weigh> BottomUp<'_, W> {
                         load: sum.load + load,
                     });
                 }
-                if let Some(bound) = sum {
-                    self.bounds.insert(node, bound);
-                }
+                self.bounds[node.at()] = sum;
             }
         }
     }
