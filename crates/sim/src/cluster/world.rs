@@ -11,7 +11,10 @@
 //!
 //! Faults begin when the hosts have founded their group, or with the hosts. The first violation ends the run.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
 
 use fide_agreement::{Standing, View};
 use fide_wire::PAYLOAD_MAX;
@@ -103,7 +106,7 @@ pub(super) struct World<'p, P: Protocol> {
     /// Of disks, so that runs whose disks are at leisure are what they were.
     disks: ChaCha8Rng,
     /// Recorded heartbeats, the newest last.
-    recorded: Vec<(u16, u8, Vec<u8>)>,
+    recorded: VecDeque<(u16, u8, Vec<u8>)>,
     /// By member's incarnation and host: its process.
     processes: std::collections::HashMap<(u16, u32), u32>,
     /// Who has stored that there is a group, as which member, and with which view it began.
@@ -147,7 +150,7 @@ impl<'p, P: Protocol> World<'p, P> {
             armed: Vec::new(),
             dooms: None,
             disks: ChaCha8Rng::seed_from_u64(plan.seed.rotate_left(32) ^ 0xd15c),
-            recorded: Vec::new(),
+            recorded: VecDeque::new(),
             processes: std::collections::HashMap::new(),
             began: Vec::new(),
             log: Log::default(),

@@ -320,10 +320,12 @@ impl<P: Protocol> World<'_, P> {
                     }
                 }
                 if records {
-                    if self.recorded.len() == RECORDED_MAX {
-                        self.recorded.remove(0);
-                    }
-                    self.recorded.push((id, plane, buffer[..sent.len].to_vec()));
+                    let is_full = self.recorded.len() == RECORDED_MAX;
+                    let oldest = if is_full { self.recorded.pop_front() } else { None };
+                    let mut bytes = oldest.map_or_else(Vec::new, |(.., bytes)| bytes);
+                    bytes.clear();
+                    bytes.extend_from_slice(&buffer[..sent.len]);
+                    self.recorded.push_back((id, plane, bytes));
                 }
             }
         }
