@@ -10,7 +10,7 @@
 //! | `hsuc_vs_etcd_raft`, `hsuc_vs_etcd_raft_least` | 3 replicas in network namespaces, closed-loop clients at the leader; etcd's raft over the same network in the same run |
 //! | `huc_vs_etcd_raft` | the same by HUC, whose decisions ride on the agents' heartbeats, and whose values go ahead, many as one |
 //! | `huc_decision` | one client's value, until it is decided by HUC |
-//! | `leader_killed`, `leader_killed_detection` | from `kill -9` of the leader to the next one's first decision, and until that one knows of it |
+//! | `leader_killed`, and its parts | from `kill -9` of the leader to the next one's first decision |
 //! | `idle_member_cpu_share` | what a member takes of a core while nobody proposes anything |
 //! | `sim_speed` | packets that the simulator delivers per second on one core, by seed |
 #![forbid(unsafe_code)]

@@ -21,13 +21,16 @@ use indicatif::ProgressBar;
 /// Hidden first argument of this program that makes it a replica.
 pub(super) const REPLICA: &str = "__replica";
 /// All that is measured here.
-pub(super) const FIGURES: [&str; 7] = [
+pub(super) const FIGURES: [&str; 10] = [
     "hsuc_vs_etcd_raft",
     "hsuc_vs_etcd_raft_least",
     "huc_vs_etcd_raft",
     "huc_decision",
     "leader_killed",
     "leader_killed_detection",
+    "leader_killed_to_leader",
+    "leader_killed_to_sure",
+    "leader_killed_to_first",
     "idle_member_cpu_share",
 ];
 const HOSTS: usize = 3;
@@ -199,9 +202,24 @@ fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressB
     alike(&mut nodes, next)
 }
 
-/// The leader is killed under load, again and again: until its death is known, and until the next leader's first decision.
-fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<(Samples, Samples)> {
-    let (mut detection, mut gap) = (Samples::default(), Samples::default());
+/// From `kill -9` of a leader on.
+#[derive(Default)]
+struct Killed {
+    /// Until the next leader's agent knew of it.
+    detection: Samples,
+    /// From there until its program knew that it leads.
+    to_leader: Samples,
+    /// From there until it had decided what its predecessor may have.
+    to_sure: Samples,
+    /// From there until the first decision of its own.
+    to_first: Samples,
+    /// All of it.
+    gap: Samples,
+}
+
+/// The leader is killed under load, again and again.
+fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<Killed> {
+    let mut killed = Killed::default();
     let agents = agents(bed, "auto", HEARTBEAT_US)?;
     for kill in 0..kills {
         bar.set_message("leader killed");
@@ -213,13 +231,16 @@ fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Resu
         while !matches!(replicas.wait("a decision")?.1, Told::First { .. }) {}
         std::thread::sleep(Duration::from_millis(50));
         let killed_ns = replicas.nodes[0].kill()?;
-        let mut died = 0;
+        let (mut died, mut knew, mut sure) = (0, 0, 0);
         loop {
             match replicas.wait("the next leader")? {
-                (2, Told::Leads { died_ns, .. }) => died = died_ns,
+                (2, Told::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
                 (2, Told::First { ns, .. }) => {
-                    detection.add(died.saturating_sub(killed_ns));
-                    gap.add(ns - killed_ns);
+                    killed.detection.add(died.saturating_sub(killed_ns));
+                    killed.to_leader.add(knew.saturating_sub(died));
+                    killed.to_sure.add(sure.saturating_sub(knew));
+                    killed.to_first.add(ns.saturating_sub(sure));
+                    killed.gap.add(ns.saturating_sub(killed_ns));
                     break;
                 }
                 _ => {}
@@ -227,7 +248,7 @@ fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Resu
         }
         bar.inc(1);
     }
-    Ok((detection, gap))
+    Ok(killed)
 }
 
 /// Runs all of it.
@@ -246,7 +267,7 @@ pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
             raft_round(&bed, seconds, &mut raft, &bar)?;
         }
     }
-    let (detection, gap) = leader_killed(&bed, kills, &bar)?;
+    let killed = leader_killed(&bed, kills, &bar)?;
     bar.finish_and_clear();
 
     println!(
@@ -277,12 +298,18 @@ pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
         }
     }
     report.add(huc_decision(&huc[0]));
-    let late = Figure::time("leader_killed", Statistic::P50, &gap).goal(Goal::AtMost(LEADER_KILLED_GOAL_US));
+    let late = Figure::time("leader_killed", Statistic::P50, &killed.gap).goal(Goal::AtMost(LEADER_KILLED_GOAL_US));
     report.add(late.remark("from kill -9 to the next leader's first decision, 16 clients; its parts are below"));
-    let known = Figure::time("leader_killed_detection", Statistic::P50, &detection);
-    report.add(known.remark(
-        "from kill -9 until the next leader knows of it; rung auto, heartbeats of 1 ms, trust lease, policy majority",
-    ));
+    let conditions = "rung auto, heartbeats of 1 ms, trust lease, policy majority";
+    for (part, samples, what) in [
+        ("detection", &killed.detection, "until the next leader's agent knows of the death"),
+        ("to_leader", &killed.to_leader, "from there until its program knows that it leads"),
+        ("to_sure", &killed.to_sure, "from there until it has decided what its predecessor may have"),
+        ("to_first", &killed.to_first, "from there until the first decision of its own clients"),
+    ] {
+        let figure = Figure::time(&format!("leader_killed_{part}"), Statistic::P50, samples);
+        report.add(figure.remark(format!("{what}; {conditions}")));
+    }
     let most = idle.iter().copied().fold(0.0, f64::max);
     let share = Figure {
         figure: "idle_member_cpu_share".into(),
