@@ -16,7 +16,7 @@ use fide_pingpong::{
     pong::{self, Answered, Reflector},
     port::{self, Method, PortError},
 };
-use fide_testbed::{Spec, Testbed, retry_until, supported};
+use fide_testbed::{Spec, Stops, Testbed, retry_until, supported};
 
 const PACKETS: u64 = 200;
 
@@ -57,6 +57,7 @@ fn run_seen(bed: &Testbed, a: Method, b: Method, plan: Plan, progress: &Progress
     let stop = AtomicBool::new(false);
     let up = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stops = Stops(&stop);
         let pong = scope.spawn(|| {
             bed.host(2)
                 .run_in(|| {
@@ -85,7 +86,7 @@ fn run_seen(bed: &Testbed, a: Method, b: Method, plan: Plan, progress: &Progress
                 ping::run(port.as_mut(), plan, Pages::Usual, progress).expect("a good plan")
             })
             .expect("entered");
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         (measured, pong.join().expect("no panic"))
     })
 }

@@ -45,5 +45,5 @@ pub use names::{Swept, sweep};
 pub use net::{BULK_PORT, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree};
 pub use node::{Cluster, FIRST_HOST, Host, Node, supported};
 pub use scratch::Scratch;
-pub use tools::{end_within, find_binary, retry_until, say_not_tested};
+pub use tools::{Stops, end_within, find_binary, retry_until, say_not_tested};
 pub use victim::{Victim, VictimSpec, run as victim_main};

@@ -101,3 +101,13 @@ pub fn say_not_tested(what: &str) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     let _ = writeln!(std::io::stderr(), "not tested by {test}: {what}");
 }
+/// Sets a flag when it is dropped, also by a panic: a scope waits for its threads, and those that go on until told to stop would keep a test that has
+/// failed from ending.
+#[derive(Debug)]
+pub struct Stops<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}

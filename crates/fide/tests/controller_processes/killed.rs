@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fide_testbed::retry_until;
+use fide_testbed::{Stops, retry_until};
 
 use crate::common::{LIMIT, Random, Site};
 
@@ -40,6 +40,7 @@ fn a_controller_killed_at_any_moment_loses_nothing_acknowledged() {
     let mut rounds_with_progress = 0;
     let expected: BTreeMap<String, u64> = std::thread::scope(|scope| {
         let (site, end, acknowledged) = (&site, &end, &acknowledged);
+        let stops = Stops(end);
         let asking: Vec<_> = (1..=HOSTS).map(|host| scope.spawn(move || ask(site, host, acknowledged, end))).collect();
         for kill in 0..KILLS {
             let before = acknowledged.load(Ordering::SeqCst);
@@ -60,7 +61,7 @@ fn a_controller_killed_at_any_moment_loses_nothing_acknowledged() {
             rounds_with_progress += u64::from(acknowledged.load(Ordering::SeqCst) > before);
         }
         let _running = site.start("c1");
-        end.store(true, Ordering::SeqCst);
+        drop(stops);
         let expected = asking.into_iter().flat_map(|asking| asking.join().expect("a host")).collect();
         assert_eq!(site.lanes(), expected, "what was acknowledged is not what is held");
         expected

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use fide_controller::client::Caller;
 use fide_controller::handler::Method;
 use fide_controller::sequence::Sequence;
-use fide_testbed::retry_until;
+use fide_testbed::{Stops, retry_until};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -105,6 +105,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
     let end = AtomicBool::new(false);
     let heard = std::thread::scope(|scope| {
         let caller = three.site.caller("host.h2");
+        let stops = Stops(&end);
         let listening = scope.spawn(|| listen(caller, &end));
 
         // Killed under way: while others wait for their answers.
@@ -177,7 +178,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         }));
         held(&three.site, &acknowledged);
         assert_eq!(numbered(&mut h4, number(2), &lane_of("twice", "h1")), twice);
-        end.store(true, Ordering::SeqCst);
+        drop(stops);
         listening.join().expect("it listens")
     });
     // Upcalls went on: no number is missing, and every lane that h2 sends or receives on was told of.

@@ -64,6 +64,7 @@ fn root_excluded_leader_never_acts_beside_its_successor_under_unequal_promises()
         let (leader, successor) = (world.agents.socket(1), world.agents.socket(2));
         let stop = AtomicBool::new(false);
         let (last, first) = std::thread::scope(|scope| {
+            let stops = fide_testbed::Stops(&stop);
             let leads = scope.spawn(|| ask(&leader, &stop, |_| true));
             // The lowest of the others, once no view of older members lets anybody act.
             let follows = scope.spawn(|| ask(&successor, &stop, Permit::is_lowest));
@@ -82,7 +83,7 @@ fn root_excluded_leader_never_acts_beside_its_successor_under_unequal_promises()
             let waited = fide_testbed::retry_until("a successor", LIMIT, || {
                 if follows.is_finished() { Ok(()) } else { Err("it does not act yet".to_owned()) }
             });
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             waited.unwrap_or_else(|why| panic!("{why}: {}", world.status(2)));
             (leads.join().expect("asked"), follows.join().expect("asked"))
         });
