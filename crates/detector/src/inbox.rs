@@ -69,7 +69,8 @@ impl Detector {
     /// reads its sections.
     ///
     /// # Errors
-    /// A [`Refusal`]; nothing but its counter changed (and, for a dead incarnation, that it will be told so).
+    /// A [`Refusal`]; nothing but its counter changed (and, for a dead incarnation, that it will be told so), unless the packet shows that this
+    /// machine was put back: that is true of what is refused, too.
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());

@@ -127,12 +127,6 @@ impl Outcome {
         self.verdict.as_ref().is_some_and(|verdict| verdict.verdict == "illegal")
     }
 
-    /// The judge's time was over before it knew: nothing is known of this history.
-    #[must_use]
-    pub fn is_undecided(&self) -> bool {
-        self.verdict.as_ref().is_some_and(|verdict| verdict.verdict == "unknown")
-    }
-
     /// What to type to see it again.
     #[must_use]
     pub fn replay(&self) -> String {

@@ -32,15 +32,14 @@ impl Spin {
         is_due: bool,
         look: impl FnMut() -> Result<usize, E>,
     ) -> Result<usize, E> {
-        let begun = now_ns();
-        self.look_until(sleep_ns, is_due, || now_ns().saturating_sub(begun), look)
+        self.look_by(now_ns, sleep_ns, is_due, look)
     }
 
-    fn look_until<E>(
+    fn look_by<E>(
         &mut self,
+        clock_ns: impl Fn() -> u64,
         sleep_ns: u64,
         is_due: bool,
-        elapsed_ns: impl Fn() -> u64,
         mut look: impl FnMut() -> Result<usize, E>,
     ) -> Result<usize, E> {
         if sleep_ns == 0 || !is_due {
@@ -50,7 +49,8 @@ impl Spin {
             self.left -= 1;
             return Ok(0);
         }
-        while elapsed_ns() < LOOK_NS.min(sleep_ns) {
+        let until_ns = clock_ns().saturating_add(LOOK_NS.min(sleep_ns));
+        while clock_ns() < until_ns {
             let found = look()?;
             if found > 0 {
                 self.skips = 0;
@@ -76,7 +76,7 @@ mod tests {
             looks.set(looks.get() + 1);
             Ok::<_, Infallible>(usize::from(looks.get() >= comes))
         };
-        let _ = spin.look_until(sleep_ns, is_due, || looks.get() * 1000, look);
+        let _ = spin.look_by(|| looks.get() * 1000, sleep_ns, is_due, look);
         looks.get()
     }
 
