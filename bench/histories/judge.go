@@ -161,16 +161,19 @@ func judge(history []operation, limit time.Duration, prefix string) (verdict, er
 // convert gives what porcupine takes. It numbers clients from 0 without gaps.
 //
 // What was never answered may have taken effect at any time since, or not at all, and each such operation can double what porcupine has to
-// try. Most say nothing: a read; and a change whose value nobody found, as every answer between it and the next change would have
-// found it, so that the history is linearizable without it if it is with it. A change whose value was found took effect before
+// try. Most say nothing: a read; and a change whose value nobody found and no swap without an answer expects, as every answer between it and the
+// next change would have found it, so that the history is linearizable without it if it is with it. A change whose value was found took effect before
 // the first such answer.
 func convert(history []*operation) []porcupine.Operation {
 	clients := map[int]int{}
 	all := make([]porcupine.Operation, 0, len(history))
-	found, writers := map[uint64]int64{}, map[uint64]int{}
+	found, writers, swapped := map[uint64]int64{}, map[uint64]int{}, map[uint64]bool{}
 	for _, op := range history {
 		if op.Op != "read" {
 			writers[op.Value]++
+		}
+		if op.Return == nil && op.Op == "cas" {
+			swapped[op.Old] = true
 		}
 		if op.Return == nil || op.Found == nil {
 			continue
@@ -181,7 +184,7 @@ func convert(history []*operation) []porcupine.Operation {
 	}
 	for _, op := range history {
 		first, wasFound := found[op.Value]
-		if op.Return == nil && (op.Op == "read" || !wasFound) {
+		if op.Return == nil && (op.Op == "read" || !wasFound && !swapped[op.Value]) {
 			continue
 		}
 		if _, known := clients[op.Client]; !known {
@@ -192,7 +195,7 @@ func convert(history []*operation) []porcupine.Operation {
 		case op.Return != nil:
 			end = *op.Return
 		// Each other writer, and the register at first, may be the one that was found.
-		case writers[op.Value] == 1 && op.Value != 0 && first >= op.Call:
+		case wasFound && writers[op.Value] == 1 && op.Value != 0 && first >= op.Call:
 			end = first
 		}
 		all = append(all, porcupine.Operation{ClientId: clients[op.Client], Input: op, Call: op.Call, Return: end})

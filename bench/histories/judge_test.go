@@ -73,6 +73,10 @@ func TestHistories(t *testing.T) {
 {"client":1,"op":"read","key":0,"call":2,"return":3,"found":0}
 {"client":1,"op":"cas","key":0,"old":1,"value":2,"call":4,"return":5,"found":1}
 {"client":1,"op":"read","key":0,"call":6,"return":7,"found":2}`},
+		"an open swap needs an open write that nobody found": {"ok", 2, 0, `
+{"client":0,"op":"write","key":0,"value":5,"call":1}
+{"client":1,"op":"cas","key":0,"old":5,"value":7,"call":2}
+{"client":2,"op":"read","key":0,"call":3,"return":4,"found":7}`},
 		"two swaps of one value": {"illegal", 0, 0, `
 {"client":0,"op":"cas","key":0,"old":0,"value":1,"call":1,"return":5,"found":0}
 {"client":1,"op":"cas","key":0,"old":0,"value":2,"call":1,"return":5,"found":0}`},
