@@ -96,8 +96,61 @@ impl Linux {
         Ok(())
     }
 
+    /// What is there, and how it differs from what is wanted.
+    fn look(&mut self, wanted: &[Rule]) -> Result<(Seen, Vec<Drift>), DriverError> {
+        self.range.check(wanted.iter().map(|r| &r.group))?;
+        let links = self.links()?;
+        let mut found = Vec::new();
+        if let Some(why) = bridge::inert(&mut self.netlink, (&self.name, self.bridge))? {
+            found.push(Drift::Inert { why });
+        }
+        if let Some(lanes) = self.prepared.clone() {
+            for link in &links {
+                let port = link.state.name.clone();
+                if let Some(why) = queue::fault(&mut self.netlink, (&port, link.index), &lanes)? {
+                    found.push(Drift::Priority { port, why });
+                }
+            }
+        }
+        let seen = Seen { names: names(links), entries: self.entries()? };
+        found.extend(plan::drift(&table(&seen.entries, &seen.names), wanted));
+        Ok((seen, found))
+    }
+
+    /// Makes of what was seen what the rules say; what changed since then is not looked for.
+    fn install_on(&mut self, Seen { names, mut entries }: Seen, rules: &[Rule]) -> Result<(), DriverError> {
+        let index_of = |port: &str| names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
+        let mut applied = Vec::new();
+        for rule in rules {
+            let what = format!("rule {rule}");
+            let Change { add, .. } = plan::change(&table(&entries, &names), rule);
+            for port in &add {
+                let Some(index) = index_of(port) else {
+                    let have: BTreeSet<_> = names.values().cloned().collect();
+                    let (rule, port) = (rule.to_string(), port.clone());
+                    let (have, applied) = (join(&have), crate::error::list(&applied));
+                    return Err(DriverError::NoPort { rule, port, have, applied });
+                };
+                let entry = Entry { group: rule.group, port: index, permanent: true };
+                self.apply(entry, true, (&what, port), &mut applied)?;
+                entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
+                entries.push(entry);
+            }
+            // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
+            let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
+            let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
+            let gone: Vec<Entry> = gone;
+            entries = kept;
+            for entry in gone {
+                let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+                self.apply(entry, false, (&what, &port), &mut applied)?;
+            }
+        }
+        Ok(())
+    }
+
     fn remove_entries(&mut self, doomed: impl Fn(Ipv4Addr) -> bool) -> Result<(), DriverError> {
-        let names: BTreeMap<u32, String> = self.links()?.into_iter().map(|l| (l.index, l.state.name)).collect();
+        let names = names(self.links()?);
         let mut applied = Vec::new();
         for entry in self.entries()?.into_iter().filter(|e| doomed(e.group)) {
             let port = names.get(&entry.port).cloned().unwrap_or_else(|| entry.port.to_string());
@@ -105,6 +158,16 @@ impl Linux {
         }
         Ok(())
     }
+}
+
+/// What a look found: the ports' names by number, and the entries in range.
+struct Seen {
+    names: BTreeMap<u32, String>,
+    entries: Vec<Entry>,
+}
+
+fn names(links: Vec<Link>) -> BTreeMap<u32, String> {
+    links.into_iter().map(|link| (link.index, link.state.name)).collect()
 }
 
 /// Ports by name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
@@ -156,37 +219,8 @@ impl Driver for Linux {
 
     fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
-        let links = self.links()?;
-        let names: BTreeMap<u32, String> = links.iter().map(|l| (l.index, l.state.name.clone())).collect();
-        let index_of = |port: &str| links.iter().find(|l| l.state.name == port).map(|l| l.index);
-        let mut entries = self.entries()?;
-        let mut applied = Vec::new();
-        for rule in rules {
-            let what = format!("rule {rule}");
-            let Change { add, .. } = plan::change(&table(&entries, &names), rule);
-            for port in &add {
-                let Some(index) = index_of(port) else {
-                    let have: BTreeSet<_> = names.values().cloned().collect();
-                    let (rule, port) = (rule.to_string(), port.clone());
-                    let (have, applied) = (join(&have), crate::error::list(&applied));
-                    return Err(DriverError::NoPort { rule, port, have, applied });
-                };
-                let entry = Entry { group: rule.group, port: index, permanent: true };
-                self.apply(entry, true, (&what, port), &mut applied)?;
-                entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
-                entries.push(entry);
-            }
-            // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
-            let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
-            let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
-            let gone: Vec<Entry> = gone;
-            entries = kept;
-            for entry in gone {
-                let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
-                self.apply(entry, false, (&what, &port), &mut applied)?;
-            }
-        }
-        Ok(())
+        let seen = Seen { names: names(self.links()?), entries: self.entries()? };
+        self.install_on(seen, rules)
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
@@ -195,34 +229,19 @@ impl Driver for Linux {
     }
 
     fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
-        self.range.check(wanted.iter().map(|r| &r.group))?;
-        let links = self.links()?;
-        let mut found = Vec::new();
-        if let Some(why) = bridge::inert(&mut self.netlink, (&self.name, self.bridge))? {
-            found.push(Drift::Inert { why });
-        }
-        if let Some(lanes) = self.prepared.clone() {
-            for link in &links {
-                let port = link.state.name.clone();
-                if let Some(why) = queue::fault(&mut self.netlink, (&port, link.index), &lanes)? {
-                    found.push(Drift::Priority { port, why });
-                }
-            }
-        }
-        let names = links.into_iter().map(|l| (l.index, l.state.name)).collect();
-        found.extend(plan::drift(&table(&self.entries()?, &names), wanted));
-        Ok(found)
+        Ok(self.look(wanted)?.1)
     }
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
-        let found = self.audit(wanted)?;
+        let (seen, found) = self.look(wanted)?;
         let queues = found.iter().any(|d| matches!(d, Drift::Priority { .. } | Drift::Inert { .. }));
         match self.prepared.clone() {
             Some(lanes) if queues => self.prepare(&lanes)?,
             _ if queues => drop(bridge::enable(&mut self.netlink, (&self.name, self.bridge))?),
             _ => {}
         }
-        self.install(wanted)?;
+        // On what the differences were found in: one that came since would be put right untold.
+        self.install_on(seen, wanted)?;
         self.remove(&plan::unwanted(&found))?;
         Ok(found)
     }

@@ -163,6 +163,44 @@ impl Ovs {
         }
         Ok(found)
     }
+
+    /// What is there, and how it differs from what is wanted.
+    fn look(&mut self, wanted: &[Rule]) -> Result<(Present, Vec<Drift>), DriverError> {
+        self.range.check(wanted.iter().map(|r| &r.group))?;
+        let mut found = Vec::new();
+        if let Some(lanes) = self.prepared.clone() {
+            for link in self.links()? {
+                let port = link.state.name;
+                if let Some(why) = queue::fault(&mut self.netlink, (&port, link.index), &lanes)? {
+                    found.push(Drift::Priority { port, why });
+                }
+            }
+        }
+        let present = self.present()?;
+        found.extend(plan::drift(&present.table, wanted));
+        found.extend(self.meter_drift(&present, wanted)?);
+        Ok((present, found))
+    }
+
+    /// Makes of what was seen what the rules say; what changed since then is not looked for.
+    fn install_on(&mut self, present: &Present, rules: &[Rule]) -> Result<(), DriverError> {
+        let mut each = Vec::new();
+        for rule in rules {
+            each.push((rule, self.lines(present, rule, &[])?));
+        }
+        each.retain(|(_, lines)| !lines.is_empty());
+        let all: Vec<_> = each.iter().flat_map(|(_, lines)| lines.clone()).collect();
+        if all.is_empty() || self.ofctl.bundle(&all).is_ok() {
+            return Ok(());
+        }
+        // Nothing was applied. One rule at a time, to name the one that is refused.
+        let mut applied = Vec::new();
+        for (rule, lines) in each {
+            self.ofctl.bundle(&lines).map_err(|e| refused(e, &format!("rule {rule}"), &applied))?;
+            applied.push(rule.to_string());
+        }
+        Ok(())
+    }
 }
 
 impl Driver for Ovs {
@@ -197,22 +235,7 @@ impl Driver for Ovs {
     fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
         let present = self.present()?;
-        let mut each = Vec::new();
-        for rule in rules {
-            each.push((rule, self.lines(&present, rule, &[])?));
-        }
-        each.retain(|(_, lines)| !lines.is_empty());
-        let all: Vec<_> = each.iter().flat_map(|(_, lines)| lines.clone()).collect();
-        if all.is_empty() || self.ofctl.bundle(&all).is_ok() {
-            return Ok(());
-        }
-        // Nothing was applied. One rule at a time, to name the one that is refused.
-        let mut applied = Vec::new();
-        for (rule, lines) in each {
-            self.ofctl.bundle(&lines).map_err(|e| refused(e, &format!("rule {rule}"), &applied))?;
-            applied.push(rule.to_string());
-        }
-        Ok(())
+        self.install_on(&present, rules)
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
@@ -233,24 +256,11 @@ impl Driver for Ovs {
     }
 
     fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
-        self.range.check(wanted.iter().map(|r| &r.group))?;
-        let mut found = Vec::new();
-        if let Some(lanes) = self.prepared.clone() {
-            for link in self.links()? {
-                let port = link.state.name;
-                if let Some(why) = queue::fault(&mut self.netlink, (&port, link.index), &lanes)? {
-                    found.push(Drift::Priority { port, why });
-                }
-            }
-        }
-        let present = self.present()?;
-        found.extend(plan::drift(&present.table, wanted));
-        found.extend(self.meter_drift(&present, wanted)?);
-        Ok(found)
+        Ok(self.look(wanted)?.1)
     }
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
-        let found = self.audit(wanted)?;
+        let (present, found) = self.look(wanted)?;
         if let Some(lanes) = self.prepared.clone().filter(|_| found.iter().any(|d| matches!(d, Drift::Priority { .. })))
         {
             self.prepare(&lanes)?;
@@ -260,7 +270,8 @@ impl Driver for Ovs {
                 self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?;
             }
         }
-        self.install(wanted)?;
+        // On what the differences were found in: one that came since would be put right untold.
+        self.install_on(&present, wanted)?;
         self.remove(&plan::unwanted(&found))?;
         Ok(found)
     }

@@ -78,6 +78,33 @@ fn root_drift_is_found_and_put_right() {
     hears(&fabric, 0, group(0, 2), 5, &[4]);
 }
 
+/// One who deletes a rule again and again, at any moment of a repair: each time is told.
+#[test]
+fn root_whatever_is_put_right_is_told() {
+    const TIMES: usize = 300;
+    root_or_skip!();
+    let fabric = pair(2);
+    let switch = fabric.switch("l1a").unwrap();
+    let wanted = [Rule::new(group(0, 1), ["h2"])];
+    let (mut driver, mut other) = (open(switch), open(switch));
+    driver.install(&wanted).unwrap();
+    std::thread::scope(|scope| {
+        let meddler = scope.spawn(|| {
+            for _ in 0..TIMES {
+                while !other.audit(&wanted).unwrap().is_empty() {}
+                other.remove(&[group(0, 1)]).unwrap();
+            }
+        });
+        let mut told = 0;
+        while !meddler.is_finished() {
+            told += driver.repair(&wanted).unwrap().len();
+        }
+        meddler.join().unwrap();
+        told += driver.repair(&wanted).unwrap().len();
+        assert_eq!(told, TIMES);
+    });
+}
+
 #[test]
 fn root_a_ports_change_loses_no_packet_of_those_that_stay() {
     root_or_skip!();
