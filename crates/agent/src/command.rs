@@ -216,6 +216,8 @@ pub enum Reply {
         hold_us_up: detector::HostSet,
     },
     Frozen(Box<crate::engine::Frozen>),
+    /// It stays fenced until people act.
+    PutBack,
 }
 
 /// A local process that was registered.

@@ -22,7 +22,7 @@ pub enum IncarnationError {
     Clock { path: PathBuf, clock_s: u64 },
     #[error(
         "{path} holds {last}, the last incarnation there is: this host cannot get a new one. Stop the agents of all hosts, set the \
-         clock, remove this file, start them again"
+         clock, remove this file, change the key (a recording of a former life would end the new ones), start them again"
     )]
     Last { path: PathBuf, last: u32 },
 }

@@ -491,15 +491,19 @@ impl Detector {
     /// After [`Event::Excluded`]: goes on as a new incarnation, and so do the local processes that are alive.
     ///
     /// # Errors
-    /// [`ConfigError::Incarnation`] unless `incarnation` is higher than the present one.
-    pub fn restart(&mut self, now_ns: u64, incarnation: u32) -> Result<(), ConfigError> {
-        if incarnation <= self.config.incarnation {
-            return Err(ConfigError::Incarnation);
+    /// [`RestartError`]; nothing has changed.
+    pub fn restart(&mut self, now_ns: u64, incarnation: u32) -> Result<(), RestartError> {
+        if self.put_back {
+            return Err(RestartError::PutBack);
+        }
+        let present = self.config.incarnation;
+        if incarnation <= present {
+            return Err(RestartError::Incarnation { incarnation, present });
         }
         self.config.incarnation = incarnation;
         (self.recalled, self.life_seq) = (false, self.seq);
         self.joins = 0;
-        (self.excluded, self.put_back) = (false, false);
+        self.excluded = false;
         self.had_lease = false;
         self.sent.forget();
         self.agreement.restart(incarnation, now_ns);

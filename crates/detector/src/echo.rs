@@ -46,6 +46,7 @@ impl Detector {
             peer.answered_seq = seq;
         }
         peer.answered |= answers || planted::is(Planted::TakesRecordings);
+        peer.has_answered |= peer.answered;
         if !peer.answered {
             self.counters.heartbeats_unanswered += 1;
         }

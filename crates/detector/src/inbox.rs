@@ -39,8 +39,9 @@ impl Detector {
             self.counters.refused_wrong_plane += 1;
             return Err(Refusal::WrongPlane { sent: plane, arrived: plane });
         }
-        self.admit(now_ns, peer, incarnation, true)?;
         let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
+        self.heed_later_life(now_ns, (peer, incarnation), ack);
+        self.admit(now_ns, peer, incarnation, true)?;
         if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
             return Ok(());
         }
@@ -74,7 +75,7 @@ impl Detector {
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());
-        self.heed_later_life(now_ns, &packet);
+        self.heed_later_life_in(now_ns, &packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -108,7 +109,7 @@ impl Detector {
     /// only its contents are read. The same packet twice does nothing the second time.
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
-        self.heed_later_life(now_ns, &packet);
+        self.heed_later_life_in(now_ns, &packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -315,18 +316,32 @@ impl Detector {
         }
     }
 
-    /// Who acknowledges a later incarnation of this host has heard that one: this is so of a recording, too, and of what is refused because its
-    /// sender is not known yet, or known as another by now.
-    fn heed_later_life(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
-        let is_later = packet.ack(self.config.me).is_some_and(|ack| ack.incarnation > self.config.incarnation);
-        let is_peer = self.peers.get(usize::from(packet.sender()).wrapping_sub(1)).is_some();
-        if is_later && is_peer && packet.sender() != self.config.me && !planted::is(Planted::HeedsTheKnownOnly) {
-            self.find_itself_put_back(now_ns, packet.sender());
+    fn heed_later_life_in(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
+        let Some(ack) = packet.ack(self.config.me) else { return };
+        self.heed_later_life(now_ns, (packet.sender(), packet.incarnation()), ack);
+    }
+
+    /// Who acknowledges a later incarnation of this host has heard that one, which is a sign also where that sender is known as another yet, and
+    /// so does not count as alive. But a host that has lost its memory, and whose former incarnation was later, hears nothing of that one but recordings, of
+    /// peers as they were before: so the sender must not be older than one that has answered this host.
+    fn heed_later_life(&mut self, now_ns: u64, (host, incarnation): (u16, u32), ack: Ack) {
+        let is_later = ack.incarnation > self.config.incarnation && host != self.config.me;
+        let Some(peer) = self.peers.get(usize::from(host).wrapping_sub(1)) else { return };
+        let is_recorded = !peer.has_answered || incarnation < peer.incarnation;
+        if is_later
+            && (!is_recorded || planted::is(Planted::HeedsRecordings))
+            && !planted::is(Planted::HeedsTheKnownOnly)
+        {
+            self.find_itself_put_back(now_ns, host);
         }
     }
 
+    /// Also after an exclusion: what was put back begins nothing anew.
     fn find_itself_put_back(&mut self, now_ns: u64, host: u16) {
-        if self.excluded || planted::is(Planted::MissesItself) {
+        if self.put_back || planted::is(Planted::MissesItself) {
+            return;
+        }
+        if self.excluded && planted::is(Planted::ExcludedOnly) {
             return;
         }
         self.excluded = true;

@@ -56,6 +56,8 @@ pub struct Peer {
     pub window: ReplayWindow,
     /// It has answered this host, so that what it sends is no recording ([`crate::echo`]). Nothing counts as received before.
     pub answered: bool,
+    /// That incarnation of it has, or one before.
+    pub has_answered: bool,
     /// The heartbeat that held the answer.
     pub answered_seq: u64,
     /// Its newest heartbeat, counted as received or not, and when it came.
@@ -136,6 +138,7 @@ impl Peer {
             superseded: None,
             window: ReplayWindow::new(),
             answered: false,
+            has_answered: false,
             answered_seq: 0,
             noted_seq: 0,
             noted_ns: 0,
@@ -178,6 +181,7 @@ impl Peer {
             monitored: self.monitored,
             monitors_me: self.monitors_me,
             incarnation,
+            has_answered: self.has_answered,
             dead_incarnation: self.dead_incarnation,
             superseded: self.superseded,
             withheld: self.withheld,

@@ -210,6 +210,10 @@ planted! {
     MissesItself,
     /// a machine that was put back does not heed the acknowledgement of a later incarnation by who does not answer this one
     HeedsTheKnownOnly,
+    /// a host that lost its memory heeds what was recorded of peers that had heard a later incarnation of it
+    HeedsRecordings,
+    /// a machine that was put back, and excluded before it found out, begins anew
+    ExcludedOnly,
 }
 
 /// 0: none; else one more than its place.

@@ -86,6 +86,17 @@ pub struct Beat {
     pub view: Option<ViewId>,
 }
 
+/// Why a host cannot go on as another incarnation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RestartError {
+    #[error("incarnation {incarnation} is not above the present one, {present}")]
+    Incarnation { incarnation: u32, present: u32 },
+    #[error(
+        "this machine was put back to a snapshot, or has a clone: programs here would go on with what they remembered then"
+    )]
+    PutBack,
+}
+
 /// What became of a packet that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {

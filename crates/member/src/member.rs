@@ -281,7 +281,8 @@ impl<P: Start> Member<P> {
     }
 
     /// Sends what is to be sent, then waits: until something has come, `timeout` is over (`None`: for ever), or a signal was
-    /// handled. To be called again and again; decisions are polled between two calls.
+    /// handled while it slept. (One that comes just before the sleep does not end it, here as with every such call; a signalfd
+    /// that is [watched](Member::watch) always does.) To be called again and again; decisions are polled between two calls.
     ///
     /// # Errors
     /// [`Error`]: the agent's memory is damaged. A full disk is none: a member that cannot store that there is a group, or as which
@@ -368,14 +369,12 @@ impl<P: Start> Member<P> {
     fn look(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut ready = [none; 4];
-        let count = match self.spin.look(sleep_ns, self.core.group.awaits_answer(), || {
+        let looked = self.spin.look(sleep_ns, self.core.group.awaits_answer(), || {
             let count = poll(&self.epoll, &mut ready, 0)?;
             rustix::thread::sched_yield();
             Ok::<_, Error>(count)
-        })? {
-            0 => poll(&self.epoll, &mut ready, sleep_ns)?,
-            count => count,
-        };
+        })?;
+        let count = if looked.found > 0 { looked.found } else { poll(&self.epoll, &mut ready, looked.left_ns)? };
         let is = |token| ready[..count].iter().any(|event| event.data.u64() == token);
         self.watched |= is(TOKEN_WATCHED);
         let planes = ready[..count].iter().filter_map(|event| event.data.u64().checked_sub(TOKEN_PORT));

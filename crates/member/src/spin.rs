@@ -21,8 +21,16 @@ pub(crate) struct Spin {
     left: u32,
 }
 
+/// What a look has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub(crate) found: usize,
+    /// What is left of the wait where nothing was found.
+    pub(crate) left_ns: u64,
+}
+
 impl Spin {
-    /// Looks again and again until something is found, at most [`LOOK_NS`] or as long as the wait may be. How much was found.
+    /// Looks again and again until something is found, at most [`LOOK_NS`] or as long as the wait may be. What it has come to.
     ///
     /// # Errors
     /// `look`'s.
@@ -31,7 +39,7 @@ impl Spin {
         sleep_ns: u64,
         is_due: bool,
         look: impl FnMut() -> Result<usize, E>,
-    ) -> Result<usize, E> {
+    ) -> Result<Looked, E> {
         self.look_by(now_ns, sleep_ns, is_due, look)
     }
 
@@ -41,25 +49,28 @@ impl Spin {
         sleep_ns: u64,
         is_due: bool,
         mut look: impl FnMut() -> Result<usize, E>,
-    ) -> Result<usize, E> {
+    ) -> Result<Looked, E> {
+        let nothing = Looked { found: 0, left_ns: sleep_ns };
         if sleep_ns == 0 || !is_due {
-            return Ok(0);
+            return Ok(nothing);
         }
         if self.left > 0 {
             self.left -= 1;
-            return Ok(0);
+            return Ok(nothing);
         }
-        let until_ns = clock_ns().saturating_add(LOOK_NS.min(sleep_ns));
-        while clock_ns() < until_ns {
+        let begun_ns = clock_ns();
+        let mut took_ns = 0;
+        while took_ns < LOOK_NS.min(sleep_ns) {
             let found = look()?;
             if found > 0 {
                 self.skips = 0;
-                return Ok(found);
+                return Ok(Looked { found, ..nothing });
             }
+            took_ns = clock_ns().saturating_sub(begun_ns);
         }
         self.skips = (2 * self.skips).clamp(1, SKIPPED_MAX);
         self.left = self.skips;
-        Ok(0)
+        Ok(Looked { left_ns: sleep_ns.saturating_sub(took_ns), ..nothing })
     }
 }
 
@@ -86,6 +97,20 @@ mod tests {
         assert_eq!(looks(&mut spin, u64::MAX, false, 1), 0);
         assert_eq!(looks(&mut spin, 0, true, 1), 0, "who does not wait looks anyway");
         assert_eq!(looks(&mut spin, 7000, true, 100), 7, "no longer than the wait");
+    }
+
+    #[test]
+    fn what_a_look_in_vain_took_is_taken_off_the_wait() {
+        let times = Cell::new(0);
+        let clock_ns = || {
+            times.set(times.get() + 1);
+            times.get() * 1000
+        };
+        let vain = || Ok::<_, Infallible>(0);
+        let looked = Spin::default().look_by(clock_ns, 3_000_000, true, vain);
+        assert_eq!(looked, Ok(Looked { found: 0, left_ns: 3_000_000 - LOOK_NS }));
+        let looked = Spin::default().look_by(clock_ns, 2500, true, vain);
+        assert_eq!(looked, Ok(Looked { found: 0, left_ns: 0 }), "it may have taken longer than the wait");
     }
 
     #[test]

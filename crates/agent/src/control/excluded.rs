@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Control;
 use crate::{
-    command::{Command, EngineGone},
+    command::{Command, EngineGone, Reply},
     incarnation,
 };
 
@@ -42,9 +42,12 @@ impl Control {
     pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
         match incarnation::next(&self.parts.config.state_dir) {
             Ok(next) => {
+                if matches!(self.parts.exchange.call(Command::Restart { incarnation: next })?, Reply::PutBack) {
+                    // Found out just now; the next turn says so.
+                    return Ok(());
+                }
                 self.excluded = None;
                 self.parts.incarnation = next;
-                self.parts.exchange.call(Command::Restart { incarnation: next })?;
                 tracing::warn!(incarnation = next, "excluded by the others; this host begins again");
             }
             Err(error) => {
@@ -67,8 +70,9 @@ impl Control {
         if self.excluded.as_ref().is_some_and(|said| now < said.next) {
             return;
         }
-        let why = "this machine was put back to a snapshot, or a clone of it runs: others have heard of this agent what it has yet to say. \
-                   End the programs that joined here, see that one machine runs, and start the agent anew";
+        let why = "this machine was put back to a snapshot, a clone of it runs, or its state directory was lost: others have heard of this agent \
+                   what it has yet to say. End the programs that joined here, see that one machine runs, and start the agent anew. If this comes \
+                   back, its former incarnation is beyond the clock: change the cluster's key on all hosts";
         tracing::error!("fenced until people act: {why}");
         let attempts = self.excluded.as_ref().map_or(0, |said| said.attempts);
         self.excluded = Some(Excluded { why: why.to_owned(), attempts, next: now + REMINDED });

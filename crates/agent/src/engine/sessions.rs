@@ -148,8 +148,10 @@ impl Engine {
                 Reply::Done
             }
             Command::Restart { incarnation } => {
-                // Refused only for an incarnation that is not higher, which the store rules out.
-                let _ = self.parts.detector.restart(raw_ns(), incarnation);
+                if self.parts.detector.restart(raw_ns(), incarnation).is_err() {
+                    // The store gives higher ones only: this machine was found to be put back meanwhile.
+                    return Reply::PutBack;
+                }
                 self.parts.exchange.set_excluded(false);
                 self.parts.table.set_incarnation(incarnation);
                 self.publish_view();

@@ -9,16 +9,16 @@ use fide_wire::{MAX_PROCESSES, PAYLOAD_MAX};
 const MS: u64 = 1_000_000;
 
 /// Three hosts that judge each other alone, with packets as small as they may be.
-struct Hosts {
-    nodes: [Option<Detector>; 3],
-    incarnations: [u32; 3],
+pub(super) struct Hosts {
+    pub(super) nodes: [Option<Detector>; 3],
+    pub(super) incarnations: [u32; 3],
     config: Config,
     now: u64,
     random: u64,
 }
 
 impl Hosts {
-    fn new(trust: Trust, policy: Policy, seed: u64) -> Self {
+    pub(super) fn new(trust: Trust, policy: Policy, seed: u64) -> Self {
         let config = Config { trust, policy, ..cluster(3) };
         let config = Config { payload_max: config.payload_min() + 40, ..config };
         let mut hosts = Self {
@@ -32,7 +32,7 @@ impl Hosts {
         hosts
     }
 
-    fn start(&mut self, node: usize) {
+    pub(super) fn start(&mut self, node: usize) {
         self.incarnations[node] += 1;
         let (me, incarnation) = (node as u16 + 1, self.incarnations[node]);
         self.nodes[node] = Some(Detector::new(Config { me, incarnation, ..self.config.clone() }, self.now).unwrap());
@@ -46,7 +46,7 @@ impl Hosts {
     }
 
     /// A millisecond, in which so many packets of a hundred are lost.
-    fn round(&mut self, lost: u64) {
+    pub(super) fn round(&mut self, lost: u64) {
         let mut buf = [0u8; PAYLOAD_MAX];
         for from in 0..3 {
             let now = self.now;

@@ -3,6 +3,7 @@
 
 use fide_wire::{Ack, Builder, PAYLOAD_MAX};
 
+use super::named::Hosts;
 use crate::config::tests::cluster;
 use crate::*;
 
@@ -61,52 +62,121 @@ fn acknowledgement_of_a_later_incarnation_fences_the_host_for_good() {
     assert!(events(&mut host).contains(&Event::PutBack { by: 2, incarnation: 10 }));
 }
 
+/// Host 2 as `incarnation` acknowledges a later life of host 1.
+fn later_life(incarnation: u32) -> Vec<u8> {
+    let mut buf = [0; PAYLOAD_MAX];
+    let mut builder = Builder::heartbeat(&mut buf, 2, incarnation, 1).unwrap();
+    builder.push_ack(Ack { incarnation: 11, seq_low: 7 }).unwrap();
+    builder.push_ack(Ack::default()).unwrap();
+    let len = builder.finish();
+    buf[..len].to_vec()
+}
+
+fn beat(incarnation: u32, ack_incarnation: u32) -> Beat {
+    Beat {
+        peer: 2,
+        plane: 0,
+        incarnation,
+        seq: 2,
+        rx_ns: 3 * MS,
+        received: 2,
+        ack_incarnation,
+        ack_seq_low: 9,
+        promise_us: 1000,
+        view: None,
+    }
+}
+
+/// By each way in: is it found to be put back by host 2's word, as `incarnation`, of a later life?
+fn shown_by(host: impl Fn() -> Detector, incarnation: u32) -> [bool; 3] {
+    let mut hosts = [host(), host(), host()];
+    let _ = hosts[0].handle_packet(3 * MS, 3 * MS, 0, &later_life(incarnation));
+    let _ = hosts[1].handle_sections(3 * MS, 3 * MS, 0, &later_life(incarnation));
+    let _ = hosts[2].handle_beat(3 * MS, &beat(incarnation, 11));
+    hosts.map(|host| host.is_put_back())
+}
+
 /// A peer that has begun anew since does not answer this incarnation, which it heard as a later one: its heartbeats are no signs of life here.
 #[test]
 fn acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too() {
-    let later = |incarnation| {
-        let mut buf = [0; PAYLOAD_MAX];
-        let mut builder = Builder::heartbeat(&mut buf, 2, incarnation, 1).unwrap();
-        builder.push_ack(Ack { incarnation: 11, seq_low: 7 }).unwrap();
-        builder.push_ack(Ack::default()).unwrap();
-        let len = builder.finish();
-        buf[..len].to_vec()
+    assert_eq!(shown_by(host, 21), [true; 3]);
+    // Also once something else was heard of that one.
+    let newer_unanswered = || {
+        let mut host = host();
+        let mut silent = beat(21, 0);
+        silent.ack_seq_low = 0;
+        host.handle_beat(3 * MS, &silent).unwrap();
+        assert!(!host.is_put_back());
+        host
     };
-    for incarnation in [19, 21] {
-        let mut packet_read = host();
-        let _ = packet_read.handle_packet(3 * MS, 3 * MS, 0, &later(incarnation));
-        assert!(packet_read.is_put_back(), "#{incarnation} of host 2");
-        let mut sections_read = host();
-        let _ = sections_read.handle_sections(3 * MS, 3 * MS, 0, &later(incarnation));
-        assert!(sections_read.is_put_back(), "#{incarnation} of host 2");
+    assert_eq!(shown_by(newer_unanswered, 21), [true; 3]);
+}
+
+/// A host whose memory is lost, and whose former incarnation was beyond its clock, is as it should be: what was recorded of
+/// its peers while that one lived fences nobody.
+#[test]
+fn recordings_of_a_former_life_that_was_later_say_nothing() {
+    // Of peers as they were before, once they have answered.
+    assert_eq!(shown_by(host, 19), [false; 3]);
+    // Or before they have.
+    let unanswered = || Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
+    for incarnation in [19, 20, 21] {
+        assert_eq!(shown_by(unanswered, incarnation), [false; 3], "#{incarnation} of host 2");
     }
+}
+
+/// Peers that remember the former incarnation have the host begin again until it is above that one.
+#[test]
+fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
+    for (trust, policy) in [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Majority)] {
+        let mut hosts = Hosts::new(trust, policy, 1);
+        (0..50).for_each(|_| hosts.round(0));
+        hosts.nodes[0] = None;
+        (0..3).for_each(|_| hosts.round(0));
+        hosts.incarnations[0] = 4;
+        hosts.start(0);
+        for _ in 0..2000 {
+            hosts.round(0);
+            let host = hosts.nodes[0].as_ref().unwrap();
+            assert!(!host.is_put_back(), "{policy:?}");
+        }
+        let up = |at: usize, id| hosts.nodes[at].as_ref().unwrap().peer(id).unwrap().state == PeerState::Up;
+        assert!(up(0, 2) && up(0, 3) && up(1, 1) && up(2, 1), "{policy:?}");
+        assert_eq!(hosts.incarnations[0], 12, "{policy:?}");
+    }
+}
+
+/// Others have excluded a machine that was put back before it hears the sign. It begins nothing anew, either.
+#[test]
+fn sign_that_comes_after_the_exclusion_counts_too() {
+    let mut host = host();
+    let mut silent = heartbeat(2, Ack::default());
+    host.handle_packet(3 * MS, 3 * MS, 0, &silent).unwrap();
+    host.outcome(3 * MS, crate::view::Outcome::Excluded, 2);
+    assert!(host.is_excluded() && !host.is_put_back());
+    silent = heartbeat(3, Ack { incarnation: 11, seq_low: 1 });
+    let _ = host.handle_packet(4 * MS, 4 * MS, 0, &silent);
+    assert!(host.is_put_back());
+    assert!(events(&mut host).contains(&Event::PutBack { by: 2, incarnation: 10 }));
+    assert_eq!(host.restart(5 * MS, 12), Err(RestartError::PutBack));
+    assert_eq!((host.config().incarnation, host.is_excluded(), host.lease_until_ns()), (10, true, 0));
 }
 
 #[test]
 fn beat_of_the_receive_program_shows_it_too() {
     let mut host = host();
-    let beat = Beat {
-        peer: 2,
-        plane: 0,
-        incarnation: 20,
-        seq: 2,
-        rx_ns: 3 * MS,
-        received: 2,
-        ack_incarnation: 10,
-        ack_seq_low: 9,
-        promise_us: 1000,
-        view: None,
-    };
-    host.handle_beat(3 * MS, &beat).unwrap();
+    host.handle_beat(3 * MS, &beat(20, 10)).unwrap();
     assert!(host.is_put_back());
 }
 
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_miss_that_a_machine_was_put_back() {
-    use crate::planted::Planted::{HeedsTheKnownOnly, MissesItself};
+    use crate::planted::Planted::{ExcludedOnly, HeedsRecordings, HeedsTheKnownOnly, MissesItself};
     assert!(super::fails_with(MissesItself, beat_of_the_receive_program_shows_it_too));
     assert!(super::fails_with(MissesItself, acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
     let not_yet_known = acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too;
     assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
+    assert!(super::fails_with(HeedsRecordings, recordings_of_a_former_life_that_was_later_say_nothing));
+    assert!(super::fails_with(ExcludedOnly, sign_that_comes_after_the_exclusion_counts_too));
 }

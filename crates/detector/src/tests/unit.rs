@@ -439,7 +439,7 @@ fn one_host_alone_acts() {
 fn a_restart_needs_a_higher_incarnation() {
     let mut d = plain(1);
     let old = d.join(0, "p".parse().unwrap()).unwrap();
-    assert_eq!(d.restart(0, 10), Err(ConfigError::Incarnation));
+    assert_eq!(d.restart(0, 10), Err(RestartError::Incarnation { incarnation: 10, present: 10 }));
     d.restart(0, 11).unwrap();
     let new = d.process(1, old.slot).unwrap().incarnation;
     assert!(new > old.incarnation);

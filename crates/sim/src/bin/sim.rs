@@ -109,6 +109,8 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::TakesAcksAccepted,
     Planted::MissesItself,
     Planted::HeedsTheKnownOnly,
+    Planted::HeedsRecordings,
+    Planted::ExcludedOnly,
 ];
 
 fn main() -> ExitCode {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use fide_client::protocol::{JoinOk, MonitorOk, PeerState as Known};
 use fide_detector::{
-    Detector, Event, PeerState, ProcessState, ProcessView, Target, Transmit, Verdict, VerdictKind, Wanted,
+    Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, VerdictKind, Wanted,
 };
 use fide_shm::{
     clock::{ASLEEP_NOISE_NS, Clocks},
@@ -342,12 +342,18 @@ impl Agent {
         self.sessions.retain(|session| session.token != token);
     }
 
-    /// The agent was told to begin again as another incarnation.
-    pub(super) fn begin_again(&mut self, now_ns: u64, incarnation: u32) {
-        self.detector.restart(now_ns, incarnation).expect("a higher incarnation");
+    /// The agent was told to begin again as another incarnation. Whether it has.
+    pub(super) fn begin_again(&mut self, now_ns: u64, incarnation: u32) -> bool {
+        match self.detector.restart(now_ns, incarnation) {
+            Ok(()) => {}
+            // Found just now, and not told yet.
+            Err(RestartError::PutBack) => return false,
+            Err(error @ RestartError::Incarnation { .. }) => panic!("{error}"),
+        }
         self.table.incarnation.set(incarnation);
         let record = EventRecord { incarnation, ..EventRecord::of_host(kind::REJOINED, self.me) };
         self.tell_all(record);
+        true
     }
 
     /// A packet to send. Programs know what it does to the lease before it leaves.

@@ -111,9 +111,10 @@ impl<P: Protocol> World<'_, P> {
             // The control thread, which stores the next incarnation, may be writing something else.
             host.restart_ns = host.numbers.busy_until_ns().filter(|until_ns| *until_ns > self.now_ns);
             if host.restart_ns.is_none() {
-                host.incarnation = host.next_incarnation(self.plan, self.now_ns);
-                let incarnation = host.incarnation;
-                host.agent.iter_mut().for_each(|agent| agent.begin_again(local_ns, incarnation));
+                let incarnation = host.next_incarnation(self.plan, self.now_ns);
+                if host.agent.as_mut().is_some_and(|agent| agent.begin_again(local_ns, incarnation)) {
+                    host.incarnation = incarnation;
+                }
             }
         }
         let kept = host.numbers.kept();
@@ -164,6 +165,8 @@ impl<P: Protocol> World<'_, P> {
                 }
                 Told::PutBack { .. } => {
                     self.stats.found_out += 1;
+                    // It begins nothing, also where it was excluded first.
+                    self.hosts[at].restart_ns = None;
                     self.found_out(at);
                 }
                 Told::Verdict(_) => self.stats.verdicts += 1,
