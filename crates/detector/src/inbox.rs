@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What arrives: heartbeats, notices, and the sections in them.
 
-use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
+use crate::detector::{ACK_BEHIND_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::lease;
 use crate::peer::Superseded;
 use crate::piggyback::{REORDER_MAX, Waiting};
@@ -40,12 +40,11 @@ impl Detector {
             return Err(Refusal::WrongPlane { sent: plane, arrived: plane });
         }
         let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
-        self.heed_later_life(now_ns, (peer, incarnation), ack);
+        self.look_at_itself(now_ns, (peer, incarnation, seq), ack);
         self.admit(now_ns, peer, incarnation, true)?;
         if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
             return Ok(());
         }
-        self.look_at_itself(now_ns, peer, ack);
         let received = &mut self.peers[usize::from(peer) - 1].received[usize::from(plane)];
         *received = (*received).max(beat.received);
         if let Some(view) = beat.view {
@@ -75,7 +74,9 @@ impl Detector {
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
         let (host, seq) = (packet.sender(), packet.seq());
-        self.heed_later_life_in(now_ns, &packet);
+        if let Some(ack) = packet.ack(self.config.me) {
+            self.look_at_itself(now_ns, (packet.sender(), packet.incarnation(), packet.seq()), ack);
+        }
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -109,7 +110,9 @@ impl Detector {
     /// only its contents are read. The same packet twice does nothing the second time.
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let packet = self.check(plane, payload)?;
-        self.heed_later_life_in(now_ns, &packet);
+        if let Some(ack) = packet.ack(self.config.me) {
+            self.look_at_itself(now_ns, (packet.sender(), packet.incarnation(), packet.seq()), ack);
+        }
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -303,35 +306,29 @@ impl Detector {
         }
     }
 
-    /// One that has answered this incarnation acknowledges a heartbeat that it has yet to send, or a later incarnation: its machine was put
-    /// back to a snapshot, or a clone of it runs. It has forgotten what it promised and accepted. (The lives of a witness have numbers of which an acknowledgement shows the
-    /// lower half only.)
-    fn look_at_itself(&mut self, now_ns: u64, host: u16, ack: Ack) {
+    /// `host` acknowledges a heartbeat that this one has yet to send, or a later incarnation of it: this machine was put back to a snapshot, or a
+    /// clone of it runs. It has forgotten what it promised and accepted. To be asked before anything else of the packet is taken, as one that
+    /// was put back votes on nothing, and also where the packet is refused: one that has begun anew since answers this incarnation nothing.
+    ///
+    /// What was heard before says nothing. A peer that was put back itself acknowledges what it heard long ago, and a host that has lost
+    /// its memory, and whose former incarnation was later, hears of that one by recordings: so the packet must be the newest of its
+    /// sender, and one that acknowledges a later incarnation no older than an answer to this one.
+    /// (The lives of a witness have numbers of which an acknowledgement shows the lower half only: [`Detector::ack_answers`].)
+    fn look_at_itself(&mut self, now_ns: u64, (host, incarnation, seq): (u16, u32, u64), ack: Ack) {
+        let Some(peer) = self.peers.get(usize::from(host).wrapping_sub(1)).filter(|peer| peer.id != self.config.me)
+        else {
+            return;
+        };
+        let is_same = incarnation == peer.incarnation;
+        let is_newest = incarnation > peer.incarnation || is_same && seq >= peer.last_seq;
+        let is_newest = is_newest || is_same && planted::is(Planted::HeedsTheOld);
+        let is_known = is_same && peer.answered || !planted::is(Planted::HeedsTheKnownOnly);
+        let is_later = ack.incarnation > self.config.incarnation && peer.has_answered && is_newest && is_known;
+        let heeds_all = ack.incarnation > self.config.incarnation && planted::is(Planted::HeedsRecordings);
         #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
-        let ahead = ack.seq_low.wrapping_sub(self.seq as u32);
-        let is_ahead = ack.seq_low != 0 && ahead != 0 && ahead < 1 << 31;
-        let is_later = ack.incarnation > self.config.incarnation;
-        if is_later || is_ahead && self.ack_answers(ack) {
-            self.find_itself_put_back(now_ns, host);
-        }
-    }
-
-    fn heed_later_life_in(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
-        let Some(ack) = packet.ack(self.config.me) else { return };
-        self.heed_later_life(now_ns, (packet.sender(), packet.incarnation()), ack);
-    }
-
-    /// Who acknowledges a later incarnation of this host has heard that one, which is a sign also where that sender is known as another yet, and
-    /// so does not count as alive. But a host that has lost its memory, and whose former incarnation was later, hears nothing of that one but recordings, of
-    /// peers as they were before: so the sender must not be older than one that has answered this host.
-    fn heed_later_life(&mut self, now_ns: u64, (host, incarnation): (u16, u32), ack: Ack) {
-        let is_later = ack.incarnation > self.config.incarnation && host != self.config.me;
-        let Some(peer) = self.peers.get(usize::from(host).wrapping_sub(1)) else { return };
-        let is_recorded = !peer.has_answered || incarnation < peer.incarnation;
-        if is_later
-            && (!is_recorded || planted::is(Planted::HeedsRecordings))
-            && !planted::is(Planted::HeedsTheKnownOnly)
-        {
+        let behind = (self.seq as u32).wrapping_sub(ack.seq_low);
+        let is_ahead = ack.seq_low != 0 && behind > ACK_BEHIND_MAX && is_newest && incarnation > peer.dead_incarnation;
+        if is_later || heeds_all || is_ahead && self.ack_answers(ack) {
             self.find_itself_put_back(now_ns, host);
         }
     }
@@ -372,10 +369,6 @@ impl Detector {
         let notice = packet.kind() == Kind::Notice;
         let from = From { host, seq: packet.seq(), rx_ns, via: if notice { Via::Notice } else { Via::Roster } };
         let mut promise_us = 0;
-        if let Some(ack) = packet.ack(self.config.me) {
-            // Before it votes on what comes along.
-            self.look_at_itself(now_ns, host, ack);
-        }
         for body in packet.bodies() {
             match body {
                 Body::View(view) if self.majority() => {

@@ -214,6 +214,10 @@ planted! {
     HeedsRecordings,
     /// a machine that was put back, and excluded before it found out, begins anew
     ExcludedOnly,
+    /// a host heeds what peers say of its later heartbeats and incarnations in packets that are not their newest
+    HeedsTheOld,
+    /// a host acknowledges what it heard so long ago that its number can be taken for one yet to come
+    AcksTheLongSilent,
 }
 
 /// 0: none; else one more than its place.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A machine that was put back to a snapshot, or has a clone: others acknowledge what it has yet to send.
 
-use fide_wire::{Ack, Builder, PAYLOAD_MAX};
+use fide_wire::{Ack, Builder, PAYLOAD_MAX, Packet};
 
 use super::named::Hosts;
 use crate::config::tests::cluster;
@@ -63,9 +63,9 @@ fn acknowledgement_of_a_later_incarnation_fences_the_host_for_good() {
 }
 
 /// Host 2 as `incarnation` acknowledges a later life of host 1.
-fn later_life(incarnation: u32) -> Vec<u8> {
+fn later_life(incarnation: u32, seq: u64) -> Vec<u8> {
     let mut buf = [0; PAYLOAD_MAX];
-    let mut builder = Builder::heartbeat(&mut buf, 2, incarnation, 1).unwrap();
+    let mut builder = Builder::heartbeat(&mut buf, 2, incarnation, seq).unwrap();
     builder.push_ack(Ack { incarnation: 11, seq_low: 7 }).unwrap();
     builder.push_ack(Ack::default()).unwrap();
     let len = builder.finish();
@@ -89,10 +89,14 @@ fn beat(incarnation: u32, ack_incarnation: u32) -> Beat {
 
 /// By each way in: is it found to be put back by host 2's word, as `incarnation`, of a later life?
 fn shown_by(host: impl Fn() -> Detector, incarnation: u32) -> [bool; 3] {
+    shown_in(host, incarnation, 2)
+}
+
+fn shown_in(host: impl Fn() -> Detector, incarnation: u32, seq: u64) -> [bool; 3] {
     let mut hosts = [host(), host(), host()];
-    let _ = hosts[0].handle_packet(3 * MS, 3 * MS, 0, &later_life(incarnation));
-    let _ = hosts[1].handle_sections(3 * MS, 3 * MS, 0, &later_life(incarnation));
-    let _ = hosts[2].handle_beat(3 * MS, &beat(incarnation, 11));
+    let _ = hosts[0].handle_packet(3 * MS, 3 * MS, 0, &later_life(incarnation, seq));
+    let _ = hosts[1].handle_sections(3 * MS, 3 * MS, 0, &later_life(incarnation, seq));
+    let _ = hosts[2].handle_beat(3 * MS, &Beat { seq, ..beat(incarnation, 11) });
     hosts.map(|host| host.is_put_back())
 }
 
@@ -146,6 +150,97 @@ fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
     }
 }
 
+/// Nor what was recorded of a peer that lives on: it has answered this incarnation since.
+#[test]
+fn recordings_of_a_peer_before_it_answered_say_nothing() {
+    let answered_late = || {
+        let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
+        host.handle_packet(0, 0, 0, &excluding(9000)).unwrap();
+        host
+    };
+    assert_eq!(shown_in(answered_late, 20, 5000), [false; 3]);
+    assert_eq!(shown_in(answered_late, 20, 9001), [true; 3]);
+}
+
+/// Host 2 tells host 1 that it is excluded, which is an answer.
+fn excluding(seq: u64) -> Vec<u8> {
+    let mut buf = [0; PAYLOAD_MAX];
+    let mut builder = Builder::heartbeat(&mut buf, 2, 20, seq).unwrap();
+    builder.push_ack(Ack::default()).unwrap();
+    builder.push_ack(Ack::default()).unwrap();
+    builder.excluded([(1, 10)].into_iter()).unwrap();
+    let len = builder.finish();
+    buf[..len].to_vec()
+}
+
+/// Host 1 after as many more heartbeats.
+fn host_after(count: u64) -> Detector {
+    let mut host = host();
+    host.skip_heartbeats(count);
+    host
+}
+
+/// A snapshot may be old: of a number the lower half is shown, and what is far behind is ahead.
+#[test]
+fn snapshot_of_a_month_ago_is_found_out() {
+    // Heartbeats since the snapshot: 1 ms each make 29 days, and 37.
+    for since in [1u64 << 31, (1 << 31) + (1 << 30) - 1] {
+        let mut host = host();
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+        let seq_low = (3 + since) as u32;
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low, ..ME })).unwrap();
+        assert!(host.is_put_back(), "{since}");
+    }
+}
+
+/// It acknowledges what it heard long ago, until it has heard this host again.
+#[test]
+fn word_of_a_peer_that_was_put_back_itself_says_nothing() {
+    let peer = || {
+        let mut host = host_after(1 << 31);
+        let now = Ack { seq_low: (1 << 31) + 3, ..ME };
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(9000, now)).unwrap();
+        assert!(!host.is_put_back());
+        host
+    };
+    let (mut packet, mut sections, mut beats) = (peer(), peer(), peer());
+    let _ = packet.handle_packet(4 * MS, 4 * MS, 0, &heartbeat(5000, ME));
+    let _ = sections.handle_sections(4 * MS, 4 * MS, 0, &heartbeat(5000, ME));
+    let old = Beat { seq: 5000, rx_ns: 4 * MS, ack_seq_low: 3, ..beat(20, 10) };
+    let _ = beats.handle_beat(4 * MS, &old);
+    assert_eq!([packet, sections, beats].map(|host| host.is_put_back()), [false; 3]);
+}
+
+/// What host 1 acknowledges of host 2 in its heartbeat at that time.
+fn acknowledged(host: &mut Detector, now_ns: u64) -> Ack {
+    let mut buf = [0; PAYLOAD_MAX];
+    host.tick(now_ns);
+    let sent = host.poll_transmit(now_ns, &mut buf).expect("a heartbeat");
+    Packet::new(&buf[..sent.len]).unwrap().ack(2).unwrap()
+}
+
+/// Nobody judges host 2 here, and it is not heard for days.
+#[test]
+fn number_of_a_heartbeat_of_days_ago_is_not_acknowledged() {
+    let mut config = Config { me: 1, incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(3) };
+    config.members[0].monitors = HostSet::EMPTY;
+    let mut host = Detector::new(config, 0).unwrap();
+    for seq in [7, 8] {
+        host.handle_packet(0, 0, 0, &heartbeat(seq, Ack { seq_low: 0, ..ME })).unwrap();
+        host.tick(0);
+    }
+    let day_ns = 24 * 3600 * 1000 * MS;
+    assert_eq!(acknowledged(&mut host, 6 * day_ns), Ack { incarnation: 20, seq_low: 8 });
+    assert_eq!(acknowledged(&mut host, 7 * day_ns), Ack { incarnation: 20, seq_low: 0 }, "it is up as before");
+    host.handle_packet(7 * day_ns, 7 * day_ns, 0, &heartbeat(9, Ack { seq_low: 0, ..ME })).unwrap();
+    assert_eq!(acknowledged(&mut host, 7 * day_ns + 2 * MS), Ack { incarnation: 20, seq_low: 9 });
+    // Nor what was heard before a suspension, which may have taken as long.
+    host.doubt(7 * day_ns + 4 * MS, 0);
+    assert_eq!(acknowledged(&mut host, 7 * day_ns + 4 * MS), Ack { incarnation: 20, seq_low: 0 });
+    host.handle_packet(7 * day_ns + 6 * MS, 7 * day_ns + 6 * MS, 0, &heartbeat(10, Ack { seq_low: 0, ..ME })).unwrap();
+    assert_eq!(acknowledged(&mut host, 7 * day_ns + 6 * MS), Ack { incarnation: 20, seq_low: 10 });
+}
+
 /// Others have excluded a machine that was put back before it hears the sign. It begins nothing anew, either.
 #[test]
 fn sign_that_comes_after_the_exclusion_counts_too() {
@@ -172,11 +267,14 @@ fn beat_of_the_receive_program_shows_it_too() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_miss_that_a_machine_was_put_back() {
-    use crate::planted::Planted::{ExcludedOnly, HeedsRecordings, HeedsTheKnownOnly, MissesItself};
+    use crate::planted::Planted::*;
     assert!(super::fails_with(MissesItself, beat_of_the_receive_program_shows_it_too));
     assert!(super::fails_with(MissesItself, acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
     let not_yet_known = acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too;
     assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
     assert!(super::fails_with(HeedsRecordings, recordings_of_a_former_life_that_was_later_say_nothing));
+    assert!(super::fails_with(HeedsTheOld, recordings_of_a_peer_before_it_answered_say_nothing));
+    assert!(super::fails_with(HeedsTheOld, word_of_a_peer_that_was_put_back_itself_says_nothing));
+    assert!(super::fails_with(AcksTheLongSilent, number_of_a_heartbeat_of_days_ago_is_not_acknowledged));
     assert!(super::fails_with(ExcludedOnly, sign_that_comes_after_the_exclusion_counts_too));
 }

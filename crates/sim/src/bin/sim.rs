@@ -111,6 +111,8 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::HeedsTheKnownOnly,
     Planted::HeedsRecordings,
     Planted::ExcludedOnly,
+    Planted::HeedsTheOld,
+    Planted::AcksTheLongSilent,
 ];
 
 fn main() -> ExitCode {
