@@ -216,8 +216,7 @@ pub enum Reply {
         hold_us_up: detector::HostSet,
     },
     Frozen(Box<crate::engine::Frozen>),
-    /// It stays fenced until people act.
-    PutBack,
+    NotBegun(detector::RestartError),
 }
 
 /// A local process that was registered.

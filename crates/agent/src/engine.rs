@@ -230,8 +230,7 @@ impl Engine {
     /// The kernel's, if waiting fails.
     pub fn run(mut self) -> io::Result<Parts> {
         // Of one that was taken over.
-        self.parts.exchange.set_put_back(self.parts.detector.is_put_back());
-        self.parts.exchange.set_excluded(self.parts.detector.is_excluded() && !self.parts.detector.is_put_back());
+        self.publish_exclusion();
         self.publish_me();
         let mut ready = Ready::default();
         while !self.stopping {

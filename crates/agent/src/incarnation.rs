@@ -35,7 +35,16 @@ pub enum IncarnationError {
 /// [`IncarnationError`] if there is none, or it cannot be stored: reusing one would let an old life speak again.
 pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     let clock_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    next_at(dir, clock_s)
+    next_at(dir, None, clock_s)
+}
+
+/// As [`next`], and above `present`: somebody may have emptied the directory of a running agent.
+///
+/// # Errors
+/// [`IncarnationError`].
+pub fn next_after(dir: &Path, present: u32) -> Result<u32, IncarnationError> {
+    let clock_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    next_at(dir, Some(present), clock_s)
 }
 
 /// The file that keeps the newest generation of views that this host has held, or was about to.
@@ -143,10 +152,10 @@ fn store(dir: &Path, path: &Path, number: u32) -> Result<(), IncarnationError> {
     store().map_err(|source| IncarnationError::Io { path: path.to_owned(), source })
 }
 
-fn next_at(dir: &Path, clock_s: u64) -> Result<u32, IncarnationError> {
+fn next_at(dir: &Path, present: Option<u32>, clock_s: u64) -> Result<u32, IncarnationError> {
     let path = dir.join(FILE);
     fs::create_dir_all(dir).map_err(|source| IncarnationError::Io { path: path.clone(), source })?;
-    let last = number(&path)?;
+    let last = number(&path)?.max(present);
     // Also where the last incarnation is not known any more: tokens begin with the generation, and must not go back. Without either
     // file their order stands on wall clocks, as it did when the first view was founded.
     let held = dir.join(GENERATION);
@@ -174,7 +183,7 @@ mod tests {
     #[test]
     fn processes_of_a_later_life_have_higher_numbers_however_many_joined() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let first = next_at(dir.path(), NOW_S).expect("stored");
+        let first = next_at(dir.path(), None, NOW_S).expect("stored");
         let numbered = |incarnation: u32, joins: u32| (incarnation << JOIN_BITS).wrapping_add(joins);
         for joins in [1, 4095] {
             reserve(dir.path(), first, numbered(first, joins)).expect("stored");
@@ -183,7 +192,7 @@ mod tests {
         let joins = 3 * 4096 + 7;
         reserve(dir.path(), first, numbered(first, joins)).expect("stored");
         // The clock went back: it would be the next number.
-        let second = next_at(dir.path(), NOW_S - 1000).expect("stored");
+        let second = next_at(dir.path(), None, NOW_S - 1000).expect("stored");
         assert!(second > first + 3);
         let is_later = |a: u32, b: u32| (1..1 << 31).contains(&a.wrapping_sub(b));
         assert!(is_later(numbered(second, 1), numbered(first, joins)));
@@ -196,23 +205,23 @@ mod tests {
     #[test]
     fn next_incarnation_is_above_every_generation_held() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        assert_eq!(next_at(dir.path(), 1000).expect("stored"), 1000);
+        assert_eq!(next_at(dir.path(), None, 1000).expect("stored"), 1000);
         // Another founder's clock is two hours ahead.
         note_generation(dir.path(), 8200).expect("stored");
         note_generation(dir.path(), 900).expect("nothing to do");
         assert_eq!(generation(dir.path()), 8200);
-        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
-        assert_eq!(next_at(dir.path(), 9000).expect("stored"), 9000);
+        assert_eq!(next_at(dir.path(), None, 1010).expect("stored"), 8201);
+        assert_eq!(next_at(dir.path(), None, 9000).expect("stored"), 9000);
     }
 
     #[test]
     fn next_incarnation_is_above_every_generation_held_also_where_its_own_file_is_gone() {
         let dir = tempfile::tempdir().expect("temporary directory");
         note_generation(dir.path(), 8200).expect("stored");
-        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
+        assert_eq!(next_at(dir.path(), None, 1010).expect("stored"), 8201);
         fs::remove_file(dir.path().join(FILE)).expect("removed");
         note_generation(dir.path(), u32::MAX).expect("stored");
-        let why = next_at(dir.path(), 1010).expect_err("none is above").to_string();
+        let why = next_at(dir.path(), None, 1010).expect_err("none is above").to_string();
         assert!(why.contains("generation holds 4294967295"), "{why}");
     }
 
@@ -220,11 +229,11 @@ mod tests {
     fn damaged_generation_is_an_error_until_it_is_noted_again() {
         let dir = tempfile::tempdir().expect("temporary directory");
         fs::write(dir.path().join(GENERATION), "x").expect("written");
-        let why = next_at(dir.path(), 1010).expect_err("damaged").to_string();
+        let why = next_at(dir.path(), None, 1010).expect_err("damaged").to_string();
         assert!(why.contains("generation: holds \"x\", not a number"), "{why}");
         assert!(!dir.path().join(FILE).exists(), "nothing was stored");
         note_generation(dir.path(), 8200).expect("stored");
-        assert_eq!(next_at(dir.path(), 1010).expect("stored"), 8201);
+        assert_eq!(next_at(dir.path(), None, 1010).expect("stored"), 8201);
     }
 
     #[test]
@@ -240,6 +249,16 @@ mod tests {
         // Another agent has this host by now, which noted more: nothing is taken back.
         note_generation(&missing, 90).expect("stored");
         assert_eq!((noted.note(&missing, 80), number(&missing.join(GENERATION)).expect("read")), (None, Some(90)));
+    }
+
+    #[test]
+    fn agent_whose_directory_was_emptied_goes_on_above_what_it_is() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let gone = dir.path().join("state");
+        assert_eq!(next_at(&gone, Some(9000), 1000).expect("made anew"), 9001);
+        assert_eq!(next_at(&gone, Some(9001), 9005).expect("stored"), 9005);
+        fs::write(gone.join(FILE), "9100").expect("written");
+        assert_eq!(next_at(&gone, Some(9005), 9006).expect("another agent had this host"), 9101);
     }
 
     #[test]
@@ -268,14 +287,14 @@ mod tests {
     fn a_clock_beyond_2100_is_not_believed() {
         let dir = tempfile::tempdir().expect("temporary directory");
         for clock_s in [BELIEVED_BEFORE_S, u64::from(u32::MAX), u64::MAX] {
-            let why = next_at(dir.path(), clock_s).expect_err("nothing else to go by").to_string();
+            let why = next_at(dir.path(), None, clock_s).expect_err("nothing else to go by").to_string();
             assert!(why.contains("set the clock"), "{why}");
             assert!(!dir.path().join("incarnation").exists(), "nothing was stored");
         }
-        assert_eq!(next_at(dir.path(), NOW_S).expect("stored"), 1_790_000_000);
-        assert_eq!(next_at(dir.path(), u64::MAX).expect("stored"), 1_790_000_001, "only the one after the last");
-        assert_eq!(next_at(dir.path(), BELIEVED_BEFORE_S - 1).expect("stored"), 4_102_444_799);
-        assert_eq!(next_at(dir.path(), 0).expect("stored"), 4_102_444_800);
+        assert_eq!(next_at(dir.path(), None, NOW_S).expect("stored"), 1_790_000_000);
+        assert_eq!(next_at(dir.path(), None, u64::MAX).expect("stored"), 1_790_000_001, "only the one after the last");
+        assert_eq!(next_at(dir.path(), None, BELIEVED_BEFORE_S - 1).expect("stored"), 4_102_444_799);
+        assert_eq!(next_at(dir.path(), None, 0).expect("stored"), 4_102_444_800);
     }
 
     #[test]

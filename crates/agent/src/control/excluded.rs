@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use fide_detector::RestartError;
+
 use super::Control;
 use crate::{
     command::{Command, EngineGone, Reply},
@@ -40,18 +42,23 @@ impl Excluded {
 impl Control {
     /// Peers go on without this incarnation; it comes back as the next.
     pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
-        match incarnation::next(&self.parts.config.state_dir) {
+        let next = match incarnation::next_after(&self.parts.config.state_dir, self.parts.incarnation) {
+            Ok(next) => match self.parts.exchange.call(Command::Restart { incarnation: next })? {
+                // Found out just now; the next turn says so.
+                Reply::NotBegun(RestartError::PutBack) => return Ok(()),
+                Reply::NotBegun(why) => Err(why.to_string()),
+                _ => Ok(next),
+            },
+            Err(why) => Err(why.to_string()),
+        };
+        match next {
             Ok(next) => {
-                if matches!(self.parts.exchange.call(Command::Restart { incarnation: next })?, Reply::PutBack) {
-                    // Found out just now; the next turn says so.
-                    return Ok(());
-                }
                 self.excluded = None;
                 self.parts.incarnation = next;
                 tracing::warn!(incarnation = next, "excluded by the others; this host begins again");
             }
             Err(error) => {
-                let excluded = Excluded::failed(self.excluded.as_ref(), error.to_string(), Instant::now());
+                let excluded = Excluded::failed(self.excluded.as_ref(), error.clone(), Instant::now());
                 tracing::error!(
                     "excluded by the others, and fenced until this host has a new incarnation: {error}; attempt {}, the next in {} ms",
                     excluded.attempts,

@@ -21,6 +21,7 @@ impl Engine {
 
     /// As clients read it.
     pub(super) fn publish_lease(&self) {
+        self.publish_exclusion();
         // The view first: whoever reads a lease of it finds it beside the lease.
         let id = self.parts.detector.view().id;
         if self.parts.table.view_id() != (id.generation, id.number) {
@@ -29,5 +30,12 @@ impl Engine {
         let until_raw_ns = self.lease_until_ns(raw_ns());
         let clock = &self.parts.clock;
         self.parts.table.set_lease(&clock.lease(until_raw_ns), clock.mono_of(until_raw_ns));
+    }
+
+    /// What the control thread acts on: it has this host begin again, or says that it was put back.
+    pub(super) fn publish_exclusion(&self) {
+        let (excluded, put_back) = (self.parts.detector.is_excluded(), self.parts.detector.is_put_back());
+        self.parts.exchange.set_put_back(put_back);
+        self.parts.exchange.set_excluded(excluded && !put_back);
     }
 }

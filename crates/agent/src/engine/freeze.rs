@@ -46,9 +46,9 @@ pub struct ResumeError(#[from] SnapshotError);
 #[derive(Debug)]
 pub(super) struct Repeat {
     payload: Box<[u8; PAYLOAD_MAX]>,
-    len: usize,
-    next_ns: Option<u64>,
-    count: u64,
+    pub(super) len: usize,
+    pub(super) next_ns: Option<u64>,
+    pub(super) count: u64,
 }
 
 impl Repeat {
@@ -114,7 +114,8 @@ impl Engine {
     pub(super) fn repeat_heartbeat(&mut self) {
         let Some(due) = self.repeat.next_ns.filter(|due| *due <= raw_ns()) else { return };
         self.repeat.next_ns = Some(due + self.parts.heartbeat_ns);
-        if self.repeat.len == 0 || self.repeat.count >= REPEATS_MAX {
+        // One that was excluded, or put back, has nothing to say: what it said last is true no more.
+        if self.repeat.len == 0 || self.repeat.count >= REPEATS_MAX || self.parts.detector.is_excluded() {
             return;
         }
         self.repeat.count += 1;

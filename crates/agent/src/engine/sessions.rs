@@ -148,11 +148,10 @@ impl Engine {
                 Reply::Done
             }
             Command::Restart { incarnation } => {
-                if self.parts.detector.restart(raw_ns(), incarnation).is_err() {
-                    // The store gives higher ones only: this machine was found to be put back meanwhile.
-                    return Reply::PutBack;
+                if let Err(why) = self.parts.detector.restart(raw_ns(), incarnation) {
+                    return Reply::NotBegun(why);
                 }
-                self.parts.exchange.set_excluded(false);
+                self.publish_exclusion();
                 self.parts.table.set_incarnation(incarnation);
                 self.publish_view();
                 self.publish_me();

@@ -84,10 +84,8 @@ impl Engine {
             }
             // Before the verdicts that follow from it: whoever acts on one has a newer token than the dead.
             Event::ViewChanged { .. } => self.publish_view(),
-            // The control thread acts on it.
-            Event::Excluded { .. } => self.parts.exchange.set_excluded(true),
-            // Likewise: it says so, and begins nothing.
-            Event::PutBack { .. } => self.parts.exchange.set_put_back(true),
+            // The control thread acts on the state, whatever becomes of the record.
+            Event::Excluded { .. } | Event::PutBack { .. } => {}
         }
     }
 

@@ -216,11 +216,30 @@ fn exclusion_is_known_beside_a_full_queue_of_records() {
     while exchange.records_lost() == before {
         exchange.note(record);
     }
-    engine.tell_events();
+    engine.turn();
     assert!(exchange.is_excluded() && exchange.records_lost() > before + 1);
     let incarnation = 8;
     assert!(matches!(engine.command(Command::Restart { incarnation }), Reply::Done));
     assert!(!exchange.is_excluded());
+}
+
+#[test]
+fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over() {
+    let (mut engine, exchange) = excluded();
+    engine.turn();
+    engine.freeze();
+    let before = engine.repeat.count;
+    engine.repeat.len = engine.repeat.len.max(1);
+    for _ in 0..3 {
+        engine.repeat.next_ns = Some(0);
+        engine.turn();
+    }
+    assert_eq!(engine.repeat.count, before);
+    engine.thaw();
+    let incarnation = 3;
+    let lower = engine.command(Command::Restart { incarnation });
+    assert!(matches!(lower, Reply::NotBegun(fide_detector::RestartError::Incarnation { .. })), "{lower:?}");
+    assert!(exchange.is_excluded(), "as before");
 }
 
 #[test]
