@@ -30,7 +30,7 @@ mod queue;
 mod types;
 mod watch;
 
-pub use error::{DriverError, Refusal};
+pub use error::{DriverError, Refusal, Unrepaired};
 pub use link::PortState;
 pub use types::{Drift, Egress, GroupRange, Lanes, MAX_SUB_LANES, Rate, Rule};
 pub use watch::{CarrierChange, Watch};
@@ -70,8 +70,11 @@ pub trait Driver: Send {
     /// What differs from `wanted` and from what was prepared, within the driver's range of groups.
     fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
 
-    /// As [`Driver::audit`], and puts it right; gives what was found.
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
+    /// As [`Driver::audit`], and puts right what was found, and nothing else; gives it.
+    ///
+    /// # Errors
+    /// [`Unrepaired`], with what was found: some of it may be put right.
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired>;
 
     /// Drops what exceeds a rate in an installed group; none takes the limit away.
     ///

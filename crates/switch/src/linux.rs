@@ -10,7 +10,7 @@ use crate::plan::{self, Change, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Rule, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Rule, Unrepaired, Watch};
 use bridge::Snooping;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,6 +149,31 @@ impl Linux {
         Ok(())
     }
 
+    /// What was found, and nothing else: what came since would be put right untold.
+    fn put_right(&mut self, seen: Seen, found: &[Drift], wanted: &[Rule]) -> Result<(), DriverError> {
+        for drift in found {
+            match drift {
+                Drift::Inert { .. } => drop(bridge::enable(&mut self.netlink, (&self.name, self.bridge))?),
+                Drift::Priority { port, .. } => {
+                    let index = seen.names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
+                    let Some((index, lanes)) = index.zip(self.prepared.clone()) else { continue };
+                    self.prepare_port(port, index, &lanes)?;
+                }
+                _ => {}
+            }
+        }
+        self.install_on(seen, wanted)?;
+        self.remove(&plan::unwanted(found))
+    }
+
+    fn prepare_port(&mut self, port: &str, index: u32, lanes: &Lanes) -> Result<(), DriverError> {
+        if let Some(before) = queue::prepare(&mut self.netlink, (port, index), lanes)? {
+            // The first: what a later repair finds in its place was nobody's plan.
+            self.queues_before.entry(port.to_owned()).or_insert(before);
+        }
+        Ok(())
+    }
+
     fn remove_entries(&mut self, doomed: impl Fn(Ipv4Addr) -> bool) -> Result<(), DriverError> {
         let names = names(self.links()?);
         let mut applied = Vec::new();
@@ -207,11 +232,7 @@ impl Driver for Linux {
             self.snooping_before = Some(before);
         }
         for link in self.links()? {
-            let before = queue::prepare(&mut self.netlink, (&link.state.name, link.index), lanes)?;
-            if let Some(before) = before {
-                // The first: what a later repair finds in its place was nobody's plan.
-                self.queues_before.entry(link.state.name).or_insert(before);
-            }
+            self.prepare_port(&link.state.name, link.index, lanes)?;
         }
         self.prepared = Some(lanes.clone());
         Ok(())
@@ -232,18 +253,12 @@ impl Driver for Linux {
         Ok(self.look(wanted)?.1)
     }
 
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired> {
         let (seen, found) = self.look(wanted)?;
-        let queues = found.iter().any(|d| matches!(d, Drift::Priority { .. } | Drift::Inert { .. }));
-        match self.prepared.clone() {
-            Some(lanes) if queues => self.prepare(&lanes)?,
-            _ if queues => drop(bridge::enable(&mut self.netlink, (&self.name, self.bridge))?),
-            _ => {}
+        match self.put_right(seen, &found, wanted) {
+            Ok(()) => Ok(found),
+            Err(error) => Err(Unrepaired { found, error }),
         }
-        // On what the differences were found in: one that came since would be put right untold.
-        self.install_on(seen, wanted)?;
-        self.remove(&plan::unwanted(&found))?;
-        Ok(found)
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {

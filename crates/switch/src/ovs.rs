@@ -13,7 +13,7 @@ use crate::plan::{self, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Rule, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Rule, Unrepaired, Watch};
 use ofctl::{Flow, Ofctl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -182,6 +182,32 @@ impl Ovs {
         Ok((present, found))
     }
 
+    /// What was found, and nothing else: what came since would be put right untold.
+    fn put_right(&mut self, present: &Present, found: &[Drift], wanted: &[Rule]) -> Result<(), DriverError> {
+        for drift in found {
+            match drift {
+                Drift::Priority { port, .. } => {
+                    let link = self.links()?.into_iter().find(|link| link.state.name == *port);
+                    let Some((link, lanes)) = link.zip(self.prepared.clone()) else { continue };
+                    self.prepare_port(&link, &lanes)?;
+                }
+                Drift::Meter { group, .. } => self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?,
+                _ => {}
+            }
+        }
+        self.install_on(present, wanted)?;
+        self.remove(&plan::unwanted(found))
+    }
+
+    fn prepare_port(&mut self, link: &Link, lanes: &Lanes) -> Result<(), DriverError> {
+        let name = &link.state.name;
+        if let Some(before) = queue::prepare(&mut self.netlink, (name, link.index), lanes)? {
+            // The first: what a later repair finds in its place was nobody's plan.
+            self.queues_before.entry(name.clone()).or_insert(before);
+        }
+        Ok(())
+    }
+
     /// Makes of what was seen what the rules say; what changed since then is not looked for.
     fn install_on(&mut self, present: &Present, rules: &[Rule]) -> Result<(), DriverError> {
         let mut each = Vec::new();
@@ -222,11 +248,7 @@ impl Driver for Ovs {
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError> {
         lanes.check()?;
         for link in self.all_links("strict priority")? {
-            let before = queue::prepare(&mut self.netlink, (&link.state.name, link.index), lanes)?;
-            if let Some(before) = before {
-                // The first: what a later repair finds in its place was nobody's plan.
-                self.queues_before.entry(link.state.name).or_insert(before);
-            }
+            self.prepare_port(&link, lanes)?;
         }
         self.prepared = Some(lanes.clone());
         Ok(())
@@ -259,21 +281,12 @@ impl Driver for Ovs {
         Ok(self.look(wanted)?.1)
     }
 
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError> {
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired> {
         let (present, found) = self.look(wanted)?;
-        if let Some(lanes) = self.prepared.clone().filter(|_| found.iter().any(|d| matches!(d, Drift::Priority { .. })))
-        {
-            self.prepare(&lanes)?;
+        match self.put_right(&present, &found, wanted) {
+            Ok(()) => Ok(found),
+            Err(error) => Err(Unrepaired { found, error }),
         }
-        for drift in &found {
-            if let Drift::Meter { group, .. } = drift {
-                self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?;
-            }
-        }
-        // On what the differences were found in: one that came since would be put right untold.
-        self.install_on(&present, wanted)?;
-        self.remove(&plan::unwanted(&found))?;
-        Ok(found)
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {

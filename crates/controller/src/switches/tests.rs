@@ -109,6 +109,15 @@ impl World {
         (number, error)
     }
 
+    /// The next answer that an order was refused.
+    fn until_error(&self) -> (u64, String) {
+        loop {
+            if let (number, Some(error)) = self.applied() {
+                return (number, error);
+            }
+        }
+    }
+
     fn eventually(&self, wanted: &[(u8, &str)]) {
         let wanted: BTreeSet<_> = wanted.iter().map(|(g, p)| (group(*g).to_string(), (*p).to_owned())).collect();
         crate::testing::eventually(&format!("{wanted:?}"), || (self.entries() == wanted).then_some(()));
@@ -203,6 +212,33 @@ fn root_what_others_do_is_put_right_and_told_and_carriers_are_told_as_they_are()
         world.until("a difference", |event| matches!(event, Event::Drift { what, .. } if what.contains("239.64.0.1")));
     assert!(matches!(told, Event::Drift { what, .. } if what.contains("lacks ports {h2}")));
     world.eventually(&[(1, "h1"), (1, "h2")]);
+}
+
+/// One rule cannot be had: what others do meanwhile is told, and that one again and again is not.
+#[test]
+fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
+    let orders = vec![order(1, true, &[(1, &["h1", "h2"])], &[]), order(2, false, &[(3, &["h3"])], &[])];
+    let Some(world) = world(true, 64, FAST, orders) else { return };
+    let (_, error) = world.until_error();
+    assert!(error.contains("no port `h3`"), "{error}");
+    world.eventually(&[(1, "h1"), (1, "h2")]);
+    let node = world.fabric.switch("l1a").unwrap().node();
+    let drift = |event: &Event| matches!(event, Event::Drift { .. });
+    for port in ["h2", "h1", "h2"] {
+        let words = ["mdb", "del", "dev", "br0", "port", port, "grp", "239.64.0.1"];
+        assert!(node.command("bridge").args(words).status().unwrap().success());
+        let told = world.until("what was put right", drift);
+        let lacks = format!("239.64.0.1 lacks ports {{{port}}}");
+        assert!(matches!(&told, Event::Drift { what, .. } if what.contains(&lacks)), "{told:?}");
+        world.eventually(&[(1, "h1"), (1, "h2")]);
+    }
+    // Several tries later nothing more was told.
+    std::thread::sleep(FAST.retry * 10);
+    world.ip("link add h3 type veth peer h3peer");
+    world.ip("link set h3 master br0");
+    let ours = |event: &Event| matches!(event, Event::Drift { what, .. } if what.contains("239.64."));
+    let next = world.until("an answer", |event| ours(event) || matches!(event, Event::Applied { .. }));
+    assert!(matches!(next, Event::Applied { error: None, .. }), "{next:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fide_switch::{Drift, Driver, DriverError, Rule};
+use fide_switch::{Drift, Driver, DriverError, Rule, Unrepaired};
 
 use super::carriers::{Carriers, Post};
 use super::mailbox::{Mail, Mailbox, Wake};
@@ -36,6 +36,10 @@ pub(super) struct Worker {
     /// The switch may not have what is wanted; why, as it was said last.
     trouble: Option<String>,
     failures: u32,
+    /// What a repair that failed found and left: it is not told again.
+    left: Vec<Drift>,
+    /// Groups of which an order was not carried out: that they differ is nobody's doing.
+    undone: BTreeSet<Ipv4Addr>,
     /// An error was told, and it is to be told when it is over.
     owed: bool,
     outbox: VecDeque<Event>,
@@ -64,6 +68,8 @@ impl Worker {
             number: 0,
             trouble: None,
             failures: 0,
+            left: Vec::new(),
+            undone: BTreeSet::new(),
             owed: false,
             outbox: VecDeque::new(),
             due: Instant::now(),
@@ -107,6 +113,8 @@ impl Worker {
             Authority::ReadOnly { .. } => false,
             Authority::Standby { .. } => {
                 self.wanted = None;
+                self.left.clear();
+                self.undone.clear();
                 self.trouble = None;
                 self.owed = false;
                 false
@@ -214,12 +222,14 @@ impl Worker {
         if self.driver.is_none() {
             let why = self.trouble.clone().unwrap_or_default();
             failures.extend(install.iter().map(|rule| (numbers[&rule.group], why.clone())));
+            self.undone.extend(install.iter().map(|rule| rule.group).chain(remove));
             return self.answer(failures);
         }
         if anew {
             self.converge(&numbers, &mut failures, false);
         } else {
-            self.install(&install, &numbers, &mut failures);
+            let refused = self.install(&install, &numbers, &mut failures);
+            self.undone.extend(refused);
         }
         let (name, took) = (&self.spec.name, begun.elapsed());
         tracing::debug!("{name}: {} groups installed, through order {number}, in {took:?}", install.len());
@@ -228,75 +238,105 @@ impl Worker {
         if !anew && !remove.is_empty() {
             self.tell();
             if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.remove(&remove)) {
+                self.undone.extend(remove);
                 self.failed(&error);
             }
         }
     }
 
-    /// Installs rules; of those refused, the orders and what the switch said.
-    fn install(&mut self, rules: &[Rule], numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>) {
-        let Some(driver) = self.driver.as_mut().filter(|_| !rules.is_empty()) else { return };
-        let Err(error) = driver.install(rules) else { return };
-        let number = |rule: &Rule| numbers.get(&rule.group).copied().unwrap_or(self.number);
-        let mut refused = Vec::new();
+    /// Installs rules; gives the groups of those refused, and notes their orders and what the switch said.
+    fn install(
+        &mut self,
+        rules: &[Rule],
+        numbers: &BTreeMap<Ipv4Addr, u64>,
+        failures: &mut BTreeMap<u64, String>,
+    ) -> BTreeSet<Ipv4Addr> {
+        let Some(driver) = self.driver.as_mut().filter(|_| !rules.is_empty()) else { return BTreeSet::new() };
+        let Err(error) = driver.install(rules) else { return BTreeSet::new() };
+        let mut refused = BTreeMap::new();
         if rules.len() == 1 || rules.len() > SINGLE_MAX {
-            refused.extend(rules.iter().map(|rule| (number(rule), error.to_string())));
+            refused.extend(rules.iter().map(|rule| (rule.group, error.to_string())));
         } else {
             // Others are not to suffer for one.
             for rule in rules {
                 if let Err(error) = driver.install(std::slice::from_ref(rule)) {
-                    refused.push((number(rule), error.to_string()));
+                    refused.insert(rule.group, error.to_string());
                 }
             }
         }
         if !refused.is_empty() {
             self.failed(&error);
         }
-        failures.extend(refused);
+        let groups = refused.keys().copied().collect();
+        failures
+            .extend(refused.into_iter().map(|(group, why)| (numbers.get(&group).copied().unwrap_or(self.number), why)));
+        groups
     }
 
-    /// Makes the switch have what is wanted and nothing else. `audit`: differences are somebody's doing, and told.
+    /// Makes the switch have what is wanted and nothing else. `audit`: differences are somebody's doing, and told, unless they were
+    /// left the last time.
     fn converge(&mut self, numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>, audit: bool) {
         let (Some(driver), Some(wanted)) = (&mut self.driver, &self.wanted) else { return };
         let rules: Vec<Rule> =
             wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
-        let error = match driver.repair(&rules) {
+        let Unrepaired { mut found, error } = match driver.repair(&rules) {
             Ok(found) => {
+                self.differs(&found, audit);
+                self.left.clear();
+                self.undone.clear();
                 self.trouble = None;
                 self.failures = 0;
                 self.due = Instant::now() + self.pace.audit;
-                return self.differs(&found, audit);
+                return;
             }
-            Err(error) => error,
+            Err(unrepaired) => unrepaired,
         };
         // As much as can be done.
         let number = |group: &Ipv4Addr| numbers.get(group).copied().unwrap_or(self.number);
-        let left = match driver.audit(&rules) {
+        let mut left = match driver.audit(&rules) {
             Ok(left) => left,
             Err(again) => {
                 failures.extend(rules.iter().map(|rule| (number(&rule.group), again.to_string())));
+                self.differs(&found, audit);
+                // Whether it was put right is not known.
+                found.retain(|drift| !self.left.contains(drift));
+                self.left.append(&mut found);
                 return self.failed(&again);
             }
         };
-        let mut lacking = Vec::new();
+        // What came since is put right, too. Of what was found, a part may be.
+        let is_known = |drift: &&Drift| found.iter().any(|known| subject(known) == subject(drift));
+        let since: Vec<Drift> = left.iter().filter(|drift| !is_known(drift)).cloned().collect();
+        found.extend(since);
+        let mut lacking = BTreeSet::new();
         let mut surplus = Vec::new();
-        for drift in left {
+        for drift in &left {
             match drift {
-                Drift::Missing { group } | Drift::Ports { group, .. } => lacking.push(group),
-                Drift::Extra { group } => surplus.push(group),
+                Drift::Missing { group } | Drift::Ports { group, .. } => drop(lacking.insert(*group)),
+                Drift::Extra { group } => surplus.push(*group),
                 Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => {}
             }
         }
+        let is_kept =
+            driver.remove(&surplus).inspect_err(|again| tracing::debug!("{}: {again}", self.spec.name)).is_err();
         let lacking: Vec<Rule> = rules.into_iter().filter(|rule| lacking.contains(&rule.group)).collect();
-        if let Err(again) = driver.remove(&surplus) {
-            tracing::debug!("{}: {again}", self.spec.name);
-        }
-        self.install(&lacking, numbers, failures);
+        let refused = self.install(&lacking, numbers, failures);
+        left.retain(|drift| match drift {
+            Drift::Missing { group } | Drift::Ports { group, .. } => refused.contains(group),
+            Drift::Extra { .. } => is_kept,
+            Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => true,
+        });
+        self.differs(&found, audit);
+        self.left = left;
+        self.undone.clear();
         self.failed(&error);
     }
 
-    /// Says what was put right.
+    /// Says what is put right, or is tried to.
     fn differs(&mut self, found: &[Drift], audit: bool) {
+        let is_undone = |drift: &Drift| matches!(subject(drift), Subject::Group(group) if self.undone.contains(&group));
+        let is_new = |drift: &&Drift| !self.left.contains(drift) && !is_undone(drift);
+        let found: Vec<&Drift> = found.iter().filter(is_new).collect();
         if !audit {
             if !found.is_empty() {
                 tracing::info!("{}: {} differences from what was stored, put right", self.spec.name, found.len());
@@ -326,13 +366,13 @@ impl Worker {
         if self.driver.is_none() || self.wanted.is_none() {
             return;
         }
-        let audit = self.trouble.is_none();
+        let calm = self.trouble.is_none();
         let mut failures = BTreeMap::new();
-        self.converge(&BTreeMap::new(), &mut failures, audit);
+        self.converge(&BTreeMap::new(), &mut failures, true);
         // What was told already is not told again.
         if self.trouble.is_none() && self.owed {
             self.answer(BTreeMap::new());
-        } else if audit && !failures.is_empty() {
+        } else if calm && !failures.is_empty() {
             // It holds no longer what it held.
             self.answer(failures);
         }
@@ -367,5 +407,23 @@ impl Worker {
                 Err(_) => self.outbox.clear(),
             }
         }
+    }
+}
+
+/// What a difference is about.
+#[derive(PartialEq)]
+enum Subject<'a> {
+    Group(Ipv4Addr),
+    Limit(Ipv4Addr),
+    Port(&'a str),
+    Switch,
+}
+
+fn subject(drift: &Drift) -> Subject<'_> {
+    match drift {
+        Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Subject::Group(*group),
+        Drift::Meter { group, .. } => Subject::Limit(*group),
+        Drift::Priority { port, .. } => Subject::Port(port),
+        Drift::Inert { .. } => Subject::Switch,
     }
 }
