@@ -38,7 +38,7 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     next_at(dir, None, clock_s)
 }
 
-/// As [`next`], and above `present`: somebody may have emptied the directory of a running agent.
+/// As [`next`], and above `present`, what a running agent is or has noted: somebody may have emptied its directory.
 ///
 /// # Errors
 /// [`IncarnationError`].

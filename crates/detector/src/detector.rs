@@ -19,11 +19,8 @@ pub const EVENTS_MAX: usize = 2048 + EVENTS_RESERVE;
 pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 /// Heartbeats in which a zombie is told that it is one, after each sign of it.
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
-/// For so many heartbeat periods after the newest heartbeat of a host its number is acknowledged: 6 days of 1 ms. An acknowledgement shows the lower
-/// half of a number, and no older one is to be taken for a newer one.
-pub(crate) const ACKED_PERIODS: u64 = 1 << 29;
-/// No peer that is as it should be acknowledges a heartbeat that is further behind the newest one: twice as many, as a heartbeat takes its time.
-pub(crate) const ACK_BEHIND_MAX: u32 = 1 << 30;
+/// An acknowledgement that is further than this from the one before is behind it: 17 minutes of 1 ms.
+pub(crate) const ACK_FURTHER_MAX: u32 = u32::MAX - (1 << 20);
 /// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
 pub(crate) const LIFE_BITS: u32 = 40;
 
@@ -70,8 +67,6 @@ pub struct Detector {
     pub(crate) last_tick_ns: u64,
     /// The end of its last stall.
     pub(crate) stalled_until_ns: u64,
-    /// The end of its last doubt about its clock ([`crate::doubt`]), 0 for none.
-    pub(crate) doubted_ns: u64,
     pub(crate) lease_ns: u64,
     /// No lease that was given under an older view runs at this time any more.
     pub(crate) view_settled_ns: u64,
@@ -129,7 +124,6 @@ impl Detector {
             next_heartbeat_ns: now_ns,
             last_tick_ns: now_ns,
             stalled_until_ns: 0,
-            doubted_ns: 0,
             lease_ns: 0,
             view_settled_ns: 0,
             former_until_ns: now_ns,

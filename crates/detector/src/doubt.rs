@@ -6,8 +6,6 @@
 //! go on where it stopped. So all that was acknowledged counts for nothing any more: only a heartbeat that is sent, and
 //! acknowledged, from now on gives a lease again.
 //!
-//! Nor can this host tell how old the heartbeats are that it has heard: it acknowledges no number until the next one comes.
-//!
 //! What this host has promised to others needs nothing: it counts their silence on the same clock, which advanced by less
 //! than theirs. It just waits longer than it would have to.
 
@@ -20,7 +18,6 @@ impl Detector {
     pub fn doubt(&mut self, now_ns: u64, gap_ns: u64) {
         let now_ns = now_ns.max(self.last_tick_ns);
         self.last_tick_ns = now_ns;
-        self.doubted_ns = now_ns;
         self.sent.forget();
         for peer in &mut self.peers {
             peer.limit_ns = 0;

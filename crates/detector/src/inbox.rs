@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What arrives: heartbeats, notices, and the sections in them.
 
-use crate::detector::{ACK_BEHIND_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
+use crate::detector::{ACK_FURTHER_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::lease;
-use crate::peer::Superseded;
+use crate::peer::{Peer, Superseded};
 use crate::piggyback::{REORDER_MAX, Waiting};
 use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
@@ -285,6 +285,10 @@ impl Detector {
             return;
         }
         self.peers[usize::from(host) - 1].sure_of_me = true;
+        // Heard, and no more: it would be taken for the newest number of which the lower half is 0.
+        if ack.seq_low == 0 && !planted::is(Planted::TakesNothingForANumber) {
+            return;
+        }
         let Some(acked) = self.sent.expand(ack.seq_low) else { return };
         let counts = if self.by_view(self.config.me) {
             self.agreement.takes_acks() && self.peers[usize::from(host) - 1].view == self.agreement.id
@@ -325,12 +329,20 @@ impl Detector {
         let is_known = is_same && peer.answered || !planted::is(Planted::HeedsTheKnownOnly);
         let is_later = ack.incarnation > self.config.incarnation && peer.has_answered && is_newest && is_known;
         let heeds_all = ack.incarnation > self.config.incarnation && planted::is(Planted::HeedsRecordings);
-        #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
-        let behind = (self.seq as u32).wrapping_sub(ack.seq_low);
-        let is_ahead = ack.seq_low != 0 && behind > ACK_BEHIND_MAX && is_newest && incarnation > peer.dead_incarnation;
+        let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, ack);
         if is_later || heeds_all || is_ahead && self.ack_answers(ack) {
             self.find_itself_put_back(now_ns, host);
         }
+    }
+
+    /// An acknowledgement shows the lower half of a number, and a peer acknowledges no less than it did before: so what counts is how far it has come
+    /// since. Where this host has sent half as many heartbeats as there are such numbers meanwhile, it may have come round, and says nothing.
+    fn is_ahead(&self, peer: &Peer, ack: Ack) -> bool {
+        let since = if planted::is(Planted::CountsFromNow) { self.seq } else { peer.acked_seq.max(self.life_seq) };
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
+        let further = ack.seq_low.wrapping_sub(since as u32);
+        let sent = self.seq.saturating_sub(since);
+        ack.seq_low != 0 && sent < 1 << 31 && u64::from(further) > sent && further < ACK_FURTHER_MAX
     }
 
     /// Also after an exclusion: what was put back begins nothing anew.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is sent: notices at once, heartbeats on an absolute schedule.
 
-use crate::detector::{ACKED_PERIODS, Detector, Transmit, TransmitKind};
+use crate::detector::{Detector, Transmit, TransmitKind};
 use crate::lease;
 use crate::peer::Peer;
 use crate::planted::{self, Planted};
@@ -58,7 +58,6 @@ impl Detector {
         let mut behind = false;
         let alone = !self.by_view(me);
         let promise_us = self.promise_us();
-        let (period_ns, doubted_ns) = (self.config.heartbeat_ns, self.doubted_ns);
         // Only a listener that is acknowledged here can tell that what was said before was said to this incarnation of it.
         let mut answered = true;
         for at in 0..self.peers.len() {
@@ -80,8 +79,7 @@ impl Detector {
                 let until_ns = peer.last_rx_ns.saturating_add(u64::from(promise_us) * 1000);
                 peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
                 // An acknowledged heartbeat is one whose sections were taken, so that its sender need not repeat them.
-                let newest = peer.last_seq > peer.up_seq && shows_its_number(peer, now_ns, period_ns, doubted_ns);
-                let seq_low = if newest { peer.last_seq as u32 } else { 0 };
+                let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
                 Ack { incarnation: peer.incarnation, seq_low }
             } else if greets {
                 greet(&self.config, peer, now_ns, alone);
@@ -310,14 +308,6 @@ impl Detector {
             }
         }
     }
-}
-
-/// May the number of the newest heartbeat of `peer` be acknowledged? It shows its lower half only, so it must be lately, by a clock that ran.
-fn shows_its_number(peer: &Peer, now_ns: u64, period_ns: u64, doubted_ns: u64) -> bool {
-    let bound_ns = period_ns.saturating_mul(ACKED_PERIODS);
-    let lately =
-        now_ns.saturating_sub(peer.last_rx_ns) < bound_ns && (doubted_ns == 0 || peer.last_rx_ns >= doubted_ns);
-    lately || planted::is(Planted::AcksTheLongSilent)
 }
 
 /// The heartbeat sent now is the first to tell `peer` that it is heard: its first limit, if peers judge this host alone

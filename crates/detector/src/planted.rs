@@ -216,8 +216,10 @@ planted! {
     ExcludedOnly,
     /// a host heeds what peers say of its later heartbeats and incarnations in packets that are not their newest
     HeedsTheOld,
-    /// a host acknowledges what it heard so long ago that its number can be taken for one yet to come
-    AcksTheLongSilent,
+    /// a host takes a number that was heard long ago for one that it has yet to send
+    CountsFromNow,
+    /// an acknowledgement of no heartbeat counts as one of the newest number that ends in zeros
+    TakesNothingForANumber,
 }
 
 /// 0: none; else one more than its place.

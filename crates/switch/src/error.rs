@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a switch, or the way to it, can refuse.
 
-use crate::Drift;
 use std::fmt;
 use std::io;
 
@@ -22,24 +21,6 @@ impl fmt::Display for Refusal {
             (Some(e), false) => write!(f, "{e} ({})", self.said),
             (None, _) => f.write_str(&self.said),
         }
-    }
-}
-
-/// A repair that was not finished.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct Unrepaired {
-    /// What was found; some of it may be put right.
-    pub found: Vec<Drift>,
-    /// Why no more of it was.
-    #[source]
-    pub error: DriverError,
-}
-
-impl From<DriverError> for Unrepaired {
-    /// Of one that found nothing yet.
-    fn from(error: DriverError) -> Unrepaired {
-        Unrepaired { found: Vec::new(), error }
     }
 }
 

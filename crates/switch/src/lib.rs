@@ -30,9 +30,9 @@ mod queue;
 mod types;
 mod watch;
 
-pub use error::{DriverError, Refusal, Unrepaired};
+pub use error::{DriverError, Refusal};
 pub use link::PortState;
-pub use types::{Drift, Egress, GroupRange, Lanes, MAX_SUB_LANES, Rate, Rule};
+pub use types::{Drift, Egress, GroupRange, Lanes, MAX_SUB_LANES, Rate, Repaired, Rule};
 pub use watch::{CarrierChange, Watch};
 
 use std::collections::BTreeMap;
@@ -70,11 +70,11 @@ pub trait Driver: Send {
     /// What differs from `wanted` and from what was prepared, within the driver's range of groups.
     fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
 
-    /// As [`Driver::audit`], and puts right what was found, and nothing else; gives it.
+    /// As [`Driver::audit`], and puts right what was found, as far as it can, and nothing else.
     ///
     /// # Errors
-    /// [`Unrepaired`], with what was found: some of it may be put right.
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired>;
+    /// As of [`Driver::audit`]: nothing was touched.
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError>;
 
     /// Drops what exceeds a rate in an installed group; none takes the limit away.
     ///

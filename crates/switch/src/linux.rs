@@ -10,7 +10,7 @@ use crate::plan::{self, Change, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Rule, Unrepaired, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Repaired, Rule, Watch};
 use bridge::Snooping;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,53 +117,57 @@ impl Linux {
         Ok((seen, found))
     }
 
-    /// Makes of what was seen what the rules say; what changed since then is not looked for.
-    fn install_on(&mut self, Seen { names, mut entries }: Seen, rules: &[Rule]) -> Result<(), DriverError> {
+    /// Makes of what was seen what a rule says; what changed since then is not looked for.
+    fn install_on(&mut self, seen: &mut Seen, rule: &Rule, applied: &mut Vec<String>) -> Result<(), DriverError> {
+        let Seen { names, entries } = seen;
         let index_of = |port: &str| names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
-        let mut applied = Vec::new();
-        for rule in rules {
-            let what = format!("rule {rule}");
-            let Change { add, .. } = plan::change(&table(&entries, &names), rule);
-            for port in &add {
-                let Some(index) = index_of(port) else {
-                    let have: BTreeSet<_> = names.values().cloned().collect();
-                    let (rule, port) = (rule.to_string(), port.clone());
-                    let (have, applied) = (join(&have), crate::error::list(&applied));
-                    return Err(DriverError::NoPort { rule, port, have, applied });
-                };
-                let entry = Entry { group: rule.group, port: index, permanent: true };
-                self.apply(entry, true, (&what, port), &mut applied)?;
-                entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
-                entries.push(entry);
-            }
-            // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
-            let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
-            let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
-            let gone: Vec<Entry> = gone;
-            entries = kept;
-            for entry in gone {
-                let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
-                self.apply(entry, false, (&what, &port), &mut applied)?;
-            }
+        let what = format!("rule {rule}");
+        let Change { add, .. } = plan::change(&table(entries, names), rule);
+        for port in &add {
+            let Some(index) = index_of(port) else {
+                let have: BTreeSet<_> = names.values().cloned().collect();
+                let (rule, port) = (rule.to_string(), port.clone());
+                let (have, applied) = (join(&have), crate::error::list(applied));
+                return Err(DriverError::NoPort { rule, port, have, applied });
+            };
+            let entry = Entry { group: rule.group, port: index, permanent: true };
+            self.apply(entry, true, (&what, port), applied)?;
+            entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
+            entries.push(entry);
+        }
+        // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
+        let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
+        let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
+        let gone: Vec<Entry> = gone;
+        *entries = kept;
+        for entry in gone {
+            let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
+            self.apply(entry, false, (&what, &port), applied)?;
         }
         Ok(())
     }
 
-    /// What was found, and nothing else: what came since would be put right untold.
-    fn put_right(&mut self, seen: Seen, found: &[Drift], wanted: &[Rule]) -> Result<(), DriverError> {
-        for drift in found {
-            match drift {
-                Drift::Inert { .. } => drop(bridge::enable(&mut self.netlink, (&self.name, self.bridge))?),
-                Drift::Priority { port, .. } => {
-                    let index = seen.names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
-                    let Some((index, lanes)) = index.zip(self.prepared.clone()) else { continue };
-                    self.prepare_port(port, index, &lanes)?;
-                }
-                _ => {}
+    fn put_right(&mut self, drift: &Drift, seen: &mut Seen, wanted: &[Rule]) -> Result<(), DriverError> {
+        match drift {
+            Drift::Inert { .. } => bridge::enable(&mut self.netlink, (&self.name, self.bridge)).map(drop),
+            Drift::Priority { port, .. } => {
+                let index = seen.names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
+                let Some((index, lanes)) = index.zip(self.prepared.clone()) else { return Ok(()) };
+                self.prepare_port(port, index, &lanes)
             }
+            Drift::Missing { group } | Drift::Ports { group, .. } => {
+                let rule = wanted.iter().find(|rule| rule.group == *group);
+                rule.map_or(Ok(()), |rule| self.install_on(seen, rule, &mut Vec::new()))
+            }
+            Drift::Extra { group } => {
+                let gone: Vec<Entry> = seen.entries.iter().copied().filter(|entry| entry.group == *group).collect();
+                gone.into_iter().try_for_each(|entry| {
+                    let port = seen.names.get(&entry.port).cloned().unwrap_or_else(|| entry.port.to_string());
+                    self.apply(entry, false, (&format!("group {group}"), &port), &mut Vec::new())
+                })
+            }
+            Drift::Meter { .. } => Ok(()),
         }
-        self.install_on(seen, wanted)?;
-        self.remove(&plan::unwanted(found))
     }
 
     fn prepare_port(&mut self, port: &str, index: u32, lanes: &Lanes) -> Result<(), DriverError> {
@@ -240,8 +244,9 @@ impl Driver for Linux {
 
     fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
-        let seen = Seen { names: names(self.links()?), entries: self.entries()? };
-        self.install_on(seen, rules)
+        let mut seen = Seen { names: names(self.links()?), entries: self.entries()? };
+        let mut applied = Vec::new();
+        rules.iter().try_for_each(|rule| self.install_on(&mut seen, rule, &mut applied))
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
@@ -253,12 +258,16 @@ impl Driver for Linux {
         Ok(self.look(wanted)?.1)
     }
 
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired> {
-        let (seen, found) = self.look(wanted)?;
-        match self.put_right(seen, &found, wanted) {
-            Ok(()) => Ok(found),
-            Err(error) => Err(Unrepaired { found, error }),
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
+        let (mut seen, found) = self.look(wanted)?;
+        // What was found, and nothing else: what came since would be put right untold.
+        let mut refused = Vec::new();
+        for drift in &found {
+            if let Err(why) = self.put_right(drift, &mut seen, wanted) {
+                refused.push((drift.clone(), why));
+            }
         }
+        Ok(Repaired { found, refused })
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {

@@ -13,7 +13,7 @@ use crate::plan::{self, Table};
 use crate::queue::{self, Before};
 use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Rule, Unrepaired, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Repaired, Rule, Watch};
 use ofctl::{Flow, Ofctl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -182,21 +182,26 @@ impl Ovs {
         Ok((present, found))
     }
 
-    /// What was found, and nothing else: what came since would be put right untold.
-    fn put_right(&mut self, present: &Present, found: &[Drift], wanted: &[Rule]) -> Result<(), DriverError> {
-        for drift in found {
-            match drift {
-                Drift::Priority { port, .. } => {
-                    let link = self.links()?.into_iter().find(|link| link.state.name == *port);
-                    let Some((link, lanes)) = link.zip(self.prepared.clone()) else { continue };
-                    self.prepare_port(&link, &lanes)?;
-                }
-                Drift::Meter { group, .. } => self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?,
-                _ => {}
+    fn put_right(&mut self, drift: &Drift, present: &Present, wanted: &[Rule]) -> Result<(), DriverError> {
+        match drift {
+            Drift::Priority { port, .. } => {
+                let link = self.links()?.into_iter().find(|link| link.state.name == *port);
+                let Some((link, lanes)) = link.zip(self.prepared.clone()) else { return Ok(()) };
+                self.prepare_port(&link, &lanes)
             }
+            Drift::Meter { group, .. } => {
+                self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?;
+                // Its flow has to go through it.
+                let rule = wanted.iter().find(|rule| rule.group == *group);
+                rule.map_or(Ok(()), |rule| self.install_on(present, std::slice::from_ref(rule)))
+            }
+            Drift::Missing { group } | Drift::Ports { group, .. } => {
+                let rule = wanted.iter().find(|rule| rule.group == *group);
+                rule.map_or(Ok(()), |rule| self.install_on(present, std::slice::from_ref(rule)))
+            }
+            Drift::Extra { group } => self.remove(&[*group]),
+            Drift::Inert { .. } => Ok(()),
         }
-        self.install_on(present, wanted)?;
-        self.remove(&plan::unwanted(found))
     }
 
     fn prepare_port(&mut self, link: &Link, lanes: &Lanes) -> Result<(), DriverError> {
@@ -281,12 +286,22 @@ impl Driver for Ovs {
         Ok(self.look(wanted)?.1)
     }
 
-    fn repair(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, Unrepaired> {
+    fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (present, found) = self.look(wanted)?;
-        match self.put_right(&present, &found, wanted) {
-            Ok(()) => Ok(found),
-            Err(error) => Err(Unrepaired { found, error }),
+        let is_rule = |drift: &&Drift| matches!(drift, Drift::Missing { .. } | Drift::Ports { .. });
+        let groups: BTreeSet<_> = found.iter().filter(is_rule).filter_map(Drift::group).collect();
+        let rules: Vec<Rule> = wanted.iter().filter(|rule| groups.contains(&rule.group)).cloned().collect();
+        // What was found, and nothing else: what came since would be put right untold. All rules in one bundle; where it is refused, one by one.
+        let installed = self.install_on(&present, &rules).is_ok();
+        let removed = self.remove(&plan::unwanted(&found)).is_ok();
+        let is_done = |drift: &&Drift| installed && is_rule(drift) || removed && matches!(drift, Drift::Extra { .. });
+        let mut refused = Vec::new();
+        for drift in found.iter().filter(|drift| !is_done(drift)) {
+            if let Err(why) = self.put_right(drift, &present, wanted) {
+                refused.push((drift.clone(), why));
+            }
         }
+        Ok(Repaired { found, refused })
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {

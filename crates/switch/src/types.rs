@@ -205,6 +205,37 @@ pub enum Drift {
     },
 }
 
+/// What came of [`crate::Driver::repair`].
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// All that was found.
+    pub found: Vec<Drift>,
+    /// Of it, what could not be put right, or in part only, and what the switch said.
+    pub refused: Vec<(Drift, DriverError)>,
+}
+
+impl Drift {
+    /// The group that it is about, if it is about a rule.
+    #[must_use]
+    pub fn group(&self) -> Option<Ipv4Addr> {
+        match self {
+            Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Some(*group),
+            Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => None,
+        }
+    }
+
+    /// Both are about the same rule, port, limit or switch.
+    #[must_use]
+    pub fn is_about_the_same(&self, other: &Drift) -> bool {
+        match (self, other) {
+            (Drift::Priority { port, .. }, Drift::Priority { port: other, .. }) => port == other,
+            (Drift::Meter { group, .. }, Drift::Meter { group: other, .. }) => group == other,
+            (Drift::Inert { .. }, Drift::Inert { .. }) => true,
+            _ => self.group().is_some() && self.group() == other.group(),
+        }
+    }
+}
+
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -42,7 +42,10 @@ impl Excluded {
 impl Control {
     /// Peers go on without this incarnation; it comes back as the next.
     pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
-        let next = match incarnation::next_after(&self.parts.config.state_dir, self.parts.incarnation) {
+        let next = match incarnation::next_after(
+            &self.parts.config.state_dir,
+            self.parts.incarnation.max(self.noted.newest()),
+        ) {
             Ok(next) => match self.parts.exchange.call(Command::Restart { incarnation: next })? {
                 // Found out just now; the next turn says so.
                 Reply::NotBegun(RestartError::PutBack) => return Ok(()),

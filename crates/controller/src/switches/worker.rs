@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fide_switch::{Drift, Driver, DriverError, Rule, Unrepaired};
+use fide_switch::{Drift, Driver, DriverError, Repaired, Rule};
 
 use super::carriers::{Carriers, Post};
 use super::mailbox::{Mail, Mailbox, Wake};
@@ -16,7 +16,7 @@ use crate::leader::{Authority, Leadership};
 use crate::shell::{Refused, Teller};
 
 /// Failures in a row after which the switch is opened anew: it may be another one by now.
-const REOPEN_FAILURES: u32 = 8;
+pub(super) const REOPEN_FAILURES: u32 = 8;
 
 /// Groups and their ports.
 type Table = BTreeMap<Ipv4Addr, BTreeSet<String>>;
@@ -33,10 +33,13 @@ pub(super) struct Worker {
     wanted: Option<Table>,
     /// Of the newest order.
     number: u64,
+    /// The switch was read once since all was ordered anew: how it differs from now on is somebody's doing.
+    read: bool,
     /// The switch may not have what is wanted; why, as it was said last.
     trouble: Option<String>,
+    /// In a row, of opening or reading it.
     failures: u32,
-    /// What a repair that failed found and left: it is not told again.
+    /// What a repair that failed left: it is not told again.
     left: Vec<Drift>,
     /// Groups of which an order was not carried out: that they differ is nobody's doing.
     undone: BTreeSet<Ipv4Addr>,
@@ -66,6 +69,7 @@ impl Worker {
             driver: None,
             wanted: None,
             number: 0,
+            read: false,
             trouble: None,
             failures: 0,
             left: Vec::new(),
@@ -148,7 +152,10 @@ impl Worker {
                 self.failures = 0;
                 self.watch();
             }
-            Err(error) => self.failed(&error),
+            Err(error) => {
+                self.failures += 1;
+                self.failed(&error);
+            }
         }
     }
 
@@ -171,6 +178,7 @@ impl Worker {
             }
             Err(error) => {
                 self.driver = None;
+                self.failures += 1;
                 self.failed(&error);
             }
         }
@@ -183,7 +191,6 @@ impl Worker {
             tracing::warn!("{}: {why}; it is tried again", self.spec.name);
         }
         self.trouble = Some(why);
-        self.failures += 1;
         self.due = Instant::now() + self.pace.retry;
     }
 
@@ -197,6 +204,7 @@ impl Worker {
             .collect();
         if anew {
             self.wanted = Some(Table::new());
+            self.read = false;
             // Who decides knows of no carrier any more.
             self.carriers.post(Post::Again { switch: self.spec.name.clone() });
         }
@@ -226,7 +234,7 @@ impl Worker {
             return self.answer(failures);
         }
         if anew {
-            self.converge(&numbers, &mut failures, false);
+            self.converge(&numbers, &mut failures);
         } else {
             let refused = self.install(&install, &numbers, &mut failures);
             self.undone.extend(refused);
@@ -273,71 +281,54 @@ impl Worker {
         groups
     }
 
-    /// Makes the switch have what is wanted and nothing else. `audit`: differences are somebody's doing, and told, unless they were
-    /// left the last time.
-    fn converge(&mut self, numbers: &BTreeMap<Ipv4Addr, u64>, failures: &mut BTreeMap<u64, String>, audit: bool) {
-        let (Some(driver), Some(wanted)) = (&mut self.driver, &self.wanted) else { return };
+    /// Makes the switch have what is wanted and nothing else, as much as can be done. Differences are somebody's doing, and told, unless it was
+    /// never read before, or they were left the last time. Gives the groups of rules that are refused.
+    fn converge(
+        &mut self,
+        numbers: &BTreeMap<Ipv4Addr, u64>,
+        failures: &mut BTreeMap<u64, String>,
+    ) -> BTreeSet<Ipv4Addr> {
+        let (Some(driver), Some(wanted)) = (&mut self.driver, &self.wanted) else { return BTreeSet::new() };
         let rules: Vec<Rule> =
             wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
-        let Unrepaired { mut found, error } = match driver.repair(&rules) {
-            Ok(found) => {
-                self.differs(&found, audit);
-                self.left.clear();
-                self.undone.clear();
-                self.trouble = None;
-                self.failures = 0;
-                self.due = Instant::now() + self.pace.audit;
-                return;
-            }
-            Err(unrepaired) => unrepaired,
-        };
-        // As much as can be done.
         let number = |group: &Ipv4Addr| numbers.get(group).copied().unwrap_or(self.number);
-        let mut left = match driver.audit(&rules) {
-            Ok(left) => left,
-            Err(again) => {
-                failures.extend(rules.iter().map(|rule| (number(&rule.group), again.to_string())));
-                self.differs(&found, audit);
-                // Whether it was put right is not known.
-                found.retain(|drift| !self.left.contains(drift));
-                self.left.append(&mut found);
-                return self.failed(&again);
+        let Repaired { found, mut refused } = match driver.repair(&rules) {
+            Ok(repaired) => repaired,
+            Err(error) => {
+                failures.extend(rules.iter().map(|rule| (number(&rule.group), error.to_string())));
+                self.failures += 1;
+                self.failed(&error);
+                return BTreeSet::new();
             }
         };
-        // What came since is put right, too. Of what was found, a part may be.
-        let is_known = |drift: &&Drift| found.iter().any(|known| subject(known) == subject(drift));
-        let since: Vec<Drift> = left.iter().filter(|drift| !is_known(drift)).cloned().collect();
-        found.extend(since);
-        let mut lacking = BTreeSet::new();
-        let mut surplus = Vec::new();
-        for drift in &left {
-            match drift {
-                Drift::Missing { group } | Drift::Ports { group, .. } => drop(lacking.insert(*group)),
-                Drift::Extra { group } => surplus.push(*group),
-                Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => {}
+        let groups = |(drift, why): &(Drift, DriverError)| drift.group().map(|group| (group, why.to_string()));
+        let of_rules: BTreeMap<Ipv4Addr, String> =
+            refused.iter().filter_map(groups).filter(|(group, _)| wanted.contains_key(group)).collect();
+        failures.extend(of_rules.iter().map(|(group, why)| (number(group), why.clone())));
+        // Of what is refused a part may be there. What else differs by now somebody did since, and is told the next time.
+        let is_refused = |drift: &Drift| refused.iter().any(|(refused, _)| refused.is_about_the_same(drift));
+        let left = if refused.is_empty() { Ok(Vec::new()) } else { driver.audit(&rules) };
+        let left = left.map(|left| left.into_iter().filter(is_refused).collect());
+        self.differs(&found);
+        (self.read, self.failures) = (true, 0);
+        self.undone.clear();
+        self.left = left.unwrap_or_else(|_| refused.iter().map(|(drift, _)| drift.clone()).collect());
+        match refused.pop() {
+            Some((_, error)) => self.failed(&error),
+            None => {
+                self.trouble = None;
+                self.due = Instant::now() + self.pace.audit;
             }
         }
-        let is_kept =
-            driver.remove(&surplus).inspect_err(|again| tracing::debug!("{}: {again}", self.spec.name)).is_err();
-        let lacking: Vec<Rule> = rules.into_iter().filter(|rule| lacking.contains(&rule.group)).collect();
-        let refused = self.install(&lacking, numbers, failures);
-        left.retain(|drift| match drift {
-            Drift::Missing { group } | Drift::Ports { group, .. } => refused.contains(group),
-            Drift::Extra { .. } => is_kept,
-            Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => true,
-        });
-        self.differs(&found, audit);
-        self.left = left;
-        self.undone.clear();
-        self.failed(&error);
+        of_rules.into_keys().collect()
     }
 
     /// Says what is put right, or is tried to.
-    fn differs(&mut self, found: &[Drift], audit: bool) {
-        let is_undone = |drift: &Drift| matches!(subject(drift), Subject::Group(group) if self.undone.contains(&group));
+    fn differs(&mut self, found: &[Drift]) {
+        let is_undone = |drift: &Drift| drift.group().is_some_and(|group| self.undone.contains(&group));
         let is_new = |drift: &&Drift| !self.left.contains(drift) && !is_undone(drift);
         let found: Vec<&Drift> = found.iter().filter(is_new).collect();
-        if !audit {
+        if !self.read {
             if !found.is_empty() {
                 tracing::info!("{}: {} differences from what was stored, put right", self.spec.name, found.len());
             }
@@ -368,11 +359,13 @@ impl Worker {
         }
         let calm = self.trouble.is_none();
         let mut failures = BTreeMap::new();
-        self.converge(&BTreeMap::new(), &mut failures, true);
+        let before: BTreeSet<Ipv4Addr> =
+            self.left.iter().filter_map(Drift::group).chain(self.undone.iter().copied()).collect();
+        let refused = self.converge(&BTreeMap::new(), &mut failures);
         // What was told already is not told again.
         if self.trouble.is_none() && self.owed {
             self.answer(BTreeMap::new());
-        } else if calm && !failures.is_empty() {
+        } else if !failures.is_empty() && (calm || !refused.is_subset(&before)) {
             // It holds no longer what it held.
             self.answer(failures);
         }
@@ -407,23 +400,5 @@ impl Worker {
                 Err(_) => self.outbox.clear(),
             }
         }
-    }
-}
-
-/// What a difference is about.
-#[derive(PartialEq)]
-enum Subject<'a> {
-    Group(Ipv4Addr),
-    Limit(Ipv4Addr),
-    Port(&'a str),
-    Switch,
-}
-
-fn subject(drift: &Drift) -> Subject<'_> {
-    match drift {
-        Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Subject::Group(*group),
-        Drift::Meter { group, .. } => Subject::Limit(*group),
-        Drift::Priority { port, .. } => Subject::Port(port),
-        Drift::Inert { .. } => Subject::Switch,
     }
 }

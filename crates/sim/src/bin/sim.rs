@@ -112,7 +112,8 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::HeedsRecordings,
     Planted::ExcludedOnly,
     Planted::HeedsTheOld,
-    Planted::AcksTheLongSilent,
+    Planted::CountsFromNow,
+    Planted::TakesNothingForANumber,
 ];
 
 fn main() -> ExitCode {

@@ -66,7 +66,7 @@ fn root_drift_is_found_and_put_right() {
     run(switch, "bridge mdb add dev br0 port h3 grp 239.71.0.3 permanent");
     run(switch, "tc qdisc del dev h3 root");
     run(switch, "ip link set br0 type bridge mcast_querier 0");
-    let found = driver.repair(&wanted).unwrap();
+    let found = driver.repair(&wanted).unwrap().found;
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(matches!(&found[0], Drift::Inert { why } if why.contains("no querier")));
     assert!(matches!(&found[1], Drift::Priority { port, .. } if port == "h3"));
@@ -97,10 +97,10 @@ fn root_whatever_is_put_right_is_told() {
         });
         let mut told = 0;
         while !meddler.is_finished() {
-            told += driver.repair(&wanted).unwrap().len();
+            told += driver.repair(&wanted).unwrap().found.len();
         }
         meddler.join().unwrap();
-        told += driver.repair(&wanted).unwrap().len();
+        told += driver.repair(&wanted).unwrap().found.len();
         assert_eq!(told, TIMES);
     });
 }

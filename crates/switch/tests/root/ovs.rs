@@ -72,7 +72,7 @@ fn root_drift_is_found_and_put_right() {
     ofctl(switch, &format!("add-group group_id={},type=all,bucket=output:h1", id(7)));
     ofctl(switch, "mod-meter meter=5,pktps,burst,band=type=drop,rate=5,burst_size=5");
     run(switch, "tc qdisc del dev h3 root");
-    let found = driver.repair(&wanted).unwrap();
+    let found = driver.repair(&wanted).unwrap().found;
     assert!(matches!(&found[0], Drift::Priority { port, .. } if port == "h3"), "{found:?}");
     let changed = |n, missing: &[&str], extra: &[&str]| Drift::Ports {
         group: group(0, n),

@@ -90,7 +90,7 @@ fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
             ("tc filter add dev h2 parent f1de: prio 1 protocol ip u32 match ip tos 0 0xfc flowid f1de:10", "DSCP 0"),
         ] {
             run(switch, break_it);
-            let found = driver.repair(&[Rule::new(group(0, 1), ["h2"])]).unwrap();
+            let found = driver.repair(&[Rule::new(group(0, 1), ["h2"])]).unwrap().found;
             assert!(
                 matches!(&found[..], [Drift::Priority { port, why: w }] if port == "h2" && w.contains(why)),
                 "{break_it}: {found:?}"
