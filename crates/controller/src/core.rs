@@ -368,7 +368,7 @@ impl Handler for Core {
             Event::Applied { switch, number, error } => self.applied(&mut out, &switch, number, error),
             Event::Carrier { switch, port, up } => self.carrier(&mut out, &switch, &port, up),
             Event::Drift { switch, what } => {
-                tracing::warn!("switch {switch} was changed by others, and repaired: {what}")
+                tracing::warn!("switch {switch} was changed by others, and is put right as far as it can be: {what}")
             }
         }
         Self::decide(out, None)
