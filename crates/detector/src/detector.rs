@@ -19,8 +19,8 @@ pub const EVENTS_MAX: usize = 2048 + EVENTS_RESERVE;
 pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 /// Heartbeats in which a zombie is told that it is one, after each sign of it.
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
-/// An acknowledgement that is further than this from the one before is behind it: 17 minutes of 1 ms.
-pub(crate) const ACK_FURTHER_MAX: u32 = u32::MAX - (1 << 20);
+/// An acknowledgement that is as far as this from the one before, or further, may as well be behind it: 25 days of 1 ms.
+pub(crate) const ACK_AHEAD_MAX: u32 = 1 << 31;
 /// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
 pub(crate) const LIFE_BITS: u32 = 40;
 

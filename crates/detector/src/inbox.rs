@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What arrives: heartbeats, notices, and the sections in them.
 
-use crate::detector::{ACK_FURTHER_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
+use crate::detector::{ACK_AHEAD_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::lease;
 use crate::peer::{Peer, Superseded};
 use crate::piggyback::{REORDER_MAX, Waiting};
@@ -296,7 +296,9 @@ impl Detector {
             true
         };
         let peer = &mut self.peers[usize::from(host) - 1];
-        peer.acked_seq = peer.acked_seq.max(acked);
+        if acked >= peer.acked_seq {
+            (peer.acked_seq, peer.acked_by_seq) = (acked, Some(seq));
+        }
         if counts
             && self.config.trust == Trust::Lease
             && let Some(sent_ns) = self.sent.time_of(acked)
@@ -329,7 +331,7 @@ impl Detector {
         let is_known = is_same && peer.answered || !planted::is(Planted::HeedsTheKnownOnly);
         let is_later = ack.incarnation > self.config.incarnation && peer.has_answered && is_newest && is_known;
         let heeds_all = ack.incarnation > self.config.incarnation && planted::is(Planted::HeedsRecordings);
-        let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, ack);
+        let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, seq, ack);
         if is_later || heeds_all || is_ahead && self.ack_answers(ack) {
             self.find_itself_put_back(now_ns, host);
         }
@@ -337,12 +339,21 @@ impl Detector {
 
     /// An acknowledgement shows the lower half of a number, and a peer acknowledges no less than it did before: so what counts is how far it has come
     /// since. Where this host has sent half as many heartbeats as there are such numbers meanwhile, it may have come round, and says nothing.
-    fn is_ahead(&self, peer: &Peer, ack: Ack) -> bool {
-        let since = if planted::is(Planted::CountsFromNow) { self.seq } else { peer.acked_seq.max(self.life_seq) };
+    ///
+    /// A peer that was put back itself, and hears this host no more, acknowledges less. As half of a number is shown, that looks like far more: but who
+    /// has acknowledged so many heartbeats has sent as many itself, and a host that was put back has not.
+    fn is_ahead(&self, peer: &Peer, seq: u64, ack: Ack) -> bool {
+        let acked = peer.acked_seq.max(peer.acked_before_seq).max(self.life_seq);
+        let since = if planted::is(Planted::CountsFromNow) { self.seq } else { acked };
         #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
         let further = ack.seq_low.wrapping_sub(since as u32);
         let sent = self.seq.saturating_sub(since);
-        ack.seq_low != 0 && sent < 1 << 31 && u64::from(further) > sent && further < ACK_FURTHER_MAX
+        if ack.seq_low == 0 || sent >= 1 << 31 || u64::from(further) <= sent {
+            return false;
+        }
+        let lived = peer.acked_by_seq.map_or(0, |acked_by| seq.saturating_sub(acked_by));
+        let has_lived = lived >= u64::from(ACK_AHEAD_MAX / 2) && lived / 4 >= sent;
+        further < ACK_AHEAD_MAX || has_lived || planted::is(Planted::TakesBehindForAhead)
     }
 
     /// Also after an exclusion: what was put back begins nothing anew.

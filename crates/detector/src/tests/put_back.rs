@@ -184,13 +184,50 @@ fn host_after(count: u64) -> Detector {
 #[test]
 fn snapshot_of_weeks_ago_is_found_out() {
     // Heartbeats since the snapshot: 1 ms each make 25 days, 37 and 49.
-    for since in [1u64 << 31, (1 << 31) + (1 << 30), (1 << 32) - (1 << 21)] {
+    for since in [(1u64 << 31) - 3, 1 << 31, (1 << 31) + (1 << 30), (1 << 32) - 1] {
         let mut host = host();
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, ME)).unwrap();
+        // Somewhat after its return, and from a peer with a clock of its own.
+        host.skip_heartbeats(5000);
         #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
         let seq_low = (3 + since) as u32;
-        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low, ..ME })).unwrap();
+        let peer_seq = 2 + since - since / 1000;
+        host.handle_packet(4 * MS, 4 * MS, 0, &heartbeat(peer_seq, Ack { seq_low, ..ME })).unwrap();
         assert!(host.is_put_back(), "{since}");
     }
+}
+
+/// Nobody judges it, and nobody is heard by it: it says what it heard before the snapshot, until its numbers are as far as they were, and on.
+#[test]
+fn word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing() {
+    for (back, deaf) in
+        [(1u64 << 10, 1u64), (1 << 20, 1), (1 << 21, 1), (1 << 30, 1 << 30), ((1 << 31) - 9, 9), (1 << 31, 1 << 30)]
+    {
+        let mut host = host_after(1 << 31);
+        let acked = |count: u64| {
+            #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+            let seq_low = ((1 << 31) + 3 - count) as u32;
+            Ack { seq_low, ..ME }
+        };
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(1 << 33, acked(0))).unwrap();
+        host.skip_heartbeats(back);
+        for further in [1, deaf / 2 + 2, deaf + 3] {
+            host.handle_packet(4 * MS, 4 * MS, 0, &heartbeat((1 << 33) + further, acked(back))).unwrap();
+            assert!(!host.is_put_back(), "{back} back, deaf since {further} more than that");
+            host.skip_heartbeats(deaf / 2);
+        }
+    }
+}
+
+/// Nor is a peer's former incarnation forgotten: it has acknowledged more than the present one could have come round.
+#[test]
+fn peer_that_has_begun_anew_shows_it_however_much_this_host_had_sent() {
+    let mut host = host_after(1 << 31);
+    host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low: (1 << 31) + 3, ..ME })).unwrap();
+    host.handle_beat(3 * MS, &Beat { seq: 1, ack_incarnation: 0, ack_seq_low: 0, ..beat(21, 0) }).unwrap();
+    assert!(!host.is_put_back());
+    host.handle_beat(4 * MS, &Beat { ack_seq_low: (1 << 31) + 4, ..beat(21, 10) }).unwrap();
+    assert!(host.is_put_back());
 }
 
 /// It acknowledges what it heard long ago, until it has heard this host again.
@@ -295,7 +332,7 @@ fn planted_faults_miss_that_a_machine_was_put_back() {
     assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
     assert!(super::fails_with(HeedsRecordings, recordings_of_a_former_life_that_was_later_say_nothing));
     assert!(super::fails_with(HeedsTheOld, recordings_of_a_peer_before_it_answered_say_nothing));
-    assert!(super::fails_with(HeedsTheOld, word_of_a_peer_that_was_put_back_itself_says_nothing));
+    assert!(super::fails_with(TakesBehindForAhead, word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing));
     assert!(super::fails_with(CountsFromNow, word_of_a_peer_that_stood_still_for_weeks_says_nothing));
     assert!(super::fails_with(TakesNothingForANumber, acknowledgement_of_no_heartbeat_gives_no_lease));
     assert!(super::fails_with(ExcludedOnly, sign_that_comes_after_the_exclusion_counts_too));

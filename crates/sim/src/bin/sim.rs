@@ -113,6 +113,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::ExcludedOnly,
     Planted::HeedsTheOld,
     Planted::CountsFromNow,
+    Planted::TakesBehindForAhead,
     Planted::TakesNothingForANumber,
 ];
 
