@@ -46,8 +46,6 @@ pub const TELL_PAUSE: Duration = Duration::from_millis(1);
 pub const EVENTS_MAX: usize = 64;
 /// Differences of one audit that are told one by one; the rest as their number.
 pub const DRIFTS_MAX: usize = 16;
-/// Rules installed one by one to find those that are refused. Of more, all are told as refused.
-pub const SINGLE_MAX: usize = 256;
 
 /// Makes a driver, again and again if it has to.
 pub type Opener = Box<dyn FnMut() -> Result<Box<dyn Driver>, DriverError> + Send>;

@@ -43,7 +43,7 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
     for _ in 0..ROUNDS {
         for (times, rules) in [(&mut new, rules(0)), (&mut changed, rules(1)), (&mut same, rules(1))] {
             let start = now_ns();
-            driver.install(&rules)?;
+            driver.install(&rules)?.complete()?;
             times.push(now_ns() - start);
         }
         driver.remove(&rules(0).iter().map(|r| r.group).collect::<Vec<_>>())?;

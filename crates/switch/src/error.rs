@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a switch, or the way to it, can refuse.
 
+use crate::Rule;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
@@ -42,7 +44,7 @@ pub enum DriverError {
     #[error("bad lanes: {0}")]
     Lanes(String),
     /// A rule names a port that the switch does not have.
-    #[error("rule {rule}: there is no port `{port}`; the switch has {have}; applied before it: {applied}")]
+    #[error("rule {rule}: there is no port `{port}`; the switch has {have}; in force of it: {applied}")]
     NoPort {
         /// Which rule.
         rule: String,
@@ -50,17 +52,17 @@ pub enum DriverError {
         port: String,
         /// The switch's ports.
         have: String,
-        /// Changes that are in force; calling install again completes the rest.
+        /// What of the rule is in force; calling install again completes the rest.
         applied: String,
     },
     /// The switch refused.
-    #[error("{what}: refused: {refusal}; applied before it: {applied}")]
+    #[error("{what}: refused: {refusal}; in force of it: {applied}")]
     Refused {
         /// The rule or port, and the change.
         what: String,
         /// What the switch said.
         refusal: Refusal,
-        /// Changes that are in force; calling it again completes the rest.
+        /// What of it is in force; calling it again completes the rest.
         applied: String,
     },
     /// The switch cannot, whatever it is asked.
@@ -92,6 +94,19 @@ pub enum DriverError {
 impl DriverError {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         DriverError::Io { what: what.into(), source: source.into() }
+    }
+
+    pub(crate) fn no_port(rule: &Rule, port: &str, numbers: &BTreeMap<String, u32>) -> Self {
+        let have = numbers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        DriverError::NoPort { rule: rule.to_string(), port: port.into(), have, applied: list(&[]) }
+    }
+
+    /// The same, where this is in force.
+    pub(crate) fn with_applied(mut self, changes: &[String]) -> Self {
+        if let DriverError::NoPort { applied, .. } | DriverError::Refused { applied, .. } = &mut self {
+            *applied = list(changes);
+        }
+        self
     }
 
     pub(crate) fn refused(what: impl Into<String>, refusal: Refusal, applied: &[String]) -> Self {

@@ -32,7 +32,7 @@ mod watch;
 
 pub use error::{DriverError, Refusal};
 pub use link::PortState;
-pub use types::{Drift, Egress, GroupRange, Lanes, MAX_SUB_LANES, Rate, Repaired, Rule};
+pub use types::{Drift, Egress, GroupRange, Installed, Lanes, MAX_SUB_LANES, Rate, Repaired, Rule, Subject};
 pub use watch::{CarrierChange, Watch};
 
 use std::collections::BTreeMap;
@@ -57,12 +57,12 @@ pub trait Driver: Send {
     /// first rule; where everything is as it should be, nothing is touched.
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError>;
 
-    /// Adds or changes groups, in order. Others are not interrupted, nor are ports that a group keeps.
+    /// Adds or changes groups, in order. Others are not interrupted, nor are ports that a group keeps. What is refused of one rule holds up no
+    /// other: of a refused rule, all ports that can be had are there, and its former ones still. Calling it again completes it.
     ///
     /// # Errors
-    /// Names the rule, what the switch said, and what was applied before; the rule's former ports are then still there.
-    /// Calling it again completes it.
-    fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError>;
+    /// The switch cannot be read, or a group is out of range: nothing was touched.
+    fn install(&mut self, rules: &[Rule]) -> Result<Installed, DriverError>;
 
     /// Removes groups; those that are not there are removed already.
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError>;
@@ -70,7 +70,8 @@ pub trait Driver: Send {
     /// What differs from `wanted` and from what was prepared, within the driver's range of groups.
     fn audit(&mut self, wanted: &[Rule]) -> Result<Vec<Drift>, DriverError>;
 
-    /// As [`Driver::audit`], and puts right what was found, as far as it can, and nothing else.
+    /// As [`Driver::audit`], and puts right what was found, as far as it can, and nothing else: of a rule that is refused, ports that can be had
+    /// are added, and ports that it does not name are taken away.
     ///
     /// # Errors
     /// As of [`Driver::audit`]: nothing was touched.

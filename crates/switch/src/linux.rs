@@ -6,11 +6,10 @@ mod bridge;
 use crate::link::{self, Link};
 use crate::mdb::{self, Entry};
 use crate::netlink::Netlink;
-use crate::plan::{self, Change, Table};
+use crate::plan::{self, Former, Table};
 use crate::queue::{self, Before};
-use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Repaired, Rule, Watch};
+use crate::{Drift, Driver, DriverError, Egress, GroupRange, Installed, Lanes, PortState, Rate, Repaired, Rule, Watch};
 use bridge::Snooping;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +89,7 @@ impl Linux {
             Err(e) if !add && (e.is(Errno::NOENT) || e.is(Errno::NODEV) || e.is(Errno::INVAL)) => {}
             Err(e) => {
                 let what = if add { "adding" } else { "removing" };
-                return Err(e.on(format!("{rule}: {what} port {port}"), applied));
+                return Err(e.on(format!("{rule}: {what} port {port}"), &[]));
             }
         }
         Ok(())
@@ -112,59 +111,63 @@ impl Linux {
                 }
             }
         }
-        let seen = Seen { names: names(links), entries: self.entries()? };
-        found.extend(plan::drift(&table(&seen.entries, &seen.names), wanted));
+        let seen = Seen::new(links, self.entries()?);
+        found.extend(plan::drift(&seen.table(), wanted));
         Ok((seen, found))
     }
 
-    /// Makes of what was seen what a rule says; what changed since then is not looked for.
-    fn install_on(&mut self, seen: &mut Seen, rule: &Rule, applied: &mut Vec<String>) -> Result<(), DriverError> {
-        let Seen { names, entries } = seen;
-        let index_of = |port: &str| names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
+    /// Makes of what was seen what a rule says, as far as it can; what changed since then is not looked for.
+    ///
+    /// # Errors
+    /// The first of its ports that is refused.
+    fn install_on(&mut self, seen: &mut Seen, rule: &Rule, former: Former) -> Result<(), DriverError> {
         let what = format!("rule {rule}");
-        let Change { add, .. } = plan::change(&table(entries, names), rule);
-        for port in &add {
-            let Some(index) = index_of(port) else {
-                let have: BTreeSet<_> = names.values().cloned().collect();
-                let (rule, port) = (rule.to_string(), port.clone());
-                let (have, applied) = (join(&have), crate::error::list(applied));
-                return Err(DriverError::NoPort { rule, port, have, applied });
+        let mut first = None;
+        let mut applied = Vec::new();
+        for port in plan::change(&seen.ports_of(rule.group), rule).add {
+            let done = match seen.numbers.get(&port) {
+                None => Err(seen.no_port(rule, &port)),
+                Some(index) => {
+                    let entry = Entry { group: rule.group, port: *index, permanent: true };
+                    self.apply(entry, true, (&what, &port), &mut applied).map(|()| seen.put(entry))
+                }
             };
-            let entry = Entry { group: rule.group, port: index, permanent: true };
-            self.apply(entry, true, (&what, port), applied)?;
-            entries.retain(|e| (e.group, e.port) != (entry.group, entry.port));
-            entries.push(entry);
+            first = first.or(done.err());
         }
         // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
-        let wanted: BTreeSet<u32> = rule.ports.iter().filter_map(|p| index_of(p)).collect();
-        let (gone, kept) = entries.iter().partition(|e| e.group == rule.group && !wanted.contains(&e.port));
-        let gone: Vec<Entry> = gone;
-        *entries = kept;
-        for entry in gone {
-            let port = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
-            self.apply(entry, false, (&what, &port), applied)?;
+        if first.is_none() || former == Former::Goes {
+            for entry in seen.take_others(rule) {
+                let port = seen.name(entry.port);
+                first = first.or(self.apply(entry, false, (&what, &port), &mut applied).err());
+            }
         }
-        Ok(())
+        first.map_or(Ok(()), |why| Err(why.with_applied(&applied)))
     }
 
-    fn put_right(&mut self, drift: &Drift, seen: &mut Seen, wanted: &[Rule]) -> Result<(), DriverError> {
+    fn put_right(
+        &mut self,
+        drift: &Drift,
+        seen: &mut Seen,
+        wanted: &BTreeMap<Ipv4Addr, &Rule>,
+    ) -> Result<(), DriverError> {
         match drift {
             Drift::Inert { .. } => bridge::enable(&mut self.netlink, (&self.name, self.bridge)).map(drop),
             Drift::Priority { port, .. } => {
-                let index = seen.names.iter().find(|(_, name)| *name == port).map(|(index, _)| *index);
+                let index = seen.numbers.get(port).copied();
                 let Some((index, lanes)) = index.zip(self.prepared.clone()) else { return Ok(()) };
                 self.prepare_port(port, index, &lanes)
             }
             Drift::Missing { group } | Drift::Ports { group, .. } => {
-                let rule = wanted.iter().find(|rule| rule.group == *group);
-                rule.map_or(Ok(()), |rule| self.install_on(seen, rule, &mut Vec::new()))
+                wanted.get(group).map_or(Ok(()), |rule| self.install_on(seen, rule, Former::Goes))
             }
             Drift::Extra { group } => {
-                let gone: Vec<Entry> = seen.entries.iter().copied().filter(|entry| entry.group == *group).collect();
-                gone.into_iter().try_for_each(|entry| {
-                    let port = seen.names.get(&entry.port).cloned().unwrap_or_else(|| entry.port.to_string());
-                    self.apply(entry, false, (&format!("group {group}"), &port), &mut Vec::new())
-                })
+                let mut first = None;
+                for entry in seen.entries.remove(group).unwrap_or_default() {
+                    let port = seen.name(entry.port);
+                    first =
+                        first.or(self.apply(entry, false, (&format!("group {group}"), &port), &mut Vec::new()).err());
+                }
+                first.map_or(Ok(()), Err)
             }
             Drift::Meter { .. } => Ok(()),
         }
@@ -189,27 +192,61 @@ impl Linux {
     }
 }
 
-/// What a look found: the ports' names by number, and the entries in range.
+/// What a look found.
 struct Seen {
     names: BTreeMap<u32, String>,
-    entries: Vec<Entry>,
+    numbers: BTreeMap<String, u32>,
+    /// Those in range.
+    entries: BTreeMap<Ipv4Addr, Vec<Entry>>,
+}
+
+impl Seen {
+    fn new(links: Vec<Link>, all: Vec<Entry>) -> Seen {
+        let names = names(links);
+        let numbers = names.iter().map(|(number, name)| (name.clone(), *number)).collect();
+        let mut entries: BTreeMap<Ipv4Addr, Vec<Entry>> = BTreeMap::new();
+        for entry in all {
+            entries.entry(entry.group).or_default().push(entry);
+        }
+        Seen { names, numbers, entries }
+    }
+
+    fn name(&self, port: u32) -> String {
+        self.names.get(&port).cloned().unwrap_or_else(|| format!("#{port}"))
+    }
+
+    fn table(&self) -> Table {
+        self.entries.keys().map(|group| (*group, self.ports_of(*group))).collect()
+    }
+
+    /// By name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
+    fn ports_of(&self, group: Ipv4Addr) -> BTreeSet<String> {
+        let name =
+            |entry: &Entry| format!("{}{}", self.name(entry.port), if entry.permanent { "" } else { " (learned)" });
+        self.entries.get(&group).into_iter().flatten().map(name).collect()
+    }
+
+    fn put(&mut self, entry: Entry) {
+        let entries = self.entries.entry(entry.group).or_default();
+        entries.retain(|other| other.port != entry.port);
+        entries.push(entry);
+    }
+
+    /// Forgets the entries at ports that the rule does not name.
+    fn take_others(&mut self, rule: &Rule) -> Vec<Entry> {
+        let Some(entries) = self.entries.get_mut(&rule.group) else { return Vec::new() };
+        let names = &self.names;
+        let is_named = |entry: &Entry| names.get(&entry.port).is_some_and(|name| rule.ports.contains(name));
+        entries.extract_if(.., |entry| !is_named(entry)).collect()
+    }
+
+    fn no_port(&self, rule: &Rule, port: &str) -> DriverError {
+        DriverError::no_port(rule, port, &self.numbers)
+    }
 }
 
 fn names(links: Vec<Link>) -> BTreeMap<u32, String> {
     links.into_iter().map(|link| (link.index, link.state.name)).collect()
-}
-
-/// Ports by name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
-fn table(entries: &[Entry], names: &BTreeMap<u32, String>) -> Table {
-    let mut table = Table::new();
-    for entry in entries {
-        let mut name = names.get(&entry.port).cloned().unwrap_or_else(|| format!("#{}", entry.port));
-        if !entry.permanent {
-            name.push_str(" (learned)");
-        }
-        table.entry(entry.group).or_default().insert(name);
-    }
-    table
 }
 
 impl Driver for Linux {
@@ -242,11 +279,16 @@ impl Driver for Linux {
         Ok(())
     }
 
-    fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
+    fn install(&mut self, rules: &[Rule]) -> Result<Installed, DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
-        let mut seen = Seen { names: names(self.links()?), entries: self.entries()? };
-        let mut applied = Vec::new();
-        rules.iter().try_for_each(|rule| self.install_on(&mut seen, rule, &mut applied))
+        let mut seen = Seen::new(self.links()?, self.entries()?);
+        let mut refused = Vec::new();
+        for rule in rules {
+            if let Err(why) = self.install_on(&mut seen, rule, Former::Stays) {
+                refused.push((rule.group, why));
+            }
+        }
+        Ok(Installed { refused })
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
@@ -260,10 +302,11 @@ impl Driver for Linux {
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (mut seen, found) = self.look(wanted)?;
+        let wanted = wanted.iter().map(|rule| (rule.group, rule)).collect();
         // What was found, and nothing else: what came since would be put right untold.
         let mut refused = Vec::new();
         for drift in &found {
-            if let Err(why) = self.put_right(drift, &mut seen, wanted) {
+            if let Err(why) = self.put_right(drift, &mut seen, &wanted) {
                 refused.push((drift.clone(), why));
             }
         }

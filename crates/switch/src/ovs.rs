@@ -9,11 +9,12 @@ mod ofctl;
 
 use crate::link::{self, Link};
 use crate::netlink::Netlink;
-use crate::plan::{self, Table};
+use crate::plan::{self, Former, Table};
 use crate::queue::{self, Before};
-use crate::types::join;
 use crate::watch::Ports;
-use crate::{Drift, Driver, DriverError, Egress, GroupRange, Lanes, PortState, Rate, Refusal, Repaired, Rule, Watch};
+use crate::{
+    Drift, Driver, DriverError, Egress, GroupRange, Installed, Lanes, PortState, Rate, Refusal, Repaired, Rule, Watch,
+};
 use ofctl::{Flow, Ofctl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -21,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// Most meters that the driver numbers: one per group of its range, from 1. Open vSwitch has 262144.
 const METERS_MAX: u32 = 1 << 17;
+/// Bundles in which one call looks for the rules that a switch refuses. What is not found by then is told as refused as well.
+const BUNDLES_MAX: usize = 512;
 
 /// A bridge of Open vSwitch, or another switch that `ovs-ofctl` reaches.
 pub struct Ovs {
@@ -115,28 +118,30 @@ impl Ovs {
         Ok(Present { numbers, table, meters })
     }
 
-    /// Lines of a bundle that make a rule so; none if it is.
-    fn lines(&self, present: &Present, rule: &Rule, applied: &[String]) -> Result<Vec<String>, DriverError> {
-        let mut buckets = String::new();
-        for port in &rule.ports {
-            let Some(number) = present.numbers.get(port) else {
-                let have: BTreeSet<_> = present.numbers.keys().cloned().collect();
-                return Err(DriverError::NoPort {
-                    rule: rule.to_string(),
-                    port: port.clone(),
-                    have: join(&have),
-                    applied: crate::error::list(applied),
-                });
-            };
-            buckets.push_str(&format!(",bucket=output:{number}"));
+    /// Lines of a bundle that make a rule so, as far as there are ports; none if it is. And the first port that is not there.
+    fn lines(&self, present: &Present, rule: &Rule, former: Former) -> (Vec<String>, Option<DriverError>) {
+        let missing = rule.ports.iter().find(|port| !present.numbers.contains_key(*port));
+        let has = present.table.get(&rule.group);
+        let mut ports: BTreeSet<&String> = rule.ports.iter().collect();
+        if missing.is_some() && former == Former::Stays {
+            ports.extend(has.into_iter().flatten());
         }
+        ports.retain(|port| present.numbers.contains_key(*port));
+        let missing = missing.map(|port| {
+            let applied: Vec<String> = ports.iter().map(|port| format!("{} {port}", rule.group)).collect();
+            DriverError::no_port(rule, port, &present.numbers).with_applied(&applied)
+        });
         let meter = self.meters.get(&rule.group).map(|_| self.meter_of(rule.group));
         let meter = meter.or(present.meters.get(&rule.group).copied());
-        if present.table.get(&rule.group) == Some(&rule.ports) && present.meters.get(&rule.group).copied() == meter {
-            return Ok(Vec::new());
+        let is_so = has.is_some_and(|has| has.iter().eq(ports.iter().copied()));
+        if is_so && present.meters.get(&rule.group).copied() == meter || has.is_none() && ports.is_empty() {
+            return (Vec::new(), missing);
         }
         let id = u32::from(rule.group);
-        Ok(vec![format!("group add_or_mod group_id={id},type=all{buckets}"), ofctl::flow_line(rule.group, meter)])
+        let buckets: String = ports.iter().map(|port| format!(",bucket=output:{}", present.numbers[*port])).collect();
+        let lines =
+            vec![format!("group add_or_mod group_id={id},type=all{buckets}"), ofctl::flow_line(rule.group, meter)];
+        (lines, missing)
     }
 
     fn meter_of(&self, group: Ipv4Addr) -> u32 {
@@ -149,7 +154,8 @@ impl Ovs {
         }
         let there = self.ofctl.meters()?;
         let mut found = Vec::new();
-        for (group, rate) in self.meters.iter().filter(|(g, _)| wanted.iter().any(|r| r.group == **g)) {
+        let wanted: BTreeSet<Ipv4Addr> = wanted.iter().map(|rule| rule.group).collect();
+        for (group, rate) in self.meters.iter().filter(|(g, _)| wanted.contains(*g)) {
             let id = self.meter_of(*group);
             let why = match there.get(&id) {
                 None => "its meter is missing".into(),
@@ -182,7 +188,7 @@ impl Ovs {
         Ok((present, found))
     }
 
-    fn put_right(&mut self, drift: &Drift, present: &Present, wanted: &[Rule]) -> Result<(), DriverError> {
+    fn put_right(&mut self, drift: &Drift, present: &Present, rule: Option<&Rule>) -> Result<(), DriverError> {
         match drift {
             Drift::Priority { port, .. } => {
                 let link = self.links()?.into_iter().find(|link| link.state.name == *port);
@@ -192,15 +198,11 @@ impl Ovs {
             Drift::Meter { group, .. } => {
                 self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?;
                 // Its flow has to go through it.
-                let rule = wanted.iter().find(|rule| rule.group == *group);
-                rule.map_or(Ok(()), |rule| self.install_on(present, std::slice::from_ref(rule)))
-            }
-            Drift::Missing { group } | Drift::Ports { group, .. } => {
-                let rule = wanted.iter().find(|rule| rule.group == *group);
-                rule.map_or(Ok(()), |rule| self.install_on(present, std::slice::from_ref(rule)))
+                let refused = rule.map(|rule| self.install_on(present, &[rule], Former::Goes)).unwrap_or_default();
+                Installed { refused }.complete()
             }
             Drift::Extra { group } => self.remove(&[*group]),
-            Drift::Inert { .. } => Ok(()),
+            Drift::Missing { .. } | Drift::Ports { .. } | Drift::Inert { .. } => Ok(()),
         }
     }
 
@@ -213,25 +215,53 @@ impl Ovs {
         Ok(())
     }
 
-    /// Makes of what was seen what the rules say; what changed since then is not looked for.
-    fn install_on(&mut self, present: &Present, rules: &[Rule]) -> Result<(), DriverError> {
-        let mut each = Vec::new();
+    /// Makes of what was seen what the rules say, as far as it can; what changed since then is not looked for. Gives the groups of rules that are
+    /// refused.
+    fn install_on(&mut self, present: &Present, rules: &[&Rule], former: Former) -> Vec<(Ipv4Addr, DriverError)> {
+        let mut refused = BTreeMap::new();
+        let mut changes = Vec::new();
         for rule in rules {
-            each.push((rule, self.lines(present, rule, &[])?));
+            let (lines, missing) = self.lines(present, rule, former);
+            refused.extend(missing.map(|why| (rule.group, why)));
+            if !lines.is_empty() {
+                changes.push((*rule, lines));
+            }
         }
-        each.retain(|(_, lines)| !lines.is_empty());
-        let all: Vec<_> = each.iter().flat_map(|(_, lines)| lines.clone()).collect();
-        if all.is_empty() || self.ofctl.bundle(&all).is_ok() {
-            return Ok(());
+        for (group, why) in bundles(&self.ofctl, &changes) {
+            refused.entry(group).or_insert(why);
         }
-        // Nothing was applied. One rule at a time, to name the one that is refused.
-        let mut applied = Vec::new();
-        for (rule, lines) in each {
-            self.ofctl.bundle(&lines).map_err(|e| refused(e, &format!("rule {rule}"), &applied))?;
-            applied.push(rule.to_string());
-        }
-        Ok(())
+        refused.into_iter().collect()
     }
+}
+
+/// Carries out all that a switch does not refuse, in the order of the rules and in as few bundles as that takes: of one that is refused, nothing
+/// was applied, and its halves are tried.
+fn bundles(ofctl: &Ofctl, changes: &[(&Rule, Vec<String>)]) -> Vec<(Ipv4Addr, DriverError)> {
+    let mut refused = Vec::new();
+    let mut waiting = vec![changes];
+    let mut tried = 0;
+    while let Some(some) = waiting.pop() {
+        if some.is_empty() {
+            continue;
+        }
+        let lines: Vec<String> = some.iter().flat_map(|(_, lines)| lines.clone()).collect();
+        let Err(why) = ofctl.bundle(&lines) else { continue };
+        tried += 1;
+        if some.len() > 1 && tried < BUNDLES_MAX {
+            let (first, second) = some.split_at(some.len() / 2);
+            waiting.extend([second, first]);
+            continue;
+        }
+        let refusal = match why {
+            DriverError::Refused { refusal, .. } => refusal,
+            other => Refusal { errno: 0, said: other.to_string() },
+        };
+        let each = |(rule, _): &(&Rule, Vec<String>)| {
+            (rule.group, DriverError::refused(format!("rule {rule}"), refusal.clone(), &[]))
+        };
+        refused.extend(some.iter().map(each));
+    }
+    refused
 }
 
 impl Driver for Ovs {
@@ -259,10 +289,11 @@ impl Driver for Ovs {
         Ok(())
     }
 
-    fn install(&mut self, rules: &[Rule]) -> Result<(), DriverError> {
+    fn install(&mut self, rules: &[Rule]) -> Result<Installed, DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
         let present = self.present()?;
-        self.install_on(&present, rules)
+        let rules: Vec<&Rule> = rules.iter().collect();
+        Ok(Installed { refused: self.install_on(&present, &rules, Former::Stays) })
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
@@ -288,18 +319,22 @@ impl Driver for Ovs {
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (present, found) = self.look(wanted)?;
+        let wanted: BTreeMap<Ipv4Addr, &Rule> = wanted.iter().map(|rule| (rule.group, rule)).collect();
         let is_rule = |drift: &&Drift| matches!(drift, Drift::Missing { .. } | Drift::Ports { .. });
-        let groups: BTreeSet<_> = found.iter().filter(is_rule).filter_map(Drift::group).collect();
-        let rules: Vec<Rule> = wanted.iter().filter(|rule| groups.contains(&rule.group)).cloned().collect();
-        // What was found, and nothing else: what came since would be put right untold. All rules in one bundle; where it is refused, one by one.
-        let installed = self.install_on(&present, &rules).is_ok();
+        let groups: BTreeSet<Ipv4Addr> = found.iter().filter(is_rule).filter_map(Drift::group).collect();
+        let rules: Vec<&Rule> = groups.iter().filter_map(|group| wanted.get(group).copied()).collect();
+        // What was found, and nothing else: what came since would be put right untold. All of a kind at once.
+        let mut rules: BTreeMap<_, _> = self.install_on(&present, &rules, Former::Goes).into_iter().collect();
         let removed = self.remove(&plan::unwanted(&found)).is_ok();
-        let is_done = |drift: &&Drift| installed && is_rule(drift) || removed && matches!(drift, Drift::Extra { .. });
         let mut refused = Vec::new();
-        for drift in found.iter().filter(|drift| !is_done(drift)) {
-            if let Err(why) = self.put_right(drift, &present, wanted) {
-                refused.push((drift.clone(), why));
-            }
+        for drift in &found {
+            let done = match drift {
+                Drift::Missing { group } | Drift::Ports { group, .. } => rules.remove(group).map_or(Ok(()), Err),
+                Drift::Extra { .. } if removed => Ok(()),
+                Drift::Meter { group, .. } => self.put_right(drift, &present, wanted.get(group).copied()),
+                _ => self.put_right(drift, &present, None),
+            };
+            refused.extend(done.err().map(|why| (drift.clone(), why)));
         }
         Ok(Repaired { found, refused })
     }

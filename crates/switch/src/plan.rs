@@ -15,10 +15,17 @@ pub(crate) struct Change {
     pub(crate) drop: BTreeSet<String>,
 }
 
-/// From `present` to what the rule says; what is right already is in neither.
-pub(crate) fn change(present: &Table, rule: &Rule) -> Change {
-    let none = BTreeSet::new();
-    let has = present.get(&rule.group).unwrap_or(&none);
+/// What becomes of ports that a rule does not name, where one that it names is refused. Where none is, they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Former {
+    /// They may be those before a change, which is not made by halves.
+    Stays,
+    /// The change is not going to be made: a group's packets go where its rule says and nowhere else.
+    Goes,
+}
+
+/// From the ports that a group has to what its rule says; what is right already is in neither.
+pub(crate) fn change(has: &BTreeSet<String>, rule: &Rule) -> Change {
     Change { add: &rule.ports - has, drop: has - &rule.ports }
 }
 
@@ -28,7 +35,7 @@ pub(crate) fn drift(present: &Table, wanted: &[Rule]) -> Vec<Drift> {
     let wanted: BTreeMap<_, _> = wanted.iter().map(|r| (r.group, r)).collect();
     let mut found = Vec::new();
     for rule in wanted.values() {
-        let Change { add, drop } = change(present, rule);
+        let Change { add, drop } = change(present.get(&rule.group).unwrap_or(&BTreeSet::new()), rule);
         match (present.contains_key(&rule.group), add.is_empty() && drop.is_empty()) {
             (_, true) => {}
             (false, _) => found.push(Drift::Missing { group: rule.group }),
@@ -65,9 +72,10 @@ mod tests {
         fn changes_lead_to_what_is_wanted_and_ports_that_stay_are_in_none(present in tables(), wanted in tables()) {
             let mut table = present.clone();
             for rule in rules(&wanted) {
-                let Change { add, drop } = change(&present, &rule);
                 let none = BTreeSet::new();
-                let kept = present.get(&rule.group).unwrap_or(&none) & &rule.ports;
+                let has = present.get(&rule.group).unwrap_or(&none);
+                let Change { add, drop } = change(has, &rule);
+                let kept = has & &rule.ports;
                 prop_assert!(kept.is_disjoint(&add) && kept.is_disjoint(&drop) && add.is_disjoint(&drop));
                 let ports = table.entry(rule.group).or_default();
                 *ports = &(&*ports | &add) - &drop;

@@ -163,7 +163,7 @@ pub struct Rate {
 }
 
 /// A difference between what a switch should do and what it does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Drift {
     /// The group is not there at all.
     Missing {
@@ -205,33 +205,63 @@ pub enum Drift {
     },
 }
 
+/// What a difference is about: there is one of each at most.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// The rule of a group.
+    Rule(Ipv4Addr),
+    /// The limit of a group.
+    Limit(Ipv4Addr),
+    /// The queues of a port.
+    Port(String),
+    /// The switch as a whole.
+    Switch,
+}
+
+/// What came of [`crate::Driver::install`].
+#[must_use]
+#[derive(Debug, Default)]
+pub struct Installed {
+    /// Groups of which the rule is not in force, or in part only, and what the switch said first.
+    pub refused: Vec<(Ipv4Addr, DriverError)>,
+}
+
+impl Installed {
+    /// # Errors
+    /// Of the first rule that was refused.
+    pub fn complete(self) -> Result<(), DriverError> {
+        self.refused.into_iter().next().map_or(Ok(()), |(_, why)| Err(why))
+    }
+}
+
 /// What came of [`crate::Driver::repair`].
+#[must_use]
 #[derive(Debug, Default)]
 pub struct Repaired {
     /// All that was found.
     pub found: Vec<Drift>,
-    /// Of it, what could not be put right, or in part only, and what the switch said.
+    /// Of it, what could not be put right, or in part only, and what the switch said first.
     pub refused: Vec<(Drift, DriverError)>,
 }
 
 impl Drift {
+    /// What it is about.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        match self {
+            Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Subject::Rule(*group),
+            Drift::Meter { group, .. } => Subject::Limit(*group),
+            Drift::Priority { port, .. } => Subject::Port(port.clone()),
+            Drift::Inert { .. } => Subject::Switch,
+        }
+    }
+
     /// The group that it is about, if it is about a rule.
     #[must_use]
     pub fn group(&self) -> Option<Ipv4Addr> {
         match self {
             Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Some(*group),
             Drift::Priority { .. } | Drift::Inert { .. } | Drift::Meter { .. } => None,
-        }
-    }
-
-    /// Both are about the same rule, port, limit or switch.
-    #[must_use]
-    pub fn is_about_the_same(&self, other: &Drift) -> bool {
-        match (self, other) {
-            (Drift::Priority { port, .. }, Drift::Priority { port: other, .. }) => port == other,
-            (Drift::Meter { group, .. }, Drift::Meter { group: other, .. }) => group == other,
-            (Drift::Inert { .. }, Drift::Inert { .. }) => true,
-            _ => self.group().is_some() && self.group() == other.group(),
         }
     }
 }

@@ -52,7 +52,7 @@ fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let through = fabric.switches().iter().find(|s| s.name().starts_with('s')).context("no spine")?.name().to_owned();
     for (switch, ports) in fabric.spec().tree(FROM, 0, |switch| switch == through || switch.starts_with("l")) {
         let (_, driver) = drivers.iter_mut().find(|(name, _)| *name == switch).context("no such switch")?;
-        driver.install(&[Rule { group: GROUP, ports }])?;
+        driver.install(&[Rule { group: GROUP, ports }])?.complete()?;
     }
     let (mut idle, mut lane, mut without) = (Samples::default(), Samples::default(), Samples::default());
     let mut lost = [0_u64; 3];

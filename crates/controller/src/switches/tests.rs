@@ -268,6 +268,37 @@ fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
     assert!(matches!(next, Event::Applied { error: None, .. }), "{next:?}");
 }
 
+/// A rule is refused, and ordered anew so that it is not: from then on, what others do to it is told.
+#[test]
+fn root_what_others_do_to_a_rule_that_was_refused_before_is_told() {
+    let pace = Pace { retry: Duration::from_secs(2), ..FAST };
+    let Some(mut world) = world(true, 64, pace, vec![order(1, true, &[], &[])]) else { return };
+    assert_eq!(world.applied(), (1, None));
+    (world.act)(order(2, false, &[(3, &["h1", "h3"])], &[]));
+    let (_, error) = world.until_error();
+    assert!(error.contains("no port `h3`"), "{error}");
+    world.eventually(&[(3, "h1")]);
+    (world.act)(order(3, false, &[(3, &["h1", "h2"])], &[]));
+    world.until("the order that can be had", |event| matches!(event, Event::Applied { number: 3, error: None, .. }));
+    let node = world.fabric.switch("l1a").unwrap().node();
+    let words = ["mdb", "del", "dev", "br0", "port", "h1", "grp", "239.64.0.3"];
+    assert!(node.command("bridge").args(words).status().unwrap().success());
+    world
+        .until("a difference", |event| matches!(event, Event::Drift { what, .. } if what.contains("lacks ports {h1}")));
+    world.eventually(&[(3, "h1"), (3, "h2")]);
+}
+
+/// Also an order of no groups is not carried out where the switch cannot be read.
+#[test]
+fn root_an_order_of_nothing_is_not_answered_as_done_before_it_is() {
+    let opens = Arc::new(AtomicBool::new(false));
+    let Some(world) = world_that_opens(opens.clone(), true, 64, FAST, vec![order(1, true, &[], &[])]) else { return };
+    let (_, error) = world.until_error();
+    assert!(error.contains("not a bridge"), "{error}");
+    opens.store(true, Ordering::SeqCst);
+    assert_eq!(world.applied(), (1, None));
+}
+
 /// What a switch had before its controller could reach it is nobody's doing.
 #[test]
 fn root_a_switch_that_could_not_be_opened_at_first_is_put_right_without_a_word() {

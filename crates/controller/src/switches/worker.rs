@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread of one switch.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fide_switch::{Drift, Driver, DriverError, Repaired, Rule};
+use fide_switch::{Drift, Driver, DriverError, Repaired, Rule, Subject};
 
 use super::carriers::{Carriers, Post};
 use super::mailbox::{Mail, Mailbox, Wake};
-use super::{DRIFTS_MAX, EVENTS_MAX, GROUPS_MAX, Pace, SINGLE_MAX, SwitchSpec, TELL_PAUSE};
+use super::{DRIFTS_MAX, EVENTS_MAX, GROUPS_MAX, Pace, SwitchSpec, TELL_PAUSE};
 use crate::core::Event;
 use crate::leader::{Authority, Leadership};
 use crate::shell::{Refused, Teller};
@@ -40,7 +40,7 @@ pub(super) struct Worker {
     /// In a row, of opening or reading it.
     failures: u32,
     /// What a repair that failed left: it is not told again.
-    left: Vec<Drift>,
+    left: HashSet<Drift>,
     /// Groups of which an order was not carried out: that they differ is nobody's doing.
     undone: BTreeSet<Ipv4Addr>,
     /// An error was told, and it is to be told when it is over.
@@ -72,7 +72,7 @@ impl Worker {
             read: false,
             trouble: None,
             failures: 0,
-            left: Vec::new(),
+            left: HashSet::new(),
             undone: BTreeSet::new(),
             owed: false,
             outbox: VecDeque::new(),
@@ -154,7 +154,7 @@ impl Worker {
             }
             Err(error) => {
                 self.failures += 1;
-                self.failed(&error);
+                self.failed(error.to_string());
             }
         }
     }
@@ -179,14 +179,13 @@ impl Worker {
             Err(error) => {
                 self.driver = None;
                 self.failures += 1;
-                self.failed(&error);
+                self.failed(error.to_string());
             }
         }
     }
 
     /// Tried again after a pause.
-    fn failed(&mut self, error: &DriverError) {
-        let why = error.to_string();
+    fn failed(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             tracing::warn!("{}: {why}; it is tried again", self.spec.name);
         }
@@ -230,6 +229,9 @@ impl Worker {
         if self.driver.is_none() {
             let why = self.trouble.clone().unwrap_or_default();
             failures.extend(install.iter().map(|rule| (numbers[&rule.group], why.clone())));
+            if anew {
+                failures.insert(number, why);
+            }
             self.undone.extend(install.iter().map(|rule| rule.group).chain(remove));
             return self.answer(failures);
         }
@@ -237,6 +239,7 @@ impl Worker {
             self.converge(&numbers, &mut failures);
         } else {
             let refused = self.install(&install, &numbers, &mut failures);
+            self.is_as_ordered(install.iter().map(|rule| rule.group).filter(|group| !refused.contains(group)));
             self.undone.extend(refused);
         }
         let (name, took) = (&self.spec.name, begun.elapsed());
@@ -245,11 +248,21 @@ impl Worker {
         // Nobody waits for these.
         if !anew && !remove.is_empty() {
             self.tell();
-            if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.remove(&remove)) {
-                self.undone.extend(remove);
-                self.failed(&error);
+            match self.driver.as_mut().map(|driver| driver.remove(&remove)) {
+                Some(Err(error)) => {
+                    self.undone.extend(remove);
+                    self.failed(error.to_string());
+                }
+                _ => self.is_as_ordered(remove.into_iter()),
             }
         }
+    }
+
+    /// How these differ from now on is somebody's doing.
+    fn is_as_ordered(&mut self, groups: impl Iterator<Item = Ipv4Addr>) {
+        let groups: BTreeSet<Ipv4Addr> = groups.collect();
+        self.undone.retain(|group| !groups.contains(group));
+        self.left.retain(|drift| drift.group().is_none_or(|group| !groups.contains(&group)));
     }
 
     /// Installs rules; gives the groups of those refused, and notes their orders and what the switch said.
@@ -260,20 +273,12 @@ impl Worker {
         failures: &mut BTreeMap<u64, String>,
     ) -> BTreeSet<Ipv4Addr> {
         let Some(driver) = self.driver.as_mut().filter(|_| !rules.is_empty()) else { return BTreeSet::new() };
-        let Err(error) = driver.install(rules) else { return BTreeSet::new() };
-        let mut refused = BTreeMap::new();
-        if rules.len() == 1 || rules.len() > SINGLE_MAX {
-            refused.extend(rules.iter().map(|rule| (rule.group, error.to_string())));
-        } else {
-            // Others are not to suffer for one.
-            for rule in rules {
-                if let Err(error) = driver.install(std::slice::from_ref(rule)) {
-                    refused.insert(rule.group, error.to_string());
-                }
-            }
-        }
-        if !refused.is_empty() {
-            self.failed(&error);
+        let refused: BTreeMap<Ipv4Addr, String> = match driver.install(rules) {
+            Ok(installed) => installed.refused.into_iter().map(|(group, why)| (group, why.to_string())).collect(),
+            Err(error) => rules.iter().map(|rule| (rule.group, error.to_string())).collect(),
+        };
+        if let Some(why) = refused.values().next() {
+            self.failed(why.clone());
         }
         let groups = refused.keys().copied().collect();
         failures
@@ -296,8 +301,9 @@ impl Worker {
             Ok(repaired) => repaired,
             Err(error) => {
                 failures.extend(rules.iter().map(|rule| (number(&rule.group), error.to_string())));
+                failures.insert(self.number, error.to_string());
                 self.failures += 1;
-                self.failed(&error);
+                self.failed(error.to_string());
                 return BTreeSet::new();
             }
         };
@@ -306,15 +312,15 @@ impl Worker {
             refused.iter().filter_map(groups).filter(|(group, _)| wanted.contains_key(group)).collect();
         failures.extend(of_rules.iter().map(|(group, why)| (number(group), why.clone())));
         // Of what is refused a part may be there. What else differs by now somebody did since, and is told the next time.
-        let is_refused = |drift: &Drift| refused.iter().any(|(refused, _)| refused.is_about_the_same(drift));
+        let subjects: HashSet<Subject> = refused.iter().map(|(drift, _)| drift.subject()).collect();
         let left = if refused.is_empty() { Ok(Vec::new()) } else { driver.audit(&rules) };
-        let left = left.map(|left| left.into_iter().filter(is_refused).collect());
+        let left = left.map(|left| left.into_iter().filter(|drift| subjects.contains(&drift.subject())).collect());
         self.differs(&found);
         (self.read, self.failures) = (true, 0);
         self.undone.clear();
         self.left = left.unwrap_or_else(|_| refused.iter().map(|(drift, _)| drift.clone()).collect());
         match refused.pop() {
-            Some((_, error)) => self.failed(&error),
+            Some((_, error)) => self.failed(error.to_string()),
             None => {
                 self.trouble = None;
                 self.due = Instant::now() + self.pace.audit;

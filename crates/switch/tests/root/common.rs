@@ -3,7 +3,7 @@
 
 use fide_switch::linux::Linux;
 use fide_switch::ovs::Ovs;
-use fide_switch::{Driver, GroupRange, Rule};
+use fide_switch::{Driver, DriverError, GroupRange, Rule};
 use fide_testbed::fabric::{Fabric, Switch, SwitchKind};
 use fide_testbed::retry_until;
 use std::collections::BTreeSet;
@@ -127,6 +127,14 @@ pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32
     who
 }
 
+/// Why one of these rules, and no other, is refused.
+#[track_caller]
+pub(crate) fn refused(driver: &mut dyn Driver, rules: &[Rule]) -> DriverError {
+    let mut refused = driver.install(rules).unwrap().refused;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    refused.remove(0).1
+}
+
 /// Changes a group's ports 200 times, while h1 sends every millisecond: h2, which is in every set, loses nothing.
 pub(crate) fn change_ports(fabric: &Fabric) {
     const CHANGES: usize = 200;
@@ -134,7 +142,7 @@ pub(crate) fn change_ports(fabric: &Fabric) {
     let mut driver = open(switch);
     let group = group(0, 1);
     let sets = [["h2", "h3"], ["h2", "h4"]];
-    driver.install(&[Rule::new(group, sets[0])]).unwrap();
+    driver.install(&[Rule::new(group, sets[0])]).unwrap().complete().unwrap();
     let (stays, comes) = (inbox(fabric, 2, 0, group), inbox(fabric, 4, 0, group));
     let outbox = outbox(fabric, 1, 0);
     let stop = AtomicBool::new(false);
@@ -150,7 +158,7 @@ pub(crate) fn change_ports(fabric: &Fabric) {
         });
         let mut got = Vec::new();
         for turn in 1..=CHANGES {
-            driver.install(&[Rule::new(group, sets[turn % 2])]).unwrap();
+            driver.install(&[Rule::new(group, sets[turn % 2])]).unwrap().complete().unwrap();
             got.extend(drain(&stays));
             // A few packets between changes.
             std::thread::sleep(std::time::Duration::from_millis(3));

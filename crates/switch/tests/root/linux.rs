@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bridge's driver: what is installed forwards, drift is found and put right, refusals say what and why.
 
-use super::common::{LIMIT, QUIET, change_ports, group, hears, open, ports, range, root_or_skip, run};
+use super::common::{LIMIT, QUIET, change_ports, group, hears, open, ports, range, refused, root_or_skip, run};
 use fide_switch::linux::Linux;
-use fide_switch::{Drift, DriverError, Lanes, Rate, Rule};
+use fide_switch::{Drift, DriverError, Lanes, Rate, Repaired, Rule};
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, Switch};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoBridgePort, InfoPortData, InfoPortKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
 fn pair(hosts: usize) -> Fabric {
@@ -26,13 +27,13 @@ fn root_rules_forward_until_they_are_removed_and_others_entries_are_left_alone()
     run(switch, "bridge mdb add dev br0 port h2 grp 239.99.0.1 permanent");
 
     let rules = [Rule::new(group(0, 1), ["h2", "h3"]), Rule::new(group(0, 2), ["h4"])];
-    driver.install(&rules).unwrap();
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
     hears(&fabric, 0, group(0, 1), 5, &[2, 3]);
     hears(&fabric, 0, group(0, 2), 5, &[4]);
 
-    driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap();
+    driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap().complete().unwrap();
     hears(&fabric, 0, group(0, 1), 5, &[3, 4]);
     driver.remove(&[group(0, 1), group(0, 9)]).unwrap();
     hears(&fabric, 0, group(0, 1), 5, &[]);
@@ -58,7 +59,7 @@ fn root_drift_is_found_and_put_right() {
     let mut driver = open(switch);
     driver.prepare(&Lanes::default()).unwrap();
     let wanted = [Rule::new(group(0, 1), ["h2", "h3"]), Rule::new(group(0, 2), ["h4"])];
-    driver.install(&wanted).unwrap();
+    driver.install(&wanted).unwrap().complete().unwrap();
 
     run(switch, "bridge mdb del dev br0 port h2 grp 239.71.0.1 permanent");
     run(switch, "bridge mdb add dev br0 port h4 grp 239.71.0.1 temp");
@@ -87,7 +88,7 @@ fn root_whatever_is_put_right_is_told() {
     let switch = fabric.switch("l1a").unwrap();
     let wanted = [Rule::new(group(0, 1), ["h2"])];
     let (mut driver, mut other) = (open(switch), open(switch));
-    driver.install(&wanted).unwrap();
+    driver.install(&wanted).unwrap().complete().unwrap();
     std::thread::scope(|scope| {
         let meddler = scope.spawn(|| {
             for _ in 0..TIMES {
@@ -119,26 +120,27 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     let mut driver = open(switch);
 
     // A port that does not exist.
-    let rules = [Rule::new(group(0, 1), ["h2"]), Rule::new(group(0, 2), ["h2", "h9"])];
-    let why = driver.install(&rules).unwrap_err().to_string();
-    assert!(why.contains("rule 239.71.0.2 -> {h2, h9}: there is no port `h9`; the switch has h1, h2, h3, h4"), "{why}");
-    assert!(why.contains("applied before it: 239.71.0.1 +h2, 239.71.0.2 +h2"), "{why}");
+    let rules = [Rule::new(group(0, 1), ["h0", "h2"]), Rule::new(group(0, 2), ["h2"])];
+    let why = refused(driver.as_mut(), &rules).to_string();
+    assert!(why.contains("rule 239.71.0.1 -> {h0, h2}: there is no port `h0`; the switch has h1, h2, h3, h4"), "{why}");
+    assert!(why.contains("in force of it: 239.71.0.1 +h2"), "{why}");
+    assert_eq!(driver.audit(&rules).unwrap(), [drift(group(0, 1), &["h0"], &[])]);
 
     // A limit of the kernel's, then without it.
-    let rules = [Rule::new(group(0, 3), ["h2", "h3"]), Rule::new(group(0, 4), ["h3"])];
+    let rules = [Rule::new(group(0, 3), ["h2", "h3"]), Rule::new(group(0, 4), ["h3", "h4"])];
     set_max_groups(switch, "h3", 1);
-    let why = driver.install(&rules).unwrap_err();
+    let why = refused(driver.as_mut(), &rules);
     let DriverError::Refused { what, refusal, applied } = &why else { panic!("{why}") };
-    assert_eq!(what, "rule 239.71.0.4 -> {h3}: adding port h3");
+    assert_eq!(what, "rule 239.71.0.4 -> {h3, h4}: adding port h3");
     assert!(refusal.errno != 0 && refusal.said.contains("mcast_max_groups=1"), "{why}");
-    assert_eq!(applied, "239.71.0.3 +h2, 239.71.0.3 +h3");
+    assert_eq!(applied, "239.71.0.4 +h4");
     set_max_groups(switch, "h3", 0);
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
 
     // A full table: refused, and what forwarded before still does.
     run(switch, "ip link set br0 type bridge mcast_hash_max 1");
     let mut fill = (5..=255).map(|n| driver.install(&[Rule::new(group(0, n), ["h2"])]));
-    let why = fill.find_map(Result::err).expect("the table is full at last");
+    let why = fill.find_map(|installed| installed.unwrap().complete().err()).expect("the table is full at last");
     drop(fill);
     assert!(matches!(why, DriverError::Refused { .. }), "{why}");
     run(switch, "ip link set br0 type bridge mcast_hash_max 4096 mcast_snooping 1");
@@ -146,18 +148,50 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     // A port that goes away in the middle, and comes back.
     let rules = [Rule::new(group(0, 1), ["h2", "h3", "h4"]), Rule::new(group(0, 2), ["h2", "h3"])];
     run(switch, "ip link set h3 nomaster");
-    let why = driver.install(&rules).unwrap_err().to_string();
-    assert!(why.contains("there is no port `h3`"), "{why}");
+    let installed = driver.install(&rules).unwrap();
+    assert!(
+        installed.refused.iter().all(|(_, why)| why.to_string().contains("there is no port `h3`")),
+        "{installed:?}"
+    );
+    assert_eq!(installed.refused.len(), 2);
     run(switch, "ip link set h3 master br0");
     run(
         switch,
         "ip link set h3 type bridge_slave flood off mcast_flood off bcast_flood off learning off mcast_router 0",
     );
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(
         Linux::open(Some(&switch.node().namespace_path()), "br8", range()).err().unwrap().to_string(),
         "cannot open bridge br8: no interface has that name; the bridges are: br0"
     );
+}
+
+fn drift(group: Ipv4Addr, missing: &[&str], extra: &[&str]) -> Drift {
+    Drift::Ports { group, missing: ports(missing), extra: ports(extra) }
+}
+
+/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+#[test]
+fn root_all_of_a_refused_rule_is_had_that_can_be() {
+    root_or_skip!();
+    let fabric = pair(4);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    driver.install(&[Rule::new(group(0, 1), ["h3"])]).unwrap().complete().unwrap();
+    let wanted = [Rule::new(group(0, 1), ["h0", "h2", "h4"])];
+    refused(driver.as_mut(), &wanted);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 3, 4]);
+    run(switch, "bridge mdb del dev br0 port h4 grp 239.71.0.1 permanent");
+    run(switch, "bridge mdb add dev br0 port h3 grp 239.71.0.2 permanent");
+    let Repaired { found, refused } = driver.repair(&wanted).unwrap();
+    let changed = drift(group(0, 1), &["h0", "h4"], &["h3"]);
+    assert_eq!(found, [changed.clone(), Drift::Extra { group: group(0, 2) }]);
+    assert!(
+        matches!(&refused[..], [(what, DriverError::NoPort { port, .. })] if *what == changed && port == "h0"),
+        "{refused:?}"
+    );
+    assert_eq!(driver.audit(&wanted).unwrap(), [drift(group(0, 1), &["h0"], &[])]);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 4]);
 }
 
 /// The limit of multicast groups at a port, for which this iproute2 may have no word; 0 is none.

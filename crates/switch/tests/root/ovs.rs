@@ -2,10 +2,11 @@
 //! The OpenFlow switch's driver, against Open vSwitch.
 
 use super::common::{
-    LIMIT, PORT, QUIET, change_ports, drain, group, hears, inbox, open, outbox, ports, range, root_or_skip, run,
+    LIMIT, PORT, QUIET, change_ports, drain, group, hears, inbox, open, outbox, ports, range, refused, root_or_skip,
+    run,
 };
 use fide_switch::ovs::Ovs;
-use fide_switch::{Drift, DriverError, Lanes, Rate, Rule};
+use fide_switch::{Drift, DriverError, Lanes, Rate, Repaired, Rule};
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, Switch, ovs_supported};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -32,12 +33,12 @@ fn root_rules_forward_until_they_are_removed_and_others_flows_are_left_alone() {
     ofctl(switch, "add-group group_id=9,type=all,bucket=output:h1");
 
     let rules = [Rule::new(group(0, 1), ["h2", "h3"]), Rule::new(group(0, 2), ["h4"])];
-    driver.install(&rules).unwrap();
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
     hears(&fabric, 0, group(0, 1), 5, &[2, 3]);
     hears(&fabric, 0, group(0, 2), 5, &[4]);
-    driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap();
+    driver.install(&[Rule::new(group(0, 1), ["h3", "h4"])]).unwrap().complete().unwrap();
     std::thread::sleep(QUIET);
     hears(&fabric, 0, group(0, 1), 5, &[3, 4]);
     driver.remove(&[group(0, 1), group(0, 9)]).unwrap();
@@ -59,7 +60,7 @@ fn root_drift_is_found_and_put_right() {
     let mut driver = open(switch);
     driver.prepare(&Lanes::default()).unwrap();
     let wanted = [1, 2, 3, 4].map(|n| Rule::new(group(0, n), ["h2", "h3"]));
-    driver.install(&wanted).unwrap();
+    driver.install(&wanted).unwrap().complete().unwrap();
     let rate = Rate { packets_per_s: 1000, burst_packets: 100 };
     driver.meter(group(0, 4), Some(rate)).unwrap();
     assert_eq!(driver.audit(&wanted).unwrap(), []);
@@ -110,7 +111,7 @@ fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
     let why = driver.meter(group, rate).unwrap_err().to_string();
     assert!(why.contains("install it first"), "{why}");
     let rule = [Rule::new(group, ["h2"])];
-    driver.install(&rule).unwrap();
+    driver.install(&rule).unwrap().complete().unwrap();
     let (inbox, outbox) = (inbox(&fabric, 2, 0, group), outbox(&fabric, 1, 0));
     let through = || {
         // By cached decisions until these have been looked through.
@@ -124,7 +125,7 @@ fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
     assert_eq!(through(), 100);
     driver.meter(group, rate).unwrap();
     // Installing again does not lose the limit.
-    driver.install(&rule).unwrap();
+    driver.install(&rule).unwrap().complete().unwrap();
     let some = through();
     assert!((1..50).contains(&some), "{some} of 100 with a burst of 5");
     driver.meter(group, None).unwrap();
@@ -137,9 +138,11 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();
     let mut driver = open(switch);
-    let rules = [Rule::new(group(0, 1), ["h2"]), Rule::new(group(0, 2), ["h9"])];
-    let why = driver.install(&rules).unwrap_err().to_string();
-    assert!(why.contains("rule 239.71.0.2 -> {h9}: there is no port `h9`; the switch has h1, h2, h3"), "{why}");
+    let rules = [Rule::new(group(0, 1), ["h9"]), Rule::new(group(0, 2), ["h2"])];
+    let why = refused(driver.as_mut(), &rules).to_string();
+    assert!(why.contains("rule 239.71.0.1 -> {h9}: there is no port `h9`; the switch has h1, h2, h3"), "{why}");
+    assert_eq!(driver.audit(&rules).unwrap(), [Drift::Missing { group: group(0, 1) }]);
+    driver.remove(&[group(0, 2)]).unwrap();
 
     // A table with room for two flows, then for more.
     let db = switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock");
@@ -154,27 +157,79 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     };
     limit(2);
     let rules = [1, 2, 3].map(|n| Rule::new(group(0, n), ["h2", "h3"]));
-    let why = driver.install(&rules).unwrap_err();
+    let why = refused(driver.as_mut(), &rules);
     let DriverError::Refused { what, refusal, applied } = &why else { panic!("{why}") };
     assert_eq!(what, "rule 239.71.0.3 -> {h2, h3}");
     assert!(refusal.said.contains("TABLE_FULL"), "{why}");
-    assert_eq!(applied, "239.71.0.1 -> {h2, h3}, 239.71.0.2 -> {h2, h3}");
+    assert_eq!(applied, "nothing");
     assert_eq!(driver.audit(&rules).unwrap(), [Drift::Missing { group: group(0, 3) }]);
     limit(100);
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
 
     // A port that goes away is found, and what named it is refused until it is back.
     run(switch, &format!("ovs-vsctl --db={db} del-port br0 h3"));
     let found = driver.audit(&rules).unwrap();
     assert!(found.iter().all(|d| matches!(d, Drift::Ports { missing, .. } if *missing == ports(&["h3"]))), "{found:?}");
-    assert!(matches!(driver.install(&rules), Err(DriverError::NoPort { .. })));
+    let refused = driver.install(&rules).unwrap().refused;
+    assert!(
+        refused.iter().all(|(_, why)| matches!(why, DriverError::NoPort { .. })) && refused.len() == 3,
+        "{refused:?}"
+    );
     run(switch, &format!("ovs-vsctl --db={db} add-port br0 h3"));
-    driver.install(&rules).unwrap();
+    driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
 
     let gone = Ovs::open("unix:/nonexistent/br0.mgmt", None, range()).err().unwrap().to_string();
     assert!(gone.contains("cannot open OpenFlow switch unix:/nonexistent") && gone.contains("OpenFlow13"), "{gone}");
+}
+
+/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+#[test]
+fn root_all_of_a_refused_rule_is_had_that_can_be() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(4);
+    let mut driver = open(fabric.switch("l1a").unwrap());
+    driver.install(&[Rule::new(group(0, 1), ["h3"])]).unwrap().complete().unwrap();
+    let wanted = [Rule::new(group(0, 1), ["h0", "h2", "h4"]), Rule::new(group(0, 2), ["h2"])];
+    refused(driver.as_mut(), &wanted);
+    std::thread::sleep(QUIET);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 3, 4]);
+    hears(&fabric, 0, group(0, 2), 5, &[2]);
+    let Repaired { found, refused } = driver.repair(&wanted).unwrap();
+    let changed = Drift::Ports { group: group(0, 1), missing: ports(&["h0"]), extra: ports(&["h3"]) };
+    assert_eq!(found, std::slice::from_ref(&changed));
+    assert!(
+        matches!(&refused[..], [(what, DriverError::NoPort { port, .. })] if *what == changed && port == "h0"),
+        "{refused:?}"
+    );
+    let left = Drift::Ports { group: group(0, 1), missing: ports(&["h0"]), extra: ports(&[]) };
+    assert_eq!(driver.audit(&wanted).unwrap(), [left]);
+    std::thread::sleep(QUIET);
+    hears(&fabric, 0, group(0, 1), 5, &[2, 4]);
+}
+
+/// Many that are refused, each for a port that is not there, take one bundle.
+#[test]
+fn root_many_refused_rules_hold_up_no_other() {
+    const RULES: usize = 2000;
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let mut driver = open(fabric.switch("l1a").unwrap());
+    let rule = |n: usize| {
+        Rule::new(
+            group((n / 256) as u8, (n % 256) as u8),
+            if n.is_multiple_of(2) { ["h2", "h9"] } else { ["h2", "h3"] },
+        )
+    };
+    let wanted: Vec<Rule> = (0..RULES).map(rule).collect();
+    let refused = driver.install(&wanted).unwrap().refused;
+    assert_eq!(refused.len(), RULES / 2);
+    let Repaired { found, refused } = driver.repair(&wanted).unwrap();
+    assert_eq!((found.len(), refused.len()), (RULES / 2, RULES / 2));
+    std::thread::sleep(QUIET);
+    hears(&fabric, 0, group(7, 1), 5, &[2, 3]);
+    hears(&fabric, 0, group(7, 2), 5, &[2]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
         driver.prepare(&lanes).unwrap();
         assert_eq!(queues(switch, "h2"), made, "a second call changes nothing");
         assert_eq!(driver.audit(&[]).unwrap(), []);
-        driver.install(&[Rule::new(group(0, 1), ["h2"])]).unwrap();
+        driver.install(&[Rule::new(group(0, 1), ["h2"])]).unwrap().complete().unwrap();
 
         for (tos, class) in [(CS7, "f1de:10"), (EF, "f1de:11"), (AF41, "f1de:ff"), (0, "f1de:ff")] {
             let counts = || ["f1de:10", "f1de:11", "f1de:ff"].map(|c| packets(switch, "h2", c));
@@ -111,7 +111,7 @@ fn root_a_driver_that_comes_after_finds_the_queues_as_they_were_left() {
     let rules = [Rule::new(group(0, 1), ["h2"])];
     let mut first = open(switch);
     first.prepare(&Lanes::default()).unwrap();
-    first.install(&rules).unwrap();
+    first.install(&rules).unwrap().complete().unwrap();
     let made = queues(switch, "h2");
     drop(first);
     let mut second = open(switch);
@@ -150,7 +150,11 @@ fn root_lanes_pass_a_flood_on_every_link_that_best_effort_waits_behind() {
     for (switch, rule) in &tree {
         let mut driver = open(fabric.switch(switch).unwrap());
         driver.prepare(&lanes).unwrap();
-        driver.install(&groups.map(|(_, group)| Rule { group, ports: rule.ports.clone() })).unwrap();
+        driver
+            .install(&groups.map(|(_, group)| Rule { group, ports: rule.ports.clone() }))
+            .unwrap()
+            .complete()
+            .unwrap();
     }
     let ends =
         [inbox(&fabric, 2, 0, groups[0].1), inbox(&fabric, 2, 0, groups[1].1), inbox(&fabric, 2, 0, groups[2].1)];

@@ -14,7 +14,7 @@ fn try_trees(spec: FabricSpec, spine: &str) {
         for (switch, rule) in tree(&fabric, plane) {
             let mut driver = open(fabric.switch(&switch).unwrap());
             driver.prepare(&Lanes::default()).unwrap();
-            driver.install(std::slice::from_ref(&rule)).unwrap();
+            driver.install(std::slice::from_ref(&rule)).unwrap().complete().unwrap();
             assert_eq!(driver.audit(&[rule]).unwrap(), [], "{switch}");
             drivers.push(driver);
         }
