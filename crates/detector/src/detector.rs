@@ -20,7 +20,7 @@ pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 /// Heartbeats in which a zombie is told that it is one, after each sign of it.
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
 /// An acknowledgement that is as far as this from the one before, or further, may as well be behind it: 25 days of 1 ms.
-pub(crate) const ACK_AHEAD_MAX: u32 = 1 << 31;
+pub(crate) const ACK_AHEAD_MAX: u64 = 1 << 31;
 /// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
 pub(crate) const LIFE_BITS: u32 = 40;
 
@@ -84,6 +84,8 @@ pub struct Detector {
     pub(crate) recalled: bool,
     /// The last number that this life did not use.
     pub(crate) life_seq: u64,
+    /// The highest incarnation of this host that others were heard to speak of.
+    pub(crate) former_incarnation: u32,
     pub(crate) joins: u32,
     pub(crate) verdict_id: u64,
     pub(crate) notices: usize,
@@ -135,6 +137,7 @@ impl Detector {
             had_lease: false,
             recalled: false,
             life_seq: 0,
+            former_incarnation: 0,
             joins: 0,
             verdict_id: 0,
             notices: 0,
@@ -498,7 +501,8 @@ impl Detector {
         if self.put_back {
             return Err(RestartError::PutBack);
         }
-        let present = self.config.incarnation;
+        let heard_of = if planted::is(Planted::PassesThroughFormers) { 0 } else { self.former_incarnation };
+        let present = self.config.incarnation.max(heard_of);
         if incarnation <= present {
             return Err(RestartError::Incarnation { incarnation, present });
         }

@@ -77,6 +77,7 @@ impl Detector {
         if let Some(ack) = packet.ack(self.config.me) {
             self.look_at_itself(now_ns, (packet.sender(), packet.incarnation(), packet.seq()), ack);
         }
+        self.hear_of_itself(&packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -113,6 +114,7 @@ impl Detector {
         if let Some(ack) = packet.ack(self.config.me) {
             self.look_at_itself(now_ns, (packet.sender(), packet.incarnation(), packet.seq()), ack);
         }
+        self.hear_of_itself(&packet);
         self.admit_packet(now_ns, &packet)?;
         if !self.is_no_recording(rx_ns, &packet) {
             self.heed_exclusion(now_ns, &packet);
@@ -297,7 +299,7 @@ impl Detector {
         };
         let peer = &mut self.peers[usize::from(host) - 1];
         if acked >= peer.acked_seq {
-            (peer.acked_seq, peer.acked_by_seq) = (acked, Some(seq));
+            (peer.acked_seq, peer.acked_by_seq) = (acked, seq);
         }
         if counts
             && self.config.trust == Trust::Lease
@@ -325,35 +327,52 @@ impl Detector {
         else {
             return;
         };
+        self.former_incarnation = self.former_incarnation.max(ack.incarnation);
         let is_same = incarnation == peer.incarnation;
         let is_newest = incarnation > peer.incarnation || is_same && seq >= peer.last_seq;
         let is_newest = is_newest || is_same && planted::is(Planted::HeedsTheOld);
         let is_known = is_same && peer.answered || !planted::is(Planted::HeedsTheKnownOnly);
         let is_later = ack.incarnation > self.config.incarnation && peer.has_answered && is_newest && is_known;
         let heeds_all = ack.incarnation > self.config.incarnation && planted::is(Planted::HeedsRecordings);
-        let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, seq, ack);
+        let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, (incarnation, seq), ack);
         if is_later || heeds_all || is_ahead && self.ack_answers(ack) {
             self.find_itself_put_back(now_ns, host);
         }
     }
 
-    /// An acknowledgement shows the lower half of a number, and a peer acknowledges no less than it did before: so what counts is how far it has come
-    /// since. Where this host has sent half as many heartbeats as there are such numbers meanwhile, it may have come round, and says nothing.
-    ///
-    /// A peer that was put back itself, and hears this host no more, acknowledges less. As half of a number is shown, that looks like far more: but who
-    /// has acknowledged so many heartbeats has sent as many itself, and a host that was put back has not.
-    fn is_ahead(&self, peer: &Peer, seq: u64, ack: Ack) -> bool {
-        let acked = peer.acked_seq.max(peer.acked_before_seq).max(self.life_seq);
-        let since = if planted::is(Planted::CountsFromNow) { self.seq } else { acked };
-        #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
-        let further = ack.seq_low.wrapping_sub(since as u32);
-        let sent = self.seq.saturating_sub(since);
-        if ack.seq_low == 0 || sent >= 1 << 31 || u64::from(further) <= sent {
+    /// An acknowledgement shows the lower half of a number. Where this incarnation has sent no heartbeat of that half, it is one that it has yet to send.
+    /// Otherwise a peer acknowledges no less than it did before: what looks like less is such a one, too, or the peer was put back itself and hears
+    /// this host no more. That one was at most half as many heartbeats behind as there are such numbers; or it has not sent as many itself since then
+    /// as a host that hears so many more. Where this host has sent half of them meanwhile, it says nothing.
+    fn is_ahead(&self, peer: &Peer, (incarnation, seq): (u32, u64), ack: Ack) -> bool {
+        if ack.seq_low == 0 {
             return false;
         }
-        let lived = peer.acked_by_seq.map_or(0, |acked_by| seq.saturating_sub(acked_by));
-        let has_lived = lived >= u64::from(ACK_AHEAD_MAX / 2) && lived / 4 >= sent;
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half, as in acknowledgements")]
+        let ago = u64::from((self.seq as u32).wrapping_sub(ack.seq_low));
+        // The newest that it can mean of those that were sent.
+        let Some(newest) = self.seq.checked_sub(ago).filter(|newest| *newest > self.life_seq) else { return true };
+        let acked = if planted::is(Planted::CountsFromNow) { self.seq } else { peer.acked_seq };
+        let sent = self.seq.saturating_sub(acked);
+        // Another incarnation of it may have been put back further than its numbers show.
+        if incarnation != peer.incarnation || newest >= acked || sent >= 1 << 31 {
+            return false;
+        }
+        let further = newest + (1 << 32) - acked;
+        let lived = seq.saturating_sub(peer.acked_by_seq);
+        let has_lived = lived >= further / 4 * 3 && lived / 4 >= sent;
         further < ACK_AHEAD_MAX || has_lived || planted::is(Planted::TakesBehindForAhead)
+    }
+
+    /// Others speak of a later incarnation of this host, as of one that is dead, say: it had another state directory. What comes after this incarnation
+    /// is later than that one, and not the same.
+    fn hear_of_itself(&mut self, packet: &Packet<&[u8]>) {
+        let me = self.config.me;
+        let named = packet.bodies().flat_map(|body| match body {
+            Body::Excluded(excluded) => excluded.iter().filter(|e| e.0 == me).map(|e| e.1).max(),
+            _ => None,
+        });
+        self.former_incarnation = self.former_incarnation.max(named.max().unwrap_or_default());
     }
 
     /// Also after an exclusion: what was put back begins nothing anew.

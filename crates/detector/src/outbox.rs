@@ -261,6 +261,9 @@ impl Detector {
             .map(move |i| &peers[(start + i) % count])
             .filter(|p| p.exclude_left > 0)
             .map(|p| (p.id, p.exclude_incarnation));
+        // One that was later and is dead, too, so that it does not come back as that.
+        let later = peers.iter().filter(|p| p.exclude_left > 0 && p.dead_incarnation > p.exclude_incarnation);
+        let entries = entries.chain(later.map(|p| (p.id, p.dead_incarnation)));
         if let Ok(done) = b.excluded(entries) {
             let told = (0..count).map(|i| (start + i) % count);
             let mut done = done;

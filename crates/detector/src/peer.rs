@@ -88,9 +88,7 @@ pub struct Peer {
     /// Highest own heartbeat that it acknowledged.
     pub acked_seq: u64,
     /// Its heartbeat that said so last.
-    pub acked_by_seq: Option<u64>,
-    /// Highest own heartbeat that a former incarnation of it acknowledged.
-    pub acked_before_seq: u64,
+    pub acked_by_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
     pub limit_ns: u64,
     /// Its newest heartbeat acknowledged one of this host's so early that the peer could not hold this host dead then, and
@@ -162,8 +160,7 @@ impl Peer {
             promised_until_ns: 0,
             up_seq: 0,
             acked_seq: 0,
-            acked_by_seq: Some(0),
-            acked_before_seq: 0,
+            acked_by_seq: 0,
             limit_ns: 0,
             bound: false,
             sent_late: false,
@@ -188,8 +185,6 @@ impl Peer {
             monitors_me: self.monitors_me,
             incarnation,
             has_answered: self.has_answered,
-            acked_by_seq: None,
-            acked_before_seq: self.acked_before_seq.max(self.acked_seq),
             dead_incarnation: self.dead_incarnation,
             superseded: self.superseded,
             withheld: self.withheld,

@@ -218,6 +218,8 @@ planted! {
     HeedsTheOld,
     /// a host takes a number that was heard long ago for one that it has yet to send
     CountsFromNow,
+    /// Begins again as an incarnation that others speak of.
+    PassesThroughFormers,
     /// Takes an acknowledgement of less for one of far more, whose lower half is the same.
     TakesBehindForAhead,
     /// an acknowledgement of no heartbeat counts as one of the newest number that ends in zeros

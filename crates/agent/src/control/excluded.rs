@@ -42,17 +42,20 @@ impl Excluded {
 impl Control {
     /// Peers go on without this incarnation; it comes back as the next.
     pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
-        let next = match incarnation::next_after(
-            &self.parts.config.state_dir,
-            self.parts.incarnation.max(self.noted.newest()),
-        ) {
-            Ok(next) => match self.parts.exchange.call(Command::Restart { incarnation: next })? {
+        let mut above = self.parts.incarnation.max(self.noted.newest());
+        let next = loop {
+            let next = match incarnation::next_after(&self.parts.config.state_dir, above) {
+                Ok(next) => next,
+                Err(why) => break Err(why.to_string()),
+            };
+            match self.parts.exchange.call(Command::Restart { incarnation: next })? {
                 // Found out just now; the next turn says so.
                 Reply::NotBegun(RestartError::PutBack) => return Ok(()),
-                Reply::NotBegun(why) => Err(why.to_string()),
-                _ => Ok(next),
-            },
-            Err(why) => Err(why.to_string()),
+                // Others have heard of a later one, of a state directory that was lost, say.
+                Reply::NotBegun(RestartError::Incarnation { present, .. }) if present > above => above = present,
+                Reply::NotBegun(why) => break Err(why.to_string()),
+                _ => break Ok(next),
+            }
         };
         match next {
             Ok(next) => {

@@ -63,7 +63,11 @@ impl Hosts {
             while sender.poll_event().is_some() {}
             if sender.is_excluded() {
                 self.incarnations[from] += 1;
-                sender.restart(now, self.incarnations[from]).unwrap();
+                // Others have heard of it as a later one.
+                if let Err(RestartError::Incarnation { present, .. }) = sender.restart(now, self.incarnations[from]) {
+                    self.incarnations[from] = present + 1;
+                    sender.restart(now, self.incarnations[from]).unwrap();
+                }
             }
             self.nodes[from] = Some(sender);
         }

@@ -129,24 +129,32 @@ fn recordings_of_a_former_life_that_was_later_say_nothing() {
     }
 }
 
-/// Peers that remember the former incarnation have the host begin again until it is above that one.
+/// Peers that remember the former incarnation have the host begin again above that one. They may find out at different times that it is
+/// dead: it must not come back as the same.
 #[test]
 fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
-    for (trust, policy) in [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Majority)] {
-        let mut hosts = Hosts::new(trust, policy, 1);
-        (0..50).for_each(|_| hosts.round(0));
-        hosts.nodes[0] = None;
-        (0..3).for_each(|_| hosts.round(0));
-        hosts.incarnations[0] = 4;
-        hosts.start(0);
-        for _ in 0..2000 {
-            hosts.round(0);
-            let host = hosts.nodes[0].as_ref().unwrap();
-            assert!(!host.is_put_back(), "{policy:?}");
+    for (trust, policy) in
+        [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Network), (Trust::Lease, Policy::Majority)]
+    {
+        for (start, slower) in [(4, 1), (4, 2), (8, 2), (9, 2), (4, 5), (9, 5)] {
+            let mut hosts = Hosts::new(trust, policy, 1);
+            let timeout_ns = hosts.nodes[2].as_ref().unwrap().peer(1).unwrap().timeout_ns;
+            hosts.nodes[2].as_mut().unwrap().set_timeout(1, slower * timeout_ns).unwrap();
+            (0..50).for_each(|_| hosts.round(0));
+            hosts.nodes[0] = None;
+            (0..3).for_each(|_| hosts.round(0));
+            hosts.incarnations[0] = start;
+            hosts.start(0);
+            let case = format!("{trust:?} {policy:?}, from {start}, h3 waits {slower} times as long");
+            for _ in 0..2000 {
+                hosts.round(0);
+                let host = hosts.nodes[0].as_ref().unwrap();
+                assert!(!host.is_put_back(), "{case}");
+            }
+            let up = |at: usize, id| hosts.nodes[at].as_ref().unwrap().peer(id).unwrap().state == PeerState::Up;
+            assert!(up(0, 2) && up(0, 3) && up(1, 1) && up(2, 1), "{case}");
+            assert_eq!(hosts.incarnations[0], 12, "{case}");
         }
-        let up = |at: usize, id| hosts.nodes[at].as_ref().unwrap().peer(id).unwrap().state == PeerState::Up;
-        assert!(up(0, 2) && up(0, 3) && up(1, 1) && up(2, 1), "{policy:?}");
-        assert_eq!(hosts.incarnations[0], 12, "{policy:?}");
     }
 }
 
@@ -219,15 +227,38 @@ fn word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing() {
     }
 }
 
-/// Nor is a peer's former incarnation forgotten: it has acknowledged more than the present one could have come round.
+/// Nor does it matter that the peers have begun anew since.
 #[test]
-fn peer_that_has_begun_anew_shows_it_however_much_this_host_had_sent() {
-    let mut host = host_after(1 << 31);
-    host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low: (1 << 31) + 3, ..ME })).unwrap();
-    host.handle_beat(3 * MS, &Beat { seq: 1, ack_incarnation: 0, ack_seq_low: 0, ..beat(21, 0) }).unwrap();
-    assert!(!host.is_put_back());
-    host.handle_beat(4 * MS, &Beat { ack_seq_low: (1 << 31) + 4, ..beat(21, 10) }).unwrap();
-    assert!(host.is_put_back());
+fn peer_that_has_begun_anew_shows_it_too() {
+    for (sent, since) in [(3, (1u64 << 32) - 9), (3, 1 << 31), (1 << 31, 1 << 30), ((1 << 31) + 3, 1)] {
+        let mut host = host_after(sent - 3);
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+        let [now, then] = [sent, sent + since].map(|number| number as u32);
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low: now, ..ME })).unwrap();
+        host.handle_beat(3 * MS, &Beat { seq: 1, ack_incarnation: 0, ack_seq_low: 0, ..beat(21, 0) }).unwrap();
+        assert!(!host.is_put_back());
+        host.handle_beat(4 * MS, &Beat { seq: 1 << 30, ack_seq_low: then, ..beat(21, 10) }).unwrap();
+        assert!(host.is_put_back(), "{since} after {sent}");
+    }
+}
+
+/// It was put back, hears nobody, and begins again as another incarnation, which says what it heard before the snapshot.
+#[test]
+fn word_of_a_peer_that_was_put_back_and_begins_anew_says_nothing() {
+    for back in [1u64 << 20, 1 << 30, (1 << 31) + (1 << 20), 3 << 30] {
+        let mut host = host_after(1 << 30);
+        let acked = Ack { seq_low: (1 << 30) + 3, ..ME };
+        host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(1 << 30, acked)).unwrap();
+        host.skip_heartbeats(back);
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
+        let seq_low = ((1 << 30) + 3 + back) as u32;
+        host.handle_packet(4 * MS, 4 * MS, 0, &heartbeat((1 << 30) + back, Ack { seq_low, ..ME })).unwrap();
+        for seq in 1..4 {
+            let old = Beat { seq: (1 << 30) + seq, ack_seq_low: acked.seq_low, ..beat(21, 10) };
+            host.handle_beat(5 * MS, &old).unwrap();
+            assert!(!host.is_put_back(), "{back} back");
+        }
+    }
 }
 
 /// It acknowledges what it heard long ago, until it has heard this host again.
@@ -332,6 +363,10 @@ fn planted_faults_miss_that_a_machine_was_put_back() {
     assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
     assert!(super::fails_with(HeedsRecordings, recordings_of_a_former_life_that_was_later_say_nothing));
     assert!(super::fails_with(HeedsTheOld, recordings_of_a_peer_before_it_answered_say_nothing));
+    assert!(super::fails_with(
+        PassesThroughFormers,
+        host_whose_memory_was_lost_comes_back_above_its_former_incarnation
+    ));
     assert!(super::fails_with(TakesBehindForAhead, word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing));
     assert!(super::fails_with(CountsFromNow, word_of_a_peer_that_stood_still_for_weeks_says_nothing));
     assert!(super::fails_with(TakesNothingForANumber, acknowledgement_of_no_heartbeat_gives_no_lease));

@@ -114,6 +114,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::HeedsTheOld,
     Planted::CountsFromNow,
     Planted::TakesBehindForAhead,
+    Planted::PassesThroughFormers,
     Planted::TakesNothingForANumber,
 ];
 
