@@ -32,7 +32,7 @@ mod watch;
 
 pub use error::{DriverError, Refusal};
 pub use link::PortState;
-pub use types::{Drift, Egress, GroupRange, Installed, Lanes, MAX_SUB_LANES, Rate, Repaired, Rule, Subject};
+pub use types::{Drift, Egress, GroupRange, Installed, Lanes, MAX_SUB_LANES, Rate, Repaired, Rule};
 pub use watch::{CarrierChange, Watch};
 
 use std::collections::BTreeMap;
@@ -58,7 +58,9 @@ pub trait Driver: Send {
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError>;
 
     /// Adds or changes groups, in order. Others are not interrupted, nor are ports that a group keeps. What is refused of one rule holds up no
-    /// other: of a refused rule, all ports that can be had are there, and its former ones still. Calling it again completes it.
+    /// other: of a refused rule, all ports that can be had are there, and its former ones still. Calling it again completes it. Of a group that comes
+    /// twice the last rule counts. Where an OpenFlow switch refuses so many that each cannot be found at once, others that need room as they do are
+    /// told as refused, too, until a later call has tried them.
     ///
     /// # Errors
     /// The switch cannot be read, or a group is out of range: nothing was touched.

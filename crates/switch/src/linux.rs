@@ -70,21 +70,14 @@ impl Linux {
     }
 
     /// One change of an entry.
-    fn apply(
-        &mut self,
-        entry: Entry,
-        add: bool,
-        (rule, port): (&str, &str),
-        applied: &mut Vec<String>,
-    ) -> Result<(), DriverError> {
+    fn apply(&mut self, entry: Entry, add: bool, (rule, port): (&str, &str)) -> Result<(), DriverError> {
         let done = if add {
             mdb::add(&mut self.netlink, self.bridge, entry.group, entry.port)
         } else {
             mdb::delete(&mut self.netlink, self.bridge, entry)
         };
-        let sign = if add { '+' } else { '-' };
         match done {
-            Ok(()) => applied.push(format!("{} {sign}{port}", entry.group)),
+            Ok(()) => {}
             // It went by itself, or with its port.
             Err(e) if !add && (e.is(Errno::NOENT) || e.is(Errno::NODEV) || e.is(Errno::INVAL)) => {}
             Err(e) => {
@@ -123,25 +116,35 @@ impl Linux {
     fn install_on(&mut self, seen: &mut Seen, rule: &Rule, former: Former) -> Result<(), DriverError> {
         let what = format!("rule {rule}");
         let mut first = None;
-        let mut applied = Vec::new();
         for port in plan::change(&seen.ports_of(rule.group), rule).add {
             let done = match seen.numbers.get(&port) {
                 None => Err(seen.no_port(rule, &port)),
                 Some(index) => {
                     let entry = Entry { group: rule.group, port: *index, permanent: true };
-                    self.apply(entry, true, (&what, &port), &mut applied).map(|()| seen.put(entry))
+                    self.apply(entry, true, (&what, &port)).map(|()| seen.put(entry))
                 }
             };
             first = first.or(done.err());
         }
         // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
         if first.is_none() || former == Former::Goes {
-            for entry in seen.take_others(rule) {
-                let port = seen.name(entry.port);
-                first = first.or(self.apply(entry, false, (&what, &port), &mut applied).err());
+            let others = seen.take_others(rule);
+            first = first.or(self.take_away(seen, others, &what));
+        }
+        first.map_or(Ok(()), |why| Err(why.with_applied(&plan::in_force(&seen.ports_of(rule.group), rule))))
+    }
+
+    /// Removes entries that are no longer in what was seen; one that is refused is put back there. The first that is.
+    fn take_away(&mut self, seen: &mut Seen, entries: Vec<Entry>, what: &str) -> Option<DriverError> {
+        let mut first = None;
+        for entry in entries {
+            let port = seen.name(entry.port);
+            if let Err(why) = self.apply(entry, false, (what, &port)) {
+                seen.put(entry);
+                first = first.or(Some(why));
             }
         }
-        first.map_or(Ok(()), |why| Err(why.with_applied(&applied)))
+        first
     }
 
     fn put_right(
@@ -161,13 +164,8 @@ impl Linux {
                 wanted.get(group).map_or(Ok(()), |rule| self.install_on(seen, rule, Former::Goes))
             }
             Drift::Extra { group } => {
-                let mut first = None;
-                for entry in seen.entries.remove(group).unwrap_or_default() {
-                    let port = seen.name(entry.port);
-                    first =
-                        first.or(self.apply(entry, false, (&format!("group {group}"), &port), &mut Vec::new()).err());
-                }
-                first.map_or(Ok(()), Err)
+                let all = seen.entries.remove(group).unwrap_or_default();
+                self.take_away(seen, all, &format!("group {group}")).map_or(Ok(()), Err)
             }
             Drift::Meter { .. } => Ok(()),
         }
@@ -183,10 +181,9 @@ impl Linux {
 
     fn remove_entries(&mut self, doomed: impl Fn(Ipv4Addr) -> bool) -> Result<(), DriverError> {
         let names = names(self.links()?);
-        let mut applied = Vec::new();
         for entry in self.entries()?.into_iter().filter(|e| doomed(e.group)) {
             let port = names.get(&entry.port).cloned().unwrap_or_else(|| entry.port.to_string());
-            self.apply(entry, false, (&format!("group {}", entry.group), &port), &mut applied)?;
+            self.apply(entry, false, (&format!("group {}", entry.group), &port))?;
         }
         Ok(())
     }
@@ -216,7 +213,8 @@ impl Seen {
     }
 
     fn table(&self) -> Table {
-        self.entries.keys().map(|group| (*group, self.ports_of(*group))).collect()
+        let groups = self.entries.iter().filter(|(_, entries)| !entries.is_empty());
+        groups.map(|(group, _)| (*group, self.ports_of(*group))).collect()
     }
 
     /// By name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
@@ -283,7 +281,7 @@ impl Driver for Linux {
         self.range.check(rules.iter().map(|r| &r.group))?;
         let mut seen = Seen::new(self.links()?, self.entries()?);
         let mut refused = Vec::new();
-        for rule in rules {
+        for rule in plan::by_group(rules).into_values() {
             if let Err(why) = self.install_on(&mut seen, rule, Former::Stays) {
                 refused.push((rule.group, why));
             }
@@ -302,15 +300,15 @@ impl Driver for Linux {
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (mut seen, found) = self.look(wanted)?;
-        let wanted = wanted.iter().map(|rule| (rule.group, rule)).collect();
+        let rules = plan::by_group(wanted);
         // What was found, and nothing else: what came since would be put right untold.
         let mut refused = Vec::new();
         for drift in &found {
-            if let Err(why) = self.put_right(drift, &mut seen, &wanted) {
+            if let Err(why) = self.put_right(drift, &mut seen, &rules) {
                 refused.push((drift.clone(), why));
             }
         }
-        Ok(Repaired { found, refused })
+        Ok(Repaired::new(found, refused, plan::drift(&seen.table(), wanted)))
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {

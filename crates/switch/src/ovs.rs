@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 
 /// Most meters that the driver numbers: one per group of its range, from 1. Open vSwitch has 262144.
 const METERS_MAX: u32 = 1 << 17;
-/// Bundles in which one call looks for the rules that a switch refuses. What is not found by then is told as refused as well.
-const BUNDLES_MAX: usize = 512;
+/// Bundles of one call that may be refused, in search of the rules that are. Those not tried by then are told as refused as well; the next call
+/// tries them before all that were refused alone.
+const BUNDLES_MAX: usize = 256;
 
 /// A bridge of Open vSwitch, or another switch that `ovs-ofctl` reaches.
 pub struct Ovs {
@@ -36,6 +37,8 @@ pub struct Ovs {
     queues_before: BTreeMap<String, Before>,
     /// Limits set through this driver.
     meters: BTreeMap<Ipv4Addr, Rate>,
+    /// Groups of rules that the switch has refused alone, the last time that they were tried.
+    refused: BTreeSet<Ipv4Addr>,
 }
 
 /// What the switch has in range.
@@ -72,6 +75,7 @@ impl Ovs {
             prepared: None,
             queues_before: BTreeMap::new(),
             meters: BTreeMap::new(),
+            refused: BTreeSet::new(),
         })
     }
 
@@ -118,30 +122,32 @@ impl Ovs {
         Ok(Present { numbers, table, meters })
     }
 
-    /// Lines of a bundle that make a rule so, as far as there are ports; none if it is. And the first port that is not there.
-    fn lines(&self, present: &Present, rule: &Rule, former: Former) -> (Vec<String>, Option<DriverError>) {
+    /// What makes a rule so, as far as there are ports; none if it is. And the first port that is not there.
+    fn change<'a>(
+        &self,
+        present: &Present,
+        rule: &'a Rule,
+        former: Former,
+    ) -> (Option<Change<'a>>, Option<DriverError>) {
         let missing = rule.ports.iter().find(|port| !present.numbers.contains_key(*port));
         let has = present.table.get(&rule.group);
-        let mut ports: BTreeSet<&String> = rule.ports.iter().collect();
+        let mut ports = rule.ports.clone();
         if missing.is_some() && former == Former::Stays {
-            ports.extend(has.into_iter().flatten());
+            ports.extend(has.into_iter().flatten().cloned());
         }
-        ports.retain(|port| present.numbers.contains_key(*port));
-        let missing = missing.map(|port| {
-            let applied: Vec<String> = ports.iter().map(|port| format!("{} {port}", rule.group)).collect();
-            DriverError::no_port(rule, port, &present.numbers).with_applied(&applied)
-        });
+        ports.retain(|port| present.numbers.contains_key(port));
+        let missing = missing
+            .map(|port| DriverError::no_port(rule, port, &present.numbers).with_applied(&plan::in_force(&ports, rule)));
         let meter = self.meters.get(&rule.group).map(|_| self.meter_of(rule.group));
         let meter = meter.or(present.meters.get(&rule.group).copied());
-        let is_so = has.is_some_and(|has| has.iter().eq(ports.iter().copied()));
-        if is_so && present.meters.get(&rule.group).copied() == meter || has.is_none() && ports.is_empty() {
-            return (Vec::new(), missing);
+        let is_so = has == Some(&ports) && present.meters.get(&rule.group).copied() == meter;
+        if is_so || has.is_none() && ports.is_empty() {
+            return (None, missing);
         }
         let id = u32::from(rule.group);
-        let buckets: String = ports.iter().map(|port| format!(",bucket=output:{}", present.numbers[*port])).collect();
-        let lines =
-            vec![format!("group add_or_mod group_id={id},type=all{buckets}"), ofctl::flow_line(rule.group, meter)];
-        (lines, missing)
+        let buckets: String = ports.iter().map(|port| format!(",bucket=output:{}", present.numbers[port])).collect();
+        let lines = [format!("group add_or_mod group_id={id},type=all{buckets}"), ofctl::flow_line(rule.group, meter)];
+        (Some(Change { rule, ports, meter, lines }), missing)
     }
 
     fn meter_of(&self, group: Ipv4Addr) -> u32 {
@@ -188,22 +194,10 @@ impl Ovs {
         Ok((present, found))
     }
 
-    fn put_right(&mut self, drift: &Drift, present: &Present, rule: Option<&Rule>) -> Result<(), DriverError> {
-        match drift {
-            Drift::Priority { port, .. } => {
-                let link = self.links()?.into_iter().find(|link| link.state.name == *port);
-                let Some((link, lanes)) = link.zip(self.prepared.clone()) else { return Ok(()) };
-                self.prepare_port(&link, &lanes)
-            }
-            Drift::Meter { group, .. } => {
-                self.ofctl.set_meter(self.meter_of(*group), self.meters[group])?;
-                // Its flow has to go through it.
-                let refused = rule.map(|rule| self.install_on(present, &[rule], Former::Goes)).unwrap_or_default();
-                Installed { refused }.complete()
-            }
-            Drift::Extra { group } => self.remove(&[*group]),
-            Drift::Missing { .. } | Drift::Ports { .. } | Drift::Inert { .. } => Ok(()),
-        }
+    fn prepare_again(&mut self, port: &str) -> Result<(), DriverError> {
+        let link = self.links()?.into_iter().find(|link| link.state.name == port);
+        let Some((link, lanes)) = link.zip(self.prepared.clone()) else { return Ok(()) };
+        self.prepare_port(&link, &lanes)
     }
 
     fn prepare_port(&mut self, link: &Link, lanes: &Lanes) -> Result<(), DriverError> {
@@ -217,51 +211,109 @@ impl Ovs {
 
     /// Makes of what was seen what the rules say, as far as it can; what changed since then is not looked for. Gives the groups of rules that are
     /// refused.
-    fn install_on(&mut self, present: &Present, rules: &[&Rule], former: Former) -> Vec<(Ipv4Addr, DriverError)> {
+    fn install_on(
+        &mut self,
+        present: &mut Present,
+        rules: &[&Rule],
+        former: Former,
+    ) -> BTreeMap<Ipv4Addr, DriverError> {
         let mut refused = BTreeMap::new();
         let mut changes = Vec::new();
         for rule in rules {
-            let (lines, missing) = self.lines(present, rule, former);
+            let (change, missing) = self.change(present, rule, former);
             refused.extend(missing.map(|why| (rule.group, why)));
-            if !lines.is_empty() {
-                changes.push((*rule, lines));
-            }
+            changes.extend(change);
         }
-        for (group, why) in bundles(&self.ofctl, &changes) {
-            refused.entry(group).or_insert(why);
+        // Those that may take room come last, and those that were refused the last time after them.
+        let turn = |change: &Change| {
+            (self.refused.contains(&change.rule.group), !present.table.contains_key(&change.rule.group))
+        };
+        changes.sort_by_key(turn);
+        let kinds: Vec<&[Change]> = changes.chunk_by(|a, b| turn(a) == turn(b)).collect();
+        let Bundled { mut done, refused: singly, untried } = bundles(&self.ofctl, kinds);
+        self.refused.retain(|group| !done.contains(group) && !untried.contains_key(group));
+        self.refused.extend(singly.keys().copied());
+        let (made, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| done.remove(&change.rule.group));
+        let mut singly: BTreeMap<_, _> = singly.into_iter().chain(untried).collect();
+        for rule in others.iter().map(|change| change.rule) {
+            let applied = present.table.get(&rule.group).map(|has| plan::in_force(has, rule)).unwrap_or_default();
+            refused.extend(singly.remove(&rule.group).map(|why| (rule.group, why.with_applied(&applied))));
         }
-        refused.into_iter().collect()
+        for Change { rule, ports, meter, .. } in made {
+            present.table.insert(rule.group, ports);
+            match meter {
+                Some(meter) => present.meters.insert(rule.group, meter),
+                None => present.meters.remove(&rule.group),
+            };
+        }
+        refused
     }
 }
 
-/// Carries out all that a switch does not refuse, in the order of the rules and in as few bundles as that takes: of one that is refused, nothing
-/// was applied, and its halves are tried.
-fn bundles(ofctl: &Ofctl, changes: &[(&Rule, Vec<String>)]) -> Vec<(Ipv4Addr, DriverError)> {
-    let mut refused = Vec::new();
-    let mut waiting = vec![changes];
-    let mut tried = 0;
+/// How a rule is made so.
+struct Change<'a> {
+    rule: &'a Rule,
+    /// What the group has then.
+    ports: BTreeSet<String>,
+    meter: Option<u32>,
+    lines: [String; 2],
+}
+
+/// What became of changes, by their groups.
+#[derive(Default)]
+struct Bundled {
+    done: BTreeSet<Ipv4Addr>,
+    /// Alone.
+    refused: BTreeMap<Ipv4Addr, DriverError>,
+    /// With others, or not at all.
+    untried: BTreeMap<Ipv4Addr, DriverError>,
+}
+
+/// Carries out all that a switch does not refuse, in as few bundles as that takes: of one that is refused, nothing was applied, and its halves are
+/// tried. A switch that does not answer is asked no more.
+fn bundles(ofctl: &Ofctl, kinds: Vec<&[Change]>) -> Bundled {
+    let mut bundled = Bundled::default();
+    let mut waiting = kinds;
+    waiting.reverse();
+    let mut failed = 0;
     while let Some(some) = waiting.pop() {
-        if some.is_empty() {
-            continue;
-        }
-        let lines: Vec<String> = some.iter().flat_map(|(_, lines)| lines.clone()).collect();
-        let Err(why) = ofctl.bundle(&lines) else { continue };
-        tried += 1;
-        if some.len() > 1 && tried < BUNDLES_MAX {
-            let (first, second) = some.split_at(some.len() / 2);
-            waiting.extend([second, first]);
-            continue;
-        }
-        let refusal = match why {
-            DriverError::Refused { refusal, .. } => refusal,
-            other => Refusal { errno: 0, said: other.to_string() },
+        let lines: Vec<String> = some.iter().flat_map(|change| change.lines.clone()).collect();
+        let why = match ofctl.bundle(&lines) {
+            Ok(()) => {
+                bundled.done.extend(some.iter().map(|change| change.rule.group));
+                continue;
+            }
+            Err(DriverError::Refused { refusal, .. }) => refusal,
+            Err(other) => Refusal { errno: 0, said: other.to_string() },
         };
-        let each = |(rule, _): &(&Rule, Vec<String>)| {
-            (rule.group, DriverError::refused(format!("rule {rule}"), refusal.clone(), &[]))
-        };
-        refused.extend(some.iter().map(each));
+        failed += 1;
+        if !ofctl::is_answer(&why.said) || failed == BUNDLES_MAX {
+            waiting.push(some);
+            let why = if ofctl::is_answer(&why.said) {
+                Refusal {
+                    errno: 0,
+                    said: format!("not tried by itself yet, as {} others were refused", bundled.refused.len()),
+                }
+            } else {
+                why
+            };
+            let untried = waiting.iter().flat_map(|some| some.iter()).map(|change| change.rule);
+            bundled.untried = untried.map(|rule| (rule.group, refused_rule(rule, why.clone()))).collect();
+            break;
+        }
+        match some {
+            [change] => drop(bundled.refused.insert(change.rule.group, refused_rule(change.rule, why))),
+            _ => {
+                let (first, second) = some.split_at(some.len() / 2);
+                waiting.extend([second, first]);
+            }
+        }
     }
-    refused
+    bundled
+}
+
+fn refused_rule(rule: &Rule, refusal: Refusal) -> DriverError {
+    DriverError::refused(format!("rule {rule}"), refusal, &[])
 }
 
 impl Driver for Ovs {
@@ -291,14 +343,15 @@ impl Driver for Ovs {
 
     fn install(&mut self, rules: &[Rule]) -> Result<Installed, DriverError> {
         self.range.check(rules.iter().map(|r| &r.group))?;
-        let present = self.present()?;
-        let rules: Vec<&Rule> = rules.iter().collect();
-        Ok(Installed { refused: self.install_on(&present, &rules, Former::Stays) })
+        let mut present = self.present()?;
+        let rules: Vec<&Rule> = plan::by_group(rules).into_values().collect();
+        Ok(Installed { refused: self.install_on(&mut present, &rules, Former::Stays).into_iter().collect() })
     }
 
     fn remove(&mut self, groups: &[Ipv4Addr]) -> Result<(), DriverError> {
         self.range.check(groups)?;
         let present = self.present()?;
+        self.refused.retain(|group| !groups.contains(group));
         let there: Vec<_> = groups.iter().filter(|g| present.table.contains_key(g)).collect();
         let lines = |g: &&Ipv4Addr| [ofctl::delete_flow_line(**g), format!("group delete group_id={}", u32::from(**g))];
         let lines: Vec<_> = there.iter().flat_map(lines).collect();
@@ -318,25 +371,39 @@ impl Driver for Ovs {
     }
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
-        let (present, found) = self.look(wanted)?;
-        let wanted: BTreeMap<Ipv4Addr, &Rule> = wanted.iter().map(|rule| (rule.group, rule)).collect();
-        let is_rule = |drift: &&Drift| matches!(drift, Drift::Missing { .. } | Drift::Ports { .. });
-        let groups: BTreeSet<Ipv4Addr> = found.iter().filter(is_rule).filter_map(Drift::group).collect();
-        let rules: Vec<&Rule> = groups.iter().filter_map(|group| wanted.get(group).copied()).collect();
-        // What was found, and nothing else: what came since would be put right untold. All of a kind at once.
-        let mut rules: BTreeMap<_, _> = self.install_on(&present, &rules, Former::Goes).into_iter().collect();
-        let removed = self.remove(&plan::unwanted(&found)).is_ok();
+        let (mut present, found) = self.look(wanted)?;
+        let by_group = plan::by_group(wanted);
+        // What was found, and nothing else: what came since would be put right untold. Limits first: a rule that has one needs it.
+        let mut limits = BTreeMap::new();
+        for group in found.iter().filter_map(limit_of) {
+            if let Err(why) = self.ofctl.set_meter(self.meter_of(group), self.meters[&group]) {
+                limits.insert(group, why);
+            }
+        }
+        let is_there = |group: &Ipv4Addr| !limits.contains_key(group);
+        let groups: BTreeSet<Ipv4Addr> =
+            found.iter().filter_map(|drift| drift.group().or(limit_of(drift).filter(is_there))).collect();
+        let rules: Vec<&Rule> = groups.iter().filter_map(|group| by_group.get(group).copied()).collect();
+        let mut rules = self.install_on(&mut present, &rules, Former::Goes);
+        let unwanted = plan::unwanted(&found);
+        let removed = self.remove(&unwanted);
+        if removed.is_ok() {
+            unwanted.iter().for_each(|group| drop(present.table.remove(group)));
+        }
         let mut refused = Vec::new();
         for drift in &found {
             let done = match drift {
                 Drift::Missing { group } | Drift::Ports { group, .. } => rules.remove(group).map_or(Ok(()), Err),
-                Drift::Extra { .. } if removed => Ok(()),
-                Drift::Meter { group, .. } => self.put_right(drift, &present, wanted.get(group).copied()),
-                _ => self.put_right(drift, &present, None),
+                Drift::Meter { group, .. } => limits.remove(group).or(rules.remove(group)).map_or(Ok(()), Err),
+                Drift::Extra { group } if removed.is_err() => {
+                    self.remove(&[*group]).inspect(|()| drop(present.table.remove(group)))
+                }
+                Drift::Priority { port, .. } => self.prepare_again(port),
+                Drift::Extra { .. } | Drift::Inert { .. } => Ok(()),
             };
             refused.extend(done.err().map(|why| (drift.clone(), why)));
         }
-        Ok(Repaired { found, refused })
+        Ok(Repaired::new(found, refused, plan::drift(&present.table, wanted)))
     }
 
     fn meter(&mut self, group: Ipv4Addr, rate: Option<Rate>) -> Result<(), DriverError> {
@@ -389,10 +456,33 @@ impl Driver for Ovs {
     }
 }
 
+/// The group whose limit it is about.
+fn limit_of(drift: &Drift) -> Option<Ipv4Addr> {
+    if let Drift::Meter { group, .. } = drift { Some(*group) } else { None }
+}
+
 /// With the rule that it was about.
 fn refused(error: DriverError, what: &str, applied: &[String]) -> DriverError {
     match error {
         DriverError::Refused { refusal, .. } => DriverError::refused(what, refusal, applied),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It may be gone, or take longer than it is given: that says nothing of any rule, and each would be waited for.
+    #[test]
+    fn switch_that_does_not_answer_is_asked_once() {
+        let rule = |n: u32| Rule::new(Ipv4Addr::from(0xef47_0000 + n), ["h2"]);
+        let rules: Vec<Rule> = (0..2000).map(rule).collect();
+        let change = |rule| Change { rule, ports: BTreeSet::new(), meter: None, lines: [String::new(), String::new()] };
+        let changes: Vec<Change> = rules.iter().map(change).collect();
+        let (some, others) = changes.split_at(5);
+        // Also where there is no such program.
+        let bundled = bundles(&Ofctl::new("unix:/nonexistent/br0.mgmt"), vec![some, others]);
+        assert_eq!((bundled.done.len(), bundled.refused.len(), bundled.untried.len()), (0, 0, 2000));
     }
 }

@@ -29,10 +29,19 @@ pub(crate) fn change(has: &BTreeSet<String>, rule: &Rule) -> Change {
     Change { add: &rule.ports - has, drop: has - &rule.ports }
 }
 
+/// The last rule of a group counts.
+pub(crate) fn by_group(rules: &[Rule]) -> BTreeMap<Ipv4Addr, &Rule> {
+    rules.iter().map(|rule| (rule.group, rule)).collect()
+}
+
+/// What is in force of a rule, for a message.
+pub(crate) fn in_force(has: &BTreeSet<String>, rule: &Rule) -> Vec<String> {
+    (has & &rule.ports).into_iter().collect()
+}
+
 /// What differs, in order of the groups. A group without ports is one that is not there.
 pub(crate) fn drift(present: &Table, wanted: &[Rule]) -> Vec<Drift> {
-    // The last rule of a group counts, as it would when installed.
-    let wanted: BTreeMap<_, _> = wanted.iter().map(|r| (r.group, r)).collect();
+    let wanted = by_group(wanted);
     let mut found = Vec::new();
     for rule in wanted.values() {
         let Change { add, drop } = change(present.get(&rule.group).unwrap_or(&BTreeSet::new()), rule);

@@ -205,19 +205,6 @@ pub enum Drift {
     },
 }
 
-/// What a difference is about: there is one of each at most.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Subject {
-    /// The rule of a group.
-    Rule(Ipv4Addr),
-    /// The limit of a group.
-    Limit(Ipv4Addr),
-    /// The queues of a port.
-    Port(String),
-    /// The switch as a whole.
-    Switch,
-}
-
 /// What came of [`crate::Driver::install`].
 #[must_use]
 #[derive(Debug, Default)]
@@ -242,20 +229,22 @@ pub struct Repaired {
     pub found: Vec<Drift>,
     /// Of it, what could not be put right, or in part only, and what the switch said first.
     pub refused: Vec<(Drift, DriverError)>,
+    /// How that differs now, as far as this repair has done it.
+    pub left: Vec<Drift>,
+}
+
+impl Repaired {
+    /// `differs`: how rules differ by now from what is wanted.
+    pub(crate) fn new(found: Vec<Drift>, refused: Vec<(Drift, DriverError)>, differs: Vec<Drift>) -> Repaired {
+        let others = refused.iter().map(|(drift, _)| drift).filter(|drift| drift.group().is_none()).cloned();
+        let groups: BTreeSet<_> = refused.iter().filter_map(|(drift, _)| drift.group()).collect();
+        let is_refused = |drift: &Drift| drift.group().is_some_and(|group| groups.contains(&group));
+        let left = differs.into_iter().filter(is_refused).chain(others).collect();
+        Repaired { found, refused, left }
+    }
 }
 
 impl Drift {
-    /// What it is about.
-    #[must_use]
-    pub fn subject(&self) -> Subject {
-        match self {
-            Drift::Missing { group } | Drift::Ports { group, .. } | Drift::Extra { group } => Subject::Rule(*group),
-            Drift::Meter { group, .. } => Subject::Limit(*group),
-            Drift::Priority { port, .. } => Subject::Port(port.clone()),
-            Drift::Inert { .. } => Subject::Switch,
-        }
-    }
-
     /// The group that it is about, if it is about a rule.
     #[must_use]
     pub fn group(&self) -> Option<Ipv4Addr> {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fide_switch::{Drift, Driver, DriverError, Repaired, Rule, Subject};
+use fide_switch::{Drift, Driver, DriverError, Repaired, Rule};
 
 use super::carriers::{Carriers, Post};
 use super::mailbox::{Mail, Mailbox, Wake};
@@ -297,7 +297,7 @@ impl Worker {
         let rules: Vec<Rule> =
             wanted.iter().map(|(group, ports)| Rule { group: *group, ports: ports.clone() }).collect();
         let number = |group: &Ipv4Addr| numbers.get(group).copied().unwrap_or(self.number);
-        let Repaired { found, mut refused } = match driver.repair(&rules) {
+        let Repaired { found, mut refused, left } = match driver.repair(&rules) {
             Ok(repaired) => repaired,
             Err(error) => {
                 failures.extend(rules.iter().map(|rule| (number(&rule.group), error.to_string())));
@@ -311,14 +311,11 @@ impl Worker {
         let of_rules: BTreeMap<Ipv4Addr, String> =
             refused.iter().filter_map(groups).filter(|(group, _)| wanted.contains_key(group)).collect();
         failures.extend(of_rules.iter().map(|(group, why)| (number(group), why.clone())));
-        // Of what is refused a part may be there. What else differs by now somebody did since, and is told the next time.
-        let subjects: HashSet<Subject> = refused.iter().map(|(drift, _)| drift.subject()).collect();
-        let left = if refused.is_empty() { Ok(Vec::new()) } else { driver.audit(&rules) };
-        let left = left.map(|left| left.into_iter().filter(|drift| subjects.contains(&drift.subject())).collect());
         self.differs(&found);
         (self.read, self.failures) = (true, 0);
         self.undone.clear();
-        self.left = left.unwrap_or_else(|_| refused.iter().map(|(drift, _)| drift.clone()).collect());
+        // Of what is refused a part may be there. How that differs from now on is somebody's doing.
+        self.left = left.into_iter().collect();
         match refused.pop() {
             Some((_, error)) => self.failed(error.to_string()),
             None => {

@@ -34,6 +34,11 @@ pub(super) fn delete_flow_line(group: Ipv4Addr) -> String {
     format!("flow delete_strict priority={PRIORITY},ip,nw_dst={group}")
 }
 
+/// Whether the switch itself has said that, in OpenFlow: no answer is none.
+pub(super) fn is_answer(said: &str) -> bool {
+    said.contains("OFP")
+}
+
 /// The way to one switch.
 #[derive(Debug)]
 pub(super) struct Ofctl {

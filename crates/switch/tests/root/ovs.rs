@@ -15,6 +15,16 @@ fn pair(hosts: usize) -> Fabric {
     Fabric::build(FabricSpec::single_pair(hosts).on_ovs()).unwrap()
 }
 
+fn database(switch: &Switch) -> String {
+    switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock")
+}
+
+/// A table with room for so many flows, which refuses more.
+fn limit_flows(switch: &Switch, flows: usize) {
+    let table = format!("-- --id=@t create Flow_Table flow_limit={flows} overflow_policy=refuse");
+    run(switch, &format!("ovs-vsctl --db={} {table} -- set bridge br0 flow_tables:0=@t", database(switch)));
+}
+
 fn ofctl(switch: &Switch, line: &str) -> String {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     run(switch, &format!("ovs-ofctl -O OpenFlow13 --names {verb} {} {rest}", switch.ovs_target().unwrap()))
@@ -145,17 +155,7 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     driver.remove(&[group(0, 2)]).unwrap();
 
     // A table with room for two flows, then for more.
-    let db = switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock");
-    let limit = |n| {
-        run(
-            switch,
-            &format!(
-                "ovs-vsctl --db={db} -- --id=@t create Flow_Table flow_limit={n} overflow_policy=refuse -- set bridge \
-                 br0 flow_tables:0=@t"
-            ),
-        )
-    };
-    limit(2);
+    limit_flows(switch, 2);
     let rules = [1, 2, 3].map(|n| Rule::new(group(0, n), ["h2", "h3"]));
     let why = refused(driver.as_mut(), &rules);
     let DriverError::Refused { what, refusal, applied } = &why else { panic!("{why}") };
@@ -163,10 +163,11 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     assert!(refusal.said.contains("TABLE_FULL"), "{why}");
     assert_eq!(applied, "nothing");
     assert_eq!(driver.audit(&rules).unwrap(), [Drift::Missing { group: group(0, 3) }]);
-    limit(100);
+    limit_flows(switch, 100);
     driver.install(&rules).unwrap().complete().unwrap();
     assert_eq!(driver.audit(&rules).unwrap(), []);
 
+    let db = database(switch);
     // A port that goes away is found, and what named it is refused until it is back.
     run(switch, &format!("ovs-vsctl --db={db} del-port br0 h3"));
     let found = driver.audit(&rules).unwrap();
@@ -196,15 +197,16 @@ fn root_all_of_a_refused_rule_is_had_that_can_be() {
     std::thread::sleep(QUIET);
     hears(&fabric, 0, group(0, 1), 5, &[2, 3, 4]);
     hears(&fabric, 0, group(0, 2), 5, &[2]);
-    let Repaired { found, refused } = driver.repair(&wanted).unwrap();
+    let Repaired { found, refused, left } = driver.repair(&wanted).unwrap();
     let changed = Drift::Ports { group: group(0, 1), missing: ports(&["h0"]), extra: ports(&["h3"]) };
     assert_eq!(found, std::slice::from_ref(&changed));
     assert!(
         matches!(&refused[..], [(what, DriverError::NoPort { port, .. })] if *what == changed && port == "h0"),
         "{refused:?}"
     );
-    let left = Drift::Ports { group: group(0, 1), missing: ports(&["h0"]), extra: ports(&[]) };
-    assert_eq!(driver.audit(&wanted).unwrap(), [left]);
+    let missing = Drift::Ports { group: group(0, 1), missing: ports(&["h0"]), extra: ports(&[]) };
+    assert_eq!(driver.audit(&wanted).unwrap(), [missing]);
+    assert_eq!(driver.audit(&wanted).unwrap(), left);
     std::thread::sleep(QUIET);
     hears(&fabric, 0, group(0, 1), 5, &[2, 4]);
 }
@@ -225,11 +227,76 @@ fn root_many_refused_rules_hold_up_no_other() {
     let wanted: Vec<Rule> = (0..RULES).map(rule).collect();
     let refused = driver.install(&wanted).unwrap().refused;
     assert_eq!(refused.len(), RULES / 2);
-    let Repaired { found, refused } = driver.repair(&wanted).unwrap();
+    let Repaired { found, refused, .. } = driver.repair(&wanted).unwrap();
     assert_eq!((found.len(), refused.len()), (RULES / 2, RULES / 2));
     std::thread::sleep(QUIET);
     hears(&fabric, 0, group(7, 1), 5, &[2, 3]);
     hears(&fabric, 0, group(7, 2), 5, &[2]);
+}
+
+/// A full table refuses what would need room, and nothing else; once there is room, all comes.
+#[test]
+fn root_rules_that_a_full_table_refuses_hold_up_no_other() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    let nth = |n: usize| group((n / 256) as u8, (n % 256) as u8);
+    let there: Vec<Rule> = (1000..1020).map(|n| Rule::new(nth(n), ["h2"])).collect();
+    driver.install(&there).unwrap().complete().unwrap();
+    limit_flows(switch, ofctl(switch, "dump-flows").lines().filter(|line| line.contains("actions")).count());
+    let mut wanted: Vec<Rule> = (0..600).map(|n| Rule::new(nth(n), ["h2"])).collect();
+    wanted.extend((1000..1020).map(|n| Rule::new(nth(n), ["h3"])));
+    let refused = driver.install(&wanted).unwrap().refused;
+    assert_eq!(refused.len(), 600);
+    assert!(refused.iter().all(|(group, _)| *group < nth(600)), "{refused:?}");
+    let all = |text: &str| refused.iter().filter(|(_, why)| why.to_string().contains(text)).count();
+    let (alone, with_others) = (all("TABLE_FULL"), all("not tried by itself yet"));
+    assert!(alone > 0 && with_others > 0 && alone + with_others == 600, "{alone} {with_others}");
+    assert_eq!(driver.repair(&wanted).unwrap().refused.len(), 600);
+    limit_flows(switch, 2000);
+    let Repaired { refused, left, .. } = driver.repair(&wanted).unwrap();
+    assert!(refused.is_empty() && left.is_empty(), "{refused:?}");
+    assert_eq!(driver.audit(&wanted).unwrap(), []);
+}
+
+#[test]
+fn root_of_a_group_that_comes_twice_the_last_rule_counts() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let mut driver = open(fabric.switch("l1a").unwrap());
+    driver.install(&[Rule::new(group(0, 1), ["h3"])]).unwrap().complete().unwrap();
+    let twice = [Rule::new(group(0, 1), ["h9"]), Rule::new(group(0, 1), ["h2"]), Rule::new(group(0, 1), ["h3"])];
+    driver.install(&twice).unwrap().complete().unwrap();
+    assert_eq!(driver.audit(&twice[2..]).unwrap(), []);
+}
+
+/// A limit that is deleted takes its flow along.
+#[test]
+fn root_a_rule_comes_back_together_with_its_limit() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    let wanted = [1, 2].map(|n| Rule::new(group(0, n), ["h2"]));
+    driver.install(&wanted).unwrap().complete().unwrap();
+    driver.meter(group(0, 1), Some(Rate { packets_per_s: 1000, burst_packets: 100 })).unwrap();
+    ofctl(switch, "del-meters");
+    let Repaired { found, refused, left } = driver.repair(&wanted).unwrap();
+    assert!(!found.is_empty() && refused.is_empty() && left.is_empty(), "{found:?} {refused:?}");
+    assert_eq!(driver.audit(&wanted).unwrap(), []);
+}
+
+/// What is said to be in force is.
+#[test]
+fn root_a_rule_that_is_refused_twice_over_says_what_is_in_force() {
+    root_or_skip!(ovs_supported());
+    let fabric = pair(3);
+    let switch = fabric.switch("l1a").unwrap();
+    let mut driver = open(switch);
+    limit_flows(switch, ofctl(switch, "dump-flows").lines().filter(|line| line.contains("actions")).count());
+    let why = refused(driver.as_mut(), &[Rule::new(group(0, 1), ["h2", "h9"])]).to_string();
+    assert!(why.contains("TABLE_FULL") && why.ends_with("in force of it: nothing"), "{why}");
 }
 
 #[test]
