@@ -46,7 +46,6 @@ impl Detector {
             peer.answered_seq = seq;
         }
         peer.answered |= answers || planted::is(Planted::TakesRecordings);
-        peer.has_answered |= peer.answered;
         if !peer.answered {
             self.counters.heartbeats_unanswered += 1;
         }
@@ -60,15 +59,20 @@ impl Detector {
 
     /// Does this packet answer this incarnation of this host?
     pub(crate) fn answers(&self, packet: &Packet<&[u8]>) -> bool {
+        self.hears_me(packet)
+            || packet
+                .bodies()
+                .any(|body| matches!(body, Body::Excluded(excluded) if !self.recalled && self.names_me(excluded)))
+    }
+
+    /// Does this packet acknowledge or echo this incarnation of this host? Its sender does not hold it dead, and has heard it.
+    pub(crate) fn hears_me(&self, packet: &Packet<&[u8]>) -> bool {
         let (me, incarnation) = (self.config.me, self.config.incarnation);
+        let is_mine = |(host, inc, seq): (u16, u32, u64)| {
+            (host, inc) == (me, incarnation) && seq > self.life_seq && seq <= self.seq
+        };
         packet.ack(me).is_some_and(|ack| self.ack_answers(ack))
-            || packet.bodies().any(|body| match body {
-                Body::Echo(echoes) => echoes
-                    .iter()
-                    .any(|(host, inc, seq)| (host, inc) == (me, incarnation) && seq > self.life_seq && seq <= self.seq),
-                Body::Excluded(excluded) => !self.recalled && self.names_me(excluded),
-                _ => false,
-            })
+            || packet.bodies().any(|body| matches!(body, Body::Echo(echoes) if echoes.iter().any(is_mine)))
     }
 
     /// Echoes peers that do not acknowledge this host yet, in turns if they are many. What does not fit has its turn in a

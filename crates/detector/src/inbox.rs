@@ -42,6 +42,7 @@ impl Detector {
         let ack = Ack { incarnation: beat.ack_incarnation, seq_low: beat.ack_seq_low };
         self.look_at_itself(now_ns, (peer, incarnation, seq), ack);
         self.admit(now_ns, peer, incarnation, true)?;
+        self.peers[usize::from(peer) - 1].has_heard_me |= self.ack_answers(ack);
         if !self.is_live(peer, seq, rx_ns, self.ack_answers(ack)) {
             return Ok(());
         }
@@ -135,6 +136,9 @@ impl Detector {
         let host = packet.sender();
         match packet.kind() {
             Kind::Heartbeat => {
+                if !self.peers[usize::from(host) - 1].has_heard_me {
+                    self.peers[usize::from(host) - 1].has_heard_me = self.hears_me(packet);
+                }
                 let answered = self.peers[usize::from(host) - 1].answered;
                 self.is_live(host, packet.seq(), rx_ns, answered || self.answers(packet))
             }
@@ -320,7 +324,7 @@ impl Detector {
     ///
     /// What was heard before says nothing. A peer that was put back itself acknowledges what it heard long ago, and a host that has lost
     /// its memory, and whose former incarnation was later, hears of that one by recordings: so the packet must be the newest of its
-    /// sender, and one that acknowledges a later incarnation no older than an answer to this one.
+    /// sender, and one that acknowledges a later incarnation comes from a peer that has heard this one.
     /// (The lives of a witness have numbers of which an acknowledgement shows the lower half only: [`Detector::ack_answers`].)
     fn look_at_itself(&mut self, now_ns: u64, (host, incarnation, seq): (u16, u32, u64), ack: Ack) {
         let Some(peer) = self.peers.get(usize::from(host).wrapping_sub(1)).filter(|peer| peer.id != self.config.me)
@@ -332,7 +336,9 @@ impl Detector {
         let is_newest = incarnation > peer.incarnation || is_same && seq >= peer.last_seq;
         let is_newest = is_newest || is_same && planted::is(Planted::HeedsTheOld);
         let is_known = is_same && peer.answered || !planted::is(Planted::HeedsTheKnownOnly);
-        let is_later = ack.incarnation > self.config.incarnation && peer.has_answered && is_newest && is_known;
+        let takes_naming = peer.answered && planted::is(Planted::TakesNamingForHearing);
+        let is_later =
+            ack.incarnation > self.config.incarnation && (peer.has_heard_me || takes_naming) && is_newest && is_known;
         let heeds_all = ack.incarnation > self.config.incarnation && planted::is(Planted::HeedsRecordings);
         let is_ahead = is_newest && incarnation > peer.dead_incarnation && self.is_ahead(peer, (incarnation, seq), ack);
         if is_later || heeds_all || is_ahead && self.ack_answers(ack) {

@@ -56,8 +56,8 @@ pub struct Peer {
     pub window: ReplayWindow,
     /// It has answered this host, so that what it sends is no recording ([`crate::echo`]). Nothing counts as received before.
     pub answered: bool,
-    /// That incarnation of it has, or one before.
-    pub has_answered: bool,
+    /// It, or a former incarnation of it, has acknowledged or echoed this incarnation of this host.
+    pub has_heard_me: bool,
     /// The heartbeat that held the answer.
     pub answered_seq: u64,
     /// Its newest heartbeat, counted as received or not, and when it came.
@@ -140,7 +140,7 @@ impl Peer {
             superseded: None,
             window: ReplayWindow::new(),
             answered: false,
-            has_answered: false,
+            has_heard_me: false,
             answered_seq: 0,
             noted_seq: 0,
             noted_ns: 0,
@@ -184,7 +184,7 @@ impl Peer {
             monitored: self.monitored,
             monitors_me: self.monitors_me,
             incarnation,
-            has_answered: self.has_answered,
+            has_heard_me: self.has_heard_me,
             dead_incarnation: self.dead_incarnation,
             superseded: self.superseded,
             withheld: self.withheld,

@@ -218,6 +218,8 @@ planted! {
     HeedsTheOld,
     /// a host takes a number that was heard long ago for one that it has yet to send
     CountsFromNow,
+    /// Takes a peer that has only named this host as dead for one that has heard it.
+    TakesNamingForHearing,
     /// Begins again as an incarnation that others speak of.
     PassesThroughFormers,
     /// Takes an acknowledgement of less for one of far more, whose lower half is the same.

@@ -12,6 +12,9 @@ const MS: u64 = 1_000_000;
 pub(super) struct Hosts {
     pub(super) nodes: [Option<Detector>; 3],
     pub(super) incarnations: [u32; 3],
+    /// A host that is excluded begins again so many milliseconds later.
+    pub(super) restarts_after: u64,
+    excluded_at: [Option<u64>; 3],
     config: Config,
     now: u64,
     random: u64,
@@ -24,6 +27,8 @@ impl Hosts {
         let mut hosts = Self {
             nodes: [None, None, None],
             incarnations: [10; 3],
+            restarts_after: 0,
+            excluded_at: [None; 3],
             config,
             now: 0,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -61,7 +66,9 @@ impl Hosts {
                 }
             }
             while sender.poll_event().is_some() {}
-            if sender.is_excluded() {
+            let since = sender.is_excluded().then(|| *self.excluded_at[from].get_or_insert(now));
+            if since.is_some_and(|since| now >= since + self.restarts_after * MS) && !sender.is_put_back() {
+                self.excluded_at[from] = None;
                 self.incarnations[from] += 1;
                 // Others have heard of it as a later one.
                 if let Err(RestartError::Incarnation { present, .. }) = sender.restart(now, self.incarnations[from]) {

@@ -163,11 +163,46 @@ fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
 fn recordings_of_a_peer_before_it_answered_say_nothing() {
     let answered_late = || {
         let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
-        host.handle_packet(0, 0, 0, &excluding(9000)).unwrap();
+        host.handle_packet(0, 0, 0, &heartbeat(9000, Ack { seq_low: 0, ..ME })).unwrap();
         host
     };
     assert_eq!(shown_in(answered_late, 20, 5000), [false; 3]);
     assert_eq!(shown_in(answered_late, 20, 9001), [true; 3]);
+}
+
+/// Nor the word of one that has only named it as dead: it is of a state directory that was lost.
+#[test]
+fn word_of_a_peer_that_holds_this_incarnation_dead_says_nothing() {
+    let named = || {
+        let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
+        host.handle_packet(0, 0, 0, &excluding(9000)).unwrap();
+        host
+    };
+    assert_eq!(shown_in(named, 20, 9001), [false; 3]);
+}
+
+/// Its agent was started anew before, and it begins again some time after it has heard that it is excluded.
+#[test]
+fn host_whose_memory_was_lost_comes_back_where_a_former_incarnation_is_dead_already() {
+    for (trust, policy) in
+        [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Network), (Trust::Lease, Policy::Majority)]
+    {
+        for pause in [0, 1, 2, 5, 30] {
+            let mut hosts = Hosts::new(trust, policy, 1);
+            (0..50).for_each(|_| hosts.round(0));
+            hosts.start(0);
+            (0..50).for_each(|_| hosts.round(0));
+            (hosts.incarnations[0], hosts.restarts_after) = (4, pause);
+            hosts.start(0);
+            for _ in 0..2000 {
+                hosts.round(0);
+                assert!(!hosts.nodes[0].as_ref().unwrap().is_put_back(), "{policy:?}, {pause} ms later");
+            }
+            let up = |at: usize, id| hosts.nodes[at].as_ref().unwrap().peer(id).unwrap().state == PeerState::Up;
+            assert!(up(0, 2) && up(0, 3) && up(1, 1) && up(2, 1), "{policy:?}, {pause} ms later");
+            assert!(hosts.incarnations[0] > 12);
+        }
+    }
 }
 
 /// Host 2 tells host 1 that it is excluded, which is an answer.

@@ -115,6 +115,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::CountsFromNow,
     Planted::TakesBehindForAhead,
     Planted::PassesThroughFormers,
+    Planted::TakesNamingForHearing,
     Planted::TakesNothingForANumber,
 ];
 

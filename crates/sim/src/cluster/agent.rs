@@ -348,7 +348,8 @@ impl Agent {
             Ok(()) => {}
             // Found just now, and not told yet.
             Err(RestartError::PutBack) => return false,
-            Err(error @ RestartError::Incarnation { .. }) => panic!("{error}"),
+            // Others have heard of a later one.
+            Err(RestartError::Incarnation { present, .. }) => return self.begin_again(now_ns, present + 1),
         }
         self.table.incarnation.set(incarnation);
         let record = EventRecord { incarnation, ..EventRecord::of_host(kind::REJOINED, self.me) };
