@@ -57,7 +57,7 @@ pub trait Driver: Send {
     /// first rule; where everything is as it should be, nothing is touched.
     fn prepare(&mut self, lanes: &Lanes) -> Result<(), DriverError>;
 
-    /// Adds or changes groups, in order. Others are not interrupted, nor are ports that a group keeps. What is refused of one rule holds up no
+    /// Adds or changes groups. Others are not interrupted, nor are ports that a group keeps. What is refused of one rule holds up no
     /// other: of a refused rule, all ports that can be had are there, and its former ones still. Calling it again completes it. Of a group that comes
     /// twice the last rule counts. Where an OpenFlow switch refuses so many that each cannot be found at once, others that need room as they do are
     /// told as refused, too, until a later call has tried them.

@@ -25,6 +25,8 @@ const METERS_MAX: u32 = 1 << 17;
 /// Bundles of one call that may be refused, in search of the rules that are. Those not tried by then are told as refused as well; the next call
 /// tries them before all that were refused alone.
 const BUNDLES_MAX: usize = 256;
+/// Rules of one bundle, so that a slow switch answers in time.
+const BUNDLE_RULES_MAX: usize = 512;
 
 /// A bridge of Open vSwitch, or another switch that `ovs-ofctl` reaches.
 pub struct Ovs {
@@ -49,6 +51,8 @@ struct Present {
     table: Table,
     /// Meter in the flow of a group.
     meters: BTreeMap<Ipv4Addr, u32>,
+    /// Groups that have both their flow and their ports: to change them takes no room.
+    whole: BTreeSet<Ipv4Addr>,
 }
 
 impl Ovs {
@@ -105,10 +109,13 @@ impl Ovs {
         let numbers = self.ofctl.ports()?;
         let names: BTreeMap<u32, &String> = numbers.iter().map(|(name, n)| (*n, name)).collect();
         let flows: BTreeMap<Ipv4Addr, Flow> = self.ofctl.flows(self.range)?.into_iter().map(|f| (f.group, f)).collect();
-        let mut table = Table::new();
+        let (mut table, mut whole) = (Table::new(), BTreeSet::new());
         for (group, ports) in self.ofctl.groups()? {
             let group = Ipv4Addr::from(group);
             if self.range.contains(group) {
+                if flows.contains_key(&group) {
+                    whole.insert(group);
+                }
                 let leads = flows.get(&group).is_some_and(|f| f.leads_to == Some(u32::from(group)));
                 let name = |n: &u32| names.get(n).map_or_else(|| format!("#{n}"), |name| name.to_string());
                 table.insert(group, ports.iter().filter(|_| leads).map(name).collect());
@@ -119,7 +126,7 @@ impl Ovs {
             table.entry(*group).or_default();
         }
         let meters = flows.values().filter_map(|f| Some((f.group, f.meter?))).collect();
-        Ok(Present { numbers, table, meters })
+        Ok(Present { numbers, table, meters, whole })
     }
 
     /// What makes a rule so, as far as there are ports; none if it is. And the first port that is not there.
@@ -194,10 +201,10 @@ impl Ovs {
         Ok((present, found))
     }
 
-    fn prepare_again(&mut self, port: &str) -> Result<(), DriverError> {
-        let link = self.links()?.into_iter().find(|link| link.state.name == port);
+    fn prepare_again(&mut self, links: &[Link], port: &str) -> Result<(), DriverError> {
+        let link = links.iter().find(|link| link.state.name == port);
         let Some((link, lanes)) = link.zip(self.prepared.clone()) else { return Ok(()) };
-        self.prepare_port(&link, &lanes)
+        self.prepare_port(link, &lanes)
     }
 
     fn prepare_port(&mut self, link: &Link, lanes: &Lanes) -> Result<(), DriverError> {
@@ -224,12 +231,12 @@ impl Ovs {
             refused.extend(missing.map(|why| (rule.group, why)));
             changes.extend(change);
         }
-        // Those that may take room come last, and those that were refused the last time after them.
-        let turn = |change: &Change| {
-            (self.refused.contains(&change.rule.group), !present.table.contains_key(&change.rule.group))
-        };
+        // Those that may take room come last; those that were refused the last time after others.
+        let turn =
+            |change: &Change| (!present.whole.contains(&change.rule.group), self.refused.contains(&change.rule.group));
         changes.sort_by_key(turn);
-        let kinds: Vec<&[Change]> = changes.chunk_by(|a, b| turn(a) == turn(b)).collect();
+        let kinds =
+            changes.chunk_by(|a, b| turn(a) == turn(b)).flat_map(|kind| kind.chunks(BUNDLE_RULES_MAX)).collect();
         let Bundled { mut done, refused: singly, untried } = bundles(&self.ofctl, kinds);
         self.refused.retain(|group| !done.contains(group) && !untried.contains_key(group));
         self.refused.extend(singly.keys().copied());
@@ -287,9 +294,9 @@ fn bundles(ofctl: &Ofctl, kinds: Vec<&[Change]>) -> Bundled {
             Err(other) => Refusal { errno: 0, said: other.to_string() },
         };
         failed += 1;
-        if !ofctl::is_answer(&why.said) || failed == BUNDLES_MAX {
+        if !ofctl.is_answer(&why) || failed == BUNDLES_MAX {
             waiting.push(some);
-            let why = if ofctl::is_answer(&why.said) {
+            let why = if ofctl.is_answer(&why) {
                 Refusal {
                     errno: 0,
                     said: format!("not tried by itself yet, as {} others were refused", bundled.refused.len()),
@@ -372,11 +379,17 @@ impl Driver for Ovs {
 
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (mut present, found) = self.look(wanted)?;
+        let links =
+            if found.iter().any(|drift| matches!(drift, Drift::Priority { .. })) { self.links()? } else { Vec::new() };
         let by_group = plan::by_group(wanted);
         // What was found, and nothing else: what came since would be put right untold. Limits first: a rule that has one needs it.
         let mut limits = BTreeMap::new();
+        let mut silent: Option<String> = None;
         for group in found.iter().filter_map(limit_of) {
-            if let Err(why) = self.ofctl.set_meter(self.meter_of(group), self.meters[&group]) {
+            let done =
+                if silent.is_none() { self.ofctl.set_meter(self.meter_of(group), self.meters[&group]) } else { Ok(()) };
+            if let Some(why) = silent.clone().or(done.err().map(|why| why.to_string())) {
+                silent = (!self.ofctl.is_answer(&why)).then(|| why.clone());
                 limits.insert(group, why);
             }
         }
@@ -384,22 +397,39 @@ impl Driver for Ovs {
         let groups: BTreeSet<Ipv4Addr> =
             found.iter().filter_map(|drift| drift.group().or(limit_of(drift).filter(is_there))).collect();
         let rules: Vec<&Rule> = groups.iter().filter_map(|group| by_group.get(group).copied()).collect();
+        self.refused.retain(|group| by_group.contains_key(group));
         let mut rules = self.install_on(&mut present, &rules, Former::Goes);
         let unwanted = plan::unwanted(&found);
-        let removed = self.remove(&unwanted);
+        let removed = self.remove(&unwanted).map_err(|why| why.to_string());
         if removed.is_ok() {
             unwanted.iter().for_each(|group| drop(present.table.remove(group)));
         }
+        // What could not be put right as a whole: its limit cannot be, either.
+        let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();
         let mut refused = Vec::new();
         for drift in &found {
+            let said = |what: String, said: &str| {
+                Err(DriverError::refused(what, Refusal { errno: 0, said: said.into() }, &[]))
+            };
             let done = match drift {
                 Drift::Missing { group } | Drift::Ports { group, .. } => rules.remove(group).map_or(Ok(()), Err),
-                Drift::Meter { group, .. } => limits.remove(group).or(rules.remove(group)).map_or(Ok(()), Err),
-                Drift::Extra { group } if removed.is_err() => {
-                    self.remove(&[*group]).inspect(|()| drop(present.table.remove(group)))
-                }
-                Drift::Priority { port, .. } => self.prepare_again(port),
-                Drift::Extra { .. } | Drift::Inert { .. } => Ok(()),
+                Drift::Meter { group, .. } => match limits.get(group) {
+                    Some(why) => said(format!("the limit of group {group}"), why),
+                    None if without.contains(group) => {
+                        said(format!("the limit of group {group}"), "its rule is refused")
+                    }
+                    None => Ok(()),
+                },
+                Drift::Extra { group } => match &removed {
+                    Ok(()) => Ok(()),
+                    // One by one, if it was said of one.
+                    Err(why) if self.ofctl.is_answer(why) => {
+                        self.remove(&[*group]).inspect(|()| drop(present.table.remove(group)))
+                    }
+                    Err(why) => said(format!("removing group {group}"), why),
+                },
+                Drift::Priority { port, .. } => self.prepare_again(&links, port),
+                Drift::Inert { .. } => Ok(()),
             };
             refused.extend(done.err().map(|why| (drift.clone(), why)));
         }

@@ -245,6 +245,17 @@ impl Repaired {
 }
 
 impl Drift {
+    /// Both are about the same port, limit or switch.
+    #[must_use]
+    pub fn is_at_the_same(&self, other: &Drift) -> bool {
+        match (self, other) {
+            (Drift::Priority { port, .. }, Drift::Priority { port: other, .. }) => port == other,
+            (Drift::Meter { group, .. }, Drift::Meter { group: other, .. }) => group == other,
+            (Drift::Inert { .. }, Drift::Inert { .. }) => true,
+            _ => false,
+        }
+    }
+
     /// The group that it is about, if it is about a rule.
     #[must_use]
     pub fn group(&self) -> Option<Ipv4Addr> {

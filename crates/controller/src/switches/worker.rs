@@ -329,7 +329,11 @@ impl Worker {
     /// Says what is put right, or is tried to.
     fn differs(&mut self, found: &[Drift]) {
         let is_undone = |drift: &Drift| drift.group().is_some_and(|group| self.undone.contains(&group));
-        let is_new = |drift: &&Drift| !self.left.contains(drift) && !is_undone(drift);
+        // How a port, or a limit, that is put right in part differs may read otherwise.
+        let others: Vec<&Drift> = self.left.iter().filter(|drift| drift.group().is_none()).collect();
+        let is_left =
+            |drift: &Drift| self.left.contains(drift) || others.iter().any(|other| other.is_at_the_same(drift));
+        let is_new = |drift: &&Drift| !is_left(drift) && !is_undone(drift);
         let found: Vec<&Drift> = found.iter().filter(is_new).collect();
         if !self.read {
             if !found.is_empty() {

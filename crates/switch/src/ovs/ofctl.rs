@@ -34,11 +34,6 @@ pub(super) fn delete_flow_line(group: Ipv4Addr) -> String {
     format!("flow delete_strict priority={PRIORITY},ip,nw_dst={group}")
 }
 
-/// Whether the switch itself has said that, in OpenFlow: no answer is none.
-pub(super) fn is_answer(said: &str) -> bool {
-    said.contains("OFP")
-}
-
 /// The way to one switch.
 #[derive(Debug)]
 pub(super) struct Ofctl {
@@ -52,6 +47,11 @@ impl Ofctl {
 
     pub(super) fn target(&self) -> &str {
         &self.target
+    }
+
+    /// Whether the switch itself has said that, in OpenFlow: one that does not answer says nothing.
+    pub(super) fn is_answer(&self, said: &(impl ToString + ?Sized)) -> bool {
+        said.to_string().replace(&self.target, "").contains("OFP")
     }
 
     fn run(&self, verb: &str, args: &[&str], input: &str) -> Result<String, DriverError> {

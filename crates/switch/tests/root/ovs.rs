@@ -25,6 +25,10 @@ fn limit_flows(switch: &Switch, flows: usize) {
     run(switch, &format!("ovs-vsctl --db={} {table} -- set bridge br0 flow_tables:0=@t", database(switch)));
 }
 
+fn flows(switch: &Switch) -> usize {
+    ofctl(switch, "dump-flows").lines().filter(|line| line.contains("actions")).count()
+}
+
 fn ofctl(switch: &Switch, line: &str) -> String {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     run(switch, &format!("ovs-ofctl -O OpenFlow13 --names {verb} {} {rest}", switch.ovs_target().unwrap()))
@@ -244,7 +248,11 @@ fn root_rules_that_a_full_table_refuses_hold_up_no_other() {
     let nth = |n: usize| group((n / 256) as u8, (n % 256) as u8);
     let there: Vec<Rule> = (1000..1020).map(|n| Rule::new(nth(n), ["h2"])).collect();
     driver.install(&there).unwrap().complete().unwrap();
-    limit_flows(switch, ofctl(switch, "dump-flows").lines().filter(|line| line.contains("actions")).count());
+    limit_flows(switch, flows(switch));
+    // Of some a half is there.
+    for n in (0..600).step_by(200) {
+        ofctl(switch, &format!("add-group group_id={},type=all,bucket=output:h2", u32::from(nth(n))));
+    }
     let mut wanted: Vec<Rule> = (0..600).map(|n| Rule::new(nth(n), ["h2"])).collect();
     wanted.extend((1000..1020).map(|n| Rule::new(nth(n), ["h3"])));
     let refused = driver.install(&wanted).unwrap().refused;
@@ -285,6 +293,12 @@ fn root_a_rule_comes_back_together_with_its_limit() {
     let Repaired { found, refused, left } = driver.repair(&wanted).unwrap();
     assert!(!found.is_empty() && refused.is_empty() && left.is_empty(), "{found:?} {refused:?}");
     assert_eq!(driver.audit(&wanted).unwrap(), []);
+    // Nor is one said to be right whose rule is refused.
+    ofctl(switch, "del-meters");
+    limit_flows(switch, flows(switch));
+    let Repaired { found, refused, left } = driver.repair(&wanted).unwrap();
+    assert!(refused.len() == 2 && found.len() == 2 && left.len() == 2, "{found:?} {refused:?} {left:?}");
+    assert!(refused.iter().any(|(drift, _)| matches!(drift, Drift::Meter { .. })), "{refused:?}");
 }
 
 /// What is said to be in force is.
@@ -294,7 +308,7 @@ fn root_a_rule_that_is_refused_twice_over_says_what_is_in_force() {
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();
     let mut driver = open(switch);
-    limit_flows(switch, ofctl(switch, "dump-flows").lines().filter(|line| line.contains("actions")).count());
+    limit_flows(switch, flows(switch));
     let why = refused(driver.as_mut(), &[Rule::new(group(0, 1), ["h2", "h9"])]).to_string();
     assert!(why.contains("TABLE_FULL") && why.ends_with("in force of it: nothing"), "{why}");
 }
