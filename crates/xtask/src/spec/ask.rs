@@ -43,18 +43,19 @@ pub(super) enum Verdict {
 }
 
 impl Checker<'_> {
-    pub(super) fn ask(&self, run: &Run) -> Result<Answer, String> {
+    /// `lane`: of questions that are answered at the same time, each has another.
+    pub(super) fn ask(&self, run: &Run, lane: usize) -> Result<Answer, String> {
         let shown = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
         let base = self.spec_dir.join(format!("{}.cfg", run.spec));
         let config = configure(&fs::read_to_string(&base).map_err(|e| shown(&base, e))?, run)
             .map_err(|why| format!("{}: {why}", base.display()))?;
-        let config_path = self.work_dir.join("run.cfg");
+        let config_path = self.work_dir.join(format!("run-{lane}.cfg"));
         fs::write(&config_path, &config).map_err(|e| shown(&config_path, e))?;
         // Its states, and the standard modules that it unpacks.
-        let scratch = self.work_dir.join("scratch");
+        let scratch = self.work_dir.join(format!("scratch-{lane}"));
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).map_err(|e| shown(&scratch, e))?;
-        let output_path = self.work_dir.join("output");
+        let output_path = self.work_dir.join(format!("output-{lane}"));
         let output = fs::File::create(&output_path).map_err(|e| shown(&output_path, e))?;
 
         // Short questions are over before the better compiler has paid for itself.
