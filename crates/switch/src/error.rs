@@ -109,8 +109,8 @@ impl DriverError {
         self
     }
 
-    pub(crate) fn refused(what: impl Into<String>, refusal: Refusal, applied: &[String]) -> Self {
-        DriverError::Refused { what: what.into(), refusal, applied: list(applied) }
+    pub(crate) fn refused(what: impl Into<String>, refusal: Refusal) -> Self {
+        DriverError::Refused { what: what.into(), refusal, applied: list(&[]) }
     }
 }
 

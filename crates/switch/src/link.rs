@@ -82,5 +82,5 @@ pub(crate) fn list(netlink: &mut Netlink) -> Result<Vec<Link>, DriverError> {
     let mut body = vec![0; LinkMessage::default().buffer_len()];
     LinkMessage::default().emit(&mut body);
     let all = netlink.dump(Raw { kind: RTM_GETLINK, body });
-    Ok(all.map_err(|e| e.on("listing interfaces", &[]))?.iter().filter_map(parse).collect())
+    Ok(all.map_err(|e| e.on("listing interfaces"))?.iter().filter_map(parse).collect())
 }

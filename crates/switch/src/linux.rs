@@ -65,7 +65,7 @@ impl Linux {
 
     /// Entries in range.
     fn entries(&mut self) -> Result<Vec<Entry>, DriverError> {
-        let all = mdb::list(&mut self.netlink, self.bridge).map_err(|e| e.on("listing multicast entries", &[]))?;
+        let all = mdb::list(&mut self.netlink, self.bridge).map_err(|e| e.on("listing multicast entries"))?;
         Ok(all.into_iter().filter(|e| self.range.contains(e.group)).collect())
     }
 
@@ -82,7 +82,7 @@ impl Linux {
             Err(e) if !add && (e.is(Errno::NOENT) || e.is(Errno::NODEV) || e.is(Errno::INVAL)) => {}
             Err(e) => {
                 let what = if add { "adding" } else { "removing" };
-                return Err(e.on(format!("{rule}: {what} port {port}"), &[]));
+                return Err(e.on(format!("{rule}: {what} port {port}")));
             }
         }
         Ok(())

@@ -135,9 +135,9 @@ impl NetlinkError {
     }
 
     /// With what was asked, and what had been done before.
-    pub(crate) fn on(self, what: impl Into<String>, applied: &[String]) -> DriverError {
+    pub(crate) fn on(self, what: impl Into<String>) -> DriverError {
         match self {
-            NetlinkError::Refused(refusal) => DriverError::refused(what, refusal, applied),
+            NetlinkError::Refused(refusal) => DriverError::refused(what, refusal),
             NetlinkError::Io(e) => DriverError::io(what, e),
         }
     }

@@ -320,7 +320,7 @@ fn bundles(ofctl: &Ofctl, kinds: Vec<&[Change]>) -> Bundled {
 }
 
 fn refused_rule(rule: &Rule, refusal: Refusal) -> DriverError {
-    DriverError::refused(format!("rule {rule}"), refusal, &[])
+    DriverError::refused(format!("rule {rule}"), refusal)
 }
 
 impl Driver for Ovs {
@@ -363,7 +363,7 @@ impl Driver for Ovs {
         let lines = |g: &&Ipv4Addr| [ofctl::delete_flow_line(**g), format!("group delete group_id={}", u32::from(**g))];
         let lines: Vec<_> = there.iter().flat_map(lines).collect();
         if !lines.is_empty() {
-            self.ofctl.bundle(&lines).map_err(|e| refused(e, "removing groups", &[]))?;
+            self.ofctl.bundle(&lines).map_err(|e| refused(e, "removing groups"))?;
         }
         for group in groups {
             if self.meters.remove(group).is_some() || present.meters.contains_key(group) {
@@ -408,9 +408,8 @@ impl Driver for Ovs {
         let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();
         let mut refused = Vec::new();
         for drift in &found {
-            let said = |what: String, said: &str| {
-                Err(DriverError::refused(what, Refusal { errno: 0, said: said.into() }, &[]))
-            };
+            let said =
+                |what: String, said: &str| Err(DriverError::refused(what, Refusal { errno: 0, said: said.into() }));
             let done = match drift {
                 Drift::Missing { group } | Drift::Ports { group, .. } => rules.remove(group).map_or(Ok(()), Err),
                 Drift::Meter { group, .. } => match limits.get(group) {
@@ -447,11 +446,11 @@ impl Driver for Ovs {
         }
         if rate.is_some_and(|r| r.packets_per_s == 0 || r.burst_packets == 0) {
             let said = "a limit of 0 packets lets nothing through; remove the group instead".into();
-            return Err(DriverError::refused(format!("group {group}"), Refusal { errno: 0, said }, &[]));
+            return Err(DriverError::refused(format!("group {group}"), Refusal { errno: 0, said }));
         }
         if !self.present()?.table.contains_key(&group) {
             let said = "it is not installed; install it first".into();
-            return Err(DriverError::refused(format!("limiting group {group}"), Refusal { errno: 0, said }, &[]));
+            return Err(DriverError::refused(format!("limiting group {group}"), Refusal { errno: 0, said }));
         }
         match rate {
             Some(rate) => {
@@ -492,9 +491,9 @@ fn limit_of(drift: &Drift) -> Option<Ipv4Addr> {
 }
 
 /// With the rule that it was about.
-fn refused(error: DriverError, what: &str, applied: &[String]) -> DriverError {
+fn refused(error: DriverError, what: &str) -> DriverError {
     match error {
-        DriverError::Refused { refusal, .. } => DriverError::refused(what, refusal, applied),
+        DriverError::Refused { refusal, .. } => DriverError::refused(what, refusal),
         other => other,
     }
 }

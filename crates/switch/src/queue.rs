@@ -75,7 +75,7 @@ fn text_of(raw: &Raw) -> String {
 pub(crate) fn prepare(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -> Result<Option<Before>, DriverError> {
     let (name, index) = port;
     let on = |what: &str| format!("port {name}: {what}");
-    let present = root(netlink, index).map_err(|e| e.on(on("reading its queueing discipline"), &[]))?;
+    let present = root(netlink, index).map_err(|e| e.on(on("reading its queueing discipline")))?;
     let ours = present.as_ref().is_some_and(|r| Tcm::parse(&r.body).is_some_and(|t| t.handle == HANDLE));
     let before = match present {
         _ if ours => None,
@@ -85,9 +85,9 @@ pub(crate) fn prepare(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -
     if !ours {
         netlink
             .change(Raw { kind: RTM_NEWQDISC, body: codec::htb(index, HANDLE, REST) }, NLM_F_CREATE | NLM_F_REPLACE)
-            .map_err(|e| e.on(on("making queues of strict priority (HTB)"), &[]))?;
+            .map_err(|e| e.on(on("making queues of strict priority (HTB)")))?;
     }
-    complete(netlink, index, name, lanes).map_err(|e| e.on(on("making classes and filters"), &[]))?;
+    complete(netlink, index, name, lanes).map_err(|e| e.on(on("making classes and filters")))?;
     Ok(before)
 }
 
@@ -146,7 +146,7 @@ fn read_filters(netlink: &mut Netlink, port: u32) -> Answer<Vec<Filter>> {
 /// What is not as [`prepare`] left it, in words; none if nothing.
 pub(crate) fn fault(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -> Result<Option<String>, DriverError> {
     let (name, index) = port;
-    look(netlink, index, name, lanes).map_err(|e| e.on(format!("port {name}: reading its queues"), &[]))
+    look(netlink, index, name, lanes).map_err(|e| e.on(format!("port {name}: reading its queues")))
 }
 
 fn look(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answer<Option<String>> {
@@ -173,7 +173,7 @@ fn look(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answer<O
 /// A class of ours has the queue that HTB gives a class without one: of the interface's default length.
 pub(crate) fn egress(netlink: &mut Netlink, link: &Link) -> Result<Egress, DriverError> {
     let limit = limit(netlink, link.index);
-    let limit_bps = limit.map_err(|e| e.on(format!("port {}: reading its queues", link.state.name), &[]))?;
+    let limit_bps = limit.map_err(|e| e.on(format!("port {}: reading its queues", link.state.name)))?;
     let queue_packets = Some(link.queue_packets).filter(|packets| *packets > 0);
     Ok(Egress { limit_bps, queue_packets })
 }
@@ -206,18 +206,16 @@ fn is_ours(netlink: &mut Netlink, port: u32) -> Answer<bool> {
 pub(crate) fn restore(netlink: &mut Netlink, port: (&str, u32), before: Option<&Before>) -> Result<(), DriverError> {
     let (name, index) = port;
     let on = |what: &str| format!("port {name}: {what}");
-    if !is_ours(netlink, index).map_err(|e| e.on(on("reading its queueing discipline"), &[]))? {
+    if !is_ours(netlink, index).map_err(|e| e.on(on("reading its queueing discipline")))? {
         return Ok(());
     }
     let tcm = Tcm { port: index, handle: HANDLE, parent: TC_H_ROOT, info: 0 };
-    netlink
-        .change(Raw { kind: RTM_DELQDISC, body: tcm.emit() }, 0)
-        .map_err(|e| e.on(on("removing its queues"), &[]))?;
+    netlink.change(Raw { kind: RTM_DELQDISC, body: tcm.emit() }, 0).map_err(|e| e.on(on("removing its queues")))?;
     if let Some(Before::Made(messages)) = before {
         for message in messages {
             netlink
                 .change(message.clone(), NLM_F_CREATE | NLM_F_REPLACE)
-                .map_err(|e| e.on(on("making its former queueing discipline again"), &[]))?;
+                .map_err(|e| e.on(on("making its former queueing discipline again")))?;
         }
     }
     Ok(())
@@ -249,7 +247,7 @@ fn remember(netlink: &mut Netlink, port: (&str, u32), root: Raw) -> Result<Befor
         Some(body) => messages = vec![Raw { kind: RTM_NEWQDISC, body }],
         None => return refuse(""),
     }
-    match htb_parts(netlink, index, tcm.handle).map_err(|e| e.on(format!("port {name}: reading its queues"), &[]))? {
+    match htb_parts(netlink, index, tcm.handle).map_err(|e| e.on(format!("port {name}: reading its queues")))? {
         Some(parts) => messages.extend(parts),
         None => return refuse(" with parts of other kinds"),
     }

@@ -28,7 +28,7 @@ pub(super) struct Snooping {
 
 fn read(netlink: &mut Netlink, (name, index): (&str, u32)) -> Result<Snooping, DriverError> {
     let all = netlink.dump(Raw { kind: RTM_GETLINK, body: bytes(&LinkMessage::default()) });
-    let all = all.map_err(|e| e.on(format!("reading bridge {name}"), &[]))?;
+    let all = all.map_err(|e| e.on(format!("reading bridge {name}")))?;
     let ours = all.iter().filter_map(link::message).filter(|(header, _)| header.index == index).flat_map(|(_, a)| a);
     let mut found = None;
     for info in ours.filter_map(|a| if let LinkAttribute::LinkInfo(i) = a { Some(i) } else { None }).flatten() {
@@ -109,7 +109,8 @@ fn apply(netlink: &mut Netlink, (name, index): (&str, u32), steps: Vec<InfoBridg
     let mut applied = Vec::new();
     for step in steps {
         let what = format!("{step:?}");
-        set(netlink, index, vec![step]).map_err(|e| e.on(format!("bridge {name}: setting {what}"), &applied))?;
+        set(netlink, index, vec![step])
+            .map_err(|e| e.on(format!("bridge {name}: setting {what}")).with_applied(&applied))?;
         applied.push(what);
     }
     Ok(())

@@ -80,7 +80,7 @@ impl Ofctl {
             return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&out.stderr).trim().replace('\n', "; ");
-        Err(DriverError::refused(what, Refusal { errno: 0, said }, &[]))
+        Err(DriverError::refused(what, Refusal { errno: 0, said }))
     }
 
     /// Numbers by name; not the bridge's own.
