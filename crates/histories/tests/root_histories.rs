@@ -94,7 +94,7 @@ fn root_host_that_others_do_not_hear_comes_back() {
 /// Two faults at a time. `make histories` runs more of the same.
 #[test]
 fn root_histories_by_seed_are_linearizable() {
-    holds(&(1..=7).map(Plan::of).collect::<Vec<_>>());
+    holds(&(1..=4).map(Plan::of).collect::<Vec<_>>());
 }
 
 #[test]

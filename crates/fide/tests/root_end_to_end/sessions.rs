@@ -18,7 +18,7 @@ use super::common::{Eyes, QUIET, Running, World, calm, fide, until, world};
 
 const PROGRAMS: usize = 40;
 /// Clusters, one after another, in which all programs of a host die at once; `FIDE_ROUNDS` says otherwise.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 /// This test binary as a program that joins: name, and the agent's socket.
 const JOIN_AS: &str = "FIDE_TEST_JOIN_AS";
 
