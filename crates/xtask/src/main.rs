@@ -69,6 +69,8 @@ fn main() -> ExitCode {
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
         "clean" => clean(),
+        // Not for people: what cargo runs each test program by.
+        run::TEST_PROGRAM => run::test_program(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -124,9 +126,10 @@ fn test() -> Outcome {
     histories::prepare_test()?;
     // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
     Step::cargo(&["test"])
+        .by_test_program()
         .args(&scope)
         .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
-        .args(&["--", "root_", "--test-threads=1"])
+        .args(&["--", "root_", run::ONE_AT_A_TIME])
         .run_tests("end-to-end tests (root_*)", &mut total)?;
     println!("\n{}", total.line(started.elapsed()));
     if total.failed > 0 {

@@ -4,6 +4,7 @@
 use crate::summary::Total;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -28,6 +29,30 @@ pub(crate) fn target_dir() -> PathBuf {
 pub(crate) struct Step {
     command: Command,
     shown: String,
+}
+
+/// Of a test program: its tests run one after the other.
+pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
+/// Two at a time are no more than some of these clusters put on two cores by themselves: they wait most of the time, by timeouts that a
+/// busy machine holds, and measure nothing.
+const TWO_AT_A_TIME: &[&str] = &["root_end_to_end"];
+/// The verb of [`test_program`].
+pub(crate) const TEST_PROGRAM: &str = "test-program";
+
+/// Becomes a test program of cargo's: its path, and its arguments, among which cargo can only say for all of them how many tests run at a
+/// time.
+pub(crate) fn test_program(args: &[String]) -> Result<(), String> {
+    let (program, args) = args.split_first().ok_or("which test program?")?;
+    Err(format!("{program}: {}", Command::new(program).args(of_test_program(program, args)).exec()))
+}
+
+/// The arguments that a test program gets.
+fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    // Cargo appends a number of its own.
+    let name = name.rsplit_once('-').map_or(&*name, |(name, _)| name);
+    let two = TWO_AT_A_TIME.contains(&name);
+    args.iter().map(|arg| if two && arg == ONE_AT_A_TIME { "--test-threads=2" } else { arg }).collect()
 }
 
 /// A test that says nothing for so long waits for what never comes: it is ended, so that the others run and it is told which it was.
@@ -69,6 +94,13 @@ impl Step {
             self.shown.push_str(arg);
         }
         self.command.args(args);
+        self
+    }
+
+    /// Cargo runs each test program by [`test_program`].
+    pub(crate) fn by_test_program(mut self) -> Self {
+        let xtask = target_dir().join("debug/xtask");
+        self.command.args(["--config", &format!("target.'cfg(all())'.runner = [{xtask:?}, {TEST_PROGRAM:?}]")]);
         self
     }
 
@@ -130,6 +162,18 @@ impl Step {
 mod tests {
     use super::*;
     use std::io::BufRead;
+
+    #[test]
+    fn two_at_a_time_are_only_those_that_measure_nothing() {
+        let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
+        for (program, threads) in [
+            ("deps/root_end_to_end-1f2e", "--test-threads=2"),
+            ("deps/root-1f2e", ONE_AT_A_TIME),
+            ("root_end", ONE_AT_A_TIME),
+        ] {
+            assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
+        }
+    }
 
     /// A shell of its own starts both: the other tests of this process have children too, which are this very program until they
     /// become another, and hold whatever file it writes.

@@ -12,23 +12,29 @@ const PLANTED_SEEDS: &str = "8000";
 /// `cargo xtask sim`, with the arguments of the program of that name.
 pub(crate) fn sim(args: &[String]) -> Outcome {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    run(&args, "sim (what it printed replays it)")
+    run(&["--release"], &args, "sim (what it printed replays it)")
 }
 
 /// Seeds without a violation, and planted faults that have to be found: by seeds, and in every order of everything.
+///
+/// In the profile of tests, which optimises what runs here: what it depends on is compiled, and its debug assertions hold too.
 pub(crate) fn test() -> Outcome {
-    run(&["--seeds", SEEDS], "clusters by seed")?;
-    run(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
-    Step::cargo(&["test", "--release", "-p", "fide-detector", "--features", "planted", "--lib", "planted_faults"])
-        .run("planted faults, in the detector's own world")?;
-    Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--lib", "planted_faults"])
-        .run("planted faults, in groups")?;
-    Step::cargo(&["test", "--release", "-p", "fide-agreement", "--features", "planted", "--test", "explore", "planted"])
-        .run("planted faults, in every order")
+    run(&[], &["--seeds", SEEDS], "clusters by seed")?;
+    run(&[], &["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
+    planted(&["--lib", "planted_faults"], "planted faults, in the detector's own world and in groups")?;
+    planted(&["--test", "explore", "planted"], "planted faults, in every order")
 }
 
-fn run(args: &[&str], what: &str) -> Outcome {
-    Step::cargo(&["run", "--release", "--quiet", "-p", "fide-sim", "--features", "planted", "--bin", "sim", "--"])
+/// Tests of what exists only where faults can be planted.
+fn planted(tests: &[&str], what: &str) -> Outcome {
+    let features = "fide-agreement/planted,fide-detector/planted";
+    Step::cargo(&["test", "-p", "fide-agreement", "-p", "fide-detector", "--features", features]).args(tests).run(what)
+}
+
+fn run(profile: &[&str], args: &[&str], what: &str) -> Outcome {
+    Step::cargo(&["run", "--quiet", "-p", "fide-sim", "--features", "planted", "--bin", "sim"])
+        .args(profile)
+        .args(&["--"])
         .args(args)
         .run(what)
 }

@@ -378,7 +378,7 @@ fn root_run_takes_addresses_off_while_it_is_fenced_and_for_good_once_excluded() 
     assert!(before.0.contains("lo:vip"), "{before:?}");
     silence(&world);
     until_true("they are off", || shown(&world, four).is_empty() && shown(&world, six).is_empty());
-    assert!(is_stopped(pid));
+    until_true("so is the program", || is_stopped(pid));
     end_silence(&world);
     until_true("it goes on", || is_running(pid));
     until_true("they are as they were", || (shown(&world, four), shown(&world, six)) == before);

@@ -256,7 +256,7 @@ fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first()
     ip("link set vip0 name away");
     silence(&world);
     lines.find_words("tried again");
-    assert!(is_stopped(pid), "the rest of the fence is in force");
+    until_true("the rest of the fence is in force", || is_stopped(pid));
     ip("link set away name vip0");
     lines.find_words("off now");
     assert!(!ip("-o address show").contains("10.99.0.9"));

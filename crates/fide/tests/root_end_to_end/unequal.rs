@@ -17,7 +17,7 @@ use super::common::{Eyes, LIMIT, World, calm, until, world};
 const SLOW: usize = 3;
 const SHORT: &str = "timeout_us = 400000";
 /// Of the slow host.
-const LONG: &str = "timeout_us = 2000000";
+const LONG: &str = "timeout_us = 1200000";
 /// From when both newcomers answer until the leader is cut off: before, while and after the others agree on them.
 const CUTS_MS: [u64; 3] = [0, 3, 12];
 

@@ -62,7 +62,6 @@ pub(super) const SMALL: &[Run] = runs![
 
     hsuc, "repaired", [], Holds(Temporal::Yes);
     hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::No);
-    hsuc, "repaired", [N = "3", Instances = "2", MaxCrashes = "1"], Holds(Temporal::No);
     hsuc, "published: acks outlive their instance", [Without = r#"{"reset-acks"}"#], Fails("Validity");
     hsuc, "published: leader that adopted is mute", [Instances = "1", Without = r#"{"leader-sends"}"#], Fails("TerminationWhenQuiet");
     hsuc, "published: late decision not relayed", [N = "3", Instances = "1", Without = r#"{"relay-late"}"#], Fails("TerminationWhenQuiet");
@@ -83,7 +82,6 @@ pub(super) const SMALL: &[Run] = runs![
 
     huc, "repaired", [], Holds(Temporal::Yes);
     huc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::Yes);
-    huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::No);
     huc, "published: state outlives its instance", [Without = r#"{"reset-acks", "reset-proposals"}"#], Fails("Validity");
     huc, "published: state outlives its instance", [N = "3", Without = r#"{"reset-acks", "reset-proposals"}"#], Fails("UniformAgreement");
     huc, "reading: resends as of its own instance", [Without = r#"{"reset-acks", "reset-proposals", "resend-as-current"}"#], Fails("Validity");
@@ -103,7 +101,6 @@ pub(super) const SMALL: &[Run] = runs![
     huc, "mutant: later messages do not wait", [Without = r#"{"buffer-future"}"#], Rejected;
 
     lease, "as implemented", [Horizon = "6"], Holds(Temporal::No);
-    lease, "as implemented, true clocks", [Error = "0", Margin = "0", Horizon = "9"], Holds(Temporal::No);
     lease, "claim: no crash is ever found", [MaxCrashes = "1"], Fails("NeverFound");
     lease, "mutant: no margin for drift", [Without = r#"{"margin"}"#], Rejected;
     lease, "mutant: lease from the answer", [Without = r#"{"lease-from-sending"}"#], Rejected;
@@ -123,7 +120,6 @@ pub(super) const SMALL: &[Run] = runs![
     hsuc_lease, "as implemented", [], Holds(Temporal::No);
     hsuc_lease, "as implemented", [Instances = "3", Window = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "as implemented", [N = "3", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "mutant: answers before it told what it decided", [Instances = "1", Without = r#"{"told-first"}"#], Rejected;
     hsuc_lease, "mutant: the excluded hear of a later end", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"one-way"}"#], Rejected;
     hsuc_lease, "claim: an excluded leader never decides", [], Fails("NeverOvertaken");
@@ -150,7 +146,6 @@ pub(super) const SMALL: &[Run] = runs![
 
     fcurb_lease, "as implemented", [], Holds(Temporal::No);
     fcurb_lease, "as implemented", [N = "2", Senders = "{1, 2}", Count = "2", MaxExcluded = "1"], Holds(Temporal::No);
-    fcurb_lease, "as implemented", [Senders = "{1, 2}", MaxExcluded = "1"], Holds(Temporal::No);
     fcurb_lease, "claim: nothing is ever passed on", [], Fails("NeverLevelled");
     fcurb_lease, "mutant: delivers what is held", [Without = r#"{"held-by-all"}"#], Rejected;
     fcurb_lease, "mutant: delivers one acknowledgement early", [Without = r#"{"all-acks"}"#], Rejected;
@@ -180,6 +175,7 @@ pub(super) const LARGE: &[Run] = runs![
     huc, "repaired", [N = "3", MaxCrashes = "2"], Holds(Temporal::Yes);
     huc, "repaired", [N = "3", Instances = "3", MaxCrashes = "2"], Holds(Temporal::No);
     huc, "repaired", [N = "4", Instances = "1", MaxCrashes = "3"], Holds(Temporal::No);
+    lease, "as implemented, true clocks", [Error = "0", Margin = "0", Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
