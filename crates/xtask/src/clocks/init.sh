@@ -29,7 +29,14 @@ for h in 1 2 3; do
   fide agent --config /etc/fide.toml --host h$h --force-timeout --runtime-dir /run/h$h --state-dir /run/h$h > /run/h$h/log 2>&1 &
   echo $! > /run/h$h/pid
 done
-echo "CLOCKS source $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
+# The kernel goes by tsc-early until it has measured tsc.
+current=/sys/devices/system/clocksource/clocksource0/current_clocksource
+waited=0
+while [ "$(cat $current)" = tsc-early ] && [ $waited -lt 30 ]; do
+    sleep 1
+    waited=$((waited + 1))
+done
+echo "CLOCKS source $(cat $current)"
 tries=0
 while [ ! -e /run/h1/agent.sock ]; do
   sleep 0.5
