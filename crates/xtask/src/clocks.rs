@@ -59,8 +59,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     guest.rest();
     guest.monitor("system_wakeup")?;
     first_look(&guest.wait("PROBE woke", until)?)?;
-    guest.run(OTHERS_GO_ON, until)?;
-    guest.wait("PROBE acts", until)?;
+    guest.run_until(OTHERS_GO_ON, "PROBE acts", until)?;
 
     // The host does not run the emulator: its clocks go on.
     guest.run(OTHERS_STOP, until)?;
@@ -69,8 +68,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     sleep(STILL);
     guest.signal("CONT")?;
     first_look(&guest.wait("PROBE woke", until)?)?;
-    guest.run(OTHERS_GO_ON, until)?;
-    guest.wait("PROBE acts", until)?;
+    guest.run_until(OTHERS_GO_ON, "PROBE acts", until)?;
 
     // The kernel's limit of a slew, a tenth, and a clock that is set.
     sleep(Duration::from_secs(1));

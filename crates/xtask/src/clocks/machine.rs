@@ -124,6 +124,12 @@ impl Machine {
         self.wait(&done, until)
     }
 
+    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is told, or after.
+    pub(super) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
+        let said = self.run_reading(command, until)?;
+        if said.iter().any(|line| line.contains(what)) { Ok(()) } else { self.wait(what, until).map(drop) }
+    }
+
     /// Lines up to the first that holds `what`, which is the last of them.
     pub(super) fn wait(&mut self, what: &str, until: Instant) -> Result<Vec<String>, String> {
         let mut seen = Vec::new();
