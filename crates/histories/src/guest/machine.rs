@@ -40,8 +40,10 @@ impl Machine {
         macs: &[String],
     ) -> anyhow::Result<Self> {
         let (monitor, orders) = (dir.join("monitor"), dir.join("orders"));
-        let mut command = host.command(EMULATOR);
+        // It ends with this process, however that ends.
+        let mut command = host.command("setpriv");
         command
+            .args(["--pdeathsig", "KILL", EMULATOR])
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-smp", "2", "-m", "512"])
             .args(["-chardev", &format!("socket,id=orders,path={},server=on,wait=off", orders.display())])

@@ -29,7 +29,9 @@ impl Machine {
         }
         // The kernel believes neither in an emulated counter nor in an emulated clock unless told to.
         let counter = if source == "tsc" { "reliable" } else { "unstable" };
-        let mut emulator = Command::new("qemu-system-x86_64")
+        // It ends with this process, however that ends.
+        let mut emulator = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-smp", "2", "-m", "512"])
             .args(["-chardev", &format!("socket,id=orders,path={},server=on,wait=off", orders.display())])

@@ -20,7 +20,9 @@ impl Guest {
     /// Boots host 1 or 2; `wire` names the network between both. Its lines are shown.
     pub(super) fn start(image: &Image, host: u8, wire: &str) -> Result<Self, String> {
         let end = if host == 2 { "on" } else { "off" };
-        let mut emulator = Command::new("qemu-system-x86_64")
+        // It ends with this process, however that ends.
+        let mut emulator = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-smp", "2", "-m", "512"])
             .args(["-netdev", &format!("stream,id=wire,server={end},addr.type=unix,addr.abstract=on,addr.path={wire}")])
