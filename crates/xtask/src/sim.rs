@@ -21,14 +21,15 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
 pub(crate) fn test() -> Outcome {
     run(&[], &["--seeds", SEEDS], "clusters by seed")?;
     run(&[], &["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
-    planted(&["--lib", "planted_faults"], "planted faults, in the detector's own world and in groups")?;
+    planted(&["--lib", "planted_faults"], "planted faults, in the detector's own world, in groups and in members")?;
     planted(&["--test", "explore", "planted"], "planted faults, in every order")
 }
 
 /// Tests of what exists only where faults can be planted.
 fn planted(tests: &[&str], what: &str) -> Outcome {
-    let features = "fide-agreement/planted,fide-detector/planted";
-    Step::cargo(&["test", "-p", "fide-agreement", "-p", "fide-detector", "--features", features]).args(tests).run(what)
+    let crates = ["-p", "fide-agreement", "-p", "fide-detector", "-p", "fide-member"];
+    let features = ["--features", "fide-agreement/planted,fide-detector/planted,fide-member/planted"];
+    Step::cargo(&["test"]).args(&crates).args(&features).args(tests).run(what)
 }
 
 fn run(profile: &[&str], args: &[&str], what: &str) -> Outcome {

@@ -160,7 +160,7 @@ fn no_live_process_is_missing_once_all_are_named() {
 
 #[cfg(feature = "planted")]
 #[test]
-fn a_host_that_names_some_is_found() {
+fn planted_faults_name_some() {
     planted::arm(Some(planted::Planted::NamesSome));
     let found =
         (1..=10).any(|seed| std::panic::catch_unwind(|| disturbed(Trust::Network, Policy::Network, seed)).is_err());

@@ -405,5 +405,6 @@ fn planted_faults_miss_that_a_machine_was_put_back() {
     assert!(super::fails_with(TakesBehindForAhead, word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing));
     assert!(super::fails_with(CountsFromNow, word_of_a_peer_that_stood_still_for_weeks_says_nothing));
     assert!(super::fails_with(TakesNothingForANumber, acknowledgement_of_no_heartbeat_gives_no_lease));
+    assert!(super::fails_with(TakesNamingForHearing, word_of_a_peer_that_holds_this_incarnation_dead_says_nothing));
     assert!(super::fails_with(ExcludedOnly, sign_that_comes_after_the_exclusion_counts_too));
 }

@@ -60,7 +60,15 @@ impl Port for Came {
     fn flush(&mut self, _: &dyn Fn(u16) -> usize) {}
 }
 
+/// With which fault the one test of this process is run.
+#[cfg(feature = "planted")]
+const ARMED: &str = "FIDE_PLANTED";
+
 fn core() -> Core<Hsuc> {
+    #[cfg(feature = "planted")]
+    if std::env::var(ARMED).is_ok_and(|name| name == format!("{:?}", Planted::TakesPacketsFirst)) {
+        planted::arm(Some(Planted::TakesPacketsFirst));
+    }
     let key = "00112233445566778899aabbccddeeff".parse::<Key>().unwrap();
     let config = Config::new("g", &["a", "b", "c"], key, "/", hsuc(4));
     let config = group::Config {
@@ -112,6 +120,21 @@ fn no_packet_is_taken_before_all_that_the_agent_has_told() {
         want.push("packets");
         assert_eq!(*order.borrow(), want, "{count} events");
     }
+}
+
+/// In a process of its own, as a fault is armed for a whole process.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_what_goes_first_are_found() {
+    let run = |fault: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "core::tests::no_packet_is_taken_before_all_that_the_agent_has_told";
+        command.args(["--exact", test]).env(ARMED, fault).output().unwrap()
+    };
+    let well = run("none");
+    let said = String::from_utf8_lossy(&well.stdout).into_owned();
+    assert!(well.status.success() && said.contains("1 passed"), "without a fault: {said}");
+    assert!(!run("TakesPacketsFirst").status.success());
 }
 
 #[test]

@@ -431,3 +431,37 @@ fn find_all(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     Ok(missed == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// Sources in which a fault is planted that a test has to find: `make test` runs what is called so.
+    fn planting(dir: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                planting(&entry.path(), found);
+            } else if entry.path().extension().is_some_and(|ending| ending == "rs") {
+                let source = fs::read_to_string(entry.path()).unwrap();
+                if source.contains("fn planted_faults") {
+                    found.push(source);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_seeds_do_not_have_to_find_is_planted_elsewhere() {
+        let mut sources = Vec::new();
+        for dir in ["agreement/src", "agreement/tests", "detector/src", "member/src"] {
+            planting(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(dir), &mut sources);
+        }
+        let words = |source: &str, name: &str| source.split(|c: char| !c.is_alphanumeric()).any(|word| word == name);
+        for fault in [ORDERS_ONLY, DETECTORS_ONLY].concat() {
+            let name = format!("{fault:?}");
+            assert!(sources.iter().any(|source| words(source, &name)), "no test plants {name}");
+        }
+    }
+}

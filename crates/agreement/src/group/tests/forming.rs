@@ -248,5 +248,8 @@ fn planted_faults_of_founders_are_found() {
             Planted::AsksOnlyTheKnown,
             "group::tests::forming::view_of_others_is_not_taken_before_all_its_members_have_promised",
         ),
+        (Planted::BelievesOfTheMet, "group::tests::word_of_a_death_is_not_taken_of_a_member_that_was_met"),
+        (Planted::WaitsForTheRecorded, "group::tests::a_founder_that_comes_back_with_a_record_holds_up_nobody"),
+        (Planted::TakesTheReturned, "group::tests::host_that_came_back_and_may_form_a_group_is_waited_for"),
     ]);
 }

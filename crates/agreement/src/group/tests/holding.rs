@@ -632,3 +632,21 @@ fn planted_faults_of_incarnations_that_are_dead_are_found() {
         ),
     ]);
 }
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_who_holds_the_last_state_are_found() {
+    are_found(&[
+        (Planted::MissesTheFormer, "group::tests::holding::who_is_up_again_is_over_as_what_it_was"),
+        (Planted::IgnoresBallots, "group::tests::holding::of_two_first_views_the_later_ballot_is_the_last"),
+        (Planted::RemovesTheLast, "group::tests::holding::the_last_member_is_taken_out_once_another_has_its_state"),
+        (
+            Planted::RemovedEndsEarly,
+            "group::tests::holding::who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again",
+        ),
+        (
+            Planted::TakesOutSeveral,
+            "group::tests::holding::all_that_are_taken_out_go_one_after_the_other_and_the_leader_last",
+        ),
+    ]);
+}

@@ -98,3 +98,12 @@ fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
     world.run();
     assert_eq!([1, 2].map(|host| world.state(host)), ["[1000]"; 2]);
 }
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_payloads_sent_ahead_are_found() {
+    are_found(&[
+        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_that_is_not_up_yet"),
+        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_whose_former_incarnation_dies"),
+    ]);
+}
