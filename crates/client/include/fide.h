@@ -28,8 +28,6 @@ typedef enum fide_reason {
   FIDE_REASON_LEFT = 3,
   // No heartbeat of its host within the timeout.
   FIDE_REASON_HOST_SILENT = 4,
-  // It stopped itself because it could not prove to be heard.
-  FIDE_REASON_FENCED = 5,
   // Its beats stopped; not final, no failure yet.
   FIDE_REASON_STALLED = 6,
   // Its beats came back.
@@ -251,7 +249,7 @@ typedef struct fide_lane_resources {
 typedef struct fide_upcalls {
   // sizeof(fide_upcalls).
   size_t size;
-  // A target failed: exited, killed, host silent or fenced. Once per monitor and incarnation, never taken back.
+  // A target failed: exited, killed or host silent. Once per monitor and incarnation, never taken back.
   void (*on_failure)(void *user, const struct fide_verdict *verdict);
   // A message from a target.
   void (*on_piggyback_rcv)(void *user, const struct fide_message *message);

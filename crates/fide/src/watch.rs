@@ -171,7 +171,6 @@ fn reason(reason: Reason) -> (&'static str, Option<i32>, String) {
         Reason::Killed(signal) => ("killed", Some(signal), format!("was killed by signal {signal}")),
         Reason::Left => ("left", None, "left".into()),
         Reason::HostSilent => ("host_silent", None, "is silent: its host is dead or cut off".into()),
-        Reason::Fenced => ("fenced", None, "is fenced".into()),
         Reason::Stalled => ("stalled", None, "stalled: it does not beat".into()),
         Reason::Recovered => ("recovered", None, "beats again".into()),
     }

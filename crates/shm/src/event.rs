@@ -68,8 +68,7 @@ pub mod reason {
     pub const LEFT: u8 = 3;
     /// No heartbeat of its host on any plane within the timeout.
     pub const HOST_SILENT: u8 = 4;
-    /// Fenced itself.
-    pub const FENCED: u8 = 5;
+    // 5 was never given.
     /// Its beats stopped (not final: `RECOVERED` may follow).
     pub const STALLED: u8 = 6;
     /// Its beats came back.
@@ -175,8 +174,6 @@ pub enum Reason {
     Left,
     /// Its host was not heard on any plane within the timeout.
     HostSilent,
-    /// It stopped itself because it could not prove to be heard.
-    Fenced,
     /// Its beats stopped. Not final.
     Stalled,
     /// Its beats came back after `Stalled`.
@@ -278,7 +275,6 @@ impl EventRecord {
                 reason::KILLED => Reason::Killed(self.code),
                 reason::LEFT => Reason::Left,
                 reason::HOST_SILENT => Reason::HostSilent,
-                reason::FENCED => Reason::Fenced,
                 reason::STALLED => Reason::Stalled,
                 reason::RECOVERED => Reason::Recovered,
                 other => return Err(EventError::Reason(other)),
@@ -315,7 +311,6 @@ impl EventRecord {
             Reason::Killed(signal) => (reason::KILLED, signal),
             Reason::Left => (reason::LEFT, 0),
             Reason::HostSilent => (reason::HOST_SILENT, 0),
-            Reason::Fenced => (reason::FENCED, 0),
             Reason::Stalled => (reason::STALLED, 0),
             Reason::Recovered => (reason::RECOVERED, 0),
         };

@@ -39,8 +39,6 @@ pub mod state {
     pub const STALLED: u8 = 5;
     /// The host fell silent (on the host and on each of its processes).
     pub const HOST_SILENT: u8 = 6;
-    /// Fenced itself.
-    pub const FENCED: u8 = 7;
 }
 
 /// A name in the table: UTF-8, padded with zeros.
@@ -508,7 +506,7 @@ impl TableReader {
             return Some(of_host);
         }
         let of_process = self.process(host, slot)?.state;
-        let host_gone = matches!(of_host, state::HOST_SILENT | state::FENCED);
+        let host_gone = of_host == state::HOST_SILENT;
         Some(if host_gone && matches!(of_process, state::ALIVE | state::STALLED) { of_host } else { of_process })
     }
 }

@@ -166,7 +166,6 @@ fn verdict_of(monitor: MonitorId, target: *const c_char, reason: Option<Reason>,
         Some(Reason::Killed(signal)) => (FideReason::Killed, signal),
         Some(Reason::Left) => (FideReason::Left, 0),
         Some(Reason::HostSilent) => (FideReason::HostSilent, 0),
-        Some(Reason::Fenced) => (FideReason::Fenced, 0),
         Some(Reason::Stalled) => (FideReason::Stalled, 0),
         Some(Reason::Recovered) => (FideReason::Recovered, 0),
     };

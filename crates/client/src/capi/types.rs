@@ -55,8 +55,6 @@ pub enum FideReason {
     Left = 3,
     /// No heartbeat of its host within the timeout.
     HostSilent = 4,
-    /// It stopped itself because it could not prove to be heard.
-    Fenced = 5,
     /// Its beats stopped; not final, no failure yet.
     Stalled = 6,
     /// Its beats came back.
@@ -319,7 +317,7 @@ pub struct FideLaneMessage {
 pub struct FideUpcalls {
     /// sizeof(fide_upcalls).
     pub size: usize,
-    /// A target failed: exited, killed, host silent or fenced. Once per monitor and incarnation, never taken back.
+    /// A target failed: exited, killed or host silent. Once per monitor and incarnation, never taken back.
     pub on_failure: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
     /// A message from a target.
     pub on_piggyback_rcv: Option<unsafe extern "C" fn(user: *mut c_void, message: *const FideMessage)>,

@@ -119,6 +119,24 @@ fn piggybacks_too_large_and_too_many_are_told_apart() {
     client.piggyback(&[1; 100]).unwrap();
 }
 
+/// epoll_wait counts in whole milliseconds; epoll_pwait2 does not, if the library that calls it was told that the kernel has it.
+#[test]
+fn waits_below_a_millisecond_are_not_rounded_up() {
+    let agent = FakeAgent::new();
+    let (_peer, mut client) = connected(&agent);
+    let mut shortest = |wait: Duration| {
+        let once = || {
+            let begun = std::time::Instant::now();
+            assert_eq!(client.wait_event(Some(wait)).unwrap(), None);
+            begun.elapsed()
+        };
+        std::iter::repeat_with(once).take(100).min().unwrap()
+    };
+    // Of many: a machine under load makes any one of them long.
+    let (short, whole) = (shortest(Duration::from_micros(50)), shortest(Duration::from_millis(1)));
+    assert!(2 * short < whole, "{short:?} beside {whole:?}");
+}
+
 #[test]
 fn the_lease_fences_even_without_an_agent_and_other_threads_see_it() {
     let agent = FakeAgent::new();
