@@ -239,9 +239,12 @@ pub enum ConfigError {
     Identity(String),
 }
 
-/// Heartbeat intervals that make sense: below 20 us FiDe §6.2 found no stability.
+/// `drift_ppm` where the configuration does not say.
+pub use fide_detector::config::DRIFT_PPM as DEFAULT_DRIFT_PPM;
+
 /// The detector refuses more.
 const DRIFT_PPM: std::ops::RangeInclusive<u32> = 1..=99_999;
+/// Heartbeat intervals that make sense: below 20 us FiDe §6.2 found no stability.
 const HEARTBEAT_US: std::ops::RangeInclusive<u64> = 20..=1_000_000;
 
 impl Config {
@@ -362,7 +365,7 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
             "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
         ));
     }
-    let drift_ppm = drift_ppm.unwrap_or(fide_detector::config::DRIFT_PPM);
+    let drift_ppm = drift_ppm.unwrap_or(DEFAULT_DRIFT_PPM);
     if !DRIFT_PPM.contains(&drift_ppm) {
         return Err(format!(
             "drift_ppm = {drift_ppm} is out of range; {} to {} are possible: by how much one host's clock may run faster than \

@@ -64,8 +64,14 @@ struct Report {
 const VERSION: u32 = 1;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    let (host, planes) = arguments.host.host()?;
+    let (mut host, planes) = arguments.host.host()?;
     let copy = arguments.host.is_copy();
+    let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
+    // What an agent runs with is what counts here, unless a configuration is named.
+    let of_agent = agent.as_ref().and_then(|status| status["clock"]["drift_ppm"].as_u64());
+    if let Some(drift_ppm) = of_agent.filter(|_| !arguments.host.has_config()) {
+        host.drift_ppm = u32::try_from(drift_ppm).unwrap_or(u32::MAX);
+    }
     let conditions = conditions(&host);
     if host.roots.kernel().is_err() && host.online().is_err() {
         let proc = host.roots.proc.display();
@@ -81,7 +87,6 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         interface: None,
     };
     let rungs = if copy { Vec::new() } else { probe(&host, &planes) };
-    let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
     let mut measured = None;
     let mut not_written = None;
     if !copy && !arguments.no_measure {

@@ -4,7 +4,7 @@
 use std::{net::Ipv4Addr, path::PathBuf};
 
 use anyhow::{Context, anyhow};
-use fide_agent::config::Config;
+use fide_agent::config::{Config, DEFAULT_DRIFT_PPM};
 use fide_host::{
     doctor::Host,
     machine::{Copy, Machine, ThisHost},
@@ -38,6 +38,10 @@ pub(crate) struct HostArguments {
 const PROBE_GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 70, 68);
 
 impl HostArguments {
+    pub(crate) fn has_config(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// Whether it is a copy, of which nothing can be asked or measured.
     pub(crate) fn is_copy(&self) -> bool {
         self.root.is_some()
@@ -70,7 +74,8 @@ impl HostArguments {
             ([], planes) => planes.iter().map(|plane| plane.interface.name.clone()).collect(),
             (names, _) => names.to_vec(),
         };
-        let host = Host { roots, machine, core, interfaces };
+        let drift_ppm = config.as_ref().map_or(DEFAULT_DRIFT_PPM, |(config, _)| config.drift_ppm);
+        let host = Host { roots, machine, core, interfaces, drift_ppm };
         check(&host)?;
         let planes = if planes.is_empty() && !self.is_copy() { probed_planes(&host)? } else { planes };
         Ok((host, planes))

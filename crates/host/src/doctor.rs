@@ -35,9 +35,16 @@ pub struct Host<'a> {
     pub core: usize,
     /// Interfaces of the planes.
     pub interfaces: Vec<String>,
+    /// By how much one host's clock may run faster than another's: `drift_ppm` of the configuration.
+    pub drift_ppm: u32,
 }
 
 impl Host<'_> {
+    /// Half of `drift_ppm`: of two hosts one may be so much too fast and the other so much too slow.
+    pub(crate) fn off_max_ppm(&self) -> u64 {
+        u64::from(self.drift_ppm / 2)
+    }
+
     /// Cores that run.
     ///
     /// # Errors
@@ -137,6 +144,7 @@ fn condition(host: &Host<'_>, kind: &Kind, interface: Option<&String>, judged: J
         let others = host.others().map_or_else(|_| "all others".to_owned(), |others| others.to_string());
         text.replace("{core}", &host.core.to_string())
             .replace("{others}", &others)
+            .replace("{off}", &host.off_max_ppm().to_string())
             .replace("{if}", interface.map_or("IF", String::as_str))
     };
     let (how, change) = finding.change.unwrap_or((kind.how, kind.change.to_owned()));

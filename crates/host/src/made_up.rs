@@ -69,7 +69,13 @@ impl Tree {
     }
 
     pub(crate) fn host<'a>(&self, machine: &'a dyn Machine) -> Host<'a> {
-        Host { roots: Roots::under(self.0.path()), machine, core: 3, interfaces: vec!["eth0".to_owned()] }
+        Host {
+            roots: Roots::under(self.0.path()),
+            machine,
+            core: 3,
+            interfaces: vec!["eth0".to_owned()],
+            drift_ppm: 200,
+        }
     }
 }
 

@@ -260,7 +260,7 @@ mod tests {
     fn a_measurement_of_a_core_is_complete_and_leaves_nothing() {
         let _alone = crate::ALONE.lock();
         let core = fide_lane::isolation::default_core();
-        let host = Host { roots: Roots::default(), machine: &Copy, core, interfaces: Vec::new() };
+        let host = Host { roots: Roots::default(), machine: &Copy, core, interfaces: Vec::new(), drift_ppm: 200 };
         let measured = measure(&host).expect("measured");
         assert!(measured.wake_up.n > 0 && measured.gap.n > 0);
         assert!(measured.wake_up.p50_ns <= measured.wake_up.max_ns);

@@ -147,7 +147,7 @@ mod tests {
     fn every_ladder_has_a_rung_and_each_lower_one_a_reason() {
         let _alone = crate::ALONE.lock();
         let core = fide_lane::isolation::default_core();
-        let host = Host { roots: Roots::default(), machine: &Copy, core, interfaces: Vec::new() };
+        let host = Host { roots: Roots::default(), machine: &Copy, core, interfaces: Vec::new(), drift_ppm: 200 };
         let plane = Plane {
             interface: fide_lane::interface::by_address(std::net::Ipv4Addr::LOCALHOST).expect("loopback"),
             destination: Destination::Peers(vec![std::net::Ipv4Addr::LOCALHOST]),

@@ -4,8 +4,7 @@
 use super::{By, Finding, Group, Host, Judged, Kind, Verdict};
 use crate::{condition::How, parse};
 
-/// Half of the default of `drift_ppm`: of two hosts one may be so much too fast and the other so much too slow.
-const OFF_MAX_PPM: u64 = 100;
+const OFF_STEP_PPM: u64 = 100;
 
 const fn kind(id: &'static str, title: &'static str, wanted: &'static str, how: How) -> Kind {
     Kind { id, group: Group::Kernel, title, wanted, cost: "", how, change: "" }
@@ -16,7 +15,7 @@ pub(super) const ALL: &[(Kind, By)] = &[
         Kind {
             cost: "a lease counted on a slow clock outlasts the wait of a host whose clock is fast: both act",
             change: "drift_ppm in [cluster]: twice what the worst host is off by; or another time source",
-            ..kind("clock-rate", "rate of the raw clock", "off by at most 100 ppm, half of drift_ppm", How::Operator)
+            ..kind("clock-rate", "rate of the raw clock", "off by at most {off} ppm, half of drift_ppm", How::Operator)
         },
         By::Host(rate),
     ),
@@ -33,12 +32,15 @@ pub(super) const ALL: &[(Kind, By)] = &[
 
 fn rate(host: &Host<'_>) -> Judged {
     let rate = host.machine.clock_rate()?;
+    let off_max_ppm = host.off_max_ppm();
     // In steps, as it is never the same twice.
-    let least = rate.off_ppm / OFF_MAX_PPM * OFF_MAX_PPM;
+    let least = rate.off_ppm / OFF_STEP_PPM * OFF_STEP_PPM;
     Ok(match rate.off_ppm {
         0 if !rate.synchronized => Finding::not_applicable("nobody compares it with other clocks (no NTP)"),
-        off if off <= OFF_MAX_PPM => Finding::new(Verdict::Good, "NTP corrects it by at most 100 ppm"),
-        _ => Finding::new(Verdict::Bad, format!("NTP corrects it by {} ppm or more", least.max(OFF_MAX_PPM))),
+        off if off <= off_max_ppm => {
+            Finding::new(Verdict::Good, format!("NTP corrects it by at most {off_max_ppm} ppm"))
+        }
+        _ => Finding::new(Verdict::Bad, format!("NTP corrects it by {} ppm or more", least.max(off_max_ppm))),
     })
 }
 
