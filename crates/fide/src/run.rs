@@ -294,7 +294,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         return Err(Failure::new(
             USAGE,
             anyhow!(
-                "`fide guard` runs within unit {unit} ({}): it would freeze itself with it, and nobody would let it go on. Run it as a                  unit of its own (`systemd-run fide guard …`), or start the program by `fide run`",
+                "`fide guard` runs within unit {unit} ({}): it would freeze itself with it, and nobody would let it go on. Run it as a unit of its own (`systemd-run fide guard …`), or start the program by `fide run`",
                 group.name()
             ),
         ));

@@ -31,19 +31,37 @@ const MESSAGE_MAX: usize = 64 << 10;
 pub(crate) const USER: u32 = 61_001;
 pub(crate) const OTHER_USER: u32 = 61_002;
 
-/// One agent, alone in its cluster, by UDP and pidfds.
+/// One agent, alone in its cluster.
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) dir: tempfile::TempDir,
+    /// In a network namespace of its own, which ends with it.
+    apart: bool,
 }
 
+/// An interface for a receive program, which loopback takes none of.
+const APART: &str = "ip link set lo up && ip link add p0 type veth peer name p1 && ip addr add 10.70.1.1/24 dev p0 \
+                     && ip link set p0 up && ip link set p1 up && exec \"$@\"";
+
 impl Agent {
+    /// By UDP and pidfds, on loopback.
     pub(crate) fn start(port: u16) -> Self {
         Self::configured(port, "")
     }
 
     /// With more in its configuration.
     pub(crate) fn configured(port: u16, more: &str) -> Self {
+        Self::begin(port, more, false)
+    }
+
+    /// By XDP and the exit hook, so that sessions are memory and rings of BPF. Root only.
+    pub(crate) fn start_by_bpf(port: u16) -> Self {
+        Self::begin(port, "", true)
+    }
+
+    fn begin(port: u16, more: &str, apart: bool) -> Self {
+        let (receive, exit_watch, address) =
+            if apart { ("xdp", "bpf", "10.70.1.1") } else { ("udp", "pidfd", "127.70.1.1") };
         let dir = tempfile::tempdir().expect("a directory");
         // Other users have to reach the socket.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
@@ -52,18 +70,25 @@ impl Agent {
         fs::set_permissions(path("cluster.key"), fs::Permissions::from_mode(0o400)).expect("mode");
         let toml = format!(
             "[cluster]\nkey_file = \"cluster.key\"\nheartbeat_us = 2000\ntimeout_us = 1000000\nport = {port}\n\
-             [agent]\nreceive = \"udp\"\nexit_watch = \"pidfd\"\ncalibrate_ms = 10\n[[plane]]\n\
-             [[member]]\nname = \"h1\"\naddresses = [\"127.70.1.1\"]\n{more}"
+             [agent]\nreceive = \"{receive}\"\nexit_watch = \"{exit_watch}\"\ncalibrate_ms = 10\n[[plane]]\n\
+             [[member]]\nname = \"h1\"\naddresses = [\"{address}\"]\n{more}"
         );
         fs::write(path("fide.toml"), toml).expect("written");
-        let agent = Self { child: Self::spawn(dir.path()), dir };
+        let agent = Self { child: Self::spawn(dir.path(), apart), dir, apart };
         agent.await_socket();
         agent
     }
 
-    pub(crate) fn spawn(dir: &Path) -> Child {
+    pub(crate) fn spawn(dir: &Path, apart: bool) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log"));
-        Command::new(env!("CARGO_BIN_EXE_fide"))
+        let mut command = if apart {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "sh", "-c", APART, "sh", env!("CARGO_BIN_EXE_fide")]);
+            command
+        } else {
+            Command::new(env!("CARGO_BIN_EXE_fide"))
+        };
+        command
             .args(["agent", "--host", "h1", "--force-timeout", "--config"])
             .arg(dir.join("fide.toml"))
             .arg("--runtime-dir")
@@ -88,7 +113,7 @@ impl Agent {
     pub(crate) fn kill_and_start(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
-        self.child = Self::spawn(self.dir.path());
+        self.child = Self::spawn(self.dir.path(), self.apart);
         self.await_socket();
     }
 

@@ -115,7 +115,7 @@ fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
         client.monitor("nobody@h1", Wanted::default()).expect("a watch");
     }
     for n in 0..SECOND_AGENTS {
-        let mut second = Agent::spawn(agent.dir.path());
+        let mut second = Agent::spawn(agent.dir.path(), false);
         let ended = (0..LOOKS_MAX).find_map(|_| {
             std::thread::sleep(LOOK);
             second.try_wait().expect("a child")

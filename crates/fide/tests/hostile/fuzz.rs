@@ -8,6 +8,7 @@ use std::{
     fs::File,
     os::fd::{AsFd, OwnedFd},
     process::{Child, Command},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -19,7 +20,10 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use super::common::{Agent, Got, LIMIT, Raw, USER, as_user, readable};
+use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
+use fide_shm::{region::Mapping, session::SESSION_BYTES};
+
+use super::common::{Agent, Got, LIMIT, Raw, USER, as_user};
 
 const SEEDS: u64 = 6;
 const STEPS: u64 = 400;
@@ -284,9 +288,25 @@ impl Hostile {
             })
             .collect();
         let Some(fds) = self.session() else { return };
+        // Memory of BPF takes no writes of files.
+        let memory = Mapping::new(fds[1].as_fd(), 0, SESSION_BYTES, true).ok();
         for (at, word) in words {
-            let _ = rustix::io::pwrite(&fds[1], &word.to_le_bytes(), at);
+            if rustix::io::pwrite(&fds[1], &word.to_le_bytes(), at).is_err()
+                && let Some(memory) = &memory
+            {
+                store(memory, at, word);
+            }
         }
+    }
+
+    /// Its own end of a ring of BPF, which says how far it has read.
+    fn misread(&mut self) {
+        let word = self.random.number();
+        let Some(fds) = self.session() else { return };
+        if let Ok(page) = Mapping::new(fds[2].as_fd(), 0, 4096, true) {
+            store(&page, 0, word);
+        }
+        assert!(Mapping::new(fds[2].as_fd(), 4096, 4096, true).is_err(), "what the agent writes is for reading");
     }
 
     fn change_region(&mut self) {
@@ -300,6 +320,9 @@ impl Hostile {
     }
 
     fn abuse_events(&mut self) {
+        if self.random.below(3) == 0 {
+            return self.misread();
+        }
         let (what, number) = (self.random.below(6), self.random.next() % 1_000_000_000);
         let number_or_most = [self.random.number(), u64::MAX - 1];
         let bytes = self.random.one(&number_or_most).to_ne_bytes();
@@ -339,6 +362,16 @@ impl Hostile {
     }
 }
 
+/// Writes a word where others read and write, if it lies within.
+fn store(memory: &Mapping, at: u64, word: u64) {
+    let at = usize::try_from(at).expect("an offset");
+    if at % 8 == 0 && at + 8 <= memory.len() {
+        // SAFETY: within the mapping and aligned; whoever else reads it does so as atomics.
+        let word_there = unsafe { &*memory.as_ptr().add(at).cast::<AtomicU64>() };
+        word_there.store(word, Ordering::Relaxed);
+    }
+}
+
 /// Runs one seed; how many answers there were.
 fn run(seed: u64, path: std::path::PathBuf) -> u64 {
     let mut hostile = Hostile::new(seed, path);
@@ -353,16 +386,27 @@ fn descriptors(agent: &Agent) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).map_or(0, Iterator::count)
 }
 
-fn seed(seed: u64) {
-    println!("FIDE_SEED={seed} cargo test -p fide --test hostile fuzz");
-    let mut agent = Agent::start(7540);
+/// The next event of that kind that an honest program is told.
+fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
+    let until = Instant::now() + LIMIT;
+    while let Some(event) = client.wait_event(Some(until.saturating_duration_since(Instant::now()))).expect("its ring")
+    {
+        if is(&event) {
+            return;
+        }
+    }
+    panic!("not told: {what}");
+}
+
+fn seed(seed: u64, mut agent: Agent) {
     agent.serves();
     // A program that means no harm, and somebody who waits for it.
-    let mut honest = agent.connect();
-    let (_, fds) = honest.hello();
+    let options = ConnectOptions { path: Some(agent.socket()), program: "honest".into(), ..ConnectOptions::default() };
+    let mut honest = Client::connect(options).expect("connected");
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
-    honest.ok(json!({ "op": "join", "name": "honest", "pid": child.id() }));
-    honest.ok(json!({ "op": "monitor", "target": "honest@h1" }));
+    honest.join_pid("honest", child.id(), Duration::ZERO).expect("joined");
+    honest.monitor("honest@h1", Wanted::default()).expect("watched");
+    told(&mut honest, "honest is up", |event| matches!(event, Event::Up { .. }));
     let before = descriptors(&agent);
     let path = agent.socket();
     // Every other one without rights, so that it is held back as users are.
@@ -372,15 +416,12 @@ fn seed(seed: u64) {
     assert!(agent.child.try_wait().expect("its state").is_none(), "the agent has ended: {}", agent.log());
     assert!(!agent.log().contains("panicked"), "{}", agent.log());
     agent.serves();
-    if unprivileged {
-        while readable(fds[2].as_fd(), Duration::ZERO) {
-            let _ = rustix::io::read(&fds[2], &mut [0; 8]);
-        }
-        child.kill().expect("killed");
-        assert!(readable(fds[2].as_fd(), LIMIT), "the end of an honest program is told");
-    }
     child.kill().expect("killed");
     child.wait().expect("reaped");
+    if unprivileged {
+        let killed = |event: &Event| matches!(event, Event::Verdict(verdict) if verdict.reason == Reason::Killed(9));
+        told(&mut honest, "honest was killed", killed);
+    }
     drop(honest);
     let until = Instant::now() + LIMIT;
     while descriptors(&agent) > before {
@@ -389,11 +430,33 @@ fn seed(seed: u64) {
     }
 }
 
+fn seeds(test: &str, agent: impl Fn() -> Agent) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let one = |at: u64| {
+        println!("FIDE_SEED={at} cargo test -p fide --test hostile {test}");
+        seed(at, agent());
+    };
+    match number("FIDE_SEED") {
+        Some(at) => one(at),
+        None => (0..number("FIDE_SEEDS").unwrap_or(SEEDS)).for_each(one),
+    }
+}
+
 #[test]
 fn fuzzed_requests_memory_and_descriptors_leave_agent_serving() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match number("FIDE_SEED") {
-        Some(one) => seed(one),
-        None => (0..number("FIDE_SEEDS").unwrap_or(SEEDS)).for_each(seed),
+    seeds("fuzzed_requests", || Agent::start(7540));
+}
+
+#[test]
+fn root_fuzzed_sessions_of_bpf_leave_agent_serving() {
+    if let Err(why) = fide_testbed::supported() {
+        return fide_testbed::say_not_tested(&format!("sessions of BPF: {why}"));
     }
+    let by_bpf = || {
+        let agent = Agent::start_by_bpf(7541);
+        let rungs = agent.connect().ok(json!({ "op": "status" }))["rungs"].to_string();
+        assert!(rungs.contains("bpf ring"), "{rungs}");
+        agent
+    };
+    seeds("root_fuzzed_sessions", by_bpf);
 }

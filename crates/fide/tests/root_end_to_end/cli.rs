@@ -20,7 +20,8 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
     let mut near = world.client(2);
     near.client.join_pid("seen", victim.pid(), std::time::Duration::ZERO).expect("joined");
     let told = world.bed.scratch().join("told");
-    let react = format!("echo $FIDE_TARGET $FIDE_REASON $FIDE_CODE $FIDE_INCARNATION >> {}", told.display());
+    let react =
+        format!("echo $FIDE_TARGET $FIDE_REASON $FIDE_CODE $FIDE_INCARNATION $FIDE_TOKEN >> {}", told.display());
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "seen@h2", "--json", "--on-failure", &react]));
     let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
     let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line")).expect("JSON") };
@@ -48,7 +49,8 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
     assert_eq!(verdict["evidence"]["incarnation"], up["evidence"]["incarnation"]);
     assert_eq!(watch.code(), Some(1), "a failure was seen");
     let said = fs::read_to_string(&told).expect("the command ran");
-    assert_eq!(said, format!("seen@h2 exited 7 {}\n", up["evidence"]["incarnation"]), "once");
+    let token = world.client(1).client.may_act().and_then(|permit| permit.token()).expect("a view");
+    assert_eq!(said, format!("seen@h2 exited 7 {} {token}\n", up["evidence"]["incarnation"]), "once");
 
     // Nothing happens: 0. For people: a line.
     let (code, out, err) = output(&mut world.fide(1, &["watch", "@h3", "--limit", "0.2"]));
