@@ -49,6 +49,9 @@ struct Args {
     /// All members have to be back so many seconds after the last fault; 20, or 60 with a guest.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300))]
     recovery_limit: Option<u64>,
+    /// A run has failed, too, if they were back later than so many milliseconds after it; 1000, or as long as with `--recovery-limit` with a guest.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300_000))]
+    recovery_goal_ms: Option<u64>,
     /// Where failed runs are kept.
     #[arg(long, default_value = "target/histories")]
     out: PathBuf,
@@ -106,8 +109,15 @@ fn histories(args: &Args) -> anyhow::Result<bool> {
         judge: fide_testbed::find_binary(judge::PROGRAM)?,
     };
     let recovery_limit = Duration::from_secs(args.recovery_limit.unwrap_or(if args.guest.is_some() { 60 } else { 20 }));
-    let options =
-        Options { programs, planted: args.planted, guest: args.guest.clone(), recovery_limit, out: args.out.clone() };
+    let goal = if args.guest.is_some() { recovery_limit } else { Duration::from_secs(1) };
+    let options = Options {
+        programs,
+        planted: args.planted,
+        guest: args.guest.clone(),
+        recovery_limit,
+        recovery_goal: args.recovery_goal_ms.map_or(goal, Duration::from_millis),
+        out: args.out.clone(),
+    };
     let mut outcomes = Vec::new();
     for plan in &plans {
         let outcome = run(plan, &options);

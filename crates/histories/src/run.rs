@@ -50,6 +50,8 @@ pub struct Options {
     pub guest: Option<PathBuf>,
     /// All members are back this soon after the last fault, or the run fails.
     pub recovery_limit: Duration,
+    /// Members that were back later than this have the run fail as well, once all of it was seen.
+    pub recovery_goal: Duration,
     /// What is kept of a run that fails goes to a directory in this one.
     pub out: PathBuf,
 }
@@ -252,6 +254,10 @@ fn steps(
     if outcome.recovery_ms.is_none() {
         let limit = options.recovery_limit;
         outcome.problems.push(format!("not all members were back after {limit:?}:\n{}", world.standing()));
+    }
+    let goal_ms = options.recovery_goal.as_secs_f64() * 1e3;
+    if let Some(later_ms) = outcome.recovery_ms.filter(|ms| *ms > goal_ms) {
+        outcome.problems.push(format!("all members were back after {later_ms:.0} ms, {goal_ms:.0} are allowed"));
     }
     if plan.has_guest && outcome.faults_left_out > 0 {
         outcome.problems.push(format!("{} faults of the schedule did not come", outcome.faults_left_out));

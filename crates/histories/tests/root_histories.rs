@@ -28,7 +28,7 @@ fn options(planted: Option<Planted>) -> Option<Options> {
     let agent = fide_testbed::find_binary("fide").expect("`cargo build --bins`");
     let programs = Programs { agent, histories: env!("CARGO_BIN_EXE_histories").into(), judge };
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("histories");
-    Some(Options { programs, planted, guest: None, recovery_limit: RECOVERY_LIMIT, out })
+    Some(Options { programs, planted, guest: None, recovery_limit: RECOVERY_LIMIT, recovery_goal: RECOVERY_LIMIT, out })
 }
 
 fn named(name: &str, protocol: Protocol) -> Plan {
