@@ -9,7 +9,7 @@
 
 static void on_failure(void *user, const fide_verdict *v)
 {
-    static const char *const why[] = {"?", "exited", "killed", "left", "host silent", "fenced", "stalled", "recovered"};
+    static const char *const why[] = {"?", "exited", "killed", "left", "host silent", "?", "stalled", "recovered"};
     (void)user;
     printf("%s is dead: %s (code %d, incarnation %u)\n", v->target, why[v->reason], v->code, v->incarnation);
 }

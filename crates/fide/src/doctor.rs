@@ -46,6 +46,8 @@ pub(crate) struct Arguments {
 struct Report {
     core: usize,
     interfaces: Vec<String>,
+    /// `drift_ppm`, and whose.
+    drift: (u32, &'static str),
     here: Here,
     conditions: Vec<Condition>,
     rungs: Vec<Rung>,
@@ -69,9 +71,15 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
     // What an agent runs with is what counts here, unless a configuration is named.
     let of_agent = agent.as_ref().and_then(|status| status["clock"]["drift_ppm"].as_u64());
-    if let Some(drift_ppm) = of_agent.filter(|_| !arguments.host.has_config()) {
-        host.drift_ppm = u32::try_from(drift_ppm).unwrap_or(u32::MAX);
-    }
+    let drift_of = match of_agent {
+        _ if arguments.host.has_config() => "the configuration",
+        Some(drift_ppm) => {
+            host.drift_ppm = u32::try_from(drift_ppm).unwrap_or(u32::MAX);
+            "the agent that runs here"
+        }
+        None => "nobody, so the default: no agent answers, and no --config is named",
+    };
+    let drift = (host.drift_ppm, drift_of);
     let conditions = conditions(&host);
     if host.roots.kernel().is_err() && host.online().is_err() {
         let proc = host.roots.proc.display();
@@ -98,6 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let report = Report {
         core: host.core,
         interfaces: host.interfaces,
+        drift,
         conditions,
         rungs,
         differs: agent
@@ -149,6 +158,7 @@ impl Report {
                 "interfaces": self.interfaces,
             },
             "summary": Summary::of(&self.conditions),
+            "drift": { "ppm": self.drift.0, "of": self.drift.1 },
             "conditions": self.conditions,
             "rungs": self.rungs,
             "agent_rungs": self.agent,
@@ -172,6 +182,7 @@ impl Report {
             summary.good,
             summary.not_applicable
         );
+        let _ = writeln!(out, "clocks are judged by drift_ppm {}, of {}", self.drift.0, self.drift.1);
         for line in &self.differs.0 {
             let _ = writeln!(out, "{line}");
         }

@@ -49,7 +49,8 @@ struct Args {
     /// All members have to be back so many seconds after the last fault; 20, or 60 with a guest.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300))]
     recovery_limit: Option<u64>,
-    /// A run has failed, too, if they were back later than so many milliseconds after it; 1000, or as long as with `--recovery-limit` with a guest.
+    /// A run has failed, too, if they were back later than so many milliseconds after it; 1000 for seeds without a guest;
+    /// a guest and named schedules may take as long as `--recovery-limit` says.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300_000))]
     recovery_goal_ms: Option<u64>,
     /// Where failed runs are kept.
@@ -109,7 +110,8 @@ fn histories(args: &Args) -> anyhow::Result<bool> {
         judge: fide_testbed::find_binary(judge::PROGRAM)?,
     };
     let recovery_limit = Duration::from_secs(args.recovery_limit.unwrap_or(if args.guest.is_some() { 60 } else { 20 }));
-    let goal = if args.guest.is_some() { recovery_limit } else { Duration::from_secs(1) };
+    let judged = args.guest.is_none() && args.scenario.is_none();
+    let goal = if judged { Duration::from_secs(1) } else { recovery_limit };
     let options = Options {
         programs,
         planted: args.planted,

@@ -187,7 +187,7 @@ fn requests_of_who_hung_up_keep_nobody_waiting() {
 
 #[test]
 fn sessions_that_a_user_opens_at_once_keep_nobody_waiting() {
-    let agent = Agent::start(7540);
+    let agent = Agent::start(7546);
     let mut root = agent.connect();
     root.ok(json!({ "op": "status" }));
     let path = agent.socket();

@@ -21,7 +21,10 @@ use rustix::{
 use serde_json::{Value, json};
 
 use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
-use fide_shm::{region::Mapping, session::SESSION_BYTES};
+use fide_shm::{
+    region::Mapping,
+    session::{INBOX_BYTES, OUTBOX_BYTES, SESSION_BYTES},
+};
 
 use super::common::{Agent, Got, LIMIT, Raw, USER, as_user};
 
@@ -29,6 +32,8 @@ const SEEDS: u64 = 6;
 const STEPS: u64 = 400;
 const CONNECTIONS_MAX: usize = 8;
 const CHILDREN_MAX: usize = 4;
+/// Where the header of a session's memory, and the positions of its three rings, begin.
+const RINGS: [usize; 4] = [0, 192, 320 + OUTBOX_BYTES, 448 + OUTBOX_BYTES + INBOX_BYTES];
 
 /// SplitMix64: every run of a seed draws the same.
 struct Random(u64);
@@ -70,6 +75,9 @@ struct Hostile {
     tokens: Vec<String>,
     sets: Vec<OwnedFd>,
     answers: u64,
+    /// Words written to memory of BPF, and of those that say how far its ring was read.
+    stored: u64,
+    misread: u64,
 }
 
 impl Drop for Hostile {
@@ -84,7 +92,17 @@ impl Drop for Hostile {
 impl Hostile {
     fn new(seed: u64, path: std::path::PathBuf) -> Self {
         let random = Random(seed);
-        Self { random, path, held: Vec::new(), children: Vec::new(), tokens: Vec::new(), sets: Vec::new(), answers: 0 }
+        Self {
+            random,
+            path,
+            held: Vec::new(),
+            children: Vec::new(),
+            tokens: Vec::new(),
+            sets: Vec::new(),
+            answers: 0,
+            stored: 0,
+            misread: 0,
+        }
     }
 
     fn name(&mut self) -> String {
@@ -281,32 +299,35 @@ impl Hostile {
     fn scribble(&mut self) {
         let words: Vec<(u64, u64)> = (0..=self.random.below(30))
             .map(|_| {
-                let len = (fide_shm::session::OUTBOX_BYTES + fide_shm::session::INBOX_BYTES) as u64 + 66_000;
-                // Positions and headers lie at the beginnings.
-                let at = if self.random.below(2) == 0 { self.random.next() % 1024 } else { self.random.next() % len };
-                (at & !7, self.random.number())
+                let at = match self.random.below(2) {
+                    0 => self.random.one(&RINGS) + self.random.below(1024),
+                    _ => self.random.below(SESSION_BYTES),
+                };
+                (at as u64 & !7, self.random.number())
             })
             .collect();
         let Some(fds) = self.session() else { return };
         // Memory of BPF takes no writes of files.
         let memory = Mapping::new(fds[1].as_fd(), 0, SESSION_BYTES, true).ok();
+        let mut stored = 0;
         for (at, word) in words {
             if rustix::io::pwrite(&fds[1], &word.to_le_bytes(), at).is_err()
                 && let Some(memory) = &memory
             {
-                store(memory, at, word);
+                stored += u64::from(store(memory, at, word));
             }
         }
+        self.stored += stored;
     }
 
     /// Its own end of a ring of BPF, which says how far it has read.
     fn misread(&mut self) {
         let word = self.random.number();
         let Some(fds) = self.session() else { return };
-        if let Ok(page) = Mapping::new(fds[2].as_fd(), 0, 4096, true) {
-            store(&page, 0, word);
-        }
+        let page = Mapping::new(fds[2].as_fd(), 0, 4096, true);
+        let misread = page.is_ok_and(|page| store(&page, 0, word));
         assert!(Mapping::new(fds[2].as_fd(), 4096, 4096, true).is_err(), "what the agent writes is for reading");
+        self.misread += u64::from(misread);
     }
 
     fn change_region(&mut self) {
@@ -362,43 +383,57 @@ impl Hostile {
     }
 }
 
-/// Writes a word where others read and write, if it lies within.
-fn store(memory: &Mapping, at: u64, word: u64) {
+/// Writes a word where others read and write; false beyond the end.
+fn store(memory: &Mapping, at: u64, word: u64) -> bool {
     let at = usize::try_from(at).expect("an offset");
-    if at % 8 == 0 && at + 8 <= memory.len() {
-        // SAFETY: within the mapping and aligned; whoever else reads it does so as atomics.
-        let word_there = unsafe { &*memory.as_ptr().add(at).cast::<AtomicU64>() };
-        word_there.store(word, Ordering::Relaxed);
+    if !at.is_multiple_of(8) || at + 8 > memory.len() {
+        return false;
     }
+    // SAFETY: within the mapping and aligned; whoever else reads it does so as atomics.
+    let word_there = unsafe { &*memory.as_ptr().add(at).cast::<AtomicU64>() };
+    word_there.store(word, Ordering::Relaxed);
+    true
 }
 
-/// Runs one seed; how many answers there were.
-fn run(seed: u64, path: std::path::PathBuf) -> u64 {
+/// Runs one seed; how many answers there were, and how often memory of BPF was written to.
+fn run(seed: u64, path: std::path::PathBuf) -> [u64; 3] {
     let mut hostile = Hostile::new(seed, path);
     for _ in 0..STEPS {
         hostile.step();
     }
     hostile.read();
-    hostile.answers
+    [hostile.answers, hostile.stored, hostile.misread]
 }
 
-fn descriptors(agent: &Agent) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).map_or(0, Iterator::count)
+/// What the agent has open, but for what it has of each process that is still under watch: those that root's clients have put there live on.
+fn descriptors(agent: &Agent) -> Vec<String> {
+    let status = agent.connect().ok(json!({ "op": "status" }));
+    let mut watched = status["processes"].as_array().map_or(0, Vec::len);
+    let all = std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        all.map(|one| std::fs::read_link(one.path()).unwrap_or_default().to_string_lossy().into_owned()).collect();
+    names.retain(|name| {
+        let of_process = watched > 0 && name.contains("pidfd");
+        watched -= usize::from(of_process);
+        !of_process
+    });
+    names.sort();
+    names
 }
 
 /// The next event of that kind that an honest program is told.
 fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
     let until = Instant::now() + LIMIT;
-    while let Some(event) = client.wait_event(Some(until.saturating_duration_since(Instant::now()))).expect("its ring")
-    {
-        if is(&event) {
+    while Instant::now() < until {
+        let left = until.saturating_duration_since(Instant::now());
+        if client.wait_event(Some(left)).expect("its ring").is_some_and(|event| is(&event)) {
             return;
         }
     }
     panic!("not told: {what}");
 }
 
-fn seed(seed: u64, mut agent: Agent) {
+fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
     agent.serves();
     // A program that means no harm, and somebody who waits for it.
     let options = ConnectOptions { path: Some(agent.socket()), program: "honest".into(), ..ConnectOptions::default() };
@@ -411,7 +446,8 @@ fn seed(seed: u64, mut agent: Agent) {
     let path = agent.socket();
     // Every other one without rights, so that it is held back as users are.
     let unprivileged = seed.is_multiple_of(2) && rustix::process::geteuid().is_root();
-    let answers = if unprivileged { as_user(USER, move || run(seed, path)).expect("root") } else { run(seed, path) };
+    let [answers, stored, misread] =
+        if unprivileged { as_user(USER, move || run(seed, path)).expect("root") } else { run(seed, path) };
     assert!(answers > 20, "the agent answered {answers} times only");
     assert!(agent.child.try_wait().expect("its state").is_none(), "the agent has ended: {}", agent.log());
     assert!(!agent.log().contains("panicked"), "{}", agent.log());
@@ -422,29 +458,33 @@ fn seed(seed: u64, mut agent: Agent) {
         let killed = |event: &Event| matches!(event, Event::Verdict(verdict) if verdict.reason == Reason::Killed(9));
         told(&mut honest, "honest was killed", killed);
     }
-    drop(honest);
     let until = Instant::now() + LIMIT;
-    while descriptors(&agent) > before {
-        assert!(Instant::now() < until, "{} descriptors, {before} before", descriptors(&agent));
+    while descriptors(&agent).len() > before.len() {
+        assert!(Instant::now() < until, "open before: {before:#?}, now: {:#?}", descriptors(&agent));
         std::thread::sleep(Duration::from_millis(5));
     }
+    drop(honest);
+    [answers, stored, misread]
 }
 
-fn seeds(test: &str, agent: impl Fn() -> Agent) {
+fn seeds(test: &str, agent: impl Fn() -> Agent) -> [u64; 3] {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let one = |at: u64| {
         println!("FIDE_SEED={at} cargo test -p fide --test hostile {test}");
-        seed(at, agent());
+        seed(at, agent())
     };
     match number("FIDE_SEED") {
         Some(at) => one(at),
-        None => (0..number("FIDE_SEEDS").unwrap_or(SEEDS)).for_each(one),
+        None => (0..number("FIDE_SEEDS").unwrap_or(SEEDS))
+            .map(one)
+            .fold([0; 3], |sum, more| std::array::from_fn(|at| sum[at] + more[at])),
     }
 }
 
 #[test]
 fn fuzzed_requests_memory_and_descriptors_leave_agent_serving() {
-    seeds("fuzzed_requests", || Agent::start(7540));
+    let [_, stored, misread] = seeds("fuzzed_requests", || Agent::start(7540));
+    assert_eq!((stored, misread), (0, 0), "without BPF");
 }
 
 #[test]
@@ -458,5 +498,6 @@ fn root_fuzzed_sessions_of_bpf_leave_agent_serving() {
         assert!(rungs.contains("bpf ring"), "{rungs}");
         agent
     };
-    seeds("root_fuzzed_sessions", by_bpf);
+    let [_, stored, misread] = seeds("root_fuzzed_sessions", by_bpf);
+    assert!(stored > 0 && misread > 0, "{stored} words in memory of BPF, {misread} in the position of its reader");
 }

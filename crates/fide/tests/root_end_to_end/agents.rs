@@ -6,7 +6,10 @@ use std::{fs, os::unix::fs::OpenOptionsExt, time::Duration};
 use fide_client::{Event, Reason, now_ns};
 use fide_testbed::{AgentSpec, AgentsSpec, Victim, VictimSpec};
 
-use super::common::{calm, until_true, world};
+use super::{
+    common::{Running, calm, until_true, world},
+    run::{is_stopped, watched},
+};
 
 #[test]
 fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
@@ -130,7 +133,11 @@ fn root_an_agent_that_leaves_is_no_failure() {
     own.client.join_pid("inside", running.pid(), Duration::ZERO).expect("joined");
     let mut eyes = world.client(1);
     let (host, process) = (eyes.watch("@h3"), eyes.watch("inside@h3"));
+    let mut wrapper = Running::start(&mut world.fide(3, &["run", "--name", "served", "--", "sleep", "600"]));
+    let served = watched(&world, 3, "served");
+    let before = own.client.may_act().expect("it may act").incarnation;
     world.agents.stop(3).expect("stopped");
+    until_true("what `fide run` has started is stopped", || is_stopped(served));
     let reason = eyes.reason(&host);
     assert_eq!(reason, Reason::Left);
     assert!(!reason.is_failure());
@@ -147,6 +154,8 @@ fn root_an_agent_that_leaves_is_no_failure() {
     world.agents.restart(3).expect("started");
     world.settled(&[1, 2, 3]);
     eyes.up(&host);
+    assert_eq!(wrapper.code(), Some(128 + 9), "others may have replaced it");
+    assert!(world.status(3)["incarnation"].as_u64() > Some(before.into()), "as after an exclusion");
 }
 
 #[test]

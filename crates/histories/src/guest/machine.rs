@@ -69,7 +69,7 @@ impl Machine {
             .stdout(Stdio::piped())
             .stderr(fs::File::create(dir.join("emulator.log"))?)
             .spawn()
-            .with_context(|| format!("starting {EMULATOR} (Debian's qemu-system-x86)"))?;
+            .with_context(|| format!("starting {EMULATOR} (Debian's qemu-system-x86) by setpriv (util-linux)"))?;
         let (to, lines) = sync_channel(LINES);
         let mut log = fs::File::create(dir.join(LOG))?;
         if let Some(out) = emulator.stdout.take() {

@@ -40,7 +40,7 @@ fn rate(host: &Host<'_>) -> Judged {
         off if off <= off_max_ppm => {
             Finding::new(Verdict::Good, format!("NTP corrects it by at most {off_max_ppm} ppm"))
         }
-        _ => Finding::new(Verdict::Bad, format!("NTP corrects it by {} ppm or more", least.max(off_max_ppm))),
+        _ => Finding::new(Verdict::Bad, format!("NTP corrects it by {} ppm or more", least.max(off_max_ppm + 1))),
     })
 }
 

@@ -50,14 +50,25 @@ fn a_host_out_of_the_box_is_bad_in_all_that_matters() {
 #[test]
 fn a_clock_is_judged_by_the_drift_that_is_configured() {
     let tree = Tree::good();
-    for (off_ppm, drift_ppm, verdict) in
-        [(99, 200, Verdict::Good), (101, 200, Verdict::Bad), (431, 1000, Verdict::Good), (501, 1000, Verdict::Bad)]
-    {
+    for (off_ppm, drift_ppm, verdict) in [
+        (99, 200, Verdict::Good),
+        (101, 200, Verdict::Bad),
+        (431, 1000, Verdict::Good),
+        (731, 1000, Verdict::Bad),
+        (0, 1, Verdict::Good),
+        (1, 1, Verdict::Bad),
+    ] {
         let machine = MadeUp { off_ppm, ..MadeUp::good() };
         let conditions = conditions(&Host { drift_ppm, ..tree.host(&machine) });
         let rate = find(&conditions, "clock-rate");
         assert_eq!(rate.verdict, verdict, "{off_ppm} of {drift_ppm}: {rate:?}");
         assert!(rate.wanted.contains(&format!("at most {} ppm", drift_ppm / 2)), "{}", rate.wanted);
+        let least = (off_ppm / 100 * 100).max(u64::from(drift_ppm / 2) + 1);
+        let found = match verdict {
+            Verdict::Good => format!("at most {} ppm", drift_ppm / 2),
+            _ => format!("by {least} ppm or more"),
+        };
+        assert!(rate.found.contains(&found), "{}", rate.found);
     }
 }
 

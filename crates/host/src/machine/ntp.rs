@@ -19,7 +19,9 @@ impl ClockRate {
     /// From what adjtimex says: `freq` in ppm with 16 binary places, `tick` in microseconds.
     #[must_use]
     pub fn of(freq: i64, tick: i64, synchronized: bool) -> Self {
-        let off_ppm = (freq / (1 << 16) + (tick - TICK_US) * 100).unsigned_abs();
+        let off = freq.saturating_add((tick - TICK_US) * (100 << 16));
+        // Rounded up: what is a little beyond a limit is beyond it.
+        let off_ppm = off.unsigned_abs().div_ceil(1 << 16);
         Self { off_ppm, synchronized }
     }
 
@@ -46,6 +48,8 @@ mod tests {
     fn rate_is_that_of_the_correction() {
         assert_eq!(ClockRate::of(0, 10_000, true).off_ppm, 0);
         assert_eq!(ClockRate::of(-137 << 16, 10_000, true).off_ppm, 137);
+        assert_eq!(ClockRate::of(1, 10_000, true).off_ppm, 1);
+        assert_eq!(ClockRate::of(-(100 << 16) - 1, 10_000, true).off_ppm, 101);
         assert_eq!(ClockRate::of(100 << 16, 10_001, true).off_ppm, 200, "chrony uses both");
         assert_eq!(ClockRate::of(-500 << 16, 9_000, false).off_ppm, 100_500);
     }

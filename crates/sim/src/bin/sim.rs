@@ -445,6 +445,8 @@ mod tests {
                 planting(&entry.path(), found);
             } else if entry.path().extension().is_some_and(|ending| ending == "rs") {
                 let source = fs::read_to_string(entry.path()).unwrap();
+                let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+                let source = code.collect::<Vec<_>>().join("\n");
                 if source.contains("fn planted_faults") {
                     found.push(source);
                 }
