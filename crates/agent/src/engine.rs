@@ -135,17 +135,23 @@ pub struct Kernel {
 struct Seen {
     seq: [u64; MAX_PLANES],
     incarnation: u32,
-    spread: Spread,
+    /// By plane: one may take longer than the other, which is no jitter.
+    spreads: [Spread; MAX_PLANES],
     /// As the controller has planned it.
     network: Network,
     copies: Copies,
 }
 
 impl Seen {
+    /// The most that its heartbeats were seen to vary on any plane.
+    fn jitter_max_ns(&self) -> u64 {
+        self.spreads.iter().map(Spread::jitter_max_ns).max().unwrap_or(0)
+    }
+
     /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host
     /// may be late between sending two.
     fn late_max_ns(&self, timeouts: &Timeouts) -> u64 {
-        self.network.jitter_max_ns + timeouts.stall_slack_ns(self.spread.jitter_max_ns())
+        self.network.jitter_max_ns + timeouts.stall_slack_ns(self.jitter_max_ns())
     }
 }
 

@@ -6,7 +6,10 @@ use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
 use fide_lane::service::{LANES_MAX, Sent, Terms};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
-use crate::{clock::Doubts, timeout::Network};
+use crate::{
+    clock::Doubts,
+    timeout::{Network, Parts},
+};
 
 /// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
 #[derive(Clone, Debug)]
@@ -29,6 +32,8 @@ pub struct Snapshot {
     pub kernel: Option<Stats>,
     /// Largest delay above the lowest, per peer.
     pub jitter_ns: Vec<u64>,
+    /// What the timeout is made of, unless the configuration fixes it.
+    pub timeouts: Vec<Option<Parts>>,
     /// What the network was planned to add, by host.
     pub networks: Vec<Network>,
     /// Lanes of this host's programs, by handle.
@@ -99,6 +104,7 @@ impl Snapshot {
             engine: EngineCounters::default(),
             kernel: None,
             jitter_ns: vec![0; MAX_HOSTS],
+            timeouts: vec![None; MAX_HOSTS],
             networks: vec![Network::default(); MAX_HOSTS],
             lanes: vec![None; LANES_MAX],
             own_lateness_max_ns: 0,

@@ -240,7 +240,9 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         }
         Some(successor) => begin::taken_over(successor, &name)?,
     };
-    let Begin { detector, table, incarnation, timeout_ns, resumed } = begin;
+    let Begin { mut detector, table, incarnation, timeout_ns, resumed } = begin;
+    // A tree has room for one heartbeat in each period.
+    detector.set_urgent_max(if config.controller.is_some() { 0 } else { detector::URGENT_MAX });
     let payload_min = detector.config().payload_min();
     let clock = Clock::begin();
     if let Some(slow) = clock.slow_says() {

@@ -166,6 +166,7 @@ impl Told<'_> {
                     "incarnation": peer.incarnation,
                     "suspected": peer.suspected,
                     "timeout_us": peer.timeout_ns / 1000,
+                    "timeout_parts": snapshot.timeouts[usize::from(id) - 1],
                     "jitter_us": snapshot.jitter_ns[usize::from(id) - 1] / 1000,
                     "network": json!({
                         "latency_min_ns": snapshot.networks[usize::from(id) - 1].latency_min_ns,
@@ -197,6 +198,7 @@ impl Told<'_> {
         let (detector, engine) = (&self.snapshot.counters, &self.snapshot.engine);
         let mut value = json!({
             "heartbeats_sent": detector.heartbeats_sent,
+            "heartbeats_urgent": detector.heartbeats_urgent,
             "heartbeats_skipped": detector.heartbeats_skipped,
             "heartbeats_accepted": detector.heartbeats_accepted,
             "heartbeats_unanswered": detector.heartbeats_unanswered,

@@ -3,6 +3,8 @@
 
 use fide_lane::jitter::{HostKind, STALL_FACTOR, bound_ns};
 
+use serde::Serialize;
+
 use crate::config::Trust;
 
 /// One-way latency assumed between two hosts of a cluster until it is measured: a few switches.
@@ -36,20 +38,71 @@ pub struct Timeouts {
     pub fixed: bool,
 }
 
+/// What a timeout is the sum of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Parts {
+    /// Heartbeat periods.
+    pub periods: u64,
+    /// Ways of a packet at its fastest.
+    pub ways: u64,
+    /// Jitters, of `jitter_ns` each.
+    pub jitters: u64,
+    pub jitter_ns: u64,
+    /// Of these the network's, as the controller has planned it.
+    pub network_ns: u64,
+    pub jitter_of: JitterOf,
+}
+
+/// What the hosts' part of a jitter is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JitterOf {
+    /// The least that such a host counts with.
+    #[default]
+    Least,
+    /// Half as much again as heartbeats were seen to vary of late.
+    Seen,
+    /// Half as much again as this host's own loop was late.
+    Own,
+}
+
+impl Parts {
+    /// Their sum.
+    #[must_use]
+    pub fn timeout_ns(&self, heartbeat_ns: u64, network: Network) -> u64 {
+        self.periods * heartbeat_ns + self.ways * network.latency_min_ns + self.jitters * self.jitter_ns
+    }
+}
+
 impl Timeouts {
     /// The timeout for a pair whose heartbeats were seen to vary by `observed_ns`, over such a network.
     ///
-    /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the
-    /// acknowledgement must come back before the lease runs out: a heartbeat to be sent, its way
-    /// there, the peer's next heartbeat, its way back, this loop's next turn; each may be late once.
+    /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the acknowledgement must come back before the lease
+    /// runs out. A lease counts from when a heartbeat was sent and lasts until the next one's acknowledgement is seen: up to a period
+    /// until that is sent, its way there, up to a period until the peer's next heartbeat, its way back, and up to a period until this
+    /// loop's next turn. The peer may be late once and this host once; either jitter is that of a whole way, with sender, network and
+    /// receiver. A host that is late twice within these periods is fenced until its next turn, and acts on.
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
+        self.parts(observed_ns, network).timeout_ns(self.heartbeat_ns, network)
+    }
+
+    /// What [`Timeouts::for_jitter`] is made of.
+    #[must_use]
+    pub fn parts(&self, observed_ns: u64, network: Network) -> Parts {
         let late_ns = observed_ns.max(self.own_lateness_ns).min(self.stall_ns());
-        let jitter_max_ns = bound_ns(self.kind, late_ns) + network.jitter_max_ns;
-        match self.trust {
-            Trust::Network => fide_detector::timeout_ns(self.heartbeat_ns, network.latency_min_ns, jitter_max_ns),
-            Trust::Lease => 3 * self.heartbeat_ns + 2 * network.latency_min_ns + 3 * jitter_max_ns,
-        }
+        let hosts_ns = bound_ns(self.kind, late_ns);
+        let jitter_of = match hosts_ns {
+            hosts_ns if hosts_ns == self.kind.jitter_floor_ns() => JitterOf::Least,
+            _ if observed_ns < self.own_lateness_ns => JitterOf::Own,
+            _ => JitterOf::Seen,
+        };
+        let (periods, ways) = match self.trust {
+            Trust::Network => (1, 1),
+            Trust::Lease => (3, 2),
+        };
+        let (jitter_ns, network_ns) = (hosts_ns + network.jitter_max_ns, network.jitter_max_ns);
+        Parts { periods, ways, jitters: 2, jitter_ns, network_ns, jitter_of }
     }
 
     /// A heartbeat later than this is a stall, which no timeout should follow.
@@ -98,11 +151,17 @@ mod tests {
         assert_eq!(network.for_jitter(0, assumed), 1_000_000 + 100_000 + 2 * 3_500_000);
         assert_eq!(network.for_jitter(0, planned), 1_000_000 + 20_000 + 2 * (3_500_000 + 500_000));
         let lease = Timeouts { trust: Trust::Lease, ..network };
-        assert!(lease.for_jitter(0, assumed) > network.for_jitter(0, assumed) + 2 * 1_000_000);
+        assert_eq!(lease.for_jitter(0, assumed), 3_000_000 + 2 * 100_000 + 2 * 3_500_000);
+        // FiDe §3.3 says the same.
+        let published = fide_detector::timeout_ns(1_000_000, 20_000, 4_000_000);
+        assert_eq!(network.for_jitter(0, planned), published);
         assert!(lease.for_jitter(8_000_000, assumed) > lease.for_jitter(0, assumed), "follows what is observed");
         assert!(lease.for_jitter(0, planned) > lease.for_jitter(0, assumed), "follows what is planned");
         let late = Timeouts { own_lateness_ns: 8_000_000, ..lease };
         assert_eq!(late.for_jitter(0, assumed), lease.for_jitter(8_000_000, assumed));
+        let of = |timeouts: Timeouts, observed_ns| timeouts.parts(observed_ns, assumed).jitter_of;
+        let all = [of(lease, 0), of(lease, 2_000_000), of(lease, 3_000_000), of(late, 0), of(late, 9_000_000)];
+        assert_eq!(all, [JitterOf::Least, JitterOf::Least, JitterOf::Seen, JitterOf::Own, JitterOf::Seen]);
         assert!(late.for_jitter(0, planned) > late.for_jitter(0, assumed), "also where this host is late itself");
     }
 }

@@ -8,7 +8,7 @@ use crate::piggyback::{Pool, Queues};
 use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
 use crate::types::*;
-use crate::view::{Agreement, Outcome, Vote};
+use crate::view::{Agreement, Outcome, Says, Vote};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -21,6 +21,8 @@ pub const EVENTS_RESERVE: usize = 64 * 64 + 64 + 64;
 pub const EXCLUDE_HEARTBEATS: u32 = 64;
 /// An acknowledgement that is as far as this from the one before, or further, may as well be behind it: 25 days of 1 ms.
 pub(crate) const ACK_AHEAD_MAX: u64 = 1 << 31;
+/// Heartbeats between two of the schedule at most: a round of a ballot is two, and a second one may follow.
+pub const URGENT_MAX: u32 = 4;
 /// Heartbeats of one life of an incarnation: 2^40 of 1 ms are 34 years.
 pub(crate) const LIFE_BITS: u32 = 40;
 
@@ -64,6 +66,11 @@ pub struct Detector {
     pub(crate) counters: Counters,
     pub(crate) seq: u64,
     pub(crate) next_heartbeat_ns: u64,
+    /// What the last heartbeat said of views.
+    pub(crate) said: Says,
+    /// Urgent heartbeats that may still go out before the next of the schedule.
+    pub(crate) urgent_left: u32,
+    pub(crate) urgent_max: u32,
     pub(crate) last_tick_ns: u64,
     /// The end of its last stall.
     pub(crate) stalled_until_ns: u64,
@@ -108,6 +115,7 @@ impl Detector {
             peer.monitors_me = member.monitors.contains(config.me);
         }
         let count = peers.len();
+        let agreement = Agreement::new(config.me, config.incarnation, voters, config.witness(), now_ns);
         let mut detector = Detector {
             grant: config.piggyback_grant(),
             voters,
@@ -119,7 +127,10 @@ impl Detector {
             pool: Pool::new(),
             events: VecDeque::with_capacity(EVENTS_MAX),
             lent: None,
-            agreement: Agreement::new(config.me, config.incarnation, voters, config.witness(), now_ns),
+            said: agreement.says(),
+            urgent_left: 0,
+            urgent_max: 0,
+            agreement,
             sent: Sent::new(),
             counters: Counters::default(),
             seq: 0,
@@ -189,6 +200,18 @@ impl Detector {
     /// Promises no more than `promise_us` from now on, however long timeouts become: what whoever starts this host again must know.
     pub fn set_promise_max(&mut self, promise_us: u32) {
         self.promise_max_us = promise_us;
+    }
+
+    /// From now on up to `urgent_max` heartbeats go out between two of the schedule while a view is decided (at most [`URGENT_MAX`]; none
+    /// before this is called): for networks that have room for more than one in each period.
+    pub fn set_urgent_max(&mut self, urgent_max: u32) {
+        self.urgent_max = urgent_max.min(URGENT_MAX);
+        self.urgent_left = self.urgent_max;
+    }
+
+    /// Do others wait for what the next heartbeat says of views, so that it goes out before it is due?
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent_left > 0 && !self.excluded && self.by_view(self.config.me) && self.agreement.says() != self.said
     }
 
     /// The highest generation of views that this host's disk holds as it starts: its next incarnation is above. Whoever is never told founds and
@@ -559,7 +582,7 @@ impl Detector {
 
     /// When to come back: the next heartbeat, the next silence, the end of the lease.
     pub fn poll_timeout(&self) -> u64 {
-        if self.notices > 0 && !self.excluded {
+        if self.notices > 0 && !self.excluded || self.is_urgent() {
             return self.last_tick_ns;
         }
         let mut at = if self.excluded { u64::MAX } else { self.next_heartbeat_ns };

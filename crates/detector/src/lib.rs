@@ -51,11 +51,11 @@ pub mod types;
 pub mod view;
 
 pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
-pub use detector::{Detector, Transmit, TransmitKind};
+pub use detector::{Detector, Transmit, TransmitKind, URGENT_MAX};
 pub use former::Former;
 pub use snapshot::SnapshotError;
 pub use types::*;
-pub use view::Vote;
+pub use view::{Says, Vote};
 
 #[cfg(test)]
 mod tests;

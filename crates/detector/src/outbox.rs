@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is sent: notices at once, heartbeats on an absolute schedule.
+//! What is sent: notices at once, heartbeats on an absolute schedule, and some between: those that others wait for to decide a view.
 
 use crate::detector::{Detector, Transmit, TransmitKind};
 use crate::lease;
@@ -18,7 +18,8 @@ impl Detector {
     /// a newcomer binds this host from then on.
     ///
     /// Heartbeats are due at start + n * heartbeat_ns. When late, one goes out at once and the slots missed are skipped
-    /// and counted; never a burst.
+    /// and counted; never a burst. While a view is decided a few go out between two of them ([`crate::URGENT_MAX`]): each round of a
+    /// ballot waits for a packet's way so, not for a heartbeat. They take numbers as others do, and the schedule stays as it is.
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
         if self.excluded {
             return None;
@@ -29,8 +30,14 @@ impl Detector {
             return Some(transmit);
         }
         if now_ns < self.next_heartbeat_ns {
-            return None;
+            if !self.is_urgent() {
+                return None;
+            }
+            self.urgent_left -= 1;
+            self.counters.heartbeats_urgent += 1;
+            return self.write_heartbeat(now_ns, buf);
         }
+        self.urgent_left = self.urgent_max;
         let skipped = (now_ns - self.next_heartbeat_ns) / self.config.heartbeat_ns;
         self.counters.heartbeats_skipped += skipped;
         self.next_heartbeat_ns =
@@ -108,6 +115,7 @@ impl Detector {
         let len = b.finish();
         self.seq = seq;
         self.sent.record(seq, now_ns);
+        self.said = self.agreement.says();
         self.counters.heartbeats_sent += 1;
         // Greeting somebody new may shorten the lease, and must before it is sent.
         self.renew_lease(now_ns);

@@ -134,6 +134,8 @@ pub enum Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub heartbeats_sent: u64,
+    /// Of these, between two of the schedule.
+    pub heartbeats_urgent: u64,
     pub notices_sent: u64,
     /// Slots of the schedule that passed while the loop was late.
     pub heartbeats_skipped: u64,

@@ -188,6 +188,18 @@ pub struct Vote {
     pub promise_us: u32,
 }
 
+/// What of a VIEW section others wait for, to decide the next view or to act by this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Says {
+    id: ViewId,
+    promised: u32,
+    /// The ballot, 0 for none.
+    accepted: u32,
+    suspects: HostSet,
+    /// The ballot, and whether a value is proposed by it.
+    proposed: Option<(u32, bool)>,
+}
+
 /// One voter's (or, without a vote, one observer's) part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Agreement {
@@ -275,6 +287,17 @@ impl Agreement {
     pub fn vote(&self) -> Vote {
         let Agreement { incarnation, id, members, wait_us, promised, accepted, binds_us, .. } = *self;
         Vote { incarnation, id, members, wait_us, promised, accepted, binds_us, promise_us: 0 }
+    }
+
+    /// What its next VIEW section says that others wait for.
+    pub fn says(&self) -> Says {
+        Says {
+            id: self.id,
+            promised: self.promised,
+            accepted: self.accepted.map_or(0, |(ballot, _)| ballot),
+            suspects: self.suspects,
+            proposed: self.proposer.map(|proposer| (proposer.ballot, proposer.value.is_some())),
+        }
     }
 
     /// Goes on with what this incarnation has said before.

@@ -16,7 +16,10 @@ use fide_client::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOC
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
-use crate::exit::{Done, Failure, UNHEALTHY};
+use crate::{
+    exit::{Done, Failure, UNHEALTHY},
+    timeouts,
+};
 
 /// Where the agent is.
 #[derive(clap::Args, Clone)]
@@ -180,6 +183,9 @@ fn status_text(status: &Value) -> String {
         for process in list(&peer["processes"]) {
             let _ = writeln!(out, "  {}@{}: {}", text(&process["name"]), text(&peer["host"]), text(&process["state"]));
         }
+    }
+    for line in timeouts::lines(status) {
+        let _ = writeln!(out, "{line}");
     }
     let _ = writeln!(out, "\nunder watch here:");
     for process in list(&status["processes"]) {

@@ -13,6 +13,7 @@ mod lane;
 mod plan;
 mod run;
 mod say;
+mod timeouts;
 mod tune;
 mod watch;
 

@@ -5,6 +5,11 @@
 //! microsecond, but the *variation* of the delay is: heartbeat n was due at `n * HB` of its sender,
 //! so `rx(n) - n * HB` is the delay plus a constant, and its spread is the jitter of sender,
 //! network and receiver together.
+//!
+//! The number says when a heartbeat was due but for a constant, which changes: a sender that is late by periods leaves out slots of its
+//! schedule and no number, and one that decides a view sends some between two slots. So a delay is only compared with others of late. Of one
+//! that comes early that is the same at once; slots left out look like lateness until those before are forgotten, which is never more than
+//! the sender was late.
 
 /// What calibration cannot see in a few seconds, the floor accounts for: the longest gap measured
 /// over days on hosts of that kind.
@@ -35,11 +40,11 @@ impl HostKind {
 /// to be answered by a fence or a verdict, not by a longer timeout.
 pub const STALL_FACTOR: u64 = 4;
 
-/// Delay variation of one peer's heartbeats as seen here.
+/// Delay variation of one peer's heartbeats on one plane as seen here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread {
     base_ns: i128,
-    low_ns: i64,
+    low_before_ns: i64,
     high_ns: i64,
     high_before_ns: i64,
     high_samples: u32,
@@ -52,9 +57,9 @@ pub struct Spread {
 /// disturbance is so forgotten after 10 to 20 s at a heartbeat of 1 ms.
 const HIGH_WINDOW: u32 = 10_000;
 
-/// Samples after which the lowest delay is taken anew, so that clock drift between two hosts (at
-/// 200 ppm, 0.2 us per heartbeat of 1 ms) does not count as jitter for ever.
-const WINDOW: u32 = 1000;
+/// Samples after which the lowest delay is taken anew (the one before still counts as long again), so that neither clock drift between
+/// two hosts (at 200 ppm, 0.2 us per heartbeat of 1 ms) nor slots that a sender has left out count as jitter for long.
+const WINDOW: u32 = 100;
 
 impl Spread {
     /// Takes one heartbeat: number `seq`, sent every `heartbeat_ns`, received at `rx_ns`. Returns
@@ -64,17 +69,14 @@ impl Spread {
         let offset = i128::from(rx_ns) - i128::from(seq) * i128::from(heartbeat_ns);
         if self.samples == 0 {
             self.base_ns = offset;
-            self.window_low_ns = i64::MAX;
+            (self.low_before_ns, self.window_low_ns) = (i64::MAX, i64::MAX);
         }
         let delay = i64::try_from(offset - self.base_ns).unwrap_or(i64::MAX);
         self.window_low_ns = self.window_low_ns.min(delay);
+        let low_ns = self.low_before_ns.min(self.window_low_ns);
         self.window_samples += 1;
-        if self.samples == 0 || delay < self.low_ns {
-            self.low_ns = delay;
-        }
         if self.window_samples == WINDOW {
-            self.low_ns = self.window_low_ns;
-            self.window_low_ns = i64::MAX;
+            self.low_before_ns = std::mem::replace(&mut self.window_low_ns, i64::MAX);
             self.window_samples = 0;
         }
         self.samples += 1;
@@ -83,7 +85,7 @@ impl Spread {
             self.high_before_ns = std::mem::take(&mut self.high_ns);
             self.high_samples = 0;
         }
-        let above = delay.saturating_sub(self.low_ns);
+        let above = delay.saturating_sub(low_ns);
         if above.unsigned_abs() <= stall_ns {
             self.high_ns = self.high_ns.max(above);
         }
@@ -167,6 +169,34 @@ mod tests {
             spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + late, 8_000_000);
         }
         assert_eq!(spread.jitter_max_ns(), 30_000);
+    }
+
+    #[test]
+    fn heartbeats_between_two_slots_are_no_jitter() {
+        let mut spread = Spread::default();
+        let mut seq = 0;
+        for slot in 0..2000u64 {
+            let due_ns = 5 + slot * 1_000_000;
+            // Of a ballot in every hundredth slot.
+            for between in 0..=if slot % 100 == 7 { 4 } else { 0 } {
+                seq += 1;
+                spread.record(seq, 1_000_000, due_ns + between * 200_000, u64::MAX);
+            }
+            assert_eq!(spread.jitter_max_ns(), 0, "{slot}");
+        }
+    }
+
+    #[test]
+    fn slots_left_out_count_no_longer_than_the_lateness_that_they_are() {
+        let mut spread = Spread::default();
+        let mut shift_ns = 0;
+        for seq in 0..5 * 500u64 {
+            // Late by 1.4 periods: sent at once, and the slot after it is left out.
+            let late_ns = if seq % 500 == 250 { 1_400_000 } else { 0 };
+            spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + shift_ns + late_ns, u64::MAX);
+            shift_ns += late_ns / 1_000_000 * 1_000_000;
+            assert!(spread.jitter_max_ns() <= 1_400_000, "{seq}: {}", spread.jitter_max_ns());
+        }
     }
 
     #[test]

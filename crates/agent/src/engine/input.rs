@@ -37,7 +37,7 @@ impl Engine {
                 if slot.incarnation != seen.incarnation {
                     seen.incarnation = slot.incarnation;
                     seen.seq = [0; MAX_PLANES];
-                    seen.spread.reset();
+                    seen.spreads = Default::default();
                 }
                 seen.seq[plane] = slot.seq;
                 let now = raw_ns();
@@ -57,9 +57,9 @@ impl Engine {
                 };
                 // Refused: an incarnation that was declared dead since the slot was written.
                 let _ = self.parts.detector.handle_beat(now, &beat);
-                let before = seen.spread.jitter_max_ns();
-                seen.spread.record(slot.seq, self.parts.heartbeat_ns, rx_ns, self.parts.timeouts.stall_ns());
-                if seen.spread.jitter_max_ns() != before {
+                let before = seen.jitter_max_ns();
+                seen.spreads[plane].record(slot.seq, self.parts.heartbeat_ns, rx_ns, self.parts.timeouts.stall_ns());
+                if seen.jitter_max_ns() != before {
                     changed = Some(host);
                 }
                 if self.parts.trees {
@@ -92,7 +92,7 @@ impl Engine {
             return;
         }
         let seen = &self.seen[usize::from(host) - 1];
-        let planned = self.parts.timeouts.for_jitter(seen.spread.jitter_max_ns(), seen.network);
+        let planned = self.parts.timeouts.for_jitter(seen.jitter_max_ns(), seen.network);
         let wanted = planned.max(self.timeout_min_ns);
         // Refused where a promise keeps it longer.
         let _ = self.parts.detector.set_timeout(host, wanted);
@@ -239,11 +239,16 @@ impl Engine {
         let seen = &mut self.seen[usize::from(host) - 1];
         if seen.incarnation != packet.incarnation() {
             seen.incarnation = packet.incarnation();
-            seen.spread.reset();
+            seen.spreads = Default::default();
         }
-        let before = seen.spread.jitter_max_ns();
-        seen.spread.record(seq, self.parts.heartbeat_ns, now, self.parts.timeouts.stall_ns());
-        if seen.spread.jitter_max_ns() != before {
+        let before = seen.jitter_max_ns();
+        seen.spreads[usize::from(plane).min(MAX_PLANES - 1)].record(
+            seq,
+            self.parts.heartbeat_ns,
+            now,
+            self.parts.timeouts.stall_ns(),
+        );
+        if seen.jitter_max_ns() != before {
             self.follow_jitter(host);
         }
         if self.parts.trees {

@@ -483,8 +483,10 @@ impl Engine {
         for host in 1..=self.parts.members {
             let index = usize::from(host) - 1;
             snapshot.peers[index] = detector.peer(host);
-            snapshot.jitter_ns[index] = self.seen[index].spread.jitter_max_ns();
+            snapshot.jitter_ns[index] = self.seen[index].jitter_max_ns();
             snapshot.networks[index] = self.seen[index].network;
+            let parts = || self.parts.timeouts.parts(snapshot.jitter_ns[index], self.seen[index].network);
+            snapshot.timeouts[index] = (!self.parts.timeouts.fixed).then(parts);
             for slot in 0..MAX_PROCESSES {
                 snapshot.processes[index * MAX_PROCESSES + slot] =
                     detector.process(host, u8::try_from(slot).expect("64 slots"));

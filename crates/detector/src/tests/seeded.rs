@@ -52,7 +52,9 @@ fn build(seed: u64, plan: &Plan) -> World {
     let mut clocks = Rng(seed ^ 0xc10c);
     world.ahead_s = Some((0..n).map(|_| clocks.below(4) as u32).collect());
     world.disk_ns = clocks.below(4 * MS);
+    let mut urgent = Rng(seed ^ 0x0e6e);
     for node in &mut world.nodes {
+        node.urgent_max = urgent.below(u64::from(URGENT_MAX) + 1) as u32;
         node.drift_ppm = rng.below(181) as i64 - 90;
         node.offset_ns = rng.below(1 << 40);
     }

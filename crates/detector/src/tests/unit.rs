@@ -722,3 +722,30 @@ fn at_the_bound_echoes_take_turns() {
     assert_eq!(seen.len(), 63, "everybody has had a turn");
     assert_eq!(echoes(&mut d, 200 * MS), [], "nobody is heard any more");
 }
+
+/// What is said changes at every turn: so many heartbeats go out between two of the schedule, which stays as it is, and no more.
+#[test]
+fn urgent_heartbeats_are_bounded_and_leave_the_schedule_alone() {
+    let mut buf = [0; PAYLOAD_MAX];
+    for urgent_max in [0, 1, URGENT_MAX, 100] {
+        let mut d = Detector::new(cluster(3), 0).unwrap();
+        d.set_urgent_max(urgent_max);
+        for slot in 0..3 {
+            let due_ns = slot * MS;
+            assert!(d.poll_transmit(due_ns, &mut buf).is_some(), "of the schedule");
+            assert!(d.poll_transmit(due_ns, &mut buf).is_none(), "nothing is said that was not said");
+            let mut sent = 0;
+            for turn in 1..=20 {
+                d.agreement.recall(&crate::view::Vote { promised: slot as u32 * 100 + turn, ..d.vote() });
+                let due = d.poll_timeout() <= d.last_tick_ns;
+                let transmit = d.poll_transmit(due_ns + u64::from(turn) * 10_000, &mut buf);
+                assert_eq!(transmit.is_some(), due, "what is due is sent, and nothing else");
+                sent += u32::from(transmit.is_some_and(|transmit| transmit.kind == TransmitKind::Heartbeat));
+            }
+            assert_eq!(sent, urgent_max.min(URGENT_MAX));
+            assert_eq!(d.next_heartbeat_ns(), due_ns + MS);
+        }
+        let counters = d.counters();
+        assert_eq!((counters.heartbeats_sent, counters.heartbeats_skipped), (3 + counters.heartbeats_urgent, 0));
+    }
+}

@@ -49,6 +49,7 @@ struct Orphans {
 pub(super) struct Node {
     pub config: Config,
     pub detector: Option<Detector>,
+    pub urgent_max: u32,
     pub drift_ppm: i64,
     pub offset_ns: u64,
     pub paused_until_ns: u64,
@@ -136,6 +137,7 @@ impl World {
                 kernel: ReceiveModel::new(config.me),
                 config,
                 detector: None,
+                urgent_max: 0,
                 drift_ppm: 0,
                 offset_ns: 0,
                 paused_until_ns: 0,
@@ -285,6 +287,7 @@ impl World {
         n.promised = Some((most_us, former_ns));
         detector.heed_former(now, (former_ns - now).div_ceil(1000) as u32);
         detector.set_promise_max(most_us);
+        detector.set_urgent_max(n.urgent_max);
         n.detector = Some(detector);
         n.told.clear();
         n.inbox.clear();
@@ -303,7 +306,9 @@ impl World {
         let n = &mut self.nodes[node];
         let (vote, lives) = n.vote.as_mut().expect("it has crashed before");
         *lives += 1;
-        n.detector = Some(Detector::resume(n.config.clone(), vote, *lives, now).unwrap());
+        let mut detector = Detector::resume(n.config.clone(), vote, *lives, now).unwrap();
+        detector.set_urgent_max(n.urgent_max);
+        n.detector = Some(detector);
         n.told.clear();
         n.kernel = ReceiveModel::new(n.config.me);
         n.started_ns = self.now_ns;

@@ -117,6 +117,7 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::PassesThroughFormers,
     Planted::TakesNamingForHearing,
     Planted::TakesNothingForANumber,
+    Planted::TakesFormerAcks,
 ];
 
 fn main() -> ExitCode {

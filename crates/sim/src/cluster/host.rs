@@ -238,6 +238,7 @@ impl<P: Protocol> Host<P> {
         let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
         detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
         detector.set_promise_max(most_us);
+        detector.set_urgent_max(plan.urgent[usize::from(self.id) - 1]);
         if self.is_witness(plan) {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a seed means: a cluster, its network, its clocks, and what happens to it.
 
-use fide_detector::{HostSet, Policy};
+use fide_detector::{HostSet, Policy, URGENT_MAX};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -81,6 +81,8 @@ pub struct Plan {
     pub restores: bool,
     /// Of each host: whether its kernel receives heartbeats.
     pub xdp: Vec<bool>,
+    /// Of each host: the heartbeats that it sends between two of the schedule.
+    pub urgent: Vec<u32>,
     /// Of each host: how far its wall clock is ahead, by how often it has started.
     pub walls: Vec<[u64; WALLS]>,
     /// The longest that it takes to have the generation of a view on disk.
@@ -153,6 +155,12 @@ impl Plan {
         let mut last = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xc10e);
         if features.has(Features::CLONE) && last.random_range(0..2) == 0 {
             plan.be_cloned(&mut last);
+        }
+        let mut urgent = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x0e6e);
+        // In most seeds; and not all hosts the same, as those to which a controller gives trees send none.
+        if features.has(Features::URGENT) && urgent.random_range(0..4) > 0 {
+            let most = |_| if urgent.random_range(0..4) > 0 { URGENT_MAX } else { urgent.random_range(0..URGENT_MAX) };
+            plan.urgent = (0..plan.hosts).map(most).collect();
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -398,6 +406,7 @@ impl Plan {
             hasty: false,
             restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
             xdp: vec![false; usize::from(hosts)],
+            urgent: vec![0; usize::from(hosts)],
             walls: vec![[0; WALLS]; usize::from(hosts)],
             disk_ns: NOTES_NS,
         };

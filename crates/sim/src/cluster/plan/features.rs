@@ -32,10 +32,12 @@ impl Features {
     pub const XDP: Self = Self(1 << 11);
     /// Virtual machines that are put back to a snapshot, or run twice.
     pub const CLONE: Self = Self(1 << 12);
+    /// Hosts that send heartbeats between two of the schedule while a view is decided.
+    pub const URGENT: Self = Self(1 << 13);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 13] = [
+    pub const NAMES: [(&str, Self); 14] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -49,6 +51,7 @@ impl Features {
         ("walls", Self::WALLS),
         ("xdp", Self::XDP),
         ("clone", Self::CLONE),
+        ("urgent", Self::URGENT),
     ];
 
     #[must_use]

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What timeouts are for, part by part, and what would make them shorter.
+
+use std::{fmt::Write, time::Duration};
+
+use serde_json::Value;
+
+/// A line for each timeout that peers have, with the peers that have it; none where the configuration fixes them.
+pub(crate) fn lines(status: &Value) -> Vec<String> {
+    let mut told: Vec<(String, String)> = Vec::new();
+    for peer in status["peers"].as_array().into_iter().flatten() {
+        let (Some(name), Some(says)) = (peer["host"].as_str(), says(peer, status["heartbeat_us"].as_u64())) else {
+            continue;
+        };
+        match told.iter_mut().find(|(_, other)| *other == says) {
+            Some((names, _)) => {
+                let _ = write!(names, ", {name}");
+            }
+            None => told.push((name.to_owned(), says)),
+        }
+    }
+    told.into_iter().map(|(names, says)| format!("timeout of {names}: {says}")).collect()
+}
+
+fn says(peer: &Value, heartbeat_us: Option<u64>) -> Option<String> {
+    let (parts, us) = (&peer["timeout_parts"], |us: u64| format!("{:?}", Duration::from_micros(us)));
+    let number = |name: &str| parts[name].as_u64();
+    let (periods, ways, jitters) = (number("periods")?, number("ways")?, number("jitters")?);
+    let (jitter_us, network_us) = (number("jitter_ns")? / 1000, number("network_ns")? / 1000);
+    let latency_us = peer["network"]["latency_min_ns"].as_u64()? / 1000;
+    let heartbeats_us = periods * heartbeat_us?;
+    let times = |count: u64, what: &str| if count == 1 { what.to_owned() } else { format!("{count} {what}s") };
+    let mut line = format!(
+        "{} {} + {} {} + {} {}",
+        times(periods, "period"),
+        us(heartbeats_us),
+        times(ways, "way"),
+        us(ways * latency_us),
+        times(jitters, "jitter"),
+        us(jitters * jitter_us)
+    );
+    let in_force_us = peer["timeout_us"].as_u64()?;
+    if in_force_us > heartbeats_us + ways * latency_us + jitters * jitter_us + 1 {
+        let _ = write!(line, ", kept at {} by what was promised or asked for", us(in_force_us));
+    }
+    let _ = write!(line, ". A jitter is {}", us(jitter_us - network_us));
+    line.push_str(match parts["jitter_of"].as_str()? {
+        "least" => {
+            ", the least that such a core is trusted with: one of its own (isolcpus, see `fide doctor`) has far less"
+        }
+        "seen" => ", half as much again as its heartbeats varied in the last 20 s: `fide jitter` finds by what",
+        _ => ", half as much again as this host's own loop was late: `fide doctor` finds by what",
+    });
+    if network_us > 0 {
+        let _ = write!(line, "; and {} of the network, as planned", us(network_us));
+    }
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn peer(host: &str, timeout_us: u64, parts: Value) -> Value {
+        json!({ "host": host, "timeout_us": timeout_us, "timeout_parts": parts, "network": { "latency_min_ns": 100_000 } })
+    }
+
+    #[test]
+    fn peers_of_one_timeout_share_a_line_and_each_part_is_named() {
+        let parts = |jitter_of: &str, network_ns: u64| json!({ "periods": 3, "ways": 2, "jitters": 2, "jitter_ns": 3_500_000 + network_ns, "network_ns": network_ns, "jitter_of": jitter_of });
+        let status = json!({ "heartbeat_us": 1000, "peers": [
+            peer("h2", 10_200, parts("least", 0)),
+            peer("h3", 10_200, parts("least", 0)),
+            peer("h4", 26_000, parts("seen", 0)),
+            peer("h5", 11_200, parts("own", 500_000)),
+            peer("h6", 10_200, Value::Null),
+            json!({ "host": "h7", "state": "unknown" }),
+        ] });
+        let lines = lines(&status);
+        assert_eq!(lines.len(), 3, "{lines:#?}");
+        let sum = "3 periods 3ms + 2 ways 200µs + 2 jitters";
+        assert!(
+            lines[0].starts_with(&format!("timeout of h2, h3: {sum} 7ms. A jitter is 3.5ms, the least")),
+            "{}",
+            lines[0]
+        );
+        assert!(lines[1].starts_with(&format!("timeout of h4: {sum} 7ms, kept at 26ms by what")), "{}", lines[1]);
+        assert!(lines[2].starts_with(&format!("timeout of h5: {sum} 8ms. A jitter is 3.5ms, half")), "{}", lines[2]);
+        assert!(lines[2].ends_with("; and 500µs of the network, as planned"), "{}", lines[2]);
+    }
+}
