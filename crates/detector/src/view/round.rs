@@ -74,7 +74,9 @@ impl Agreement {
             && (highest > proposer.ballot || env.now_ns >= proposer.since_ns.saturating_add(patience_ns(proposer)))
         {
             self.proposer = None;
-            self.wait_until_ns = env.now_ns.saturating_add(if highest > proposer.ballot { retry_ns } else { 0 });
+            // Who is outside of what was accepted cannot finish: it gives up by itself.
+            let contended = highest > proposer.ballot && !self.is_outside((highest & 0xff) as u16, env);
+            self.wait_until_ns = env.now_ns.saturating_add(if contended { retry_ns } else { 0 });
         }
         let desired = self.desired(env);
         let wants = if self.id.is_none() { desired.len() >= self.quorum() } else { desired != self.members };

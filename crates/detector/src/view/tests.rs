@@ -186,3 +186,27 @@ fn first_view_that_another_one_accepted_is_finished_or_given_up() {
     }
     panic!("neither finishes it, nor gives up; h3 keeps {}", h3.kept);
 }
+
+/// h1 has begun a ballot to finish a view without h4, whose proposer died; another host began a higher one. Its next ballot, if it begins one at once.
+fn begins_again_beside(other: u16) -> Option<u32> {
+    let (mut this, incarnations) = five();
+    (this.promised, this.accepted) = (0x103, Some((0x103, members([1, 2, 3, 5]))));
+    [2, 4, 5].into_iter().for_each(|from| reports(&mut this, from, 1, &[3]));
+    let _ = this.step(&env(TIMEOUT_NS, &incarnations, &[2, 4, 5], &[3]));
+    assert_eq!(this.proposer.map(|p| p.ballot), Some(0x201));
+    let ballot = 0x200 | u32::from(other);
+    let repr = ViewRepr {
+        acceptor: Some((ballot, HostSet::from_iter([3]).0)),
+        proposal: Some(Proposal { ballot, value: None }),
+        ..ViewRepr::steady(VIEW)
+    };
+    assert_eq!(this.receive(other, u32::from(other), 2, &repr), Outcome::Nothing);
+    let _ = this.step(&env(TIMEOUT_NS + 1, &incarnations, &[2, 4, 5], &[3]));
+    this.proposer.map(|p| p.ballot)
+}
+
+#[test]
+fn who_cannot_finish_a_ballot_is_not_waited_for() {
+    assert_eq!(begins_again_beside(4), Some(0x301), "h4 is outside of what was accepted, and gives up");
+    assert_eq!(begins_again_beside(2), None, "h2 may finish it");
+}
