@@ -32,17 +32,32 @@ pub(crate) enum Mode {
     Default,
 }
 
+/// Who runs where, and for how long the watcher spins before it sleeps.
+pub(crate) struct Layout {
+    /// Core of both agents.
+    pub(crate) agents: usize,
+    /// Core of the watcher.
+    pub(crate) watcher: usize,
+    pub(crate) spin_ns: u64,
+}
+
 /// Agents as most parts of the bench have them.
 pub(crate) fn start_agents(bed: &Testbed) -> anyhow::Result<Agents> {
     start_agents_in(bed, Mode::Published)
 }
 
 fn start_agents_in(bed: &Testbed, mode: Mode) -> anyhow::Result<Agents> {
+    let agents = Agents::start(bed, spec(mode)?)?;
+    await_all_up(&agents, bed.hosts().len())?;
+    Ok(agents)
+}
+
+fn spec(mode: Mode) -> anyhow::Result<AgentsSpec> {
     let (trust, policy) = match mode {
         Mode::Published => ("network", "network"),
         Mode::Default => ("lease", "majority"),
     };
-    let spec = AgentsSpec {
+    Ok(AgentsSpec {
         program: vec![find_binary("fide")?],
         trust: trust.into(),
         policy: policy.into(),
@@ -50,10 +65,7 @@ fn start_agents_in(bed: &Testbed, mode: Mode) -> anyhow::Result<Agents> {
         // All programs of the bench are root's.
         sections: "[limits]\nonly_root = true\n".into(),
         ..AgentsSpec::default()
-    };
-    let agents = Agents::start(bed, spec)?;
-    await_all_up(&agents, bed.hosts().len())?;
-    Ok(agents)
+    })
 }
 
 /// Waits until every agent holds every other one up.
@@ -116,6 +128,8 @@ pub(crate) struct Fide {
     silent: Option<MonitorId>,
     last: Option<(ProcessId, MonitorId)>,
     serial: u32,
+    /// Of the thread that waits for verdicts.
+    core: Option<usize>,
 }
 
 impl Fide {
@@ -127,7 +141,23 @@ impl Fide {
     fn try_start(bed: &Testbed, mode: Mode) -> anyhow::Result<Fide> {
         let agents = start_agents_in(bed, mode)?;
         let (near, far) = (connect(&agents, VICTIM_HOST)?, connect(&agents, WATCHER_HOST)?);
-        Ok(Fide { near, far: Arc::new(Mutex::new(far)), agents, silent: None, last: None, serial: 0 })
+        Ok(Fide { near, far: Arc::new(Mutex::new(far)), agents, silent: None, last: None, serial: 0, core: None })
+    }
+
+    /// The same with everybody where `layout` says.
+    pub(crate) fn start_laid_out(bed: &Testbed, layout: &Layout) -> anyhow::Result<Fide> {
+        let agent = fide_testbed::AgentSpec { core: Some(layout.agents), ..Default::default() };
+        let agents = Agents::start(bed, AgentsSpec { agent, ..spec(Mode::Published)? })?;
+        await_all_up(&agents, bed.hosts().len())?;
+        let near = connect(&agents, VICTIM_HOST)?;
+        let options = ConnectOptions {
+            path: Some(agents.socket(WATCHER_HOST)),
+            program: "bench-detect".into(),
+            spin_ns: layout.spin_ns,
+            ..ConnectOptions::default()
+        };
+        let far = Arc::new(Mutex::new(Client::connect(options)?));
+        Ok(Fide { near, far, agents, silent: None, last: None, serial: 0, core: Some(layout.watcher) })
     }
 
     fn far(&self) -> MutexGuard<'_, Client> {
@@ -138,9 +168,13 @@ impl Fide {
     fn verdict_of(&self, monitor: MonitorId) -> anyhow::Result<Receiver<Seen>> {
         let (tx, rx) = channel();
         let far = self.far.clone();
+        let core = self.core;
         std::thread::Builder::new().name("fide-client".into()).spawn(move || {
             // What the library offers a thread that waits; without it, it waits like any other.
             let _ = fide_client::wake_eagerly();
+            if let Some(core) = core {
+                let _ = fide_testbed::sys::bind_to_core(None, core);
+            }
             let mut client = far.lock().unwrap_or_else(|e| e.into_inner());
             let mut timeout = None;
             while let Ok(Some(event)) = client.wait_event(Some(EVENT_LIMIT)) {

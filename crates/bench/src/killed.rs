@@ -44,7 +44,7 @@ pub(crate) type Waiting = Box<dyn FnOnce(u64) -> Option<Told>>;
 
 /// Where the time went.
 #[derive(Default)]
-struct Stages {
+pub(crate) struct Stages {
     to_hook: Samples,
     to_receive: Samples,
     to_program: Samples,
@@ -52,18 +52,20 @@ struct Stages {
 }
 
 /// How a watcher gets to watch a victim.
-enum Watcher<'a> {
+pub(crate) enum Watcher<'a> {
     Tcp(TcpFin),
     Pidfd,
     Fide(&'a mut Fide, &'a RefCell<Stages>),
 }
 
-struct Kill<'a> {
-    bed: &'a Testbed,
-    watcher: Watcher<'a>,
-    resident_mib: usize,
+pub(crate) struct Kill<'a> {
+    pub(crate) bed: &'a Testbed,
+    pub(crate) watcher: Watcher<'a>,
+    pub(crate) resident_mib: usize,
     /// Agents run meanwhile.
-    beside: bool,
+    pub(crate) beside: bool,
+    /// The victim's core; none: the kernel's choice.
+    pub(crate) core: Option<usize>,
 }
 
 impl Subject for Kill<'_> {
@@ -87,6 +89,9 @@ impl Subject for Kill<'_> {
         };
         let plain = |ns| Told { ns, stages: None, direct: false };
         let mut victim = Victim::spawn(Some(self.bed.host(VICTIM_HOST)), &spec)?;
+        if let Some(core) = self.core {
+            victim.bind_to_core(core)?;
+        }
         let waiting: Waiting = match &mut self.watcher {
             Watcher::Tcp(fin) => {
                 let notice = fin.watch()?;
@@ -121,7 +126,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
     let bed = Testbed::build(Spec::default())?;
     let os_watchers = |resident_mib, n, beside| -> anyhow::Result<Subjects<'_>> {
         let fin = TcpFin::listen(bed.host(WATCHER_HOST), 0)?;
-        let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib, beside });
+        let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib, beside, core: None });
         Ok(vec![(kill(Watcher::Tcp(fin)), n), (kill(Watcher::Pidfd), n)])
     };
     for (size, resident_mib, n) in [("small", 0, args.kills), ("512mib", BIG_MIB, args.big_kills)] {
@@ -145,7 +150,10 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
                 Ok(mut fide) => {
                     let mut subjects = os_watchers(resident_mib, share(n).div_ceil(2), true)?;
                     let watcher = Watcher::Fide(&mut fide, &stages);
-                    subjects.push((Box::new(Kill { bed: &bed, watcher, resident_mib, beside: true }), share(n)));
+                    subjects.push((
+                        Box::new(Kill { bed: &bed, watcher, resident_mib, beside: true, core: None }),
+                        share(n),
+                    ));
                     run(&what, subjects, &mut named);
                 }
                 Err(error) => why = Some(error),
@@ -153,7 +161,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         }
         add_figures(report, size, &named, lists, why.as_ref());
         if named.contains_key(FIDE) {
-            add_stages(report, size, &stages.into_inner());
+            stages_of(size, &stages.into_inner()).into_iter().for_each(|figure| report.add(figure));
         }
     }
     Ok(())
@@ -224,14 +232,17 @@ fn p10_us(samples: &Samples) -> f64 {
     samples.quantile(0.1) as f64 / 1000.0
 }
 
-fn add_stages(report: &mut Report, size: &str, stages: &Stages) {
+/// Figures of the parts.
+pub(crate) fn stages_of(size: &str, stages: &Stages) -> Vec<Figure> {
     let direct = format!("{} of {} told by the receive program itself", stages.direct, stages.to_hook.n());
-    for (stage, samples) in [
+    let parts = [
         ("signal_to_exit_hook", &stages.to_hook),
         ("exit_hook_to_receive", &stages.to_receive),
         ("receive_to_program", &stages.to_program),
-    ] {
+    ];
+    let figure = |(stage, samples): (&str, &Samples)| {
         let figure = Figure::time(&format!("sigkill_{size}_{stage}"), Statistic::P50, samples);
-        report.add(figure.remark(format!("p10 {:.0} us; {direct}", p10_us(samples))));
-    }
+        figure.remark(format!("p10 {:.0} us; {direct}", p10_us(samples)))
+    };
+    parts.into_iter().map(figure).collect()
 }

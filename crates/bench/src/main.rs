@@ -4,12 +4,14 @@
 //! | part | what happens | compared with |
 //! |---|---|---|
 //! | `killed` | a process dies, small and with 512 MiB resident | TCP FIN, pidfd, memberlist |
+//! | `busy` | the same, and the watcher spins | what is least possible on this machine |
 //! | `silent` | a host's ports at the switches are cut | BFD, memberlist |
 //! | `steady` | nobody dies: false verdicts under load, an agent's share of a core | |
 //! | `crowd` | 64 programs on each of 9 hosts, one of each dies | |
 //! | `sessions` | programs come and go: heartbeats that are late because of it | |
 #![forbid(unsafe_code)]
 
+mod busy;
 mod crowd;
 mod fide_side;
 mod killed;
@@ -77,6 +79,7 @@ struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     Killed,
+    Busy,
     Silent,
     Steady,
     Crowd,
@@ -86,7 +89,8 @@ enum Part {
 impl Part {
     /// Which part has a figure of that name: how its names begin, and what of memberlist and of other baselines it measures.
     fn of_figure(name: &str) -> Option<Part> {
-        let parts: [(&[&str], Part); 5] = [
+        let parts: [(&[&str], Part); 6] = [
+            (&["sigkill_busy"], Part::Busy),
             (&["sigkill_", "tcp_fin_", "pidfd_"], Part::Killed),
             (&["host_silent", "bfd_silence"], Part::Silent),
             (&["false_verdicts_under_load", "agent_cpu_share"], Part::Steady),
@@ -172,6 +176,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
             silent::measure(args, &lists, &mut report)?;
         }
     }
+    if args.wants(Part::Busy) {
+        busy::measure(args, &mut report);
+    }
     if args.wants(Part::Steady) {
         steady::measure(args, &mut report);
     }
@@ -198,8 +205,10 @@ mod tests {
         let by_figure = args(&["--only", "sigkill_small_vs_tcp_fin", "--only", "host_silent_lease"]).unwrap();
         assert!(by_figure.wants(Part::Killed) && by_figure.wants(Part::Silent) && !by_figure.wants(Part::Crowd));
         assert!(by_figure.wants_figure("host_silent_lease_vs_bfd") && !by_figure.wants_figure("host_silent_vs_bfd"));
+        let busy = args(&["--only", "sigkill_busy"]).unwrap();
+        assert!(busy.wants(Part::Busy) && !busy.wants(Part::Killed) && busy.wants_figure("sigkill_busy_vs_floor"));
         let why = args(&["--only", "sigkil"]).unwrap_err().to_string();
-        assert!(why.contains("parts are killed, silent, steady, crowd, sessions"), "{why}");
+        assert!(why.contains("parts are killed, busy, silent, steady, crowd, sessions"), "{why}");
         let all = args(&[]).unwrap();
         assert!(all.wants(Part::Sessions) && all.wants_figure("anything"));
     }

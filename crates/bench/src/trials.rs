@@ -39,6 +39,11 @@ impl Outcome {
         parts.map(|part| middle(part) / 1000.0).collect()
     }
 
+    /// The samples in the order in which they were taken, ns.
+    pub(crate) fn order(&self) -> &[u64] {
+        &self.order
+    }
+
     /// A figure of these samples: not met if a trial failed, and it says how many did.
     pub(crate) fn judge(&self, mut figure: Figure) -> Figure {
         if figure.statistic == Statistic::P50.name() && figure.spread.is_none() {

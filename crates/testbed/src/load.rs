@@ -3,7 +3,7 @@
 
 use crate::net::BULK_PORT;
 use crate::node::Host;
-use crate::sys::{now_ns, pin_to_core};
+use crate::sys::{bind_to_core, now_ns};
 use crate::{Error, Result};
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl CpuLoad {
                 .name(format!("fide-hog-{core}"))
                 .spawn(move || {
                     // A core that this process may not use is taken through whichever it gets.
-                    let _ = pin_to_core(core);
+                    let _ = bind_to_core(None, core);
                     while !stop.load(Ordering::Relaxed) && now_ns() < until {
                         for i in 0..10_000u32 {
                             std::hint::black_box(i);

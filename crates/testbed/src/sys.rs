@@ -5,6 +5,7 @@ use crate::{Error, Result};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with, sockopt};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, LinkNameSpaceType};
 
 /// CLOCK_MONOTONIC, the clock that every number of the testbed is in.
@@ -48,14 +49,15 @@ pub fn usable_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
 }
 
-/// Binds the calling thread to one core.
-pub fn pin_to_core(core: usize) -> Result<()> {
+/// Binds a thread, or the calling one, to one core.
+pub fn bind_to_core(thread: Option<Pid>, core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     if core >= CpuSet::MAX_CPU {
         return Err(Error::Spec(format!("core {core} is beyond the last one, {}", CpuSet::MAX_CPU - 1)));
     }
     set.set(core);
-    rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::io(format!("binding a thread to core {core}"), e))
+    rustix::thread::sched_setaffinity(thread, &set)
+        .map_err(|e| Error::io(format!("binding a thread to core {core}"), e))
 }
 
 /// Turns a link's transmit checksum, TSO, GSO and GRO off, so that what is on the wire is what a wire would carry.

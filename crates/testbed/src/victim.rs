@@ -76,6 +76,11 @@ impl Victim {
         self.child.id()
     }
 
+    /// Binds its main thread to one core.
+    pub fn bind_to_core(&self, core: usize) -> Result<()> {
+        crate::sys::bind_to_core(Some(Pid::from_child(&self.child)), core)
+    }
+
     /// Sends a signal; gives CLOCK_MONOTONIC in ns just before.
     pub fn signal(&self, signal: Signal) -> Result<u64> {
         let pid = Pid::from_child(&self.child);
