@@ -13,6 +13,7 @@ use anyhow::{Context, ensure};
 use fide_bpf::intf::{MAX_PLANES, WAKE_RING_BYTES, Wake};
 use fide_bpf::pingpong::{Mode, PingPong};
 use fide_bpf::{ExitWatch, Receive, Registration, Settings, XdpMode};
+use fide_host::parse::steal_ticks;
 use fide_jitter::MISSING;
 use fide_pingpong::packet::{HEADER, Header, Kind};
 use fide_shm::bpf_ring::BpfRing;
@@ -106,31 +107,23 @@ impl Subject for ExitFloor<'_> {
         victim.bind_to_core(self.cores.deaths)?;
         self.serial += 1;
         let (serial, pid) = (self.serial, victim.pid());
-        self.watch.watch(&Registration { pid, start_ticks: start_ticks(pid)?, slot: 0, cookie: serial })?;
+        let start_ticks = victim.start_ticks().context("the victim has ended")?;
+        self.watch.watch(&Registration { pid, start_ticks, slot: 0, cookie: serial })?;
         let ring = &mut self.ring;
-        let mut broken = false;
         let look = || {
             let mut seen = None;
             let drained = ring.drain(1, |bytes| {
                 let of = Wake::read_from_prefix(bytes).map(|(wake, _)| wake.cookie);
                 seen = of.is_ok_and(|cookie| cookie == serial).then(now_ns);
             });
-            broken |= drained.is_err();
-            seen
+            drained.map_or_else(|broken| Some(Err(broken)), |_| seen.map(Ok))
         };
         let done = spin(self.cores.spins, look, || Ok(victim.kill()?));
         self.watch.unwatch(pid);
         victim.wait()?;
         let (killed_ns, seen_ns) = done?;
-        Ok(seen_ns.saturating_sub(killed_ns))
+        Ok(seen_ns?.saturating_sub(killed_ns))
     }
-}
-
-/// Field 22 of `/proc/PID/stat`.
-fn start_ticks(pid: u32) -> anyhow::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(')').context("no name in a process' stat")?.1;
-    Ok(after_name.split_whitespace().nth(19).context("no start in a process' stat")?.parse()?)
 }
 
 /// From before a packet is sent until a thread that spins on what the receive program writes has it.
@@ -199,6 +192,7 @@ impl Subject for HopFloor<'_> {
 /// A kill, and whether the hypervisor took a core away meanwhile.
 struct Watched<'a> {
     kill: Kill<'a>,
+    cores: Cores,
     stolen: &'a RefCell<Vec<bool>>,
 }
 
@@ -208,17 +202,17 @@ impl Subject for Watched<'_> {
     }
 
     fn trial(&mut self) -> anyhow::Result<u64> {
-        let before = steal_ticks();
+        let before = stolen_ticks(self.cores);
         let ns = self.kill.trial()?;
-        self.stolen.borrow_mut().push(steal_ticks() != before);
+        self.stolen.borrow_mut().push(stolen_ticks(self.cores) != before);
         Ok(ns)
     }
 }
 
-/// Of all cores, in ticks of 10 ms; `None` where the kernel does not say.
-fn steal_ticks() -> Option<u64> {
+/// Of both cores, in ticks of 10 ms; `None` where the kernel does not say.
+fn stolen_ticks(cores: Cores) -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    stat.lines().next()?.split_whitespace().nth(8)?.parse().ok()
+    Some(steal_ticks(&stat, cores.deaths)? + steal_ticks(&stat, cores.spins)?)
 }
 
 /// The figure, its floor and its parts; or why there are none.
@@ -247,7 +241,7 @@ fn try_measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let mut subjects: Vec<(Box<dyn Subject + '_>, u32)> = vec![
         (Box::new(exit), args.kills),
         (Box::new(hop), args.kills),
-        (Box::new(Watched { kill, stolen: &stolen }), args.kills),
+        (Box::new(Watched { kill, cores, stolen: &stolen }), args.kills),
     ];
     let mut outcomes = interleave("SIGKILL of a process, the watcher spins", &mut subjects).into_iter();
     drop(subjects);

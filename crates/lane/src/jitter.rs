@@ -103,11 +103,6 @@ impl Spread {
     pub fn samples(&self) -> u64 {
         self.samples
     }
-
-    /// Forgets all of it: the peer began a new incarnation.
-    pub fn reset(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// The jitter to count with on a host of this kind that showed `observed_max_ns`: half as much again,

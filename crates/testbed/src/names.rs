@@ -61,7 +61,7 @@ impl Owner {
 }
 
 /// Start time of a process in clock ticks since boot; none if there is no such process.
-fn start_ticks(pid: u32) -> Option<u64> {
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and brackets, so count from its closing one; a zombie no longer creates.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

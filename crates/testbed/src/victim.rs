@@ -76,6 +76,11 @@ impl Victim {
         self.child.id()
     }
 
+    /// Field 22 of its `/proc/PID/stat`: with its id it names no other process.
+    pub fn start_ticks(&self) -> Option<u64> {
+        crate::names::start_ticks(self.pid())
+    }
+
     /// Binds its main thread to one core.
     pub fn bind_to_core(&self, core: usize) -> Result<()> {
         crate::sys::bind_to_core(Some(Pid::from_child(&self.child)), core)
