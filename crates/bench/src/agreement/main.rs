@@ -41,11 +41,65 @@ struct Args {
     /// Everything briefly, to see that it works; no number to quote.
     #[arg(long)]
     quick: bool,
-    /// Only what goes over the network.
-    #[arg(long)]
-    network: bool,
+    /// Rounds of each protocol with each number of clients, a second each.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Only the figures whose names begin so, and a result file with only these; all when nothing is named.
+    #[arg(long, value_name = "FIGURE", value_parser = figure)]
+    only: Vec<String>,
 }
 
+impl Args {
+    /// How many rounds, and how long a run of each is, s.
+    fn rounds(&self) -> (usize, f64) {
+        if self.quick { (1, 0.2) } else { (self.rounds.into(), 1.0) }
+    }
+
+    fn kills(&self) -> usize {
+        if self.quick { 3 } else { 31 }
+    }
+
+    fn wants(&self, figure: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|begin| figure.starts_with(begin.as_str()))
+    }
+
+    fn wants_any(&self, figures: &[&str]) -> bool {
+        figures.iter().any(|figure| self.wants(figure))
+    }
+}
+
+/// All figures: those of one process, and those of three over the network.
+const IN_PROCESS: [&str; 5] = [
+    "decisions_in_process",
+    "decisions_in_process_unbatched",
+    "decisions_in_process_group",
+    "decisions_in_process_huc",
+    "sim_speed",
+];
+const OVER_NETWORK: [&str; 10] = [
+    "hsuc_vs_etcd_raft",
+    "hsuc_vs_etcd_raft_least",
+    "huc_vs_etcd_raft",
+    "huc_decision",
+    "leader_killed",
+    "leader_killed_detection",
+    "leader_killed_to_leader",
+    "leader_killed_to_sure",
+    "leader_killed_to_first",
+    "idle_member_cpu_share",
+];
+
+/// How the names of some figures begin.
+fn figure(word: &str) -> Result<String, String> {
+    let mut all = IN_PROCESS.iter().chain(&OVER_NETWORK);
+    if all.any(|figure| figure.starts_with(word)) {
+        return Ok(word.to_owned());
+    }
+    Err(format!("no figure begins so; there are {}", [&IN_PROCESS[..], &OVER_NETWORK[..]].concat().join(", ")))
+}
+
+mod killed;
+mod load;
 mod members;
 mod network;
 use members::{Bare, rates};
@@ -102,58 +156,69 @@ fn sim_speed(seeds: u64) -> anyhow::Result<Vec<f64>> {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let proposals = if args.quick { 20_000 } else { u64::from(args.proposals) };
-    let mut report = Report::new(if args.network { "agreement-network" } else { "agreement" })
-        .compared_with(args.compare.as_deref())?;
-    if !args.network {
-        in_process(&mut report, proposals, args.quick)?;
+    let mut report = Report::new("agreement").compared_with(args.compare.as_deref())?;
+    if args.wants_any(&IN_PROCESS[..4]) {
+        in_process(&mut report, proposals)?;
     }
-    match fide_testbed::supported() {
-        Ok(()) => network::run(&mut report, args.quick)?,
-        Err(why) => {
-            for name in network::FIGURES {
-                report.add(Figure::unmeasured(name, "", why.to_string()));
+    if args.wants("sim_speed") {
+        report.add(simulated(args.quick)?);
+    }
+    if args.wants_any(&OVER_NETWORK) {
+        match fide_testbed::supported() {
+            Ok(()) => network::run(args, &mut report)?,
+            Err(why) => {
+                for name in OVER_NETWORK {
+                    report.add(Figure::unmeasured(name, "", why.to_string()));
+                }
             }
         }
     }
+    report.figures.retain(|figure| args.wants(&figure.figure));
     report.conclude()?;
     Ok(())
 }
 
-fn in_process(report: &mut Report, proposals: u64, quick: bool) -> anyhow::Result<()> {
+/// Of rates in ascending order.
+fn rate(name: &str, rates: &[f64], goal: f64) -> Figure {
+    let middle = Some(rates[rates.len() / 2]);
+    let figure = Figure {
+        figure: name.into(),
+        value: middle,
+        unit: "per second".into(),
+        statistic: "p50".into(),
+        n: rates.len() as u64,
+        min: rates.first().copied(),
+        p50: middle,
+        max: rates.last().copied(),
+        ..Figure::default()
+    };
+    figure.goal(Goal::AtLeast(goal))
+}
+
+fn simulated(quick: bool) -> anyhow::Result<Figure> {
+    let rates = sim_speed(if quick { 5 } else { 200 })?;
+    Ok(rate("sim_speed", &rates, 2e6).remark("packets of detectors and groups, seeds as in `make sim`"))
+}
+
+fn in_process(report: &mut Report, proposals: u64) -> anyhow::Result<()> {
     let single = rates(hsuc, proposals / 8, 1)?;
     let batched = rates(hsuc, proposals, 512)?;
     let grouped = rates(group, proposals, 512)?;
     let heartbeats = rates(huc, proposals, 512)?;
-    let simulated = sim_speed(if quick { 5 } else { 200 })?;
-    let (middle, last) = (RUNS / 2, RUNS - 1);
-    let figure = |name: &str, rates: &[f64], goal: f64| {
-        let figure = Figure {
-            figure: name.into(),
-            value: Some(rates[middle]),
-            unit: "per second".into(),
-            statistic: "p50".into(),
-            n: RUNS as u64,
-            min: Some(rates[0]),
-            p50: Some(rates[middle]),
-            max: Some(rates[last]),
-            ..Figure::default()
-        };
-        figure.goal(Goal::AtLeast(goal))
-    };
-    report.add(
-        figure("decisions_in_process", &batched, 2e6).remark("64-byte proposals, as many to an instance as fit 16 KiB"),
-    );
-    report.add(figure("decisions_in_process_unbatched", &single, 2e5).remark("one to an instance"));
+    let of_batched = rate("decisions_in_process", &batched, 2e6);
+    let baseline_value = of_batched.value;
+    report.add(of_batched.remark("64-byte proposals, as many to an instance as fit 16 KiB"));
+    report.add(rate("decisions_in_process_unbatched", &single, 2e5).remark("one to an instance"));
+    let of_group = rate("decisions_in_process_group", &grouped, 2e6);
     let of_group = Figure {
         baseline: Some("decisions_in_process".into()),
-        baseline_value: Some(batched[middle]),
-        ratio: Some(grouped[middle] / batched[middle]),
-        ..figure("decisions_in_process_group", &grouped, 2e6)
+        baseline_value,
+        ratio: of_group.value.zip(baseline_value).map(|(group, bare)| group / bare),
+        ..of_group
     };
     report.add(of_group.remark("the same in a group, over links that may lose"));
-    let of_huc = figure("decisions_in_process_huc", &heartbeats, 2e6);
+    let of_huc = rate("decisions_in_process_huc", &heartbeats, 2e6);
     report.add(of_huc.remark("the leader proposes, the others say that they have nothing to say"));
-    report.add(figure("sim_speed", &simulated, 2e6).remark("packets of detectors and groups, seeds as in `make sim`"));
     Ok(())
 }
 
@@ -169,5 +234,21 @@ fn main() -> ExitCode {
             eprintln!("bench-agreement: {why:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_named_by_their_beginnings_and_nothing_else() {
+        let args = |words: &[&str]| Args::try_parse_from([&["bench-agreement"], words].concat());
+        let killed = args(&["--only", "leader_killed"]).unwrap();
+        assert!(killed.wants("leader_killed_to_sure") && !killed.wants("huc_decision"));
+        assert!(killed.wants_any(&OVER_NETWORK) && !killed.wants_any(&IN_PROCESS));
+        let why = args(&["--only", "leader_kiled"]).unwrap_err().to_string();
+        assert!(why.contains("leader_killed_detection, "), "{why}");
+        assert!(args(&[]).unwrap().wants("anything"));
     }
 }

@@ -1,86 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Three replicas over the testbed's network, and etcd's raft over the same network in the same run.
+//! Three replicas over the testbed's network.
 
-use std::{
-    path::PathBuf,
-    process::Command,
-    sync::mpsc::{Receiver, channel},
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
-use anyhow::{Context, anyhow, bail};
-use fide_replica::{Node, Order, Protocol, Replicas, Spec, Told};
-use fide_testbed::{
-    AgentSpec, Agents, AgentsSpec, Spec as BedSpec, Testbed,
-    figures::{Figure, Goal, Report, Samples, Statistic},
-    find_binary,
-    sys::cpu_time_ns,
-};
+use anyhow::Context;
+use fide_replica::{Protocol, Replicas, Spec};
+use fide_testbed::{AgentSpec, Agents, AgentsSpec, Spec as BedSpec, Testbed, figures::Report, find_binary};
 use indicatif::ProgressBar;
+
+use crate::{Args, killed, load};
 
 /// Hidden first argument of this program that makes it a replica.
 pub(super) const REPLICA: &str = "__replica";
-/// All that is measured here.
-pub(super) const FIGURES: [&str; 10] = [
-    "hsuc_vs_etcd_raft",
-    "hsuc_vs_etcd_raft_least",
-    "huc_vs_etcd_raft",
-    "huc_decision",
-    "leader_killed",
-    "leader_killed_detection",
-    "leader_killed_to_leader",
-    "leader_killed_to_sure",
-    "leader_killed_to_first",
-    "idle_member_cpu_share",
-];
-const HOSTS: usize = 3;
-const VALUE_BYTES: u32 = 64;
-const WINDOW: u64 = 128;
-const PORT: u16 = 7500;
-/// Values under way, each a client's.
-const CLIENTS: [u32; 6] = [1, 16, 64, 256, 1024, 4096];
-/// With XDP on it a veth takes every train of packets apart, TCP's too: these agents receive without, so that both have the network
-/// that raft would have without agents.
-const PLAIN: &str = "af-packet";
+pub(super) const HOSTS: usize = 3;
+pub(super) const VALUE_BYTES: u32 = 64;
+pub(super) const WINDOW: u64 = 128;
 /// Of the agents, as it is unless told otherwise.
-const HEARTBEAT_US: u32 = 1000;
-/// Of those whose heartbeats take decisions along: as in FiDe §6.4.
-const HUC_HEARTBEAT_US: u32 = 100;
-const LIMIT: Duration = Duration::from_secs(30);
-/// From kill -9 of a leader to the next one's first decision.
-const LEADER_KILLED_GOAL_US: f64 = 2000.0;
-/// Of a core, of a member that has nothing to do.
-const IDLE_GOAL_PERCENT: f64 = 2.0;
-/// Over which the members of a group that has nothing to do are looked at.
-const IDLE: Duration = Duration::from_secs(2);
+pub(super) const HEARTBEAT_US: u32 = 1000;
 
-/// What one of them did with so many clients, in each round.
-#[derive(Debug, Clone, Default)]
-struct Point {
-    per_second: Vec<f64>,
-    p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
-    max_us: Vec<f64>,
-}
-
-impl Point {
-    fn middle(values: &[f64]) -> f64 {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    }
-
-    fn note(&mut self, told: &Told) {
-        if let Told::Result { per_second, p50_us, p99_us, max_us, .. } = told {
-            self.per_second.push(*per_second);
-            self.p50_us.push(*p50_us);
-            self.p99_us.push(*p99_us);
-            self.max_us.push(*max_us);
-        }
-    }
-}
-
-fn agents(bed: &Testbed, receive: &str, heartbeat_us: u32) -> anyhow::Result<Agents> {
+pub(super) fn agents(bed: &Testbed, receive: &str, heartbeat_us: u32) -> anyhow::Result<Agents> {
     let agent = AgentSpec { receive: receive.to_owned(), ..AgentSpec::default() };
     Ok(Agents::start(
         bed,
@@ -88,346 +26,22 @@ fn agents(bed: &Testbed, receive: &str, heartbeat_us: u32) -> anyhow::Result<Age
     )?)
 }
 
-fn replicas(bed: &Testbed, agents: &Agents, group: &str, protocol: Protocol) -> anyhow::Result<Replicas> {
+pub(super) fn replicas(bed: &Testbed, agents: &Agents, group: &str, protocol: Protocol) -> anyhow::Result<Replicas> {
     let program = vec![std::env::current_exe().context("finding this program")?, PathBuf::from(REPLICA)];
     Replicas::start(bed.hosts(), agents, Spec { program, group: group.to_owned(), protocol, window: WINDOW })
 }
 
-/// The result of an order, from the events of others.
-fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<Told> {
-    loop {
-        match next()?.1 {
-            told @ Told::Result { .. } => return Ok(told),
-            Told::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
-            _ => {}
-        }
-    }
-}
-
-/// What every replica has applied has to be the same.
-fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<()> {
-    let until = Instant::now() + LIMIT;
-    loop {
-        let mut states = Vec::new();
-        for node in nodes.iter_mut() {
-            node.order(&Order::State { state: true })?;
-            loop {
-                if let Told::State { applied, hash, .. } = next()?.1 {
-                    states.push((applied, hash));
-                    break;
-                }
-            }
-        }
-        if states.iter().all(|state| *state == states[0] && state.0 > 0) {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            bail!("after the load the replicas differ: {states:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn order(clients: u32, seconds: f64) -> Order {
-    Order::Run { run: format!("c{clients}"), clients, value_bytes: VALUE_BYTES, seconds }
-}
-
-/// The share of a core, percent, that the busiest of some members takes while nobody proposes anything.
-fn idle_percent(nodes: &[Node]) -> anyhow::Result<f64> {
-    let times = || nodes.iter().map(|node| cpu_time_ns(node.pid())).collect::<Result<Vec<_>, _>>();
-    let (begun, before) = (Instant::now(), times()?);
-    std::thread::sleep(IDLE);
-    let (after, took) = (times()?, begun.elapsed());
-    let most = after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).max().unwrap_or(0);
-    Ok(most as f64 / took.as_nanos() as f64 * 100.0)
-}
-
-/// One of our protocols with each number of clients, and then with none. What its busiest member took of a core then, percent.
-fn run_round(
-    bed: &Testbed,
-    (protocol, heartbeat_us): (Protocol, u32),
-    round: usize,
-    seconds: f64,
-    points: &mut [Point],
-    bar: &ProgressBar,
-) -> anyhow::Result<f64> {
-    let agents = agents(bed, PLAIN, heartbeat_us)?;
-    let mut replicas = replicas(bed, &agents, &format!("{}-{round}", protocol.name()), protocol)?;
-    for (clients, point) in CLIENTS.iter().zip(points) {
-        bar.set_message(format!("{}, {clients} clients", protocol.name()));
-        replicas.nodes[0].order(&order(*clients, seconds))?;
-        point.note(&result(|| replicas.wait("a run"))?);
-        bar.inc(1);
-    }
-    let mut nodes = std::mem::take(&mut replicas.nodes);
-    alike(&mut nodes, || replicas.wait("a state"))?;
-    idle_percent(&nodes)
-}
-
-/// What programs tell, each with its host.
-type Events = Receiver<(u16, Told)>;
-
-fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Events)> {
-    let program = find_binary("etcd-raft-node")?;
-    let peers: Vec<String> =
-        bed.hosts().iter().map(|host| format!("{}={}:{PORT}", host.index(), host.addresses()[0])).collect();
-    let (to, told) = channel();
-    let mut nodes = Vec::new();
-    for host in bed.hosts() {
-        let mut command: Command = host.command(&program);
-        command.args(["-id", &host.index().to_string(), "-peers", &peers.join(",")]);
-        nodes.push(Node::start(host.index() as u16, command, to.clone())?);
-    }
-    // Node 1 leads first; all have to know.
-    let until = Instant::now() + LIMIT;
-    let mut known = 0;
-    while known < nodes.len() {
-        let (_, told) = told
-            .recv_timeout(until.saturating_duration_since(Instant::now()))
-            .map_err(|_| anyhow!("etcd's raft has no leader"))?;
-        known += usize::from(matches!(told, Told::Leader { id: 1, .. }));
-    }
-    Ok((nodes, told))
-}
-
-fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressBar) -> anyhow::Result<()> {
-    let (mut nodes, told) = raft_nodes(bed)?;
-    let next = || told.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
-    for (clients, point) in CLIENTS.iter().zip(points) {
-        bar.set_message(format!("etcd's raft, {clients} clients"));
-        nodes[0].order(&order(*clients, seconds))?;
-        point.note(&result(next)?);
-        bar.inc(1);
-    }
-    alike(&mut nodes, next)
-}
-
-/// From `kill -9` of a leader on.
-#[derive(Default)]
-struct Killed {
-    /// Until the next leader's agent knew of it.
-    detection: Samples,
-    /// From there until its program knew that it leads.
-    to_leader: Samples,
-    /// From there until it had decided what its predecessor may have.
-    to_sure: Samples,
-    /// From there until the first decision of its own.
-    to_first: Samples,
-    /// All of it.
-    gap: Samples,
-}
-
-/// The leader is killed under load, again and again.
-fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<Killed> {
-    let mut killed = Killed::default();
-    let agents = agents(bed, "auto", HEARTBEAT_US)?;
-    for kill in 0..kills {
-        bar.set_message("leader killed");
-        let mut replicas = replicas(bed, &agents, &format!("killed-{kill}"), Protocol::Hsuc)?;
-        for node in &mut replicas.nodes {
-            node.order(&Order::Takeover { takeover: "t".to_owned(), clients: 16, value_bytes: VALUE_BYTES })?;
-        }
-        // The first leader's first decision: the load runs.
-        while !matches!(replicas.wait("a decision")?.1, Told::First { .. }) {}
-        std::thread::sleep(Duration::from_millis(50));
-        let killed_ns = replicas.nodes[0].kill()?;
-        let (mut died, mut knew, mut sure) = (0, 0, 0);
-        loop {
-            match replicas.wait("the next leader")? {
-                (2, Told::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
-                (2, Told::First { ns, .. }) => {
-                    killed.detection.add(died.saturating_sub(killed_ns));
-                    killed.to_leader.add(knew.saturating_sub(died));
-                    killed.to_sure.add(sure.saturating_sub(knew));
-                    killed.to_first.add(ns.saturating_sub(sure));
-                    killed.gap.add(ns.saturating_sub(killed_ns));
-                    break;
-                }
-                _ => {}
-            }
-        }
-        bar.inc(1);
-    }
-    Ok(killed)
-}
-
-/// Runs all of it.
-pub(super) fn run(report: &mut Report, quick: bool) -> anyhow::Result<()> {
-    let (rounds, seconds, kills) = if quick { (1, 0.2, 3) } else { (5, 1.0, 31) };
+/// What of it is wanted.
+pub(super) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let bed = Testbed::build(BedSpec { hosts: HOSTS, offloads: true, ..BedSpec::default() })?;
-    let bar = ProgressBar::new((rounds * 3 * CLIENTS.len() + kills) as u64)
+    let loads = load::Wanted::of(args);
+    let kills = if args.wants("leader_killed") { args.kills() } else { 0 };
+    let bar = ProgressBar::new((loads.steps() + kills) as u64)
         .with_style(indicatif::ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} {eta}")?);
-    let [mut hsuc, mut huc, mut raft] = [(); 3].map(|()| vec![Point::default(); CLIENTS.len()]);
-    let missing = find_binary("etcd-raft-node").err();
-    let mut idle = Vec::new();
-    for round in 0..rounds {
-        idle.push(run_round(&bed, (Protocol::Hsuc, HEARTBEAT_US), round, seconds, &mut hsuc, &bar)?);
-        run_round(&bed, (Protocol::Huc, HUC_HEARTBEAT_US), round, seconds, &mut huc, &bar)?;
-        if missing.is_none() {
-            raft_round(&bed, seconds, &mut raft, &bar)?;
-        }
+    loads.measure(&bed, report, &bar)?;
+    if kills > 0 {
+        killed::measure(&bed, kills, report, &bar)?;
     }
-    let killed = leader_killed(&bed, kills, &bar)?;
     bar.finish_and_clear();
-
-    println!(
-        "\n3 hosts, {VALUE_BYTES}-byte values, clients in the leader's process, window {WINDOW}, {rounds} rounds of {seconds} s each: medians"
-    );
-    println!("{:>8} | {:^36} | {:^36} | {:^36}", "", "HSUC", "HUC", "etcd's raft");
-    let columns = format!("{:>12} {:>11} {:>11}", "per second", "p50, us", "p99, us");
-    println!("{:>8} | {columns} | {columns} | {columns}", "clients");
-    for (at, clients) in CLIENTS.iter().enumerate() {
-        let columns = [&hsuc[at], &huc[at], &raft[at]].map(|point| {
-            let [rate, p50, p99] =
-                [&point.per_second, &point.p50_us, &point.p99_us].map(|values| Point::middle(values));
-            format!("{rate:>12.0} {p50:>11.1} {p99:>11.1}")
-        });
-        println!("{clients:>8} | {}", columns.join(" | "));
-    }
-    let least = "hsuc_vs_etcd_raft_least";
-    match &missing {
-        None => {
-            report.add(compared("hsuc_vs_etcd_raft", &hsuc, &raft, Some(Goal::AtLeast(2.5))));
-            report.add(compared_least(least, &hsuc, &raft));
-            report.add(compared("huc_vs_etcd_raft", &huc, &raft, None));
-        }
-        Some(why) => {
-            for name in ["hsuc_vs_etcd_raft", least, "huc_vs_etcd_raft"] {
-                report.add(Figure::unmeasured(name, "per second", why.to_string()));
-            }
-        }
-    }
-    report.add(huc_decision(&huc[0]));
-    let late = Figure::time("leader_killed", Statistic::P50, &killed.gap).goal(Goal::AtMost(LEADER_KILLED_GOAL_US));
-    report.add(late.remark("from kill -9 to the next leader's first decision, 16 clients; its parts are below"));
-    let conditions = "rung auto, heartbeats of 1 ms, trust lease, policy majority";
-    for (part, samples, what) in [
-        ("detection", &killed.detection, "until the next leader's agent knows of the death"),
-        ("to_leader", &killed.to_leader, "from there until its program knows that it leads"),
-        ("to_sure", &killed.to_sure, "from there until it has decided what its predecessor may have"),
-        ("to_first", &killed.to_first, "from there until the first decision of its own clients"),
-    ] {
-        let figure = Figure::time(&format!("leader_killed_{part}"), Statistic::P50, samples);
-        report.add(figure.remark(format!("{what}; {conditions}")));
-    }
-    let most = idle.iter().copied().fold(0.0, f64::max);
-    let share = Figure {
-        figure: "idle_member_cpu_share".into(),
-        value: Some(most),
-        unit: "%".into(),
-        statistic: "max".into(),
-        n: idle.len() as u64,
-        max: Some(most),
-        ..Figure::default()
-    };
-    report.add(share.spread_of(idle.iter().copied()).goal(Goal::AtMost(IDLE_GOAL_PERCENT)).remark(format!(
-        "of a core, the busiest of {HOSTS} members of HSUC in {} s without a proposal",
-        IDLE.as_secs()
-    )));
     Ok(())
-}
-
-/// A decision is there after one heartbeat of its leader's and one of each other member's, which they send at once.
-fn huc_decision(alone: &Point) -> Figure {
-    let value = Point::middle(&alone.p50_us);
-    let figure = Figure {
-        figure: "huc_decision".into(),
-        value: Some(value),
-        unit: "us".into(),
-        statistic: "p50".into(),
-        n: alone.p50_us.len() as u64,
-        p50: Some(value),
-        ..Figure::default()
-    };
-    figure
-        .spread_of(alone.p50_us.iter().copied())
-        .goal(Goal::AtMost(f64::from(HUC_HEARTBEAT_US) + 100.0))
-        .remark(format!("one client's, heartbeats of {HUC_HEARTBEAT_US} us, rung {PLAIN}; n counts rounds"))
-}
-
-/// By clients: what we decide per second, times what raft does, in each round.
-fn ratios(ours: &Point, raft: &Point) -> Vec<f64> {
-    ours.per_second.iter().zip(&raft.per_second).map(|(ours, theirs)| ours / theirs).collect()
-}
-
-/// The least ratio of what is decided per second, over all numbers of clients; not met if a decision takes longer anywhere.
-fn compared_least(name: &str, ours: &[Point], raft: &[Point]) -> Figure {
-    let m = Point::middle;
-    let all: Vec<_> =
-        (0..CLIENTS.len()).map(|at| (CLIENTS[at], m(&ours[at].per_second), m(&raft[at].per_second))).collect();
-    let (clients, rate, their_rate) =
-        all.iter().copied().min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).unwrap_or((0, 0.0, 0.0));
-    let by_round: Vec<Vec<f64>> = ours.iter().zip(raft).map(|(ours, raft)| ratios(ours, raft)).collect();
-    let rounds = by_round.iter().map(Vec::len).min().unwrap_or(0);
-    let least =
-        (0..rounds).map(|round| by_round.iter().map(|ratios| ratios[round]).fold(f64::MAX, f64::min) * their_rate);
-    let slower: Vec<String> = (0..CLIENTS.len())
-        .filter(|at| m(&ours[*at].p50_us) > m(&raft[*at].p50_us))
-        .map(|at| format!("{}: {:.1} us, raft {:.1}", CLIENTS[at], m(&ours[at].p50_us), m(&raft[at].p50_us)))
-        .collect();
-    let ratios: Vec<String> =
-        all.iter().map(|(clients, ours, theirs)| format!("{clients}: {:.2}", ours / theirs)).collect();
-    let figure = Figure {
-        figure: name.into(),
-        value: Some(rate),
-        unit: "per second".into(),
-        statistic: "p50".into(),
-        n: rounds as u64,
-        baseline: Some(format!("etcd raft, {clients} clients")),
-        baseline_value: Some(their_rate),
-        ratio: Some(rate / their_rate),
-        ..Figure::default()
-    };
-    let longer = if slower.is_empty() {
-        String::new()
-    } else {
-        format!("; a decision takes longer (p50) with {}", slower.join(", "))
-    };
-    figure
-        .spread_of(least)
-        .goal(Goal::AtLeast(1.2))
-        .unless(!slower.is_empty())
-        .remark(format!("medians of {rounds} rounds on both sides, by clients: {}{longer}", ratios.join(", ")))
-}
-
-/// The most that we decide at a p50 that is no longer than raft's, where raft decides most.
-fn compared(name: &str, ours: &[Point], raft: &[Point], goal: Option<Goal>) -> Figure {
-    let m = Point::middle;
-    let within = |theirs: &Point| {
-        let within = ours.iter().filter(|point| m(&point.p50_us) <= m(&theirs.p50_us));
-        within.max_by(|a, b| m(&a.per_second).total_cmp(&m(&b.per_second)))
-    };
-    let rate = |point: Option<&Point>| point.map_or(0.0, |point| m(&point.per_second));
-    let (clients, theirs) = CLIENTS
-        .iter()
-        .zip(raft)
-        .max_by(|a, b| m(&a.1.per_second).total_cmp(&m(&b.1.per_second)))
-        .expect("there are numbers of clients");
-    let (mine, their_rate) = (within(theirs), m(&theirs.per_second));
-    let others: Vec<String> = CLIENTS
-        .iter()
-        .zip(raft)
-        .map(|(clients, theirs)| format!("{clients}: {:.1}", rate(within(theirs)) / m(&theirs.per_second)))
-        .collect();
-    let figure = Figure {
-        figure: name.into(),
-        value: Some(rate(mine)),
-        unit: "per second".into(),
-        statistic: "p50".into(),
-        n: theirs.per_second.len() as u64,
-        baseline: Some(format!("etcd raft, {clients} clients")),
-        baseline_value: Some(their_rate),
-        ratio: Some(rate(mine) / their_rate),
-        ..Figure::default()
-    };
-    let rounds = mine.map(|mine| ratios(mine, theirs)).unwrap_or_default();
-    let figure = figure.spread_of(rounds.into_iter().map(|ratio| ratio * their_rate));
-    let figure = match goal {
-        Some(goal) => figure.goal(goal),
-        None => figure,
-    };
-    figure.remark(format!(
-        "the most that is decided at a p50 that is no longer than raft's, where raft decides most; with raft's other clients: {}",
-        others.join(", ")
-    ))
 }
