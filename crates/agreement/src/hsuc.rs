@@ -363,7 +363,7 @@ impl Hsuc {
         slot.decided = true;
         if !self.correct.contains(round) {
             // It may have reached nobody else, and there is no crash to come at which it would be relayed.
-            self.send(self.others(), Kind::Decide, instance, round);
+            self.send(self.others(), self.relays_as(), instance, round);
         }
     }
 }
@@ -433,7 +433,7 @@ impl Agreement for Hsuc {
         let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
         for instance in unstable {
             if let Some(slot) = self.slot(instance).filter(|slot| slot.decided) {
-                self.send(self.others(), Kind::Decide, instance, slot.round);
+                self.send(self.others(), self.relays_as(), instance, slot.round);
             }
         }
         // It may be the last acknowledgement that was waited for.

@@ -8,7 +8,8 @@
 //!
 //! A new leader proposes again what it has seen. Whoever has decided it answers with the decision. That is enough: what anybody
 //! has decided all have acknowledged, so the new leader has seen it. The relaying of Alg. 2 stays, and saves a round trip where nothing
-//! is lost.
+//! is lost; but of a decision only that it is one, as whoever it reaches has acknowledged its value: W values to each would hold up what the new leader
+//! proposes by more than a round trip.
 //!
 //! At most 2 W messages to each member follow one call: W decisions and W proposals.
 
@@ -41,6 +42,12 @@ impl Known {
 impl Hsuc {
     fn is_lossy(&self) -> bool {
         self.links.links == Links::Lossy
+    }
+
+    /// How a decision of a member that has crashed is relayed. Where links are reliable nobody answers a proposal of what it has decided, so
+    /// the value has to come also to whom has adopted it in a later round since.
+    pub(super) fn relays_as(&self) -> Kind {
+        if self.is_lossy() { Kind::Chosen } else { Kind::Decide }
     }
 
     pub(super) fn note_told(&mut self, member: u16, instance: u64) {

@@ -82,6 +82,46 @@ fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
     }
 }
 
+/// Over links that lose, where whoever has decided it answers a proposal with the decision: W values to each would hold up the next leader.
+#[test]
+fn a_crash_relays_that_a_window_is_decided_in_one_message_to_each_and_no_value() {
+    let (members, window) = (4u16, 32);
+    let mut world = World::<Hsuc>::new(members.into(), &Setting { links: Links::Lossy, ..setting(window) });
+    for _ in 0..2 * window {
+        world.propose(1);
+        rounds(&mut world);
+    }
+    world.crash(1, 0);
+    world.network.clear();
+    while world.notice(0) {}
+    let others = usize::from(members - 1);
+    assert_eq!(world.network.len(), others * (others - 1));
+    assert!(world.network.iter().all(|(.., bytes)| bytes.len() < 64), "{:?}", world.network);
+    let (_, answers) = rounds(&mut world);
+    assert_eq!(answers, 2 * others * (others - 1), "each of which is answered once");
+}
+
+/// The last decision of a leader that has died reached only one: the others know it from that one's word alone.
+#[test]
+fn a_relayed_decision_tells_who_has_acknowledged_its_value() {
+    let mut world = World::<Hsuc>::new(3, &Setting { links: Links::Lossy, ..setting(4) });
+    world.propose(1);
+    for _ in 0..2 {
+        let now = std::mem::take(&mut world.network);
+        now.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
+    }
+    let to_three: Vec<_> = world.network.iter().filter(|(_, to, _)| *to == 3).cloned().collect();
+    world.crash(1, 0);
+    world.network.clear();
+    to_three.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
+    assert_eq!((world.log(2).len(), world.log(3).len()), (0, 1));
+    world.network.clear();
+    // 3 hears of the death first.
+    assert!(world.notice(1));
+    rounds(&mut world);
+    assert_eq!(world.log(2), world.log(3));
+}
+
 #[test]
 fn all_but_one_may_crash() {
     let mut world = World::<Hsuc>::new(5, &setting(2));
