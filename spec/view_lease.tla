@@ -25,6 +25,7 @@ CONSTANTS N,        \* hosts
           Long, Short,
           Horizon,  \* time ends here
           Views,    \* changes of view
+          MaxLowers,    \* of hosts that find that a short promise will do
           MaxRestarts,  \* of hosts that come back as who they were, with a vote that was stored, and with a short promise
           Without   \* names of the parts that are left out: mutants
 
@@ -41,12 +42,14 @@ VARIABLES now,
           view,      \* the number that h holds
           vote,      \* by number and host: for how long leases may run that it knows of, when it accepted; None: it has not
           promise,   \* of each host
+          before,    \* what h promised before its promise became shorter has ended then
           until,     \* what h has promised to x ends then
           settled,   \* leases of older views than h's have ended then
           limit,     \* x may count on h until then
+          lowers,
           restarts
 
-vars == <<now, members, view, vote, promise, until, settled, limit, restarts>>
+vars == <<now, members, view, vote, promise, before, until, settled, limit, lowers, restarts>>
 
 Majority(S, v) == 2 * Cardinality(S) > Cardinality(members[v])
 
@@ -59,6 +62,8 @@ Init ==
     /\ until = [h \in Host |-> 0]
     /\ settled = [h \in Host |-> 0]
     /\ limit = [h \in Host |-> 0]
+    /\ before = [h \in Host |-> 0]
+    /\ lowers = 0
     /\ restarts = 0
 
 \* It has accepted the view after the one that it holds.
@@ -72,7 +77,7 @@ LeaseEnds == Longest({0} \cup {t \in 1..(Horizon + Long) :
 Tick ==
     /\ now < Horizon
     /\ now' = now + 1
-    /\ UNCHANGED <<members, view, vote, promise, until, settled, limit, restarts>>
+    /\ UNCHANGED <<members, view, vote, promise, before, until, settled, limit, lowers, restarts>>
 
 \* h acknowledges x, and x hears of it: at once, as what comes later binds h for longer than x counts on it.
 Ack(h) ==
@@ -83,11 +88,12 @@ Ack(h) ==
     /\ Has("same-view") => view[h] = view[x]
     /\ until' = [until EXCEPT ![h] = Max(@, now + promise[h])]
     /\ limit' = [limit EXCEPT ![h] = Max(@, now + promise[h])]
-    /\ UNCHANGED <<now, members, view, vote, promise, settled, restarts>>
+    /\ UNCHANGED <<now, members, view, vote, promise, before, settled, lowers, restarts>>
 
 \* For how long leases may run that h knows of.
 Binds(h) ==
     Longest({promise[h]}
+        \cup (IF Has("says-longer") THEN {before[h] - now} ELSE {})
         \cup (IF h = x /\ Has("says-own-lease") THEN {LeaseEnds - now} ELSE {})
         \cup (IF Has("says-what-is-left") THEN {settled[h] - now} ELSE {}))
 
@@ -102,14 +108,14 @@ Accept(h, S) ==
            /\ (h = x /\ Has("stays-while-acting")) => ~Acts
     /\ members' = [members EXCEPT ![v] = S]
     /\ vote' = [vote EXCEPT ![v][h] = Binds(h)]
-    /\ UNCHANGED <<now, view, promise, until, settled, limit, restarts>>
+    /\ UNCHANGED <<now, view, promise, before, until, settled, limit, lowers, restarts>>
 
 Install(h, v, wait) ==
     /\ view' = [view EXCEPT ![h] = v]
     /\ settled' = [settled EXCEPT ![h] = now + wait]
     /\ until' = [until EXCEPT ![h] =
           Max(@, now + (IF Has("waits-at-all") THEN IF Has("waits-longest") THEN wait ELSE promise[h] ELSE 0))]
-    /\ UNCHANGED <<now, members, vote, promise, limit, restarts>>
+    /\ UNCHANGED <<now, members, vote, promise, before, limit, lowers, restarts>>
 
 \* The shortest that any majority of those who accepted v is bound for: who decides may find a longer one.
 Voted(v) == {q \in members[v - 1] : vote[v][q] # None}
@@ -128,20 +134,28 @@ Learn(h, g) ==
     /\ view[g] > view[h] /\ h \in members[view[g]]
     /\ Install(h, view[g], Wait(view[g]))
 
+\* h promises less from now on.  Its own promise to x it keeps, as until[h] says.
+Lower(h) ==
+    /\ h # x /\ lowers < MaxLowers /\ promise[h] > Short
+    /\ lowers' = lowers + 1
+    /\ promise' = [promise EXCEPT ![h] = Short]
+    /\ before' = [before EXCEPT ![h] = now + promise[h]]
+    /\ UNCHANGED <<now, members, view, vote, until, settled, limit, restarts>>
+
 \* A witness: its vote is on disk, what it promised too.  What is left of older views it counts anew.
 Restart(h) ==
-    LET held == IF Has("remembers-promise") THEN promise[h] ELSE Short
+    LET held == IF Has("remembers-promise") THEN Max(promise[h], before[h] - now) ELSE Short
         wait == Max(held, IF view[h] > 0 THEN settled[h] - now ELSE 0) IN
     /\ h # x /\ view[h] # None /\ restarts < MaxRestarts
     /\ restarts' = restarts + 1
     /\ promise' = [promise EXCEPT ![h] = Short]
     /\ until' = [until EXCEPT ![h] = now + wait]
     /\ settled' = [settled EXCEPT ![h] = now + wait]
-    /\ UNCHANGED <<now, members, view, vote, limit>>
+    /\ UNCHANGED <<now, members, view, vote, before, limit, lowers>>
 
 Next ==
     \/ Tick
-    \/ \E h \in Host : Ack(h) \/ Restart(h)
+    \/ \E h \in Host : Ack(h) \/ Lower(h) \/ Restart(h)
     \/ \E h \in Host, S \in {Host, Host \ {x}} : Accept(h, S)
     \/ \E h \in Host : Decide(h)
     \/ \E h, g \in Host : Learn(h, g)
@@ -152,7 +166,8 @@ Spec == Init /\ [][Next]_vars
 \* What decides the rest of a behaviour, for TLC's VIEW: of each time what is left of it, as all that has ended is alike; and not
 \* what x has promised itself, which nobody asks for.
 Left(at) == IF at > now THEN at - now ELSE 0
-Rest == <<now, members, view, vote, promise, restarts,
+Rest == <<now, members, view, vote, promise, lowers, restarts,
+          [h \in Host |-> Left(before[h])],
           [h \in Host |-> IF h = x THEN 0 ELSE Left(until[h])],
           [h \in Host |-> Left(settled[h])],
           [h \in Host |-> Left(limit[h])]>>

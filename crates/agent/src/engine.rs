@@ -33,7 +33,7 @@ use std::{io, os::fd::AsFd, sync::Arc};
 use fide_bpf::Receive;
 use fide_detector::{Detector, HostSet};
 use fide_lane::{
-    jitter::Spread,
+    jitter::{Recent, Spread},
     link::{Receiver, Sender},
     now_ns,
     pace::{Mode, Ready, Waiter},
@@ -116,6 +116,8 @@ pub struct Parts {
     pub exchange: Arc<Exchange>,
     pub mode: Mode,
     pub own_lateness_max_ns: u64,
+    /// Measured before, for long: it counts whatever the loop sees.
+    pub own_lateness_stored_ns: u64,
     /// Of a witness. Its loop waits for the disk.
     pub votes: Option<Votes>,
     /// The detector's clock, and what of it the agent before knew.
@@ -177,6 +179,9 @@ pub struct Engine {
     notices_sent: usize,
     ring_full_seen: u64,
     owed: Owed,
+    /// How late this loop was of late.
+    own: Recent,
+    /// No timeout is shorter, nor is a lease that programs are given longer.
     timeout_min_ns: u64,
     shape_next_ns: u64,
     formers: Formers,
@@ -219,7 +224,11 @@ impl Engine {
             notices_sent: 0,
             ring_full_seen: 0,
             owed: Owed::new(),
-            timeout_min_ns: parts.detector.config().timeout_ns,
+            own: Recent::begin(raw_ns(), parts.timeouts.own_lateness_ns),
+            timeout_min_ns: parts
+                .timeouts
+                .least_ns(parts.own_lateness_stored_ns)
+                .min(parts.detector.config().timeout_ns),
             shape_next_ns: 0,
             formers: Formers::new(),
             busy_turn: false,
@@ -253,7 +262,7 @@ impl Engine {
             self.waiter.wait(deadline, &mut ready)?;
             if deadline > now && ready.tokens().next().is_none() {
                 let late_ns = now_ns().saturating_sub(deadline);
-                self.parts.own_lateness_max_ns = self.parts.own_lateness_max_ns.max(late_ns);
+                self.note_lateness(late_ns);
             }
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.parts.exchange.quiet_engine();

@@ -182,7 +182,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         }
         None => Manager::from_env(),
     };
-    let Held { kind, lateness_ns, rung: bound } =
+    let Held { kind, lateness_ns, is_stored, rung: bound } =
         held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
     let timeouts = Timeouts {
         trust: config.trust,
@@ -272,6 +272,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
             config::Mode::Busy => Mode::Busy,
         },
         own_lateness_max_ns: lateness_ns,
+        own_lateness_stored_ns: if is_stored { lateness_ns } else { 0 },
         votes,
         clock,
     };

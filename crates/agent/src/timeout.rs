@@ -32,7 +32,8 @@ pub struct Timeouts {
     pub trust: Trust,
     pub heartbeat_ns: u64,
     pub kind: HostKind,
-    /// How late this host's own loop was measured to be: what every timeout allows for, whatever was observed.
+    /// How late this host's own loop is: what every timeout allows for, whatever was observed. By what was measured before; without that, by the
+    /// calibration, and then by what the loop was late of late.
     pub own_lateness_ns: u64,
     /// The configuration fixed the timeout: measurements do not raise it.
     pub fixed: bool,
@@ -85,6 +86,15 @@ impl Timeouts {
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
         self.parts(observed_ns, network).timeout_ns(self.heartbeat_ns, network)
+    }
+
+    /// The shortest that a timeout may come to on a host that was measured to be so late: unless the configuration fixes it.
+    #[must_use]
+    pub fn least_ns(&self, measured_ns: u64) -> u64 {
+        match self.fixed {
+            true => u64::MAX,
+            false => Self { own_lateness_ns: measured_ns, ..*self }.for_jitter(0, Network::default()),
+        }
     }
 
     /// What [`Timeouts::for_jitter`] is made of.

@@ -81,6 +81,10 @@ pub struct Detector {
     pub(crate) former_until_ns: u64,
     /// It promises no more than this, whatever its timeouts come to.
     pub(crate) promise_max_us: u32,
+    /// The longest that it had promised before its timeouts became shorter; 0 if they never did.
+    pub(crate) promise_before_us: u32,
+    /// What was promised before that has run out then.
+    pub(crate) promise_settled_ns: u64,
     pub(crate) fenced: bool,
     pub(crate) excluded: bool,
     /// Its machine was put back to a snapshot, or runs twice: it is no host any more until people start it anew.
@@ -141,6 +145,8 @@ impl Detector {
             view_settled_ns: 0,
             former_until_ns: now_ns,
             promise_max_us: u32::MAX,
+            promise_before_us: 0,
+            promise_settled_ns: 0,
             fenced: config.trust == Trust::Lease,
             excluded: false,
             put_back: false,
@@ -233,7 +239,7 @@ impl Detector {
     /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it before it asks for that.
     pub fn vote(&self) -> Vote {
         let former_us = wait_us(self.former_until_ns.saturating_sub(self.last_tick_ns));
-        Vote { promise_us: self.promise_us().max(former_us), ..self.agreement.vote() }
+        Vote { promise_us: self.promise_most_us().max(former_us), ..self.agreement.vote() }
     }
 
     pub fn config(&self) -> &Config {
@@ -490,17 +496,33 @@ impl Detector {
         Ok(())
     }
 
-    /// Sets the timeout of a pair. Under lease trust it is only ever raised: a promise made stays kept.
-    pub fn set_timeout(&mut self, peer: u16, timeout_ns: u64) -> Result<(), TimeoutError> {
-        let me = self.config.me;
+    /// Does this host's judgement allow that a timeout becomes shorter again ([`Detector::set_timeout`])?
+    pub fn lowers_timeouts(&self) -> bool {
+        self.config.trust == Trust::Network || self.by_view(self.config.me)
+    }
+
+    /// Sets the timeout of a pair. Under lease trust it becomes shorter only where views judge both: what was promised before is kept there
+    /// until it ends, whatever the timeout is by then ([`crate::view`]). Who judges alone keeps its promises by its timeout, which only grows.
+    ///
+    /// # Errors
+    /// [`TimeoutError`]; nothing has changed.
+    pub fn set_timeout(&mut self, now_ns: u64, peer: u16, timeout_ns: u64) -> Result<(), TimeoutError> {
+        let before_us = self.promise_us();
+        let (me, by_views) = (self.config.me, self.by_view(self.config.me) && self.by_view(peer));
         let entry = self.peers.get_mut(usize::from(peer).wrapping_sub(1)).filter(|p| p.id != me);
         let entry = entry.ok_or(TimeoutError::UnknownHost { host: peer })?;
-        if timeout_ns < entry.timeout_ns && self.config.trust == Trust::Lease {
+        if timeout_ns < entry.timeout_ns && self.config.trust == Trust::Lease && !by_views {
             return Err(TimeoutError::Lower { asked_ns: timeout_ns, present_ns: entry.timeout_ns });
         }
         if timeout_ns != entry.timeout_ns {
             entry.timeout_ns = timeout_ns;
             self.tell(Event::TimeoutChanged { host: peer, timeout_ns });
+        }
+        if self.promise_us() < before_us && !planted::is(Planted::ForgetsLonger) {
+            self.promise_before_us = self.promise_before_us.max(before_us);
+            let left_ns = u64::from(before_us) * 1000;
+            self.promise_settled_ns =
+                self.promise_settled_ns.max(now_ns.max(self.last_tick_ns).saturating_add(left_ns));
         }
         Ok(())
     }
@@ -737,6 +759,11 @@ impl Detector {
         u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX).min(self.promise_max_us)
     }
 
+    /// The longest that this life has promised.
+    pub(crate) fn promise_most_us(&self) -> u32 {
+        self.promise_us().max(self.promise_before_us)
+    }
+
     /// For how long leases may still run that this host knows of, by any clock: those that it has granted, its own, and what is left
     /// of older views.
     pub(crate) fn binds_us(&self, now_ns: u64) -> u32 {
@@ -745,7 +772,7 @@ impl Detector {
         }
         // Whose lease has no end is alone in its view: only itself can decide another, and installs that at once.
         let own_ns = if self.lease_ns == u64::MAX { 0 } else { self.lease_ns };
-        let until_ns = own_ns.max(self.view_settled_ns).max(self.former_until_ns);
+        let until_ns = own_ns.max(self.view_settled_ns).max(self.former_until_ns).max(self.promise_settled_ns);
         self.promise_us().max(wait_us(self.config.with_drift(until_ns.saturating_sub(now_ns))))
     }
 

@@ -214,7 +214,8 @@ impl Detector {
         }
         let told = peer.state == PeerState::Up && peer.superseded.is_none();
         if told || peer.superseded.is_none() && self.agreement.holds(host, current) {
-            let promise_ns = if self.config.trust == Trust::Lease { u64::from(self.promise_us()) * 1000 } else { 0 };
+            let promise_ns =
+                if self.config.trust == Trust::Lease { u64::from(self.promise_most_us()) * 1000 } else { 0 };
             let (must_know, last_tick_ns) = (self.must_know(host), self.last_tick_ns);
             // What came while this host stood still is read before it finds that it did.
             let stood_still = self.stands_still(now_ns) && !planted::is(Planted::FindsStallsLate);

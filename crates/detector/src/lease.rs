@@ -10,7 +10,7 @@
 //! acknowledgement only gives a limit that has passed already.
 //!
 //! j keeps the promise because its own deadline is never sooner: T is the least of j's pair timeouts, timeouts are only
-//! raised while running, and j counts i's silence from its newest heartbeat, which is no older than the one acknowledged.
+//! raised while running (where views judge they may fall, and j keeps what it promised by its record of it), and j counts i's silence from its newest heartbeat, which is no older than the one acknowledged.
 //! The observer waits the lease out by this construction; nothing is added at suspicion time under policy network. An
 //! incarnation superseded by a newer one was promised the same, so its verdict waits for the same moment.
 //!

@@ -162,6 +162,8 @@ planted! {
     WaitsOwnPromise,
     /// a host that starts again with a shorter timeout has forgotten what it promised before
     ForgetsPromise,
+    /// a host whose timeouts have become shorter forgets the longer promises that it made before
+    ForgetsLonger,
     /// a member of the view whose newer incarnation was heard first is dropped at once
     FreesSuperseded,
     /// the agent of a host that does not know an observer starts again, and the observer holds its programs dead at once

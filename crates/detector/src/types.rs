@@ -502,7 +502,7 @@ pub enum TimeoutError {
     #[error("host {host} is not a peer of this host")]
     UnknownHost { host: u16 },
     #[error(
-        "{asked_ns} ns is below the present {present_ns} ns; under a lease a timeout is only ever raised: a promise made stays kept"
+        "{asked_ns} ns is below the present {present_ns} ns; under a lease, who judges alone only ever raises it: a promise made stays kept"
     )]
     Lower { asked_ns: u64, present_ns: u64 },
 }

@@ -23,7 +23,8 @@
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
-//! Hosts promise for different lengths of time: each promises its own shortest timeout, which grows while it runs. To be shown:
+//! Hosts promise for different lengths of time: each promises its own shortest timeout, which grows while it runs, and becomes shorter again
+//! where what made it long is forgotten ([`crate::Detector::set_timeout`]). To be shown:
 //! **when a view without x is installed anywhere, no lease of x runs.** A lease of x in view V stands on a majority Q of V: x, and
 //! members q that acknowledged x and promised to accept no view without x for their promise, counted from that acknowledgement. The
 //! rules:
@@ -32,7 +33,7 @@
 //! 2. a voter that has accepted a next view takes no acknowledgement for its own lease until it is settled, and an
 //!    acknowledgement counts only from a member that holds the same view;
 //! 3. a voter says with what it accepts for how long leases may still run that it knows of ([`Vote::binds_us`]): the longest of its own
-//!    promise, what is left of its own lease, and what is left of the next line. Whoever decides the view takes the longest of a
+//!    promise, what is left of longer ones that it made before, what is left of its own lease, and what is left of the next line. Whoever decides the view takes the longest of a
 //!    majority that accepted it; this `wait_us` is told with the view's members. Who installs the view drops no member
 //!    ([`Env::free`]) until `wait_us` after that, by its own clock;
 //! 4. who has a lease accepts no view without itself.
@@ -40,7 +41,7 @@
 //! **Lemma: `wait_us` after a view U is first installed, no lease that stands on an older view runs.** By induction. Let A be the
 //! majority of V by which V+1 was decided, and let x have a lease in V by Q. Some q is in both. If q is not x, every
 //! acknowledgement of q to x that counts came before q accepted V+1 (rule 1: afterwards q is silent until it holds V+1 or a newer view,
-//! and then rule 2 refuses it), so it binds no longer than q's promise after that: q said so. If q is x, its lease did not grow after it
+//! and then rule 2 refuses it), so it binds no longer than q's promise after that, or what was left of a longer one: q said so. If q is x, its lease did not grow after it
 //! accepted (rule 2), and it said how long that was. A lease in a view older than V ends, by induction, at the latest `wait_us` of V
 //! after V was installed, and every member of A has installed V and has said what was left of that. As V+1 is decided after all of A has
 //! accepted it, `wait_us` of V+1 covers all of these. Two hosts may learn of V+1 by different majorities A, with different waits: each

@@ -105,6 +105,42 @@ impl Spread {
     }
 }
 
+/// For how long the greatest of late counts, at least; at most twice as long.
+pub const RECENT_NS: u64 = 10_000_000_000;
+
+/// The greatest of late: of what was recorded within [`RECENT_NS`], and of some before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recent {
+    most_ns: u64,
+    before_ns: u64,
+    since_ns: u64,
+}
+
+impl Recent {
+    /// As if `ns` had been recorded now.
+    #[must_use]
+    pub fn begin(now_ns: u64, ns: u64) -> Self {
+        Self { most_ns: ns, before_ns: 0, since_ns: now_ns }
+    }
+
+    /// Takes one, and forgets what has become old. Whether the greatest is another one now.
+    pub fn record(&mut self, now_ns: u64, ns: u64) -> bool {
+        let known_ns = self.most_ns();
+        if now_ns.saturating_sub(self.since_ns) >= RECENT_NS {
+            self.before_ns = std::mem::take(&mut self.most_ns);
+            self.since_ns = now_ns;
+        }
+        self.most_ns = self.most_ns.max(ns);
+        self.most_ns() != known_ns
+    }
+
+    /// The greatest of late.
+    #[must_use]
+    pub fn most_ns(&self) -> u64 {
+        self.most_ns.max(self.before_ns)
+    }
+}
+
 /// The jitter to count with on a host of this kind that showed `observed_max_ns`: half as much again,
 /// since minutes of measurement stand for months of service.
 #[must_use]
@@ -192,6 +228,17 @@ mod tests {
             shift_ns += late_ns / 1_000_000 * 1_000_000;
             assert!(spread.jitter_max_ns() <= 1_400_000, "{seq}: {}", spread.jitter_max_ns());
         }
+    }
+
+    #[test]
+    fn the_greatest_of_late_is_forgotten_after_one_to_two_windows() {
+        let mut recent = Recent::begin(0, 5_000);
+        assert!(!recent.record(RECENT_NS / 2, 4_000) && !recent.record(RECENT_NS, 10), "of the window before");
+        assert_eq!(recent.most_ns(), 5_000);
+        assert!(recent.record(RECENT_NS + 1, 7_000), "a greater one at once");
+        assert!(!recent.record(2 * RECENT_NS, 20));
+        assert!(recent.record(3 * RECENT_NS, 30));
+        assert_eq!(recent.most_ns(), 30);
     }
 
     #[test]

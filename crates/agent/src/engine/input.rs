@@ -2,7 +2,7 @@
 //! What arrives: heartbeats in slots, records in the wake ring, datagrams.
 
 use fide_bpf::intf::{self, Wake};
-use fide_detector::{Beat, ProcessState};
+use fide_detector::{Beat, HostSet, ProcessState};
 use fide_lane::{now_ns, raw_ns, service::Finding};
 use fide_wire::{
     HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, Told, ViewId, chunk,
@@ -23,7 +23,7 @@ impl Engine {
         if !kernel.xdp {
             return;
         }
-        let (mut changed, mut slow) = (None, None);
+        let (mut changed, mut slow) = (HostSet::EMPTY, None);
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
             let seen = &mut self.seen[usize::from(host) - 1];
             for plane in 0..self.parts.senders.len().min(MAX_PLANES) {
@@ -60,7 +60,7 @@ impl Engine {
                 let before = seen.jitter_max_ns();
                 seen.spreads[plane].record(slot.seq, self.parts.heartbeat_ns, rx_ns, self.parts.timeouts.stall_ns());
                 if seen.jitter_max_ns() != before {
-                    changed = Some(host);
+                    changed.insert(host);
                 }
                 if self.parts.trees {
                     let late_max_ns = seen.late_max_ns(&self.parts.timeouts);
@@ -70,9 +70,7 @@ impl Engine {
                 }
             }
         }
-        if let Some(host) = changed {
-            self.follow_jitter(host);
-        }
+        changed.iter().for_each(|host| self.follow_jitter(host));
         // One in a turn: others are found again.
         if let Some((host, found)) = slow {
             self.report(host, None, Some(found));
@@ -86,6 +84,19 @@ impl Engine {
         self.follow_jitter(host);
     }
 
+    /// The loop was so late. What it is late by counts until it is forgotten, and a stall not at all: the timeouts follow.
+    pub(super) fn note_lateness(&mut self, late_ns: u64) {
+        self.parts.own_lateness_max_ns = self.parts.own_lateness_max_ns.max(late_ns);
+        let counted_ns = if late_ns > self.parts.timeouts.stall_ns() { 0 } else { late_ns };
+        if self.own.record(raw_ns(), counted_ns) && self.parts.detector.lowers_timeouts() {
+            self.parts.timeouts.own_lateness_ns = self.own.most_ns().max(self.parts.own_lateness_stored_ns);
+            let me = self.parts.me;
+            for host in (1..=self.parts.members).filter(|host| *host != me) {
+                self.follow_jitter(host);
+            }
+        }
+    }
+
     /// A peer's heartbeats vary more than before, or less: the timeout follows.
     fn follow_jitter(&mut self, host: u16) {
         if self.parts.timeouts.fixed {
@@ -94,8 +105,8 @@ impl Engine {
         let seen = &self.seen[usize::from(host) - 1];
         let planned = self.parts.timeouts.for_jitter(seen.jitter_max_ns(), seen.network);
         let wanted = planned.max(self.timeout_min_ns);
-        // Refused where a promise keeps it longer.
-        let _ = self.parts.detector.set_timeout(host, wanted);
+        // Refused where only it keeps a promise that was made before.
+        let _ = self.parts.detector.set_timeout(raw_ns(), host, wanted);
     }
 
     /// Records of the kernel's programs.

@@ -76,6 +76,7 @@ pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
         exchange: exchange.clone(),
         mode: Mode::Sleep,
         own_lateness_max_ns: 0,
+        own_lateness_stored_ns: 0,
         votes: None,
         clock: Clock::begin(),
     };

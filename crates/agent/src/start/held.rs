@@ -19,6 +19,8 @@ const BOUND_FILE: &str = "bound.toml";
 pub(super) struct Held {
     pub(super) kind: HostKind,
     pub(super) lateness_ns: u64,
+    /// Somebody has measured it for long, so that it counts whatever the loop sees; a calibration counts until the loop has seen more.
+    pub(super) is_stored: bool,
     pub(super) rung: Rung,
 }
 
@@ -36,12 +38,12 @@ pub(super) fn held(
     match stored(&state_dir.join(BOUND_FILE), core, interfaces) {
         Ok((lateness_ns, text)) => {
             let (kind, _) = calibrate(core, heartbeat_ns, 0)?;
-            Ok(Held { kind, lateness_ns, rung: Rung::new(text, None) })
+            Ok(Held { kind, lateness_ns, is_stored: true, rung: Rung::new(text, None) })
         }
         Err(why) => {
             let (kind, lateness_ns) = calibrate(core, heartbeat_ns, calibrate_ns)?;
             let used = format!("{} us late at most in {} ms", lateness_ns / 1000, calibrate_ns / 1_000_000);
-            Ok(Held { kind, lateness_ns, rung: Rung::new(used, Some(why)) })
+            Ok(Held { kind, lateness_ns, is_stored: false, rung: Rung::new(used, Some(why)) })
         }
     }
 }

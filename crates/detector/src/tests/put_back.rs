@@ -139,7 +139,7 @@ fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
         for (start, slower) in [(4, 1), (4, 2), (8, 2), (9, 2), (4, 5), (9, 5)] {
             let mut hosts = Hosts::new(trust, policy, 1);
             let timeout_ns = hosts.nodes[2].as_ref().unwrap().peer(1).unwrap().timeout_ns;
-            hosts.nodes[2].as_mut().unwrap().set_timeout(1, slower * timeout_ns).unwrap();
+            hosts.nodes[2].as_mut().unwrap().set_timeout(0, 1, slower * timeout_ns).unwrap();
             (0..50).for_each(|_| hosts.round(0));
             hosts.nodes[0] = None;
             (0..3).for_each(|_| hosts.round(0));

@@ -170,7 +170,7 @@ fn command(world: &mut World, line: &str) {
         }
         "timeout" => {
             let peer = host(words[2]) as u16 + 1;
-            if let Err(error) = world.nodes[node].detector.as_mut().unwrap().set_timeout(peer, span(words[3])) {
+            if let Err(error) = world.nodes[node].detector.as_mut().unwrap().set_timeout(now, peer, span(words[3])) {
                 world.trace.push(format!("h{} refused: {error}", node + 1));
             }
         }

@@ -17,7 +17,7 @@ struct Plan {
     suspensions: bool,
     /// And do not notice.
     blind: bool,
-    /// Each host has a timeout of its own, which grows while it runs, and may be another one when it starts again.
+    /// Each host has a timeout of its own, which changes while it runs, and may be another one when it starts again.
     uneven: bool,
 }
 
@@ -88,7 +88,7 @@ fn scenario(seed: u64, plan: &Plan) {
             work(&mut world, &mut rng);
             world.run(rng.below(longest_ns));
             if plan.uneven && rng.chance(300) {
-                raise(&mut world, &mut rng);
+                find_others_late(&mut world, &mut rng);
             }
         }
     }
@@ -166,14 +166,17 @@ fn start(world: &mut World, rng: &mut Rng, node: usize, uneven: bool) {
     world.start(node);
 }
 
-/// One host finds that others are later than it knew.
-fn raise(world: &mut World, rng: &mut Rng) {
+/// One host finds that others are later than it knew, or no longer as late.
+fn find_others_late(world: &mut World, rng: &mut Rng) {
     let node = rng.below(world.nodes.len() as u64) as usize;
     let (one, timeout_ns) = (rng.below(world.nodes.len() as u64) as u16 + 1, timeout_of(rng));
     let all = rng.chance(700);
+    let now = world.local_ns(node);
     let Some(d) = &mut world.nodes[node].detector else { return };
+    // No agent has its timeouts fall below what it grants its programs.
+    let timeout_ns = timeout_ns.max(d.config().timeout_ns);
     for id in (1..=d.config().members.len() as u16).filter(|id| all || *id == one) {
-        let _ = d.set_timeout(id, timeout_ns);
+        let _ = d.set_timeout(now, id, timeout_ns);
     }
 }
 
@@ -347,6 +350,7 @@ fn planted_faults_are_found() {
         (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_standing_still.txt")),
         (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stands_still_for_less_than_its_limit.txt")),
         (Planted::FoundsAfterAsking, include_str!("../../scenarios/39_member_that_never_knew.txt")),
+        (Planted::ForgetsLonger, include_str!("../../scenarios/41_longer_promise_before.txt")),
         (Planted::DoubtsLate, include_str!("../../scenarios/33_superseded_in_doubt.txt")),
         (Planted::DoubtsOnlyTheHeard, include_str!("../../scenarios/36_doubt_before_an_answer.txt")),
         (Planted::DroppedUnheard, include_str!("../../scenarios/35_witness_dropped_meanwhile.txt")),

@@ -481,10 +481,10 @@ impl Agent {
         }
     }
 
-    /// Of its peers' timeouts, which are only ever raised.
-    pub(super) fn raise_timeout(&mut self, peer: u16, timeout_ns: u64) {
-        // Refused if it is lower, or of this host.
-        let _ = self.detector.set_timeout(peer, timeout_ns);
+    /// Of its peers' timeouts.
+    pub(super) fn set_timeout(&mut self, now_ns: u64, peer: u16, timeout_ns: u64) {
+        // Refused if it is of this host, or lower where hosts judge alone. No lower than what this agent grants its programs.
+        let _ = self.detector.set_timeout(now_ns, peer, timeout_ns.max(self.timeout_min_ns));
     }
 }
 

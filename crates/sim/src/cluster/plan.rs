@@ -182,7 +182,7 @@ impl Plan {
         let timeout_ns =
             |random: &mut ChaCha8Rng| [4, 6, 13, 60, random.random_range(4..=60)][random.random_range(0..5)] * MS;
         self.timeouts = (0..self.hosts).map(|_| timeout_ns(random)).collect();
-        self.add(random, 4, |random, host| What::Raise { host, timeout_ns: timeout_ns(random) });
+        self.add(random, 4, |random, host| What::Timeouts { host, timeout_ns: timeout_ns(random) });
         if self.policy == Policy::Majority && self.hosts > 2 && !self.witness && random.random_range(0..2) == 0 {
             self.forget_promises(random);
         }
@@ -199,7 +199,7 @@ impl Plan {
         let one = random.random_range(1..=self.hosts);
         let others: Vec<u16> = (1..=self.hosts).filter(|host| *host != one).collect();
         for host in &others {
-            self.faults.push(Fault { at_ns, what: What::Raise { host: *host, timeout_ns: 60 * MS } });
+            self.faults.push(Fault { at_ns, what: What::Timeouts { host: *host, timeout_ns: 60 * MS } });
         }
         at_ns += random.random_range(10..40) * MS;
         for host in others {
@@ -217,7 +217,7 @@ impl Plan {
     /// What the timeouts of a host come to.
     fn longest_of(&self, host: u16) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
-            What::Raise { host: of, timeout_ns } if of == host => Some(timeout_ns),
+            What::Timeouts { host: of, timeout_ns } if of == host => Some(timeout_ns),
             _ => None,
         });
         raised.fold(self.timeouts[usize::from(host) - 1], u64::max)
@@ -446,7 +446,7 @@ impl Plan {
     #[must_use]
     pub fn quiet_ns(&self, least_ns: u64) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
-            What::Raise { timeout_ns, .. } => Some(timeout_ns),
+            What::Timeouts { timeout_ns, .. } => Some(timeout_ns),
             _ => None,
         });
         // Views may be founded more than once, each after its generation is on disk.

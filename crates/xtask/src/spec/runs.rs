@@ -108,6 +108,7 @@ pub(super) const SMALL: &[Run] = runs![
     lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 
     view_lease, "as implemented, a restart", [N = "3", MaxRestarts = "1"], Holds(Temporal::No);
+    view_lease, "as implemented, a shorter promise", [N = "3", MaxLowers = "1"], Holds(Temporal::No);
     view_lease, "claim: it is never dropped", [], Fails("NeverDropped");
     view_lease, "mutant: says not what it holds itself", [Without = r#"{"says-own-lease"}"#], Rejected;
     view_lease, "mutant: acknowledges what it has accepted to leave", [Without = r#"{"mute-when-accepted"}"#], Rejected;
@@ -164,6 +165,7 @@ pub(super) const SMALL: &[Run] = runs![
 pub(super) const LARGE: &[Run] = runs![
     view_lease, "mutant: drops at once after a change", [Without = r#"{"waits-at-all"}"#], Rejected;
     view_lease, "mutant: says not what is left of older views", [Without = r#"{"says-what-is-left"}"#], Rejected;
+    view_lease, "mutant: says not what it promised before", [MaxLowers = "1", Without = r#"{"says-longer"}"#], Rejected;
     view_lease, "mutant: waits for its own promise", [Without = r#"{"waits-longest"}"#], Rejected;
     osrb, "repaired", [Senders = "{1}", Count = "2"], Holds(Temporal::Yes);
     fcurb, "as described", [Senders = "{1, 2}"], Holds(Temporal::Yes);
@@ -181,6 +183,7 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
     view_lease, "as implemented", [N = "4"], Holds(Temporal::No);
     view_lease, "as implemented, a restart", [N = "4", MaxRestarts = "1"], Holds(Temporal::No);
+    view_lease, "as implemented, a shorter promise", [N = "4", MaxLowers = "1"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Window = "2", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "3", MaxExcluded = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);

@@ -69,8 +69,8 @@ pub enum What {
         among: u64,
     },
     Heal,
-    /// All peers of a host are given this timeout by it, if it is longer than what they have.
-    Raise {
+    /// All peers of a host are given this timeout by it; or what it began with if that is longer, or what they have where hosts judge alone.
+    Timeouts {
         host: u16,
         timeout_ns: u64,
     },
@@ -172,8 +172,8 @@ impl fmt::Display for Fault {
             What::Split { side } => write!(f, "the hosts of {side:#b} are cut from the others"),
             What::Divide { among } => write!(f, "the hosts of {among:#b} are cut from each other"),
             What::Heal => write!(f, "all links are mended"),
-            What::Raise { host, timeout_ns } => {
-                write!(f, "h{host} raises its timeouts to {:.3} ms", milliseconds(timeout_ns))
+            What::Timeouts { host, timeout_ns } => {
+                write!(f, "h{host} has timeouts of {:.3} ms", milliseconds(timeout_ns))
             }
             What::CutAtChange { host, after_ns } => {
                 write!(

@@ -97,7 +97,7 @@ impl<P: Protocol> World<'_, P> {
         let within = match what {
             What::Pause { host, .. }
             | What::Leave { host }
-            | What::Raise { host, .. }
+            | What::Timeouts { host, .. }
             | What::PauseAgent { host, .. }
             | What::PauseSeat { host, .. }
             | What::PauseService { host, .. }
@@ -178,10 +178,12 @@ impl<P: Protocol> World<'_, P> {
                 self.armed.clear();
                 self.dooms = None;
             }
-            What::Raise { host, timeout_ns } => {
-                let all = self.plan.hosts;
-                let Some(agent) = &mut self.host(host).agent else { return };
-                (1..=all).for_each(|peer| agent.raise_timeout(peer, timeout_ns));
+            What::Timeouts { host, timeout_ns } => {
+                let (all, world_ns) = (self.plan.hosts, self.now_ns);
+                let host = self.host(host);
+                let now = host.clock.read(world_ns);
+                let Some(agent) = &mut host.agent else { return };
+                (1..=all).for_each(|peer| agent.set_timeout(now.raw_ns, peer, timeout_ns));
             }
             What::CutAtChange { host, after_ns } => self.armed.push((host, after_ns)),
             What::CrashAtFounding { away, after_ns } => self.dooms = Some((away, after_ns)),
