@@ -4,7 +4,8 @@
 //! Kills of their own for each watcher: on the same kill the agent, woken by the exit, would hold up the rest of it, and
 //! with it the FIN and the pidfd. In alternating blocks, half of them without agents: TCP's FIN is what a host has that
 //! runs no Fide, and running agents change it, as they keep the cores out of sleep (it gets sooner) and send heartbeats
-//! (it gets later). What it is beside them is measured too (`..._beside_agents`).
+//! (it gets later). What it is beside them is measured too (`..._beside_agents`), and for a reader that is woken as Fide's
+//! watcher is (`tcp_fin_eager`). Fide itself also as it is by default (`..._default_...`).
 
 use crate::Args;
 use crate::fide_side::{Fide, Mode};
@@ -23,6 +24,10 @@ const WATCHER_HOST: usize = 1;
 const BIG_MIB: usize = 512;
 const FIDE: &str = "fide";
 const BESIDE: &str = "_beside_agents";
+/// Its reader has called `wake_eagerly`.
+const EAGER: &str = "tcp_fin_eager";
+/// By leases and agreed views.
+const DEFAULT: &str = "fide_default";
 /// Blocks without agents, and as many with.
 const BLOCKS: u32 = 4;
 /// Until the watcher blocks and the victim sleeps.
@@ -54,8 +59,11 @@ pub(crate) struct Stages {
 /// How a watcher gets to watch a victim.
 pub(crate) enum Watcher<'a> {
     Tcp(TcpFin),
+    TcpEager(TcpFin),
     Pidfd,
     Fide(&'a mut Fide, &'a RefCell<Stages>),
+    /// The parts are the same.
+    Default(&'a mut Fide),
 }
 
 pub(crate) struct Kill<'a> {
@@ -72,8 +80,10 @@ impl Subject for Kill<'_> {
     fn name(&self) -> String {
         let name = match self.watcher {
             Watcher::Tcp(_) => "tcp_fin",
+            Watcher::TcpEager(_) => EAGER,
             Watcher::Pidfd => "pidfd",
             Watcher::Fide(..) => return FIDE.into(),
+            Watcher::Default(_) => return DEFAULT.into(),
         };
         if self.beside { format!("{name}{BESIDE}") } else { name.into() }
     }
@@ -82,7 +92,7 @@ impl Subject for Kill<'_> {
         let spec = VictimSpec {
             resident_mib: self.resident_mib,
             tcp: match &self.watcher {
-                Watcher::Tcp(fin) => Some(fin.address()),
+                Watcher::Tcp(fin) | Watcher::TcpEager(fin) => Some(fin.address()),
                 _ => None,
             },
             ..VictimSpec::default()
@@ -97,11 +107,18 @@ impl Subject for Kill<'_> {
                 let notice = fin.watch()?;
                 Box::new(move |limit| notice.wait(limit).map(plain))
             }
+            Watcher::TcpEager(fin) => {
+                // Where the kernel has no such thing it is as the other one.
+                let notice = fin.watch_prepared(|| {
+                    let _ = fide_client::wake_eagerly();
+                })?;
+                Box::new(move |limit| notice.wait(limit).map(plain))
+            }
             Watcher::Pidfd => {
                 let notice = watch_pidfd(victim.pid())?;
                 Box::new(move |limit| notice.wait(limit).map(plain))
             }
-            Watcher::Fide(fide, _) => fide.watch(&victim)?,
+            Watcher::Fide(fide, _) | Watcher::Default(fide) => fide.watch(&victim)?,
         };
         std::thread::sleep(SETTLE);
         let killed = victim.kill()?;
@@ -127,7 +144,11 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
     let os_watchers = |resident_mib, n, beside| -> anyhow::Result<Subjects<'_>> {
         let fin = TcpFin::listen(bed.host(WATCHER_HOST), 0)?;
         let kill = |watcher| Box::new(Kill { bed: &bed, watcher, resident_mib, beside, core: None });
-        Ok(vec![(kill(Watcher::Tcp(fin)), n), (kill(Watcher::Pidfd), n)])
+        let mut watchers: Subjects<'_> = vec![(kill(Watcher::Tcp(fin)), n), (kill(Watcher::Pidfd), n)];
+        if !beside {
+            watchers.push((kill(Watcher::TcpEager(TcpFin::listen(bed.host(WATCHER_HOST), 0)?)), n));
+        }
+        Ok(watchers)
     };
     for (size, resident_mib, n) in [("small", 0, args.kills), ("512mib", BIG_MIB, args.big_kills)] {
         let stages = RefCell::new(Stages::default());
@@ -158,8 +179,17 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
                 }
                 Err(error) => why = Some(error),
             }
+            match Fide::start(&bed, Mode::Default) {
+                Ok(mut fide) => {
+                    let watcher = Watcher::Default(&mut fide);
+                    let kill = Kill { bed: &bed, watcher, resident_mib, beside: true, core: None };
+                    run(&format!("{what}, by default"), vec![(Box::new(kill), share(n))], &mut named);
+                }
+                Err(error) => why = Some(error),
+            }
         }
         add_figures(report, size, &named, lists, why.as_ref());
+        report.add(by_default(size, &named, why.as_ref()));
         if named.contains_key(FIDE) {
             stages_of(size, &stages.into_inner()).into_iter().for_each(|figure| report.add(figure));
         }
@@ -186,13 +216,14 @@ fn add_figures(
     let goals: &[(&str, Option<f64>)] = match size {
         "small" => &[
             ("tcp_fin", Some(0.7)),
+            (EAGER, None),
             ("pidfd", None),
             ("tcp_fin_beside_agents", None),
             ("pidfd_beside_agents", None),
             (list::SAFE, Some(0.002)),
             (list::LAN, None),
         ],
-        _ => &[("tcp_fin", Some(0.005)), ("pidfd", None), ("tcp_fin_beside_agents", None)],
+        _ => &[("tcp_fin", Some(0.005)), (EAGER, None), ("pidfd", None), ("tcp_fin_beside_agents", None)],
     };
     for (baseline, goal) in goals {
         let own = format!("{baseline}_{size}");
@@ -226,6 +257,16 @@ fn add_figures(
             None => figure,
         });
     }
+}
+
+/// As it is by default, beside what is compared with the published configuration.
+fn by_default(size: &str, named: &BTreeMap<String, Outcome>, why: Option<&String>) -> Figure {
+    let name = format!("sigkill_{size}_default_vs_tcp_fin");
+    let (Some(fide), Some(fin)) = (named.get(DEFAULT), named.get("tcp_fin")) else {
+        return Figure::unmeasured(&name, "us", why.cloned().unwrap_or_default());
+    };
+    let figure = Figure::time(&name, Statistic::P50, &fide.samples);
+    fin.judge_beside("tcp_fin", fide.judge(figure.against("tcp_fin", Statistic::P50, &fin.samples)))
 }
 
 fn p10_us(samples: &Samples) -> f64 {

@@ -66,8 +66,14 @@ impl TcpFin {
 
     /// Takes the connection of a victim that has one by now, and waits for its end (FIN or RST) on a thread.
     pub fn watch(&self) -> Result<Notice> {
+        self.watch_prepared(|| {})
+    }
+
+    /// The same, by a thread that does this first.
+    pub fn watch_prepared(&self, prepare: impl FnOnce() + Send + 'static) -> Result<Notice> {
         let (mut stream, _) = self.listener.accept().map_err(|e| Error::io("accepting a victim's connection", e))?;
         on_thread("tcp-fin", move |tx| {
+            prepare();
             let mut byte = [0u8; 1];
             while matches!(stream.read(&mut byte), Ok(n) if n > 0) {}
             let _ = tx.send(now_ns());
