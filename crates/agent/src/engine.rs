@@ -83,8 +83,10 @@ const IDLE_NS: u64 = 100_000_000;
 const TOKEN_COMMAND: u64 = 0;
 const TOKEN_RING: u64 = 1;
 const TOKEN_SOCKET: u64 = 2;
-/// A program has left something for one of its lanes.
-const TOKEN_DOORBELL: u64 = 3;
+/// Of the first client's doorbell, the others follow: it has left something for one of its lanes, or a piggyback that it waits for.
+const TOKEN_DOORBELL: u64 = 64;
+/// Rings of one client between two heartbeats that the loop wakes for; what it leaves besides waits for the next.
+const RINGS_MAX: u32 = 8;
 
 /// What the loop is made of.
 pub struct Parts {
@@ -175,6 +177,8 @@ pub struct Engine {
     started_ns: u64,
     /// An exit went out in this turn: the rest waits for the next heartbeat.
     urgent_turn: bool,
+    /// Clients that have rung since the last heartbeat, by bits.
+    rung: u64,
     /// Since the last heartbeat.
     notices_sent: usize,
     ring_full_seen: u64,
@@ -221,6 +225,7 @@ impl Engine {
             counters: EngineCounters::default(),
             started_ns: raw_ns(),
             urgent_turn: false,
+            rung: 0,
             notices_sent: 0,
             ring_full_seen: 0,
             owed: Owed::new(),
@@ -267,6 +272,7 @@ impl Engine {
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.parts.exchange.quiet_engine();
             }
+            ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)).for_each(|client| self.rung(client));
         }
         match self.failed.take() {
             Some(error) => Err(io::Error::other(error)),

@@ -223,6 +223,7 @@ impl Told<'_> {
             "journal_lost": self.records_lost,
             "sends_failed": engine.sends_failed,
             "notices_held": engine.notices_held,
+            "bells_muted": engine.bells_muted,
             "lane_packets_sent": engine.lane_packets_sent,
             "lane_packets_received": engine.lane_packets_received,
             "lane_packets_lost": engine.lane_packets_lost,

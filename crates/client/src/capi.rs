@@ -397,6 +397,21 @@ pub unsafe extern "C" fn fide_piggyback(fide: *mut Fide, data: *const c_void, le
     })
 }
 
+/// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to four times between two heartbeats, and
+/// later with the next one. One system call.
+///
+/// # Safety
+/// As fide_piggyback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_piggyback_now(fide: *mut Fide, data: *const c_void, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let (fide, bytes) = unsafe { (handle(fide)?, bytes(data, len)?) };
+        fide.client().piggyback_now(bytes)?;
+        Ok(0)
+    })
+}
+
 /// As fide_piggyback, as the process that this id was given for.
 ///
 /// # Safety

@@ -205,7 +205,7 @@ impl Client {
         let program = if options.program.is_empty() { executable() } else { options.program };
         let link =
             Link::connect(&path, options.call_timeout).map_err(|errno| Error::NoAgent { path: path.clone(), errno })?;
-        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: program.clone(), session: None };
+        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: program.clone(), session: None, bell: true };
         let mut buffer = Box::new([0; MESSAGE_MAX]);
         let request = Request { id: 1, op };
         let greeted = exchange(&link, &request, &mut buffer, options.call_timeout, &mut Vec::new());
@@ -429,6 +429,17 @@ impl Client {
             PushError::TooLong { .. } => too_large,
             PushError::Broken(_) => Declined::Broken,
         })
+    }
+
+    /// As [`Client::piggyback`], for who waits for the answers of others: the agent is woken and sends it at once, up to four times between
+    /// two heartbeats, and later with the next one; not on planned trees, which have room for one in each period. One system call.
+    ///
+    /// # Errors
+    /// [`Declined`].
+    pub fn piggyback_now(&mut self, bytes: &[u8]) -> Result<(), Declined> {
+        self.piggyback(bytes)?;
+        self.memory.ring();
+        Ok(())
     }
 
     /// "I make progress"; see [`Live::beat`].

@@ -3,7 +3,7 @@
 
 use crate::{
     memory::now_ns,
-    protocol::{HELLO_FDS, MESSAGE_MAX},
+    protocol::{HELLO_FDS_MAX, MESSAGE_MAX},
 };
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -70,7 +70,7 @@ impl Link {
     }
 
     pub(crate) fn receive(&self, buffer: &mut [u8; MESSAGE_MAX]) -> Received {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received =

@@ -53,11 +53,15 @@ pub(crate) struct Memory {
     pub(crate) session: ClientSession,
     ring: Option<BpfRing>,
     events: OwnedFd,
+    /// Wakes the agent; none of an agent that has no such thing.
+    bell: Option<OwnedFd>,
 }
 
 impl Memory {
     /// Maps and checks the descriptors.
     pub(crate) fn map(hello: &HelloOk, fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let mut fds = fds;
+        let bell = if fds.len() > HELLO_FDS { fds.pop() } else { None };
         let [table, session, events]: [OwnedFd; HELLO_FDS] = fds.try_into().map_err(|fds: Vec<OwnedFd>| {
             Error::Protocol { op: "hello", problem: format!("{} descriptors, not {HELLO_FDS}", fds.len()) }
         })?;
@@ -67,7 +71,15 @@ impl Memory {
         };
         let table = Arc::new(TableReader::map(table.as_fd())?);
         same_clocks(&table)?;
-        Ok(Self { table, session: ClientSession::map(session)?, ring, events })
+        Ok(Self { table, session: ClientSession::map(session)?, ring, events, bell })
+    }
+
+    /// Wakes the agent for what was left in the session's memory.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            // A full counter (`EAGAIN`) has rung already.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
     }
 
     /// What to wait on for events.

@@ -24,6 +24,8 @@ pub const DEFAULT_SOCKET: &str = "/run/fide/agent.sock";
 pub const SOCKET_ENV: &str = "FIDE_SOCKET";
 /// Descriptors that come with the reply to `hello`.
 pub const HELLO_FDS: usize = 3;
+/// And with the doorbell, where the client has asked for it and the agent knows of it.
+pub const HELLO_FDS_MAX: usize = HELLO_FDS + 1;
 
 /// A request: what is asked, and a number that its reply repeats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +52,9 @@ pub enum Op {
         /// Token of an earlier session, to continue it.
         #[serde(default)]
         session: Option<String>,
+        /// Asks for a fourth descriptor: the session's doorbell, an eventfd that wakes the agent for what was left in the session's memory.
+        #[serde(default)]
+        bell: bool,
     },
     /// Register a process to be watched (FiDe §3.1 `join`); reply [`JoinOk`].
     Join {

@@ -128,7 +128,7 @@ impl Client {
         };
         let id = self.new_id();
         let session = Some(self.hello.session.clone());
-        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: self.program.clone(), session };
+        let op = Op::Hello { protocol: PROTOCOL_VERSION, program: self.program.clone(), session, bell: true };
         let sent =
             link.send(&Request { id, op }.to_bytes()).is_ok() && self.watch_fd(link.as_fd(), TOKEN_SOCKET).is_ok();
         self.state = State::Greeting { link, id };

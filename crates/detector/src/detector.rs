@@ -71,6 +71,8 @@ pub struct Detector {
     /// Urgent heartbeats that may still go out before the next of the schedule.
     pub(crate) urgent_left: u32,
     pub(crate) urgent_max: u32,
+    /// Somebody waits for what was piggybacked since the last heartbeat.
+    pub(crate) hurries: bool,
     pub(crate) last_tick_ns: u64,
     /// The end of its last stall.
     pub(crate) stalled_until_ns: u64,
@@ -134,6 +136,7 @@ impl Detector {
             said: agreement.says(),
             urgent_left: 0,
             urgent_max: 0,
+            hurries: false,
             agreement,
             sent: Sent::new(),
             counters: Counters::default(),
@@ -208,16 +211,28 @@ impl Detector {
         self.promise_max_us = promise_us;
     }
 
-    /// From now on up to `urgent_max` heartbeats go out between two of the schedule while a view is decided (at most [`URGENT_MAX`]; none
-    /// before this is called): for networks that have room for more than one in each period.
+    /// From now on up to `urgent_max` heartbeats go out between two of the schedule while a view is decided, and for piggybacks that somebody
+    /// waits for ([`Detector::hurry`]); at most [`URGENT_MAX`], and none before this is called: for networks that have room for more than one
+    /// in each period.
     pub fn set_urgent_max(&mut self, urgent_max: u32) {
         self.urgent_max = urgent_max.min(URGENT_MAX);
         self.urgent_left = self.urgent_max;
     }
 
-    /// Do others wait for what the next heartbeat says of views, so that it goes out before it is due?
+    /// How many heartbeats may go out between two of the schedule.
+    pub fn urgent_max(&self) -> u32 {
+        self.urgent_max
+    }
+
+    /// What was piggybacked so far does not wait for the next heartbeat of the schedule, if one between two of them is left.
+    pub fn hurry(&mut self) {
+        self.hurries = true;
+    }
+
+    /// Do others wait for what the next heartbeat says of views, or takes along, so that it goes out before it is due?
     pub(crate) fn is_urgent(&self) -> bool {
-        self.urgent_left > 0 && !self.excluded && self.by_view(self.config.me) && self.agreement.says() != self.said
+        let decides = || self.by_view(self.config.me) && self.agreement.says() != self.said;
+        self.urgent_left > 0 && !self.excluded && (self.hurries && !self.queues.is_empty() || decides())
     }
 
     /// The highest generation of views that this host's disk holds as it starts: its next incarnation is above. Whoever is never told founds and

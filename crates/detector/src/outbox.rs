@@ -116,6 +116,7 @@ impl Detector {
         self.seq = seq;
         self.sent.record(seq, now_ns);
         self.said = self.agreement.says();
+        self.hurries = false;
         self.counters.heartbeats_sent += 1;
         // Greeting somebody new may shorten the lease, and must before it is sent.
         self.renew_lease(now_ns);

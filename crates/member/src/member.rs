@@ -98,7 +98,8 @@ impl core::Agent for Link {
     }
 
     fn piggyback(&mut self, message: &[u8]) -> bool {
-        self.client.piggyback(message).is_ok()
+        // Who leads waits for all answers, and they for the leader.
+        self.client.piggyback_now(message).is_ok()
     }
 
     fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Error> {

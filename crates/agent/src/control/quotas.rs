@@ -358,7 +358,7 @@ mod tests {
     /// What all programs of a user ask that has all it may have, when their agent has started again.
     fn come_back(budgets: &mut Budgets, uid: u32, now: Instant) -> (i64, bool) {
         let (sessions, processes, watches) = (most(64, Some(50)), most(64, Some(50)), most(1024, Some(850)));
-        let hello = Op::Hello { protocol: 2, program: String::new(), session: None };
+        let hello = Op::Hello { protocol: 2, program: String::new(), session: None, bell: true };
         let join = Op::Join { name: String::new(), pid: 0, beat_timeout_us: 0 };
         let monitor = Op::Monitor { target: String::new(), timeout_us: 0, pbsize: 0 };
         let former = Op::Former { watch: 1, slot: 0, incarnation: 1, timeout_us: 0 };

@@ -56,8 +56,10 @@ impl Control {
             Op::CloseLane { handle } => return self.ask_lane(connection, id, Ask::Close { handle }),
             Op::Listen { service } => self.listen(id, connection, service, true),
             Op::Unlisten { service } => self.listen(id, connection, service, false),
-            Op::Hello { protocol, program, session } => {
-                self.hello(id, connection, protocol, program, session.as_deref(), &mut fds)
+            Op::Hello { protocol, program, session, bell } => {
+                self.hello(id, connection, protocol, program, session.as_deref(), &mut fds).and_then(|answer| {
+                    if bell { self.push_bell(connection, &mut fds).map(|()| answer) } else { Ok(answer) }
+                })
             }
             Op::TakeOver { phase, version } => self.take_over(id, connection, phase, &version, &mut fds),
             Op::Join { name, pid, beat_timeout_us } => self.join(id, connection, &name, pid, beat_timeout_us),
@@ -142,6 +144,14 @@ impl Control {
                 members: members.collect(),
             },
         ))
+    }
+
+    /// The doorbell of the session that a connection has just been given.
+    fn push_bell(&self, connection: u64, fds: &mut Vec<OwnedFd>) -> Result<(), Refusal> {
+        let client = self.client_of(connection)?;
+        let bell = self.sessions[&client].doorbell.try_clone().map_err(|error| no_session("no descriptor", &error))?;
+        fds.push(bell);
+        Ok(())
     }
 
     /// A session that was taken over and whose client is back.

@@ -3,13 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use fide_detector::{PeerState, ProcessState, Target, Wanted};
+use fide_detector::{HostSet, PeerState, ProcessState, Target, Wanted};
 use fide_lane::{now_ns, raw_ns};
 use fide_shm::event::{EventRecord, Reason, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, TOKEN_DOORBELL};
+use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, RINGS_MAX, TOKEN_DOORBELL};
 use crate::{
     command::{Change, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
     snapshot::Snapshot,
@@ -21,6 +21,8 @@ pub(super) struct Session {
     pub(super) memory: Box<Memory>,
     /// Events lost because it did not read.
     pub(super) lost: u64,
+    /// How often it has rung since the last heartbeat.
+    rings: u32,
 }
 
 /// Who registered a local process.
@@ -216,11 +218,37 @@ impl Engine {
     /// Gives back what was in its place, which is for another thread to free.
     #[must_use]
     pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
-        // Without it a lane's message waits for the next turn, at the next heartbeat.
-        let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL);
+        // Without it a lane's message, or a piggyback, waits for the next turn, at the next heartbeat.
+        let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL + u64::from(client));
         match self.sessions.get_mut(usize::from(client)) {
-            Some(place) => place.replace(Session { memory, lost }).map(|before| before.memory),
+            Some(place) => place.replace(Session { memory, lost, rings: 0 }).map(|before| before.memory),
             None => Some(memory),
+        }
+    }
+
+    /// A client has rung. One that does so more often than [`RINGS_MAX`] between two heartbeats is not heard until the next: what it leaves
+    /// goes then, and the loop does not turn as often as a program likes.
+    pub(super) fn rung(&mut self, client: u64) {
+        let Some(session) = usize::try_from(client).ok().and_then(|at| self.sessions.get_mut(at)?.as_mut()) else {
+            return;
+        };
+        self.rung |= 1 << client;
+        session.rings += 1;
+        if session.rings == RINGS_MAX {
+            let _ = self.waiter.remove(session.memory.doorbell.as_fd());
+            self.counters.bells_muted += 1;
+        }
+        self.parts.detector.hurry();
+    }
+
+    /// A heartbeat of the schedule is going out: whoever has rung too often is heard again.
+    pub(super) fn hear_bells(&mut self) {
+        for client in HostSet(std::mem::take(&mut self.rung)).iter().map(|bit| u64::from(bit) - 1) {
+            let session = usize::try_from(client).ok().and_then(|at| self.sessions.get_mut(at)?.as_mut());
+            let Some(session) = session else { continue };
+            if std::mem::take(&mut session.rings) >= RINGS_MAX {
+                let _ = self.waiter.add_edge(session.memory.doorbell.as_fd(), TOKEN_DOORBELL + client);
+            }
         }
     }
 
@@ -360,7 +388,7 @@ impl Engine {
 
     /// The session of a client without watches. Its ring stays in the kernel's map until the control thread has it taken out:
     /// that waits for the kernel's programs, as freeing the memory may. No program writes into it, as nobody watches for it.
-    fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
+    pub(super) fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
         // Its processes stay under the kernel's watch; they just do not beat any more.
         for owner in self.owners.iter_mut().flatten().filter(|owner| owner.client == client) {
             owner.beat_timeout_ns = 0;

@@ -375,3 +375,34 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
     assert_eq!(ends(&mut clients[1]), 1);
     assert_eq!(clients[1].lost(), 1, "of the noise");
 }
+
+/// The loop turns for a ring, but not as often as a program likes.
+#[test]
+fn client_that_rings_without_end_is_heard_again_with_the_next_heartbeat() {
+    let (mut engine, _exchange) = engine();
+    let memory = memory();
+    let bell = memory.doorbell.try_clone().expect("a descriptor");
+    assert!(engine.add_session(5, memory, 0).is_none());
+    let mut ready = Ready::default();
+    let mut rings = |engine: &mut Engine| {
+        let mut heard = 0;
+        for _ in 0..3 * RINGS_MAX {
+            rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("rung");
+            engine.waiter.wait(now_ns(), &mut ready).expect("a wait");
+            for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
+                assert_eq!(client, 5);
+                engine.rung(client);
+                heard += 1;
+            }
+        }
+        heard
+    };
+    assert_eq!(rings(&mut engine), RINGS_MAX);
+    assert_eq!(rings(&mut engine), 0);
+    assert_eq!(engine.counters.bells_muted, 1);
+    engine.hear_bells();
+    assert_eq!(rings(&mut engine), RINGS_MAX);
+    assert!(engine.close_session(5).is_some());
+    engine.hear_bells();
+    assert_eq!(rings(&mut engine), 0, "its session is over");
+}

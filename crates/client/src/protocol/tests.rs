@@ -3,10 +3,10 @@ use super::*;
 
 #[test]
 fn requests_have_the_documented_shape() {
-    let hello = Op::Hello { protocol: 1, program: "p".into(), session: None };
+    let hello = Op::Hello { protocol: 1, program: "p".into(), session: None, bell: false };
     let bytes = Request { id: 7, op: hello.clone() }.to_bytes();
     let text = std::str::from_utf8(&bytes).unwrap();
-    assert_eq!(text, r#"{"id":7,"op":"hello","protocol":1,"program":"p","session":null}"#);
+    assert_eq!(text, r#"{"id":7,"op":"hello","protocol":1,"program":"p","session":null,"bell":false}"#);
     assert_eq!(Request::parse(&bytes), Ok(Request { id: 7, op: hello }));
     let join = Request::parse(br#"{"op":"join","name":"db","id":3,"colour":"blue"}"#).unwrap();
     assert_eq!(join.op, Op::Join { name: "db".into(), pid: 0, beat_timeout_us: 0 });

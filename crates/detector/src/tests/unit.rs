@@ -420,6 +420,30 @@ fn the_queue_bound_is_told() {
 }
 
 #[test]
+fn what_somebody_waits_for_goes_between_two_heartbeats_up_to_a_bound() {
+    let mut d = plain(1);
+    let mut buf = [0u8; PAYLOAD_MAX];
+    let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
+    d.set_urgent_max(2);
+    let mut sends = |d: &mut Detector, now: u64| d.poll_transmit(now, &mut buf).is_some();
+    assert!(sends(&mut d, 0));
+    d.hurry();
+    assert!(!sends(&mut d, 1), "there is nothing to take along");
+    for _ in 0..2 {
+        d.piggyback(slot, b"m").unwrap();
+        assert!(d.poll_timeout() <= 1 && sends(&mut d, 1), "nobody has to be asked twice");
+        d.piggyback(slot, b"later").unwrap();
+        assert!(!sends(&mut d, 1), "nobody waits for it");
+        d.hurry();
+    }
+    assert!(!sends(&mut d, 1), "at the bound it waits for the next heartbeat");
+    assert_eq!(d.counters().heartbeats_urgent, 2);
+    let next_ns = d.next_heartbeat_ns();
+    assert!(sends(&mut d, next_ns));
+    assert_eq!(d.piggyback_capacity(slot), QUEUE_MAX, "with all that waited");
+}
+
+#[test]
 fn one_host_alone_acts() {
     let mut d = Detector::new(cluster(1), 0).unwrap();
     assert_eq!(d.lease_until_ns(), u64::MAX);

@@ -120,7 +120,10 @@ impl Agent {
 
     /// Something waits for the next turn, besides what the detector waits for.
     pub(super) fn is_called(&self) -> bool {
+        // Where nothing goes out between two heartbeats the bell changes nothing.
+        let rung = || self.detector.urgent_max() > 0 && self.sessions.iter().any(|session| session.rung.get());
         !self.exits.is_empty()
+            || rung()
             || self.connected.iter().any(|of| of.link.closed.get() || of.link.request.borrow().is_some())
     }
 
@@ -204,6 +207,9 @@ impl Agent {
 
     fn take_messages(&mut self) {
         for session in &self.sessions {
+            if session.rung.take() {
+                self.detector.hurry();
+            }
             while let Some((slot, message)) = session.take() {
                 if self.owners.iter().any(|(of, _, token)| *of == slot && *token == session.token) {
                     // What finds no place is sent again otherwise.

@@ -214,7 +214,9 @@ impl Client {
     }
 
     pub(super) fn piggyback(&self, message: &[u8]) -> bool {
-        self.process().is_some_and(|(slot, _)| self.session.leave(slot, message))
+        let left = self.process().is_some_and(|(slot, _)| self.session.leave(slot, message));
+        self.session.rung.set(left);
+        left
     }
 
     /// One step of opening; true once all is there.

@@ -71,6 +71,8 @@ pub(super) struct Session {
     pub(super) token: u32,
     ring: RefCell<VecDeque<Box<[u8]>>>,
     outbox: RefCell<VecDeque<(u8, Box<[u8]>)>>,
+    /// The program waits for what it has left.
+    pub(super) rung: Cell<bool>,
     pub(super) lost: Cell<u64>,
 }
 
