@@ -11,13 +11,27 @@ use super::{
         host::{Packet, Voice},
         plan::{Plan, STRAGGLE_NS},
     },
-    Events, Next,
+    Next,
 };
 
+/// Of an event that waits: when it happens, then its number, then its place. One number, as comparing is most of what a heap does.
+fn key(at_ns: u64, number: u32, place: u32) -> u128 {
+    u128::from(at_ns) << 64 | u128::from(number) << 32 | u128::from(place)
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "parts of a key")]
+fn when_and_where(key: u128) -> (u64, u32) {
+    ((key >> 64) as u64, key as u32)
+}
+
 pub(super) struct Network {
-    pub(super) events: Events,
+    /// Events by time: see [`key`].
+    events: BinaryHeap<Reverse<u128>>,
     /// Of events, so that those of one time have an order.
-    number: u64,
+    number: u32,
+    /// What happens then, by place, and places that are free.
+    waiting: Vec<Option<Next>>,
+    free: Vec<u32>,
     pub(super) random: ChaCha8Rng,
     /// By (from-1) * hosts + to-1: a bit for each plane that is cut.
     cuts: Vec<u8>,
@@ -29,9 +43,6 @@ pub(super) struct Network {
     straggle_permille: u32,
     /// Nothing is lost, repeated or late beyond jitter.
     pub(super) calm: bool,
-    /// Packets under way and places that are free.
-    store: Vec<Option<(u16, Packet)>>,
-    free: Vec<usize>,
     /// Bytes of packets that have come, to be used again.
     buffers: Vec<Vec<u8>>,
 }
@@ -42,6 +53,8 @@ impl Network {
         Self {
             events: BinaryHeap::new(),
             number: 0,
+            waiting: Vec::new(),
+            free: Vec::new(),
             random: ChaCha8Rng::seed_from_u64(!plan.seed),
             cuts: vec![0; hosts * hosts],
             hosts,
@@ -51,15 +64,31 @@ impl Network {
             duplicate_permille: plan.duplicate_permille,
             straggle_permille: plan.straggle_permille,
             calm: true,
-            store: Vec::new(),
-            free: Vec::new(),
             buffers: Vec::new(),
         }
     }
 
     pub(super) fn push(&mut self, at_ns: u64, next: Next) {
-        self.number += 1;
-        self.events.push(Reverse((at_ns, self.number, next)));
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.waiting[place as usize] = Some(next);
+                place
+            }
+            None => {
+                self.waiting.push(Some(next));
+                u32::try_from(self.waiting.len() - 1).expect("a bounded number of events waits")
+            }
+        };
+        self.number = self.number.checked_add(1).expect("a run has some million events");
+        self.events.push(Reverse(key(at_ns, self.number, place)));
+    }
+
+    /// The next event, and when it happens.
+    pub(super) fn pop(&mut self) -> Option<(u64, Next)> {
+        let Reverse(key) = self.events.pop()?;
+        let (at_ns, place) = when_and_where(key);
+        self.free.push(place);
+        Some((at_ns, self.waiting[place as usize].take().expect("an event happens once")))
     }
 
     pub(super) fn chance(&mut self, permille: u32) -> bool {
@@ -89,37 +118,22 @@ impl Network {
             if !self.calm && self.chance(self.straggle_permille) {
                 late_ns += self.random.random_range(0..STRAGGLE_NS);
             }
-            let mut buffer = self.buffers.pop().unwrap_or_default();
-            buffer.clear();
-            buffer.extend_from_slice(bytes);
-            let packet = Some((to, Packet { plane, voice, bytes: buffer }));
-            let place = match self.free.pop() {
-                Some(place) => {
-                    self.store[place] = packet;
-                    place
-                }
-                None => {
-                    self.store.push(packet);
-                    self.store.len() - 1
-                }
-            };
-            self.push(now_ns + self.latency_min_ns + late_ns, Next::Arrives(place));
+            let bytes = self.copy(bytes);
+            self.push(now_ns + self.latency_min_ns + late_ns, Next::Arrives(to, Packet { plane, voice, bytes }));
         }
     }
 
-    /// The packet of an arrival, and to whom.
-    pub(super) fn take(&mut self, place: usize) -> (u16, Packet) {
-        self.free.push(place);
-        self.store[place].take().expect("a packet arrives once")
+    fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = self.buffers.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(bytes);
+        copy
     }
 
     /// What was recorded comes again.
     pub(super) fn replay(&mut self, now_ns: u64, to: u16, plane: u8, bytes: &[u8]) {
-        let mut buffer = self.buffers.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        self.store.push(Some((to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes: buffer })));
-        self.push(now_ns, Next::Arrives(self.store.len() - 1));
+        let bytes = self.copy(bytes);
+        self.push(now_ns, Next::Arrives(to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes }));
     }
 
     pub(super) fn cut_off(&mut self, host: u16, plane: u8) {
