@@ -3,7 +3,7 @@
 //! worlds that simulate hosts: it keeps the newest heartbeat of each peer and plane in a slot, and hands only to the agent what a
 //! steady heartbeat does not have.
 
-use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId, ViewRepr};
+use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId};
 
 use crate::types::Beat;
 
@@ -23,7 +23,7 @@ impl Steady {
         let mut steady = Self { is_all: true, ..Self::default() };
         for (at, body) in packet.bodies().enumerate() {
             match body {
-                Body::View(view) if at < 2 && steady.is_all && view.repr() == ViewRepr::steady(view.id()) => {
+                Body::View(view) if at < 2 && steady.is_all && view.is_steady() => {
                     steady.view = Some(view.id());
                 }
                 Body::Promise { timeout_us } if at < 2 && steady.is_all => steady.promise_us = timeout_us,

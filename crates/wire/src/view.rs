@@ -150,12 +150,20 @@ impl<'a> View<'a> {
         Ok(View { bytes })
     }
 
+    /// Nothing is being agreed: it is [`ViewRepr::steady`].
+    pub fn is_steady(&self) -> bool {
+        self.bytes.len() == VIEW_STEADY_LEN
+    }
+
     /// The sender's view.
     pub fn id(&self) -> ViewId {
         ViewId { generation: le32(self.bytes, 0), number: le32(self.bytes, 4) }
     }
 
     pub fn repr(&self) -> ViewRepr {
+        if self.is_steady() {
+            return ViewRepr::steady(self.id());
+        }
         ViewRepr::parse(self.bytes).expect("it was checked")
     }
 }
@@ -189,12 +197,17 @@ impl ViewRepr {
         ViewRepr { id, members: None, wait_us: 0, acceptor: None, accepted: None, binds_us: 0, proposal: None }
     }
 
+    /// Is nothing being agreed?
+    pub fn is_steady(&self) -> bool {
+        self.members.is_none() && self.acceptor.is_none() && self.accepted.is_none() && self.proposal.is_none()
+    }
+
     /// Bytes of the section, its header not counted.
     pub fn wire_len(&self) -> usize {
-        let parts = self.members.map_or(0, |m| 4 + m.wire_len())
+        let parts = self.members.as_ref().map_or(0, |m| 4 + m.wire_len())
             + self.acceptor.map_or(0, |_| 12)
-            + self.accepted.map_or(0, |(_, m)| 8 + m.wire_len())
-            + self.proposal.map_or(0, |p| 4 + p.value.map_or(0, |m| m.wire_len()));
+            + self.accepted.as_ref().map_or(0, |(_, m)| 8 + m.wire_len())
+            + self.proposal.as_ref().map_or(0, |p| 4 + p.value.as_ref().map_or(0, |m| m.wire_len()));
         if parts == 0 { VIEW_STEADY_LEN } else { VIEW_STEADY_LEN + 4 + parts }
     }
 
@@ -202,7 +215,7 @@ impl ViewRepr {
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0..4].copy_from_slice(&self.id.generation.to_le_bytes());
         out[4..8].copy_from_slice(&self.id.number.to_le_bytes());
-        if self.wire_len() == VIEW_STEADY_LEN {
+        if self.is_steady() {
             return VIEW_STEADY_LEN;
         }
         let bit = |there: bool, bit: u8| if there { bit } else { 0 };
@@ -210,7 +223,7 @@ impl ViewRepr {
             | bit(self.acceptor.is_some(), ACCEPTOR)
             | bit(self.accepted.is_some(), ACCEPTED)
             | bit(self.proposal.is_some(), PROPOSER);
-        out[9] = self.proposal.map_or(0, |p| if p.value.is_some() { 2 } else { 1 });
+        out[9] = self.proposal.as_ref().map_or(0, |p| if p.value.is_some() { 2 } else { 1 });
         out[10..12].fill(0);
         let mut at = 12;
         if let Some(members) = &self.members {
