@@ -321,7 +321,8 @@ impl Agreement {
         if !self.id.is_none() || planted::is(Planted::ForgetsGeneration) {
             return self.id.generation;
         }
-        let reports = self.reports.iter().flatten().filter(|_| self.voter);
+        let voters = if self.voter { self.voters } else { HostSet::EMPTY };
+        let reports = voters.iter().filter_map(|id| self.reports[usize::from(id) - 1].as_ref());
         let heard = reports.map(|report| {
             let founds = report.repr.id.is_none();
             let proposed = report.repr.proposal.as_ref().and_then(|proposal| proposal.value.as_ref());
@@ -416,7 +417,7 @@ impl Agreement {
     /// Takes the VIEW section of a heartbeat of `from`.
     pub fn receive(&mut self, from: u16, incarnation: u32, seq: u64, repr: &ViewRepr) -> Outcome {
         let slot = &mut self.reports[usize::from(from) - 1];
-        if slot.is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
+        if slot.as_ref().is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
             match slot {
                 // Most of the time nothing is agreed, and a report is long.
                 Some(known) if repr.is_steady() && known.repr.is_steady() => {
@@ -537,8 +538,11 @@ impl Agreement {
 
     /// A voter without a view that restarted has no part in what its earlier incarnation said.
     fn forget_the_gone(&mut self, env: &Env<'_>) {
+        if !self.id.is_none() {
+            return;
+        }
         for (at, report) in self.reports.iter_mut().enumerate() {
-            if report.is_some_and(|r| r.incarnation < env.incarnations[at]) && self.id.is_none() {
+            if report.as_ref().is_some_and(|r| r.incarnation < env.incarnations[at]) {
                 *report = None;
             }
         }
@@ -562,6 +566,7 @@ impl Agreement {
             .iter()
             .filter(|id| {
                 self.reports[usize::from(*id) - 1]
+                    .as_ref()
                     .is_some_and(|r| r.incarnation == env.incarnations[usize::from(*id) - 1] && r.repr.id.is_none())
             })
             .count();
