@@ -27,6 +27,7 @@ use super::{
 
 mod agents;
 mod end;
+mod events;
 mod faults;
 mod machines;
 mod network;
@@ -194,7 +195,7 @@ impl<'p, P: Protocol> World<'p, P> {
         }
         self.network.push(if self.plan.early { 0 } else { STARTS_NS + 10 * MS }, Next::Begins);
         loop {
-            let (at_ns, next) = self.network.pop().expect("the end is among the events");
+            let (at_ns, next) = self.network.events.pop().expect("the end is among the events");
             debug_assert!(at_ns >= self.now_ns, "time goes on");
             self.now_ns = at_ns;
             match next {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links between hosts, and the events that wait.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
-
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -12,26 +10,11 @@ use super::{
         plan::{Plan, STRAGGLE_NS},
     },
     Next,
+    events::Events,
 };
 
-/// Of an event that waits: when it happens, then its number, then its place. One number, as comparing is most of what a heap does.
-fn key(at_ns: u64, number: u32, place: u32) -> u128 {
-    u128::from(at_ns) << 64 | u128::from(number) << 32 | u128::from(place)
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "parts of a key")]
-fn when_and_where(key: u128) -> (u64, u32) {
-    ((key >> 64) as u64, key as u32)
-}
-
 pub(super) struct Network {
-    /// Events by time: see [`key`].
-    events: BinaryHeap<Reverse<u128>>,
-    /// Of events, so that those of one time have an order.
-    number: u32,
-    /// What happens then, by place, and places that are free.
-    waiting: Vec<Option<Next>>,
-    free: Vec<u32>,
+    pub(super) events: Events,
     pub(super) random: ChaCha8Rng,
     /// By (from-1) * hosts + to-1: a bit for each plane that is cut.
     cuts: Vec<u8>,
@@ -51,10 +34,7 @@ impl Network {
     pub(super) fn new(plan: &Plan) -> Self {
         let hosts = usize::from(plan.hosts);
         Self {
-            events: BinaryHeap::new(),
-            number: 0,
-            waiting: Vec::new(),
-            free: Vec::new(),
+            events: Events::new(),
             random: ChaCha8Rng::seed_from_u64(!plan.seed),
             cuts: vec![0; hosts * hosts],
             hosts,
@@ -69,26 +49,7 @@ impl Network {
     }
 
     pub(super) fn push(&mut self, at_ns: u64, next: Next) {
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.waiting[place as usize] = Some(next);
-                place
-            }
-            None => {
-                self.waiting.push(Some(next));
-                u32::try_from(self.waiting.len() - 1).expect("a bounded number of events waits")
-            }
-        };
-        self.number = self.number.checked_add(1).expect("a run has some million events");
-        self.events.push(Reverse(key(at_ns, self.number, place)));
-    }
-
-    /// The next event, and when it happens.
-    pub(super) fn pop(&mut self) -> Option<(u64, Next)> {
-        let Reverse(key) = self.events.pop()?;
-        let (at_ns, place) = when_and_where(key);
-        self.free.push(place);
-        Some((at_ns, self.waiting[place as usize].take().expect("an event happens once")))
+        self.events.push(at_ns, next);
     }
 
     pub(super) fn chance(&mut self, permille: u32) -> bool {
