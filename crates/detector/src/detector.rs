@@ -623,16 +623,15 @@ impl Detector {
             return self.last_tick_ns;
         }
         let mut at = if self.excluded { u64::MAX } else { self.next_heartbeat_ns };
-        for peer in self.peers.iter().filter(|p| p.state == PeerState::Up) {
-            if peer.monitored && !peer.suspected {
+        for peer in &self.peers {
+            let is_up = peer.state == PeerState::Up;
+            if is_up && peer.monitored && !peer.suspected {
                 at = at.min(peer.deadline_ns());
             }
-            if peer.open > 0 {
+            if is_up && peer.open > 0 {
                 at = at.min(self.last_tick_ns.saturating_add(self.config.heartbeat_ns));
             }
-        }
-        for peer in &self.peers {
-            if let Some(old) = peer.superseded.filter(|o| o.until_ns > self.last_tick_ns) {
+            if let Some(old) = peer.superseded.as_ref().filter(|o| o.until_ns > self.last_tick_ns) {
                 at = at.min(old.until_ns);
             }
         }

@@ -32,7 +32,7 @@
 
 use crate::detector::Detector;
 use crate::planted::{self, Planted};
-use fide_wire::{Ack, Body, Builder, Packet};
+use fide_wire::{Ack, Body, Builder, Packet, section};
 
 /// Echoes in one heartbeat; more peers take turns.
 pub const ECHOES_MAX: usize = 16;
@@ -59,10 +59,7 @@ impl Detector {
 
     /// Does this packet answer this incarnation of this host?
     pub(crate) fn answers(&self, packet: &Packet<&[u8]>) -> bool {
-        self.hears_me(packet)
-            || packet
-                .bodies()
-                .any(|body| matches!(body, Body::Excluded(excluded) if !self.recalled && self.names_me(excluded)))
+        self.hears_me(packet) || !self.recalled && self.is_named_dead(packet)
     }
 
     /// Does this packet acknowledge or echo this incarnation of this host? Its sender does not hold it dead, and has heard it.
@@ -72,7 +69,9 @@ impl Detector {
             (host, inc) == (me, incarnation) && seq > self.life_seq && seq <= self.seq
         };
         packet.ack(me).is_some_and(|ack| self.ack_answers(ack))
-            || packet.bodies().any(|body| matches!(body, Body::Echo(echoes) if echoes.iter().any(is_mine)))
+            || packet
+                .bodies_of(|kind| kind == section::ECHO)
+                .any(|body| matches!(body, Body::Echo(echoes) if echoes.iter().any(is_mine)))
     }
 
     /// Echoes peers that do not acknowledge this host yet, in turns if they are many. What does not fit has its turn in a

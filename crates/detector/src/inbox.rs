@@ -10,7 +10,7 @@ use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
 use crate::types::*;
 use crate::view::Outcome;
 use crate::{Policy, Trust};
-use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId, ViewRepr};
+use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId, ViewRepr, section};
 
 /// Where a section came from.
 #[derive(Clone, Copy)]
@@ -150,7 +150,7 @@ impl Detector {
     /// its own view. Only a view drops an incarnation, and for good: so this is true also where it is a recording.
     fn heed_exclusion(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
         let host = packet.sender();
-        let names_me = packet.bodies().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)));
+        let names_me = self.is_named_dead(packet);
         if self.recalled && self.voters.contains(host) && names_me && !planted::is(Planted::DroppedUnheard) {
             self.outcome(now_ns, Outcome::Excluded, host);
         }
@@ -175,13 +175,19 @@ impl Detector {
         if let Err(Refusal::DeadIncarnation { host, .. }) = admitted
             && !self.by_view(self.config.me)
             && host < self.config.me
-            && packet.bodies().any(|b| matches!(b, Body::Excluded(e) if self.names_me(e)))
+            && self.is_named_dead(packet)
         {
             // Each holds the other dead, after every path between them was cut (policy network splits then). When they
             // hear each other again, the one with the higher id starts anew.
             self.outcome(now_ns, Outcome::Excluded, host);
         }
         admitted
+    }
+
+    /// Does this packet name this incarnation of this host as dead?
+    pub(crate) fn is_named_dead(&self, packet: &Packet<&[u8]>) -> bool {
+        let named = packet.bodies_of(|kind| kind == section::EXCLUDED);
+        named.into_iter().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)))
     }
 
     pub(crate) fn names_me(&self, excluded: Excluded<'_>) -> bool {
@@ -375,7 +381,7 @@ impl Detector {
     /// is later than that one, and not the same.
     fn hear_of_itself(&mut self, packet: &Packet<&[u8]>) {
         let me = self.config.me;
-        let named = packet.bodies().flat_map(|body| match body {
+        let named = packet.bodies_of(|kind| kind == section::EXCLUDED).flat_map(|body| match body {
             Body::Excluded(excluded) => excluded.iter().filter(|e| e.0 == me).map(|e| e.1).max(),
             _ => None,
         });
@@ -418,7 +424,7 @@ impl Detector {
         let notice = packet.kind() == Kind::Notice;
         let from = From { host, seq: packet.seq(), rx_ns, via: if notice { Via::Notice } else { Via::Roster } };
         let mut promise_us = 0;
-        for body in packet.bodies() {
+        for body in packet.bodies_of(|kind| matches!(kind, section::VIEW | section::PROMISE)) {
             match body {
                 Body::View(view) if self.majority() => {
                     self.view_reported(now_ns, (host, packet.incarnation(), from.seq), &view.repr());
@@ -435,7 +441,7 @@ impl Detector {
         // What it told before it listened to this incarnation, it told to another.
         let to_me = packet.ack(self.config.me).is_some_and(|ack| ack.incarnation == me && ack.seq_low != 0);
         let to_me = to_me && !self.recalled && self.peers[usize::from(host) - 1].monitored;
-        for body in packet.bodies() {
+        for body in packet.bodies_of(|kind| !matches!(kind, section::VIEW | section::PROMISE | section::ECHO)) {
             // Asked anew each time: a section before may have changed it.
             let listens = self.listens(&self.peers[usize::from(host) - 1]);
             match body {

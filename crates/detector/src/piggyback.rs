@@ -16,10 +16,21 @@ pub const REORDER_MAX: usize = 8;
 /// Messages received and not yet polled, of all processes.
 pub const POOL_MAX: usize = 512;
 
+/// Writes a message into place `at` of as many as `room` has capacity for. Places are first used in order, so that what is filled is one message at most:
+/// room that no message has come to yet is not touched.
+fn write(room: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = (at + 1) * PIGGYBACK_MAX;
+    if room.len() < end {
+        room.resize(end, 0);
+    }
+    room[at * PIGGYBACK_MAX..][..bytes.len()].copy_from_slice(bytes);
+}
+
 /// The local queues, one per slot.
 #[derive(Debug, Clone)]
 pub struct Queues {
-    bytes: Box<[u8]>,
+    /// By slot: as much of its room as was ever used.
+    bytes: Box<[Vec<u8>]>,
     lens: Box<[u16]>,
     heads: [u8; MAX_PROCESSES],
     counts: [u8; MAX_PROCESSES],
@@ -36,7 +47,7 @@ impl Default for Queues {
 impl Queues {
     pub fn new() -> Queues {
         Queues {
-            bytes: vec![0; MAX_PROCESSES * QUEUE_MAX * PIGGYBACK_MAX].into_boxed_slice(),
+            bytes: (0..MAX_PROCESSES).map(|_| Vec::with_capacity(QUEUE_MAX * PIGGYBACK_MAX)).collect(),
             lens: vec![0; MAX_PROCESSES * QUEUE_MAX].into_boxed_slice(),
             heads: [0; MAX_PROCESSES],
             counts: [0; MAX_PROCESSES],
@@ -58,9 +69,9 @@ impl Queues {
         if self.len(slot) == QUEUE_MAX || bytes.len() > PIGGYBACK_MAX {
             return false;
         }
-        let at = slot * QUEUE_MAX + (usize::from(self.heads[slot]) + self.len(slot)) % QUEUE_MAX;
-        self.lens[at] = bytes.len() as u16;
-        self.bytes[at * PIGGYBACK_MAX..at * PIGGYBACK_MAX + bytes.len()].copy_from_slice(bytes);
+        let at = (usize::from(self.heads[slot]) + self.len(slot)) % QUEUE_MAX;
+        self.lens[slot * QUEUE_MAX + at] = bytes.len() as u16;
+        write(&mut self.bytes[slot], at, bytes);
         self.counts[slot] += 1;
         self.total += 1;
         true
@@ -71,8 +82,11 @@ impl Queues {
         if self.counts[slot] == 0 {
             return None;
         }
-        let at = slot * QUEUE_MAX + usize::from(self.heads[slot]);
-        Some(&self.bytes[at * PIGGYBACK_MAX..at * PIGGYBACK_MAX + usize::from(self.lens[at])])
+        Some(self.message(slot, usize::from(self.heads[slot])))
+    }
+
+    fn message(&self, slot: usize, at: usize) -> &[u8] {
+        &self.bytes[slot][at * PIGGYBACK_MAX..][..usize::from(self.lens[slot * QUEUE_MAX + at])]
     }
 
     pub fn pop(&mut self, slot: usize) {
@@ -111,9 +125,8 @@ impl Serialize for Queues {
         let mut messages = Vec::new();
         for slot in 0..MAX_PROCESSES {
             for at in 0..self.len(slot) {
-                let place = slot * QUEUE_MAX + (usize::from(self.heads[slot]) + at) % QUEUE_MAX;
-                let len = usize::from(self.lens[place]);
-                messages.push((slot as u8, self.bytes[place * PIGGYBACK_MAX..][..len].to_vec()));
+                let place = (usize::from(self.heads[slot]) + at) % QUEUE_MAX;
+                messages.push((slot as u8, self.message(slot, place).to_vec()));
             }
         }
         QueuesState { turn: self.turn, messages }.serialize(serializer)
@@ -147,7 +160,8 @@ pub struct Waiting {
 /// Buffers for what was received.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    bytes: Box<[u8]>,
+    /// As much of the room as was ever used.
+    bytes: Vec<u8>,
     /// `Some`: waits for an earlier message.
     waiting: Box<[Option<Waiting>]>,
     free: Vec<u16>,
@@ -163,7 +177,7 @@ impl Default for Pool {
 impl Pool {
     pub fn new() -> Pool {
         Pool {
-            bytes: vec![0; POOL_MAX * PIGGYBACK_MAX].into_boxed_slice(),
+            bytes: Vec::with_capacity(POOL_MAX * PIGGYBACK_MAX),
             waiting: vec![None; POOL_MAX].into_boxed_slice(),
             free: (0..POOL_MAX as u16).rev().collect(),
             waits: 0,
@@ -176,8 +190,7 @@ impl Pool {
             return None;
         }
         let buffer = self.free.pop()?;
-        let at = usize::from(buffer) * PIGGYBACK_MAX;
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        write(&mut self.bytes, usize::from(buffer), bytes);
         Some(buffer)
     }
 
@@ -244,7 +257,7 @@ impl<'de> Deserialize<'de> for Pool {
             if at >= POOL_MAX || bytes.len() > PIGGYBACK_MAX || pool.waiting[at].is_some() {
                 return Err(serde::de::Error::custom("a message in a buffer that the pool does not have"));
             }
-            pool.bytes[at * PIGGYBACK_MAX..][..bytes.len()].copy_from_slice(&bytes);
+            write(&mut pool.bytes, at, &bytes);
             pool.waiting[at] = Some(waiting);
             pool.free.retain(|free| *free != buffer);
             pool.waits += 1;

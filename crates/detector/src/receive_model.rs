@@ -3,9 +3,9 @@
 //! worlds that simulate hosts: it keeps the newest heartbeat of each peer and plane in a slot, and hands only to the agent what a
 //! steady heartbeat does not have.
 
-use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId, ViewRepr};
+use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId};
 
-use crate::types::Beat;
+use crate::types::{Beat, HostSet};
 
 const PLANES: usize = 2;
 
@@ -23,7 +23,7 @@ impl Steady {
         let mut steady = Self { is_all: true, ..Self::default() };
         for (at, body) in packet.bodies().enumerate() {
             match body {
-                Body::View(view) if at < 2 && steady.is_all && view.repr() == ViewRepr::steady(view.id()) => {
+                Body::View(view) if at < 2 && steady.is_all && view.is_steady() => {
                     steady.view = Some(view.id());
                 }
                 Body::Promise { timeout_us } if at < 2 && steady.is_all => steady.promise_us = timeout_us,
@@ -47,13 +47,15 @@ struct Slot {
 pub struct ReceiveModel {
     me: u16,
     slots: Vec<Slot>,
+    /// Hosts of whose heartbeats some may not have been read.
+    unread: HostSet,
 }
 
 impl ReceiveModel {
     /// Of the host with this id.
     #[must_use]
     pub fn new(me: u16) -> Self {
-        Self { me, slots: vec![Slot::default(); MAX_HOSTS] }
+        Self { me, slots: vec![Slot::default(); MAX_HOSTS], unread: HostSet::EMPTY }
     }
 
     /// A packet has come. Whether the agent is given its sections ([`crate::Detector::handle_sections`]), for which there has to be room in its
@@ -75,6 +77,7 @@ impl ReceiveModel {
         }
         let ack = packet.ack(self.me).unwrap_or_default();
         slot.received[plane_at] += 1;
+        self.unread.insert(packet.sender());
         if slot.beats[plane_at].is_none_or(|beat| packet.seq() > beat.seq) {
             slot.beats[plane_at] = Some(Beat {
                 peer: packet.sender(),
@@ -101,6 +104,15 @@ impl ReceiveModel {
 
     /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]), after the sections that came with them.
     pub fn beats(&mut self) -> impl Iterator<Item = Beat> + '_ {
-        self.slots.iter_mut().flat_map(|slot| slot.beats.iter_mut()).filter_map(Option::take)
+        std::iter::from_fn(|| {
+            while let Some(host) = self.unread.iter().next() {
+                let beats = &mut self.slots[usize::from(host) - 1].beats;
+                match beats.iter_mut().find_map(Option::take) {
+                    None => self.unread.remove(host),
+                    beat => return beat,
+                }
+            }
+            None
+        })
     }
 }

@@ -322,16 +322,19 @@ impl Agreement {
         if !self.id.is_none() || planted::is(Planted::ForgetsGeneration) {
             return self.id.generation;
         }
-        let reports = self.reports.iter().flatten().filter(|_| self.voter);
+        let voters = if self.voter { self.voters } else { HostSet::EMPTY };
+        let reports = voters.iter().filter_map(|id| self.reports[usize::from(id) - 1].as_ref());
         let heard = reports.map(|report| {
-            let proposed =
-                report.repr.proposal.and_then(|proposal| proposal.value).filter(|_| report.repr.id.is_none());
+            let founds = report.repr.id.is_none();
+            let proposed = report.repr.proposal.as_ref().and_then(|proposal| proposal.value.as_ref());
             // Whoever proposes has to take up what is accepted somewhere.
-            let accepted = report.repr.accepted.filter(|_| report.repr.id.is_none()).map(|(_, value)| value);
-            let of = |value: Option<Membership>| value.map_or(0, |value| founding_id(&value).generation);
+            let accepted = report.repr.accepted.as_ref().map(|(_, value)| value);
+            let of =
+                |value: Option<&Membership>| value.filter(|_| founds).map_or(0, |value| founding_id(value).generation);
             report.incarnation.max(of(proposed)).max(of(accepted))
         });
-        let own = self.proposer.and_then(|p| p.value).map_or(0, |value| founding_id(&value).generation);
+        let own =
+            self.proposer.as_ref().and_then(|p| p.value.as_ref()).map_or(0, |value| founding_id(value).generation);
         heard.max().unwrap_or(0).max(self.foreign.0.generation).max(own)
     }
 
@@ -415,8 +418,14 @@ impl Agreement {
     /// Takes the VIEW section of a heartbeat of `from`.
     pub fn receive(&mut self, from: u16, incarnation: u32, seq: u64, repr: &ViewRepr) -> Outcome {
         let slot = &mut self.reports[usize::from(from) - 1];
-        if slot.is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
-            *slot = Some(Report { incarnation, seq, repr: *repr });
+        if slot.as_ref().is_none_or(|r| r.incarnation != incarnation || seq > r.seq) {
+            match slot {
+                // Most of the time nothing is agreed, and a report is long.
+                Some(known) if repr.is_steady() && known.repr.is_steady() => {
+                    (known.incarnation, known.seq, known.repr.id) = (incarnation, seq, repr.id);
+                }
+                _ => *slot = Some(Report { incarnation, seq, repr: *repr }),
+            }
             if repr.id.is_none() || repr.acceptor.is_some() || repr.accepted.is_some() || repr.proposal.is_some() {
                 self.busy.insert(from);
             } else {
@@ -530,8 +539,11 @@ impl Agreement {
 
     /// A voter without a view that restarted has no part in what its earlier incarnation said.
     fn forget_the_gone(&mut self, env: &Env<'_>) {
+        if !self.id.is_none() {
+            return;
+        }
         for (at, report) in self.reports.iter_mut().enumerate() {
-            if report.is_some_and(|r| r.incarnation < env.incarnations[at]) && self.id.is_none() {
+            if report.as_ref().is_some_and(|r| r.incarnation < env.incarnations[at]) {
                 *report = None;
             }
         }
@@ -555,6 +567,7 @@ impl Agreement {
             .iter()
             .filter(|id| {
                 self.reports[usize::from(*id) - 1]
+                    .as_ref()
                     .is_some_and(|r| r.incarnation == env.incarnations[usize::from(*id) - 1] && r.repr.id.is_none())
             })
             .count();

@@ -38,6 +38,8 @@ struct Peer {
 pub(crate) struct Ears {
     /// By id - 1.
     peers: [Peer; MAX_HOSTS],
+    /// Those with a process that is up.
+    up: HostSet,
     /// CLOCK_MONOTONIC of the last death that was told.
     pub(crate) death_ns: u64,
     /// The agent had more to tell than there was room for.
@@ -46,7 +48,7 @@ pub(crate) struct Ears {
 
 impl Default for Ears {
     fn default() -> Self {
-        Self { peers: [Peer::default(); MAX_HOSTS], death_ns: 0, lost_events: false }
+        Self { peers: [Peer::default(); MAX_HOSTS], up: HostSet::EMPTY, death_ns: 0, lost_events: false }
     }
 }
 
@@ -71,6 +73,7 @@ impl Ears {
         for peer in &mut self.peers {
             (peer.process, peer.member) = (0, 0);
         }
+        self.up = HostSet::EMPTY;
     }
 
     /// An event of the agent. False if it ends this member: the others go on without it.
@@ -104,6 +107,9 @@ impl Ears {
         if before != 0 {
             self.down(host, before, group);
         }
+        if process != 0 {
+            self.up.insert(host);
+        }
         let Some(peer) = self.peer(host) else { return };
         (peer.process, peer.latest, peer.member) = (process, process, 0);
         if let Some((_, member)) = said {
@@ -126,6 +132,7 @@ impl Ears {
         let Some(peer) = self.peer(host).filter(|peer| peer.process == process) else { return };
         let member = std::mem::take(&mut peer.member);
         peer.process = 0;
+        self.up.remove(host);
         if member != 0 {
             group.down(host, member);
         }
@@ -172,8 +179,8 @@ impl Ears {
 
     /// Hosts whose process is up, and not known as a member.
     pub(crate) fn unknown(&self) -> HostSet {
-        let unknown = |peer: &Peer| peer.process != 0 && peer.member == 0;
-        (1..).zip(&self.peers).filter(|(_, peer)| unknown(peer)).map(|(host, _)| host).collect()
+        let unknown = |host: &u16| self.peers[usize::from(*host) - 1].member == 0;
+        self.up.iter().filter(unknown).collect()
     }
 }
 

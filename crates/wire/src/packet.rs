@@ -150,7 +150,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// The sections, understood. (Those that are not were refused by [`Packet::new`].)
     pub fn bodies(&self) -> impl Iterator<Item = Body<'_>> {
-        self.sections().filter_map(|s| s.body().ok())
+        self.bodies_of(|_| true)
+    }
+
+    /// Those of some kinds ([`crate::section`]); the others are skipped by their length.
+    pub fn bodies_of(&self, wanted: impl Fn(u8) -> bool) -> impl Iterator<Item = Body<'_>> {
+        self.sections().filter(move |s| wanted(s.kind)).filter_map(|s| s.body().ok())
     }
 
     pub fn into_inner(self) -> T {

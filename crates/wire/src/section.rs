@@ -337,14 +337,17 @@ fn exact(kind: u8, b: &[u8], need: usize) -> Result<(), SectionError> {
     if b.len() == need { Ok(()) } else { Err(SectionError::Length { kind, len: b.len(), need }) }
 }
 
+#[inline]
 pub(crate) fn le16(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
 }
 
+#[inline]
 pub(crate) fn le32(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
+#[inline]
 pub(crate) fn le64(b: &[u8], at: usize) -> u64 {
-    u64::from(le32(b, at)) | u64::from(le32(b, at + 4)) << 32
+    u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -116,13 +116,13 @@ impl Membership {
         at
     }
 
-    fn parse(b: &mut &[u8]) -> Result<Membership, SectionError> {
-        let hosts = le64(take(b, 8)?, 0);
-        let mut members = Membership { hosts, incarnations: [0; MAX_HOSTS] };
-        for at in places(hosts) {
-            members.incarnations[at] = le32(take(b, 4)?, 0);
+    /// Of bytes that [`take_membership`] took.
+    fn parse(b: &[u8]) -> Membership {
+        let mut members = Membership { hosts: le64(b, 0), incarnations: [0; MAX_HOSTS] };
+        for (nth, at) in places(members.hosts).enumerate() {
+            members.incarnations[at] = le32(b, 8 + 4 * nth);
         }
-        Ok(members)
+        members
     }
 }
 
@@ -145,9 +145,14 @@ impl<'a> View<'a> {
     pub(crate) fn check(bytes: &'a [u8]) -> Result<Self, SectionError> {
         // Between changes there is nothing else in it.
         if bytes.len() != VIEW_STEADY_LEN {
-            ViewRepr::parse(bytes)?;
+            Parts::of(bytes)?;
         }
         Ok(View { bytes })
+    }
+
+    /// Nothing is being agreed: it is [`ViewRepr::steady`].
+    pub fn is_steady(&self) -> bool {
+        self.bytes.len() == VIEW_STEADY_LEN
     }
 
     /// The sender's view.
@@ -156,6 +161,9 @@ impl<'a> View<'a> {
     }
 
     pub fn repr(&self) -> ViewRepr {
+        if self.is_steady() {
+            return ViewRepr::steady(self.id());
+        }
         ViewRepr::parse(self.bytes).expect("it was checked")
     }
 }
@@ -189,12 +197,17 @@ impl ViewRepr {
         ViewRepr { id, members: None, wait_us: 0, acceptor: None, accepted: None, binds_us: 0, proposal: None }
     }
 
+    /// Is nothing being agreed?
+    pub fn is_steady(&self) -> bool {
+        self.members.is_none() && self.acceptor.is_none() && self.accepted.is_none() && self.proposal.is_none()
+    }
+
     /// Bytes of the section, its header not counted.
     pub fn wire_len(&self) -> usize {
-        let parts = self.members.map_or(0, |m| 4 + m.wire_len())
+        let parts = self.members.as_ref().map_or(0, |m| 4 + m.wire_len())
             + self.acceptor.map_or(0, |_| 12)
-            + self.accepted.map_or(0, |(_, m)| 8 + m.wire_len())
-            + self.proposal.map_or(0, |p| 4 + p.value.map_or(0, |m| m.wire_len()));
+            + self.accepted.as_ref().map_or(0, |(_, m)| 8 + m.wire_len())
+            + self.proposal.as_ref().map_or(0, |p| 4 + p.value.as_ref().map_or(0, |m| m.wire_len()));
         if parts == 0 { VIEW_STEADY_LEN } else { VIEW_STEADY_LEN + 4 + parts }
     }
 
@@ -202,7 +215,7 @@ impl ViewRepr {
     pub fn emit(&self, out: &mut [u8]) -> usize {
         out[0..4].copy_from_slice(&self.id.generation.to_le_bytes());
         out[4..8].copy_from_slice(&self.id.number.to_le_bytes());
-        if self.wire_len() == VIEW_STEADY_LEN {
+        if self.is_steady() {
             return VIEW_STEADY_LEN;
         }
         let bit = |there: bool, bit: u8| if there { bit } else { 0 };
@@ -210,7 +223,7 @@ impl ViewRepr {
             | bit(self.acceptor.is_some(), ACCEPTOR)
             | bit(self.accepted.is_some(), ACCEPTED)
             | bit(self.proposal.is_some(), PROPOSER);
-        out[9] = self.proposal.map_or(0, |p| if p.value.is_some() { 2 } else { 1 });
+        out[9] = self.proposal.as_ref().map_or(0, |p| if p.value.is_some() { 2 } else { 1 });
         out[10..12].fill(0);
         let mut at = 12;
         if let Some(members) = &self.members {
@@ -237,11 +250,39 @@ impl ViewRepr {
         at
     }
 
-    pub(crate) fn parse(mut b: &[u8]) -> Result<ViewRepr, SectionError> {
+    pub(crate) fn parse(b: &[u8]) -> Result<ViewRepr, SectionError> {
+        let parts = Parts::of(b)?;
+        let mut view = ViewRepr::steady(parts.id);
+        if let Some((wait_us, members)) = parts.members {
+            (view.wait_us, view.members) = (wait_us, Some(Membership::parse(members)));
+        }
+        view.acceptor = parts.acceptor;
+        if let Some((ballot, binds_us, members)) = parts.accepted {
+            (view.binds_us, view.accepted) = (binds_us, Some((ballot, Membership::parse(members))));
+        }
+        if let Some((ballot, value)) = parts.proposal {
+            view.proposal = Some(Proposal { ballot, value: value.map(Membership::parse) });
+        }
+        Ok(view)
+    }
+}
+
+/// The parts of a section, checked, with memberships as they lie in it.
+struct Parts<'a> {
+    id: ViewId,
+    members: Option<(u32, &'a [u8])>,
+    acceptor: Option<(u32, u64)>,
+    accepted: Option<(u32, u32, &'a [u8])>,
+    proposal: Option<(u32, Option<&'a [u8]>)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(mut b: &'a [u8]) -> Result<Self, SectionError> {
         let head = take(&mut b, 8)?;
-        let mut view = ViewRepr::steady(ViewId { generation: le32(head, 0), number: le32(head, 4) });
+        let id = ViewId { generation: le32(head, 0), number: le32(head, 4) };
+        let mut of = Parts { id, members: None, acceptor: None, accepted: None, proposal: None };
         if b.is_empty() {
-            return Ok(view);
+            return Ok(of);
         }
         let head = take(&mut b, 4)?;
         let (parts, phase) = (head[0], head[1]);
@@ -252,29 +293,32 @@ impl ViewRepr {
             return Err(SectionError::View { what: "the phase must be 1 or 2 with a proposer part, 0 without" });
         }
         if parts & MEMBERS != 0 {
-            view.wait_us = le32(take(&mut b, 4)?, 0);
-            view.members = Some(Membership::parse(&mut b)?);
+            let wait_us = le32(take(&mut b, 4)?, 0);
+            of.members = Some((wait_us, take_membership(&mut b)?));
         }
         if parts & ACCEPTOR != 0 {
             let part = take(&mut b, 12)?;
-            view.acceptor = Some((le32(part, 0), le64(part, 4)));
+            of.acceptor = Some((le32(part, 0), le64(part, 4)));
         }
         if parts & ACCEPTED != 0 {
             let head = take(&mut b, 8)?;
-            let ballot = le32(head, 0);
-            view.binds_us = le32(head, 4);
-            view.accepted = Some((ballot, Membership::parse(&mut b)?));
+            of.accepted = Some((le32(head, 0), le32(head, 4), take_membership(&mut b)?));
         }
         if parts & PROPOSER != 0 {
             let ballot = le32(take(&mut b, 4)?, 0);
-            let value = if phase == 2 { Some(Membership::parse(&mut b)?) } else { None };
-            view.proposal = Some(Proposal { ballot, value });
+            of.proposal = Some((ballot, if phase == 2 { Some(take_membership(&mut b)?) } else { None }));
         }
         if !b.is_empty() {
             return Err(SectionError::View { what: "bytes are left after the last part" });
         }
-        Ok(view)
+        Ok(of)
     }
+}
+
+/// The bytes of a membership, as long as its hosts are many.
+fn take_membership<'a>(b: &mut &'a [u8]) -> Result<&'a [u8], SectionError> {
+    let hosts = b.first_chunk().map_or(0, |hosts| u64::from_le_bytes(*hosts));
+    take(b, 8 + 4 * hosts.count_ones() as usize)
 }
 
 fn take<'a>(b: &mut &'a [u8], len: usize) -> Result<&'a [u8], SectionError> {

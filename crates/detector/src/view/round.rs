@@ -60,7 +60,7 @@ impl Agreement {
     pub(super) fn propose(&mut self, env: &Env<'_>) {
         let highest = self
             .electors()
-            .flat_map(|(_, r)| [r.acceptor.map_or(0, |a| a.0), r.proposal.map_or(0, |p| p.ballot)])
+            .flat_map(|(_, r)| [r.acceptor.map_or(0, |a| a.0), r.proposal.as_ref().map_or(0, |p| p.ballot)])
             .max()
             .unwrap_or(0)
             .max(self.promised);
@@ -141,7 +141,7 @@ impl Agreement {
             return Outcome::Nothing;
         };
         let own = self.accepted.filter(|(b, _)| *b == ballot).map(|_| self.binds_us);
-        let others = self.electors().filter(|(_, r)| r.accepted.is_some_and(|(b, _)| b == ballot));
+        let others = self.electors().filter(|(_, r)| r.accepted.as_ref().is_some_and(|(b, _)| *b == ballot));
         let mut binds_us = [0; MAX_HOSTS];
         let mut votes = 0;
         for bind_us in others.map(|(_, r)| r.binds_us).chain(own) {

@@ -18,7 +18,8 @@ impl Agreement {
 
     /// Does this voter without a view hear all of these?
     fn hears(&self, id: u16, incarnation: u32, members: HostSet) -> bool {
-        let report = self.reports[usize::from(id) - 1].filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
+        let report = self.reports[usize::from(id) - 1].as_ref();
+        let report = report.filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
         let lacks =
             report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(|s| s.contains(id));
         lacks.is_some_and(|lacks| lacks.minus(HostSet::from_iter([id])).and(members).is_empty())

@@ -386,13 +386,12 @@ impl Agent {
     }
 
     pub(super) fn publish(&mut self, now: &Clocks) {
-        let heard_by = self.detector.heard_by();
         for (id, before) in (1..).zip(&mut self.published) {
             let Some(peer) = self.detector.peer(id) else { continue };
             let seen = (peer.last_seq, peer.state, peer.incarnation);
             if std::mem::replace(before, seen) != seen {
                 let mut heard = self.table.heard_by.get();
-                if heard_by.contains(id) {
+                if self.detector.heard_by().contains(id) {
                     heard.insert(id);
                 } else {
                     heard.remove(id);

@@ -64,8 +64,10 @@ impl Clock {
 
     /// All of them at a true time.
     pub(super) fn read(self, now_ns: u64) -> Clocks {
-        let mono_ns = self.mono_ns + self.run(now_ns, self.drift_ppm + self.slew_ppm);
-        let raw_ns = self.raw_ns + self.run(now_ns, self.drift_ppm);
+        let run_ns = self.run(now_ns, self.drift_ppm);
+        let raw_ns = self.raw_ns + run_ns;
+        let is_slewed = self.slew_ppm != 0;
+        let mono_ns = self.mono_ns + if is_slewed { self.run(now_ns, self.drift_ppm + self.slew_ppm) } else { run_ns };
         let asleep_ns = if planted::is(Planted::SleepsUnseen) { 0 } else { self.asleep_ns };
         let raw_ns = if planted::is(Planted::SlewedClock) { mono_ns } else { raw_ns };
         let stopped_ns = if planted::is(Planted::StopsUnseen) { 0 } else { self.stopped_ns };

@@ -11,10 +11,7 @@
 //!
 //! Faults begin when the hosts have founded their group, or with the hosts. The first violation ends the run.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-};
+use std::collections::VecDeque;
 
 use fide_agreement::{Standing, View};
 use fide_wire::PAYLOAD_MAX;
@@ -24,12 +21,13 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     check::{Calm, Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
     host::{Host, Packet, Voice},
-    plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, milliseconds},
+    plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
     protocol::Protocol,
 };
 
 mod agents;
 mod end;
+mod events;
 mod faults;
 mod machines;
 mod network;
@@ -53,10 +51,10 @@ const WAKE_NS: u64 = 40_000;
 /// The longest that an agent's control thread takes.
 const SERVE_NS: u64 = 150_000;
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug)]
 enum Next {
-    /// In the network's store.
-    Arrives(usize),
+    /// A packet, at a host.
+    Arrives(u16, Packet),
     /// Of an agent, by host; void unless it is the one that it waits for.
     Agent(usize),
     /// Of a member, likewise.
@@ -87,8 +85,6 @@ enum Next {
     Quiet,
     End,
 }
-
-type Events = BinaryHeap<Reverse<(u64, u64, Next)>>;
 
 pub(super) struct World<'p, P: Protocol> {
     plan: &'p Plan,
@@ -133,6 +129,8 @@ pub(super) struct World<'p, P: Protocol> {
     forgotten: bool,
     stats: Stats,
     trace: Option<Vec<String>>,
+    /// Heartbeats come again in this run.
+    records: bool,
     /// To write packets into.
     heartbeat: Box<[u8; PAYLOAD_MAX]>,
 }
@@ -170,6 +168,7 @@ impl<'p, P: Protocol> World<'p, P> {
             forgotten: false,
             stats: Stats::default(),
             trace: traces.then(Vec::new),
+            records: plan.faults.iter().any(|fault| matches!(fault.what, What::Replay { .. })),
             heartbeat: Box::new([0; PAYLOAD_MAX]),
         }
     }
@@ -196,11 +195,11 @@ impl<'p, P: Protocol> World<'p, P> {
         }
         self.network.push(if self.plan.early { 0 } else { STARTS_NS + 10 * MS }, Next::Begins);
         loop {
-            let Reverse((at_ns, _, next)) = self.network.events.pop().expect("the end is among the events");
+            let (at_ns, next) = self.network.events.pop().expect("the end is among the events");
             debug_assert!(at_ns >= self.now_ns, "time goes on");
             self.now_ns = at_ns;
             match next {
-                Next::Arrives(place) => self.arrives(place)?,
+                Next::Arrives(to, packet) => self.arrives_twice(to, packet)?,
                 Next::Agent(at) if self.hosts[at].turn_ns == at_ns => self.agent_turn(at)?,
                 Next::Seat(at) if self.hosts[at].seat.as_ref().is_some_and(|seat| seat.turn_ns == at_ns) => {
                     self.seat_turn(at)?;
@@ -340,11 +339,6 @@ impl<'p, P: Protocol> World<'p, P> {
         self.network.push(self.now_ns + FAULTS_NS, Next::Quiet);
         self.network.push(self.now_ns + FAULTS_NS + self.plan.quiet_ns(QUIET_NS), Next::End);
         Ok(())
-    }
-
-    fn arrives(&mut self, place: usize) -> Checked {
-        let (to, packet) = self.network.take(place);
-        self.arrives_twice(to, packet)
     }
 
     fn arrives_at(&mut self, at: usize, packet: Packet) -> Checked {

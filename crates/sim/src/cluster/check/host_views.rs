@@ -37,6 +37,9 @@ impl HostViews {
 
     /// A host may act by a view: no later one that was installed anywhere lacks it, as that incarnation.
     pub(in super::super) fn acts(&self, host: u16, view: ViewId, incarnation: u32) -> Checked {
+        if self.held.last_key_value().is_none_or(|(newest, _)| *newest <= view) {
+            return Ok(());
+        }
         let later = self.held.range((Excluded(view), Unbounded));
         match later.into_iter().find(|(_, (_, members))| !members.contains(host, incarnation)) {
             None => Ok(()),

@@ -15,6 +15,8 @@ use super::{Checked, HostViews, violated};
 pub(in super::super) struct Tokens {
     /// By host and incarnation: the newest view by which it acted.
     highest: BTreeMap<(u16, u32), ViewId>,
+    /// The newest of these.
+    newest: ViewId,
 }
 
 impl Tokens {
@@ -22,6 +24,11 @@ impl Tokens {
     pub(in super::super) fn acts(&mut self, host: u16, view: ViewId, incarnation: u32, views: &HostViews) -> Checked {
         let own = self.highest.entry((host, incarnation)).or_insert(view);
         *own = view.max(*own);
+        self.newest = self.newest.max(view);
+        if self.newest == view {
+            // Nobody has acted by a newer one.
+            return Ok(());
+        }
         // Who acts by one view is a member of it: in two tokens of one view nobody is excluded.
         let is_higher = |&(&(of, life), &newest): &(&(u16, u32), &ViewId)| {
             newest > view && (newest.generation > view.generation || views.has_excluded(view, of, life))

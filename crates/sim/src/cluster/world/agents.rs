@@ -3,6 +3,7 @@
 
 use fide_agreement::HostSet;
 use fide_detector::{Event as Told, Verdict};
+use fide_shm::clock::Clocks;
 use rand::RngExt;
 
 use super::{
@@ -147,13 +148,14 @@ impl<P: Protocol> World<'_, P> {
 
     /// What follows at an agent from what has happened there: packets, then words to programs, then the table.
     pub(super) fn follow(&mut self, at: usize) -> Checked {
-        if !self.transmit(at) || self.hosts[at].dies_after == Some(0) {
+        let now = self.hosts[at].clock.read(self.now_ns);
+        if !self.transmit(at, &now) || self.hosts[at].dies_after == Some(0) {
             self.crash(at);
             return Ok(());
         }
         let host = &mut self.hosts[at];
         host.find_itself(self.now_ns);
-        let (id, now) = (host.id, host.clock.read(self.now_ns));
+        let id = host.id;
         let Some(agent) = &mut host.agent else { return Ok(()) };
         let told = agent.tell_events();
         agent.publish(&now);
@@ -192,18 +194,18 @@ impl<P: Protocol> World<'_, P> {
             self.verdicts.told(at, &event, &self.hosts, self.now_ns, self.forgotten)?;
             self.calm.told(self.plan, &self.hosts, at, &event, self.now_ns)?;
         }
-        self.acts(at)?;
+        self.acts(at, &now)?;
         self.ask_disk(at);
         self.plan_agent(at);
-        self.wake(at);
+        self.wake(at, now.raw_ns);
         if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
     /// The agent has left in its table as what, and by which view, its programs act.
-    fn acts(&mut self, at: usize) -> Checked {
+    fn acts(&mut self, at: usize, now: &Clocks) -> Checked {
         let host = &self.hosts[at];
         let table = host.agent.as_ref().map(|agent| &agent.table);
-        let Some((incarnation, view)) = table.and_then(|table| table.acting(&host.clock.read(self.now_ns))) else {
+        let Some((incarnation, view)) = table.and_then(|table| table.acting(now)) else {
             return Ok(());
         };
         self.calm.acts(host.id, incarnation, self.now_ns);
@@ -265,9 +267,8 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Programs of a host that have something to do.
-    fn wake(&mut self, at: usize) {
+    fn wake(&mut self, at: usize, local_ns: u64) {
         let host = &self.hosts[at];
-        let local_ns = host.clock.local_ns(self.now_ns);
         if host.seat.as_ref().is_some_and(|seat| seat.client.is_called(local_ns)) {
             self.wake_seat(at);
         }
@@ -299,21 +300,19 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// False if a witness crashes while it stores its vote.
-    fn transmit(&mut self, at: usize) -> bool {
+    fn transmit(&mut self, at: usize, now: &Clocks) -> bool {
         let host = &mut self.hosts[at];
         let network = &mut self.network;
         if host.is_witness(self.plan) && !host.store_vote(|| !network.calm && network.chance(20)) {
             return false;
         }
-        let (id, now_ns, now) = (host.id, self.now_ns, host.clock.read(self.now_ns));
+        let (id, now_ns) = (host.id, self.now_ns);
         let others = HostSet::first(usize::from(self.plan.hosts)).minus(HostSet::from_iter([id]));
         let voice = Voice::Agent { forgets: host.forgets() };
         let Some(agent) = &mut host.agent else { return true };
-        let records =
-            self.plan.faults.iter().any(|fault| matches!(fault.what, super::super::plan::What::Replay { .. }));
         let buffer = &mut self.heartbeat;
         let mut sent_any = false;
-        while let Some(sent) = agent.poll_transmit(&now, buffer) {
+        while let Some(sent) = agent.poll_transmit(now, buffer) {
             sent_any = true;
             for plane in 0..2 {
                 fide_wire::set_plane(&mut buffer[..], plane);
@@ -322,7 +321,7 @@ impl<P: Protocol> World<'_, P> {
                         self.network.send(now_ns, id, to, plane, voice, &buffer[..sent.len]);
                     }
                 }
-                if records {
+                if self.records {
                     let is_full = self.recorded.len() == RECORDED_MAX;
                     let oldest = if is_full { self.recorded.pop_front() } else { None };
                     let mut bytes = oldest.map_or_else(Vec::new, |(.., bytes)| bytes);

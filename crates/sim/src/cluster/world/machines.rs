@@ -211,7 +211,7 @@ impl<P: Protocol> World<'_, P> {
     /// snapshot, or of one of two.
     pub(super) fn hears_astray(&mut self, at: usize, packet: &Packet) {
         let Voice::Member { sender, .. } = packet.voice else { return };
-        if self.torn {
+        if self.torn || self.machines == 0 {
             return;
         }
         let speaks = |host: &Host<P>| host.id == sender.host && host.speaks_as_before(sender.incarnation);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links between hosts, and the events that wait.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
-
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -11,13 +9,12 @@ use super::{
         host::{Packet, Voice},
         plan::{Plan, STRAGGLE_NS},
     },
-    Events, Next,
+    Next,
+    events::Events,
 };
 
 pub(super) struct Network {
     pub(super) events: Events,
-    /// Of events, so that those of one time have an order.
-    number: u64,
     pub(super) random: ChaCha8Rng,
     /// By (from-1) * hosts + to-1: a bit for each plane that is cut.
     cuts: Vec<u8>,
@@ -29,9 +26,6 @@ pub(super) struct Network {
     straggle_permille: u32,
     /// Nothing is lost, repeated or late beyond jitter.
     pub(super) calm: bool,
-    /// Packets under way and places that are free.
-    store: Vec<Option<(u16, Packet)>>,
-    free: Vec<usize>,
     /// Bytes of packets that have come, to be used again.
     buffers: Vec<Vec<u8>>,
 }
@@ -40,8 +34,7 @@ impl Network {
     pub(super) fn new(plan: &Plan) -> Self {
         let hosts = usize::from(plan.hosts);
         Self {
-            events: BinaryHeap::new(),
-            number: 0,
+            events: Events::new(),
             random: ChaCha8Rng::seed_from_u64(!plan.seed),
             cuts: vec![0; hosts * hosts],
             hosts,
@@ -51,15 +44,12 @@ impl Network {
             duplicate_permille: plan.duplicate_permille,
             straggle_permille: plan.straggle_permille,
             calm: true,
-            store: Vec::new(),
-            free: Vec::new(),
             buffers: Vec::new(),
         }
     }
 
     pub(super) fn push(&mut self, at_ns: u64, next: Next) {
-        self.number += 1;
-        self.events.push(Reverse((at_ns, self.number, next)));
+        self.events.push(at_ns, next);
     }
 
     pub(super) fn chance(&mut self, permille: u32) -> bool {
@@ -89,37 +79,22 @@ impl Network {
             if !self.calm && self.chance(self.straggle_permille) {
                 late_ns += self.random.random_range(0..STRAGGLE_NS);
             }
-            let mut buffer = self.buffers.pop().unwrap_or_default();
-            buffer.clear();
-            buffer.extend_from_slice(bytes);
-            let packet = Some((to, Packet { plane, voice, bytes: buffer }));
-            let place = match self.free.pop() {
-                Some(place) => {
-                    self.store[place] = packet;
-                    place
-                }
-                None => {
-                    self.store.push(packet);
-                    self.store.len() - 1
-                }
-            };
-            self.push(now_ns + self.latency_min_ns + late_ns, Next::Arrives(place));
+            let bytes = self.copy(bytes);
+            self.push(now_ns + self.latency_min_ns + late_ns, Next::Arrives(to, Packet { plane, voice, bytes }));
         }
     }
 
-    /// The packet of an arrival, and to whom.
-    pub(super) fn take(&mut self, place: usize) -> (u16, Packet) {
-        self.free.push(place);
-        self.store[place].take().expect("a packet arrives once")
+    fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = self.buffers.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(bytes);
+        copy
     }
 
     /// What was recorded comes again.
     pub(super) fn replay(&mut self, now_ns: u64, to: u16, plane: u8, bytes: &[u8]) {
-        let mut buffer = self.buffers.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        self.store.push(Some((to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes: buffer })));
-        self.push(now_ns, Next::Arrives(self.store.len() - 1));
+        let bytes = self.copy(bytes);
+        self.push(now_ns, Next::Arrives(to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes }));
     }
 
     pub(super) fn cut_off(&mut self, host: u16, plane: u8) {
