@@ -7,7 +7,7 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for program in ["culprits", "exit_watch", "heartbeat", "pingpong"] {
+    for program in ["culprits", "exit_watch", "gaps_probe", "heartbeat", "pingpong"] {
         let source = format!("src/c/{program}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

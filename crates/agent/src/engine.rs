@@ -17,6 +17,7 @@
 mod clocks;
 mod former;
 mod freeze;
+mod gaps;
 mod input;
 mod lanes;
 mod output;
@@ -42,6 +43,7 @@ use fide_lane::{
 };
 use fide_shm::{
     bpf_ring::BpfRing,
+    gaps::Gaps,
     table::{AliveTable, NameBytes},
 };
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Name, PAYLOAD_MAX, Shape};
@@ -171,6 +173,8 @@ pub struct Engine {
     closing: Option<u8>,
     lanes: Lanes,
     seen: Box<[Seen; MAX_HOSTS]>,
+    /// By host; where the receive program takes the packets, it counts.
+    gaps: Vec<Gaps>,
     payload: Box<[u8; PAYLOAD_MAX]>,
     datagram: Box<[u8; PAYLOAD_MAX + 1]>,
     counters: EngineCounters,
@@ -220,6 +224,7 @@ impl Engine {
             closing: None,
             lanes: Lanes::new(),
             seen: Box::new([Seen::default(); MAX_HOSTS]),
+            gaps: vec![Gaps::NONE; MAX_HOSTS],
             payload: Box::new([0; PAYLOAD_MAX]),
             datagram: Box::new([0; PAYLOAD_MAX + 1]),
             counters: EngineCounters::default(),

@@ -68,7 +68,7 @@ pub enum HandoverError {
 pub struct PrepareOk {
     /// Per plane, whether a packet socket follows its UDP socket.
     pub packet: Vec<bool>,
-    /// Maps of the receive program, 9 if it is loaded.
+    /// Maps of the receive program, [`ReceiveFds::MAPS`] if it is loaded.
     pub maps: usize,
     /// XDP links.
     pub links: usize,
@@ -182,6 +182,12 @@ impl Successor {
             return Err(HandoverError::Shape);
         }
         let missing = || HandoverError::Nonsense("descriptors are missing".to_owned());
+        if prepared.maps != 0 && prepared.maps != ReceiveFds::MAPS {
+            let (maps, wanted) = (prepared.maps, ReceiveFds::MAPS);
+            return Err(HandoverError::Nonsense(format!(
+                "its receive program has {maps} maps, this one's has {wanted}"
+            )));
+        }
         let mut fds = fds.into_iter();
         let mut sockets = Vec::new();
         for packet in &prepared.packet {

@@ -5,11 +5,18 @@ use std::fmt::Write;
 
 use fide_detector::PeerState;
 
+use fide_shm::gaps::{BUCKETS, FIRST_NS, Gaps, LAST_NS, bucket};
+
 use crate::{config::Config, journal::Journal, snapshot::Snapshot};
 
-/// The metrics of this agent in the text exposition format.
+/// Of the powers of two that bound the buckets of gaps, every so manyth is said; the fewer, the less room they take.
+pub const THINNED: [usize; 3] = [1, 2, 4];
+/// The least of these bounds, 64 us in powers of two.
+const GAP_BOUND_NS: u64 = FIRST_NS << 6;
+
+/// The metrics of this agent in the text exposition format. `thinned`: one of [`THINNED`], or `usize::MAX` for no buckets.
 #[must_use]
-pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) -> String {
+pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal, thinned: usize) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
         // Writing to a string cannot fail.
@@ -125,5 +132,62 @@ pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal) ->
         "Chunks whose checksum did not fit.",
         &plain(engine.lane_chunks_damaged),
     );
+    let gaps: Vec<_> = (1u16..)
+        .zip(&config.members)
+        .filter(|(id, _)| snapshot.peers[usize::from(*id) - 1].is_some() && *id != me)
+        .map(|(id, member)| (member.name.as_str(), &snapshot.gaps[usize::from(id) - 1]))
+        .collect();
+    gap_histograms(&mut out, &gaps, thinned);
     out
+}
+
+/// A gap of exactly a bound, to the nanosecond, is counted above it.
+fn gap_histograms(out: &mut String, gaps: &[(&str, &Gaps)], thinned: usize) {
+    const NAME: &str = "fide_heartbeat_gap_seconds";
+    let help = "Times between two fresh heartbeats of a peer, over whichever plane.";
+    let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} histogram");
+    for (peer, gaps) in gaps {
+        let bounds_ns = std::iter::successors(Some(GAP_BOUND_NS), |bound_ns| Some(bound_ns * 2));
+        for bound_ns in bounds_ns.take_while(|bound_ns| *bound_ns <= LAST_NS).step_by(thinned) {
+            let below: u64 = gaps.counts[..bucket(bound_ns).min(BUCKETS)].iter().sum();
+            let _ = writeln!(out, "{NAME}_bucket{{peer=\"{peer}\",le=\"{}\"}} {below}", bound_ns as f64 / 1e9);
+        }
+        let (count, sum) = (gaps.count(), gaps.sum_ns as f64 / 1e9);
+        let _ = writeln!(out, "{NAME}_bucket{{peer=\"{peer}\",le=\"+Inf\"}} {count}");
+        let _ = writeln!(out, "{NAME}_sum{{peer=\"{peer}\"}} {sum}\n{NAME}_count{{peer=\"{peer}\"}} {count}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histogram_of_gaps_counts_up_to_each_power_of_two() {
+        let mut gaps = Gaps::NONE;
+        for now_ns in [1000, 101_000, 201_000, 5_201_000] {
+            gaps.arrived(1, now_ns);
+        }
+        let of = |thinned| {
+            let mut out = String::new();
+            gap_histograms(&mut out, &[("h2", &gaps)], thinned);
+            out
+        };
+        let (all, fewest) = (of(1), of(usize::MAX));
+        for line in [
+            "_bucket{peer=\"h2\",le=\"0.000065536\"} 0",
+            "_bucket{peer=\"h2\",le=\"0.000131072\"} 2",
+            "_bucket{peer=\"h2\",le=\"0.004194304\"} 2",
+            "_bucket{peer=\"h2\",le=\"0.008388608\"} 3",
+            "_bucket{peer=\"h2\",le=\"+Inf\"} 3",
+            "_sum{peer=\"h2\"} 0.0052\n",
+            "_count{peer=\"h2\"} 3\n",
+        ] {
+            assert!(all.contains(&format!("fide_heartbeat_gap_seconds{line}")), "{line} is not in {all}");
+        }
+        assert_eq!(
+            (all.lines().count(), of(4).lines().count(), fewest.lines().count()),
+            (2 + 15 + 3, 2 + 4 + 3, 2 + 1 + 3)
+        );
+    }
 }

@@ -4,6 +4,7 @@
 use fide_bpf::intf::Stats;
 use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
 use fide_lane::service::{LANES_MAX, Sent, Terms};
+use fide_shm::gaps::Gaps;
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
 use crate::{
@@ -15,6 +16,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub now_ns: u64,
+    /// The same moment in CLOCK_MONOTONIC ns.
+    pub mono_ns: u64,
     pub started_ns: u64,
     pub incarnation: u32,
     pub lease_until_ns: u64,
@@ -32,6 +35,8 @@ pub struct Snapshot {
     pub kernel: Option<Stats>,
     /// Largest delay above the lowest, per peer.
     pub jitter_ns: Vec<u64>,
+    /// Gaps between the heartbeats of each peer, in CLOCK_MONOTONIC ns.
+    pub gaps: Vec<Gaps>,
     /// What the timeout is made of, unless the configuration fixes it.
     pub timeouts: Vec<Option<Parts>>,
     /// What the network was planned to add, by host.
@@ -92,6 +97,7 @@ impl Snapshot {
     pub fn empty() -> Box<Self> {
         Box::new(Self {
             now_ns: 0,
+            mono_ns: 0,
             started_ns: 0,
             incarnation: 0,
             lease_until_ns: 0,
@@ -106,6 +112,7 @@ impl Snapshot {
             engine: EngineCounters::default(),
             kernel: None,
             jitter_ns: vec![0; MAX_HOSTS],
+            gaps: vec![Gaps::NONE; MAX_HOSTS],
             timeouts: vec![None; MAX_HOSTS],
             networks: vec![Network::default(); MAX_HOSTS],
             lanes: vec![None; LANES_MAX],

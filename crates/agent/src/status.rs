@@ -2,6 +2,7 @@
 //! The answer to `fide status`.
 
 use fide_detector::PeerState;
+use fide_shm::gaps::{Gaps, least_ns};
 use fide_wire::MAX_PLANES;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -61,6 +62,8 @@ pub enum LeftOut {
     None,
     Ended,
     All,
+    /// Also the gaps of peers.
+    Gaps,
 }
 
 /// Name in the configuration.
@@ -70,6 +73,38 @@ pub fn trust_name(trust: Trust) -> &'static str {
         Trust::Network => "network",
         Trust::Lease => "lease",
     }
+}
+
+/// What is said of a peer's gaps in short. The times are at most 1/16 too long, but for the longest one.
+fn gaps(gaps: &Gaps, mono_ns: u64) -> Value {
+    let us = |share| gaps.quantile_ns(share) / 1000;
+    json!({
+        "count": gaps.count(),
+        "p50_us": us(0.5),
+        "p99_us": us(0.99),
+        "p999_us": us(0.999),
+        "p9999_us": us(0.9999),
+        "longest_us": gaps.longest_ns / 1000,
+        "longest_ago_us": (gaps.longest_ns != 0).then(|| mono_ns.saturating_sub(gaps.longest_at_ns) / 1000),
+    })
+}
+
+/// The gaps between the heartbeats of one peer, all buckets of them; reply to `gaps`.
+#[must_use]
+pub fn all_gaps(config: &Config, peer: u16, snapshot: &Snapshot) -> Value {
+    let of = &snapshot.gaps[usize::from(peer) - 1];
+    json!({
+        "schema": SCHEMA,
+        "host": config.member(peer).name.as_str(),
+        "count": of.count(),
+        "sum_ns": of.sum_ns,
+        "longest_ns": of.longest_ns,
+        "longest_at_ns": of.longest_at_ns,
+        "now_ns": snapshot.mono_ns,
+        "buckets": of.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(bucket, count)| {
+            json!([least_ns(bucket), count])
+        }).collect::<Vec<_>>(),
+    })
 }
 
 impl Told<'_> {
@@ -168,6 +203,7 @@ impl Told<'_> {
                     "timeout_us": peer.timeout_ns / 1000,
                     "timeout_parts": snapshot.timeouts[usize::from(id) - 1],
                     "jitter_us": snapshot.jitter_ns[usize::from(id) - 1] / 1000,
+                    "gaps": (self.left_out != LeftOut::Gaps).then(|| gaps(&snapshot.gaps[usize::from(id) - 1], snapshot.mono_ns)),
                     "network": json!({
                         "latency_min_ns": snapshot.networks[usize::from(id) - 1].latency_min_ns,
                         "jitter_max_ns": snapshot.networks[usize::from(id) - 1].jitter_max_ns,
@@ -183,7 +219,7 @@ impl Told<'_> {
                     "processes": snapshot.processes_of(id).filter(|(_, process)| match self.left_out {
                         LeftOut::None => true,
                         LeftOut::Ended => !process.state.is_final(),
-                        LeftOut::All => false,
+                        LeftOut::All | LeftOut::Gaps => false,
                     }).map(|(slot, process)| json!({
                         "name": process.name.as_str(), "slot": slot, "incarnation": process.incarnation,
                         "state": format!("{:?}", process.state).to_lowercase(),

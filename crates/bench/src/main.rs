@@ -7,10 +7,12 @@
 //! | `busy` | the same, and the watcher spins | what is least possible on this machine |
 //! | `silent` | a host's ports at the switches are cut | BFD, memberlist |
 //! | `steady` | nobody dies: false verdicts under load, an agent's share of a core | |
+//! | `accuracy` | nobody dies: how short a timeout would suspect nobody | agents that spin, that sleep, on plain UDP |
 //! | `crowd` | 64 programs on each of 9 hosts, one of each dies | |
 //! | `sessions` | programs come and go: heartbeats that are late because of it | |
 #![forbid(unsafe_code)]
 
+mod accuracy;
 mod busy;
 mod crowd;
 mod fide_side;
@@ -60,6 +62,15 @@ struct Args {
     /// Seconds at rest over which an agent's share of a core is measured.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     idle_s: u32,
+    /// Rounds of the accuracy sweep, each with all of its set-ups.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    accuracy_rounds: u32,
+    /// Milliseconds for which each set-up is listened to in a round.
+    #[arg(long, default_value_t = 2_500, value_parser = clap::value_parser!(u32).range(200..=600_000))]
+    accuracy_ms: u32,
+    /// Time between the heartbeats of the accuracy sweep, us. What this machine does not keep up with is said.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    accuracy_heartbeat_us: u32,
     /// Only these parts, or the part of a figure by its name, and a result file with only what was named; all when nothing is.
     #[arg(long, value_name = "PART|FIGURE", value_parser = Wanted::parse)]
     only: Vec<Wanted>,
@@ -82,6 +93,7 @@ enum Part {
     Busy,
     Silent,
     Steady,
+    Accuracy,
     Crowd,
     Sessions,
 }
@@ -89,11 +101,12 @@ enum Part {
 impl Part {
     /// Which part has a figure of that name: how its names begin, and what of memberlist and of other baselines it measures.
     fn of_figure(name: &str) -> Option<Part> {
-        let parts: [(&[&str], Part); 6] = [
+        let parts: [(&[&str], Part); 7] = [
             (&["sigkill_busy"], Part::Busy),
             (&["sigkill_", "tcp_fin_", "pidfd_"], Part::Killed),
             (&["host_silent", "bfd_silence"], Part::Silent),
             (&["false_verdicts_under_load", "agent_cpu_share"], Part::Steady),
+            (&["accuracy_"], Part::Accuracy),
             (&["programs_64_hosts_9"], Part::Crowd),
             (&["session_end_skipped_heartbeats"], Part::Sessions),
         ];
@@ -131,6 +144,7 @@ impl Args {
         if self.quick {
             (self.kills, self.big_kills, self.list_trials, self.lan_trials) = (10, 2, 1, 1);
             (self.silences, self.fide_silences, self.load_s, self.idle_s) = (2, 5, 5, 2);
+            (self.accuracy_rounds, self.accuracy_ms) = (1, 400);
         }
         self
     }
@@ -182,6 +196,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.wants(Part::Steady) {
         steady::measure(args, &mut report);
     }
+    if args.wants(Part::Accuracy) {
+        accuracy::measure(args, &mut report);
+    }
     if args.wants(Part::Crowd) {
         crowd::measure(args, &mut report);
     }
@@ -208,7 +225,7 @@ mod tests {
         let busy = args(&["--only", "sigkill_busy"]).unwrap();
         assert!(busy.wants(Part::Busy) && !busy.wants(Part::Killed) && busy.wants_figure("sigkill_busy_vs_floor"));
         let why = args(&["--only", "sigkil"]).unwrap_err().to_string();
-        assert!(why.contains("parts are killed, busy, silent, steady, crowd, sessions"), "{why}");
+        assert!(why.contains("parts are killed, busy, silent, steady, accuracy, crowd, sessions"), "{why}");
         let all = args(&[]).unwrap();
         assert!(all.wants(Part::Sessions) && all.wants_figure("anything"));
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Rust side of `c/intf.h`, field for field. All times are CLOCK_MONOTONIC nanoseconds.
 
+pub use fide_shm::gaps::Gaps;
+
 /// Bounds, as in `intf.h`.
 pub const MAX_HOSTS: usize = 64;
 /// Process slots of one host.

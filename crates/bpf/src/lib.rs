@@ -74,6 +74,11 @@ mod skel {
         #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
         include!(concat!(env!("OUT_DIR"), "/pingpong.skel.rs"));
     }
+    #[cfg(test)]
+    pub(crate) mod gaps_probe {
+        #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
+        include!(concat!(env!("OUT_DIR"), "/gaps_probe.skel.rs"));
+    }
     pub(crate) mod heartbeat {
         #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unused_imports, unreachable_pub)]
         include!(concat!(env!("OUT_DIR"), "/heartbeat.skel.rs"));

@@ -17,7 +17,7 @@ use libbpf_rs::{
 use crate::{
     BpfError,
     intf::{
-        Admit, CLIENT_RING_BYTES, Config, Key, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Slot, Stats,
+        Admit, CLIENT_RING_BYTES, Config, Gaps, Key, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Slot, Stats,
         TELL_ONE, TELL_WATCH, Tell, Watch,
     },
     map::MappedArray,
@@ -68,6 +68,7 @@ pub struct ReceiveFds {
     pub admits: OwnedFd,
     pub slots: OwnedFd,
     pub watches: OwnedFd,
+    pub gaps: OwnedFd,
     pub stats: OwnedFd,
     pub peers: OwnedFd,
     pub outbox: OwnedFd,
@@ -83,6 +84,7 @@ pub struct Receive {
     admits: MappedArray<Admit>,
     slots: MappedArray<Slot>,
     watches: MappedArray<Watch>,
+    gaps: MappedArray<Gaps>,
     stats: MappedArray<Stats>,
     outbox: MappedArray<Tell>,
     peers: OwnedFd,
@@ -110,6 +112,7 @@ impl Receive {
                 (&mut maps.admits, &fds.admits),
                 (&mut maps.slots, &fds.slots),
                 (&mut maps.watches, &fds.watches),
+                (&mut maps.gaps, &fds.gaps),
                 (&mut maps.stats, &fds.stats),
                 (&mut maps.peers, &fds.peers),
                 (&mut maps.outbox, &fds.outbox),
@@ -129,6 +132,7 @@ impl Receive {
             admits: MappedArray::map(own(maps.admits.as_fd())?, MAX_HOSTS, "admits")?,
             slots: MappedArray::map(own(maps.slots.as_fd())?, MAX_HOSTS * MAX_PLANES, "slots")?,
             watches: MappedArray::map(own(maps.watches.as_fd())?, MAX_HOSTS * MAX_PROCESSES, "watches")?,
+            gaps: MappedArray::map(own(maps.gaps.as_fd())?, MAX_HOSTS, "gaps")?,
             stats: MappedArray::map(own(maps.stats.as_fd())?, 1, "stats")?,
             outbox: MappedArray::map(own(maps.outbox.as_fd())?, 1, "outbox")?,
             peers: own(maps.peers.as_fd())?,
@@ -229,6 +233,28 @@ impl Receive {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats.read(0)
+    }
+
+    /// Copies the gaps between the heartbeats of `host` (id), while the program goes on counting: what belongs together may be
+    /// one heartbeat apart.
+    pub fn read_gaps(&self, host: u16, into: &mut Gaps) {
+        let gaps = self.gaps.at(usize::from(host) - 1);
+        // SAFETY: fields of a mapped value, aligned, 64 bits each but for the incarnation.
+        unsafe {
+            for (field, into) in [
+                (&raw mut (*gaps).last_ns, &mut into.last_ns),
+                (&raw mut (*gaps).longest_ns, &mut into.longest_ns),
+                (&raw mut (*gaps).longest_at_ns, &mut into.longest_at_ns),
+                (&raw mut (*gaps).sum_ns, &mut into.sum_ns),
+            ] {
+                *into = self.gaps.atomic(field).load(Ordering::Relaxed);
+            }
+            into.incarnation = (&raw const (*gaps).incarnation).read_volatile();
+            let counts = (&raw mut (*gaps).counts).cast::<u64>();
+            for (at, into) in into.counts.iter_mut().enumerate() {
+                *into = self.gaps.atomic(counts.add(at)).load(Ordering::Relaxed);
+            }
+        }
     }
 
     /// Says which incarnation of `host` (id) is heard and whether its silence matters.
@@ -415,6 +441,7 @@ impl Receive {
             self.admits.fd(),
             self.slots.fd(),
             self.watches.fd(),
+            self.gaps.fd(),
             self.stats.fd(),
             self.peers.as_fd(),
             self.outbox.fd(),
@@ -493,6 +520,9 @@ impl ClientRings {
 }
 
 impl ReceiveFds {
+    /// Maps among them, before the links.
+    pub const MAPS: usize = 10;
+
     /// The inverse of [`Receive::fds`]; `None` if there are too few.
     #[must_use]
     pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
@@ -502,6 +532,7 @@ impl ReceiveFds {
             admits: fds.next()?,
             slots: fds.next()?,
             watches: fds.next()?,
+            gaps: fds.next()?,
             stats: fds.next()?,
             peers: fds.next()?,
             outbox: fds.next()?,

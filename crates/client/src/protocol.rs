@@ -151,6 +151,12 @@ pub enum Op {
     },
     /// Prometheus text; reply [`MetricsOk`].
     Metrics {},
+    /// How long the times between the heartbeats of a peer were; reply: free-form JSON, with a count for each bucket of times
+    /// that has any, named by its shortest time in ns.
+    Gaps {
+        /// Name of the peer.
+        host: String,
+    },
     /// Recent events; reply [`EventsOk`].
     Events {
         /// Only those with a greater number.

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     exit::{Done, Failure, UNHEALTHY},
-    timeouts,
+    gaps, timeouts,
 };
 
 /// Where the agent is.
@@ -184,7 +184,7 @@ fn status_text(status: &Value) -> String {
             let _ = writeln!(out, "  {}@{}: {}", text(&process["name"]), text(&peer["host"]), text(&process["state"]));
         }
     }
-    for line in timeouts::lines(status) {
+    for line in gaps::lines(status).chain(timeouts::lines(status)) {
         let _ = writeln!(out, "{line}");
     }
     let _ = writeln!(out, "\nunder watch here:");

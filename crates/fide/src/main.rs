@@ -7,6 +7,7 @@ mod controller;
 mod demo;
 mod doctor;
 mod exit;
+mod gaps;
 mod host;
 mod jitter;
 mod lane;

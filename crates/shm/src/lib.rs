@@ -10,6 +10,7 @@
 //! | [`spsc`] | single-producer, single-consumer rings whose peer need not be trusted |
 //! | [`session`] | the region of one client: beat counter, outbox, inbox |
 //! | [`bpf_ring`] | user-space reader of a BPF ring buffer, given only its file descriptor |
+//! | [`gaps`] | how long the times between arrivals were, in buckets |
 //! | [`event`] | the event record that travels through an inbox or a BPF ring buffer |
 //! | [`swap`] | a value replaced under lock-free readers |
 //!
@@ -32,6 +33,8 @@ pub mod bpf_ring;
 pub mod clock;
 #[cfg(not(loom))]
 pub mod event;
+#[cfg(not(loom))]
+pub mod gaps;
 #[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]

@@ -34,6 +34,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
   bench            all benches
+  soak [...]       100 million heartbeats between three hosts, over as many runs as it takes -> target/soak/state.json; needs root
   rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     a guest suspended, stopped, slewed, by each time source (or those named); downloads a kernel once
   clean            cargo clean, and network namespaces of dead runs";
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         "bench-planner" => bench(&["bench-planner"], rest),
         "bench-agreement" => bench(&["bench-agreement"], rest),
         "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement"], rest),
+        "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
         "clean" => clean(),
@@ -195,6 +197,17 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
             .run(name)?;
     }
     Ok(())
+}
+
+/// Goes on where an interrupted run has stopped.
+fn soak(args: &[String]) -> Outcome {
+    need_bpf("soak")?;
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Step::new(&target_dir().join("release/soak").to_string_lossy())
+        .args(&args)
+        .env("FIDE_SOAK_DIR", &root_dir().join("target/soak").to_string_lossy())
+        .run("soak")
 }
 
 /// Baselines that are Go programs: the folder under `bench`, and what is built from it.

@@ -150,7 +150,12 @@ pub(crate) fn cost(op: &Op) -> i64 {
         // A ring is made; others hear of it.
         Op::Hello { .. } | Op::Join { .. } => 32,
         // The loop writes down all it knows; the controller is asked.
-        Op::Status {} | Op::Metrics {} | Op::OpenLane { .. } | Op::ChangeLane { .. } | Op::CloseLane { .. } => 16,
+        Op::Status {}
+        | Op::Metrics {}
+        | Op::Gaps { .. }
+        | Op::OpenLane { .. }
+        | Op::ChangeLane { .. }
+        | Op::CloseLane { .. } => 16,
         Op::Quit { .. } | Op::Explain { .. } | Op::Events { .. } | Op::TakeOver { .. } => 4,
         Op::Monitor { .. } | Op::Former { .. } | Op::Unmonitor { .. } => 2,
         Op::Listen { .. } | Op::Unlisten { .. } => 2,

@@ -16,6 +16,7 @@ use fide_shm::{
     session::{AgentSession, SESSION_BYTES},
 };
 use fide_wire::{MAX_CLIENTS, Name};
+use serde_json::json;
 
 use super::{
     Control, Session,
@@ -73,6 +74,7 @@ impl Control {
             Op::Status {} => self.status(id),
             Op::Explain { event } => self.explain(id, &event),
             Op::Metrics {} => self.metrics(id),
+            Op::Gaps { host } => self.gaps(id, &host),
             Op::Events { since, kind } => {
                 let events = self.journal.last(since, kind.as_deref());
                 let events = events.into_iter().map(|entry| entry.to_json(&self.parts.config)).collect();
@@ -320,7 +322,7 @@ impl Control {
             differs: self.shapes.differing(Instant::now()).map(|(name, items)| (name.as_str(), items)).collect(),
         };
         let mut answer = told.to_json();
-        for left_out in [LeftOut::Ended, LeftOut::All] {
+        for left_out in [LeftOut::Ended, LeftOut::All, LeftOut::Gaps] {
             if answer.to_string().len() + ENVELOPE > MESSAGE_MAX {
                 told.left_out = left_out;
                 answer = told.to_json();
@@ -332,8 +334,23 @@ impl Control {
     fn metrics(&mut self, id: u64) -> Answered {
         self.look()?;
         let snapshot = self.snapshot.as_deref().ok_or(EngineGone)?;
-        let text = metrics::text(&self.parts.config, self.parts.me, snapshot, &self.journal);
+        let text = |thinned| metrics::text(&self.parts.config, self.parts.me, snapshot, &self.journal, thinned);
+        // Of many hosts with long names not every bucket of their gaps has room.
+        let fits = |text: &String| json!(text).to_string().len() + ENVELOPE <= MESSAGE_MAX;
+        let text = metrics::THINNED.into_iter().map(&text).find(fits).unwrap_or_else(|| text(usize::MAX));
         Ok(Answer::ok(id, &MetricsOk { text }))
+    }
+
+    fn gaps(&mut self, id: u64, host: &str) -> Answered {
+        let config = &self.parts.config;
+        let peer =
+            (1u16..).zip(&config.members).find(|(peer, member)| *peer != self.parts.me && member.name.as_str() == host);
+        let Some((peer, _)) = peer else {
+            return Err(Refusal::new(ErrorCode::UnknownHost, format!("{host} is no other host of this cluster"), ""));
+        };
+        self.look()?;
+        let snapshot = self.snapshot.as_deref().ok_or(EngineGone)?;
+        Ok(Answer::ok(id, &status::all_gaps(&self.parts.config, peer, snapshot)))
     }
 
     fn explain(&self, id: u64, event: &str) -> Answered {

@@ -35,6 +35,7 @@ pub struct Frozen {
     formers: Vec<super::former::Open>,
     lanes: FrozenLanes,
     clock: Clock,
+    gaps: Vec<super::gaps::FrozenGaps>,
 }
 
 /// The state of the agent before could not be taken on.
@@ -100,6 +101,7 @@ impl Engine {
             formers: self.formers.open.clone(),
             lanes: self.lanes.freeze(),
             clock: self.parts.clock.clone(),
+            gaps: self.freeze_gaps(),
         }
     }
 
@@ -142,6 +144,7 @@ impl Engine {
         self.formers.open.extend(frozen.formers.into_iter().take(WATCHES_MAX));
         self.lanes.resume(frozen.lanes);
         self.parts.clock = frozen.clock;
+        self.resume_gaps(frozen.gaps);
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
             // There was none before.

@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    fn datagram_received(&mut self, plane: u8, len: usize) {
+    pub(super) fn datagram_received(&mut self, plane: u8, len: usize) {
         let now = raw_ns();
         let payload = &self.datagram[..len];
         // What the receive program would count so, too.
@@ -238,18 +238,22 @@ impl Engine {
         }
         // Over whichever interface a tree comes: which it is the packet says, and its tag proves.
         let plane = if self.parts.trees { payload[PLANE_OFFSET] } else { plane };
-        if self.parts.detector.handle_packet(now, now, plane, payload).is_err() {
-            self.counters.refused += 1;
-            return;
-        }
+        let accepted = match self.parts.detector.handle_packet(now, now, plane, payload) {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                self.counters.refused += 1;
+                return;
+            }
+        };
         let Ok(packet) = Packet::new(payload) else { return };
         if packet.kind() != fide_wire::Kind::Heartbeat {
             return;
         }
-        let (host, seq) = (packet.sender(), packet.seq());
+        let (host, seq, incarnation) = (packet.sender(), packet.seq(), packet.incarnation());
+        self.count_gap(host, accepted, now);
         let seen = &mut self.seen[usize::from(host) - 1];
-        if seen.incarnation != packet.incarnation() {
-            seen.incarnation = packet.incarnation();
+        if seen.incarnation != incarnation {
+            seen.incarnation = incarnation;
             seen.spreads = Default::default();
         }
         let before = seen.jitter_max_ns();

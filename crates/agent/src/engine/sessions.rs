@@ -501,6 +501,7 @@ impl Engine {
         let detector = &self.parts.detector;
         let now = raw_ns();
         snapshot.now_ns = now;
+        snapshot.mono_ns = now_ns();
         snapshot.started_ns = self.started_ns;
         snapshot.incarnation = detector.config().incarnation;
         snapshot.lease_until_ns = detector.lease_until_ns();
@@ -513,6 +514,7 @@ impl Engine {
             snapshot.peers[index] = detector.peer(host);
             snapshot.jitter_ns[index] = self.seen[index].jitter_max_ns();
             snapshot.networks[index] = self.seen[index].network;
+            self.read_gaps(host, &mut snapshot.gaps[index]);
             let parts = || self.parts.timeouts.parts(snapshot.jitter_ns[index], self.seen[index].network);
             snapshot.timeouts[index] = (!self.parts.timeouts.fixed).then(parts);
             for slot in 0..MAX_PROCESSES {

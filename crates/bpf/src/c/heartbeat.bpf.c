@@ -17,6 +17,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "gaps.h"
 #include "intf.h"
 #include "siphash.h"
 
@@ -91,6 +92,7 @@ ARRAY(config, struct fide_config, 1, BPF_F_MMAPABLE);
 ARRAY(admits, struct fide_admit, FIDE_MAX_HOSTS, BPF_F_MMAPABLE);
 ARRAY(slots, struct fide_slot, FIDE_MAX_HOSTS * FIDE_MAX_PLANES, BPF_F_MMAPABLE);
 ARRAY(watches, struct fide_watch, FIDE_MAX_HOSTS * FIDE_MAX_PROCESSES, BPF_F_MMAPABLE);
+ARRAY(gaps, struct fide_gaps, FIDE_MAX_HOSTS, BPF_F_MMAPABLE);
 ARRAY(stats, struct fide_stats, 1, BPF_F_MMAPABLE);
 ARRAY(outbox, struct fide_tell, 1, BPF_F_MMAPABLE);
 ARRAY(peers, struct peer, FIDE_MAX_HOSTS, 0);
@@ -176,6 +178,39 @@ static int on_silence(void *map, __u32 *key, struct peer *peer)
 	COUNT(timer_fired);
 	wake_agent(counters, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
 	return 0;
+}
+
+/* A fresh heartbeat came: what the timer of `on_silence` has waited for. Under the lock of the peer. */
+static __always_inline void count_gap(struct fide_gaps *gap, __u32 incarnation, __u64 now, bool monitored)
+{
+	__u64 ns;
+	__u32 bucket;
+
+	if (!monitored) {
+		gap->last_ns = 0;
+		return;
+	}
+	if (gap->incarnation != incarnation) {
+		gap->incarnation = incarnation;
+		gap->last_ns = 0;
+	}
+	/* Planes are received on several cores: the later one may come here first. */
+	if (now <= gap->last_ns)
+		return;
+	ns = now - gap->last_ns;
+	if (gap->last_ns) {
+		bucket = gap_bucket(ns);
+		/* clang knows the bound and the verifier does not. */
+		asm volatile("" : "+r"(bucket));
+		if (bucket < FIDE_GAP_BUCKETS)
+			gap->counts[bucket]++;
+		gap->sum_ns += ns;
+		if (ns > gap->longest_ns) {
+			gap->longest_ns = ns;
+			gap->longest_at_ns = now;
+		}
+	}
+	gap->last_ns = now;
 }
 
 struct telling {
@@ -291,11 +326,12 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	__u32 ack_incarnation = 0, ack_seq_low = 0, promise_us = 0, generation = 0, number = 0, view_known = 0;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &host);
 	struct fide_slot *slot = bpf_map_lookup_elem(&slots, &index);
+	struct fide_gaps *gap = bpf_map_lookup_elem(&gaps, &host);
 	__u64 seq = header->seq, now = scratch->wake.ns;
 	bool fresh = false, on_plane = false;
 	__u32 steady;
 
-	if (!peer || !slot)
+	if (!peer || !slot || !gap)
 		return XDP_DROP;
 	/* Nobody sends the number 0: the window below could not tell it from none. */
 	if (!seq || header->ack_count + 1 != cfg->members ||
@@ -356,6 +392,8 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 			fresh = true;
 		}
 	}
+	if (fresh)
+		count_gap(gap, header->incarnation, now, admit->flags & FIDE_ADMIT_MONITOR);
 	__sync_fetch_and_add(&slot->lock, 1);
 	if (slot->incarnation != header->incarnation) {
 		slot->incarnation = header->incarnation;

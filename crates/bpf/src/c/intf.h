@@ -27,6 +27,13 @@
 /* Shapes that reach the agent are at least so far apart; they are said again every second. */
 #define FIDE_SHAPE_PAUSE_NS 1000000
 
+/*
+ * Buckets of gaps: 16 in every power of two from 1024 ns to 2^30 ns, one for what is shorter, one for what is longer.
+ * fide-shm's `gaps` has the same.
+ */
+#define FIDE_GAP_OCTAVES 20
+#define FIDE_GAP_BUCKETS (2 + 16 * FIDE_GAP_OCTAVES)
+
 /* ---- what the agent tells the programs ---- */
 
 struct fide_key {
@@ -84,6 +91,20 @@ struct fide_slot {
 	__u32 view_number;
 	__u32 view_known; /* 0: the agent reads it from the sections */
 	__u32 reserved[12];
+};
+
+/*
+ * Times between two fresh heartbeats of a peer, by whichever plane: a timeout would have run out as often as there are
+ * longer ones. Only the receive program writes it, under the lock of the peer.
+ */
+struct fide_gaps {
+	__u64 last_ns; /* 0: the next heartbeat ends no gap */
+	__u64 longest_ns;
+	__u64 longest_at_ns;
+	__u64 sum_ns;
+	__u32 incarnation;
+	__u32 reserved;
+	__u64 counts[FIDE_GAP_BUCKETS];
 };
 
 struct fide_stats {

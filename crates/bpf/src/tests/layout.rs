@@ -13,7 +13,7 @@ use libbpf_rs::{
 };
 
 use super::rig::Rig;
-use crate::intf::{Admit, Config, Key, Slot, Stats, Tell, Wake, Watch, Watched};
+use crate::intf::{Admit, Config, Gaps, Key, Slot, Stats, Tell, Wake, Watch, Watched};
 
 /// Size of a C structure, and where its fields are.
 pub(super) fn c_layout(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
@@ -72,6 +72,7 @@ fn root_both_sides_of_the_interface_have_one_layout() {
         view_known,
         reserved
     );
+    same!(btf, "fide_gaps", Gaps, last_ns, longest_ns, longest_at_ns, sum_ns, incarnation, reserved, counts);
     same!(
         btf,
         "fide_stats",

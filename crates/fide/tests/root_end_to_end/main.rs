@@ -8,6 +8,7 @@ mod cli;
 mod clients;
 mod common;
 mod deaths;
+mod gaps;
 mod guards;
 mod half_dead;
 mod joins;

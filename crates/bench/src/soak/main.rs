@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `make soak`: many heartbeats between real agents, over as many runs as it takes, and the tail of the gaps between them.
+//!
+//! Nobody dies, so that each verdict is false and fails the run. What was measured is stored once a minute and when the run is
+//! interrupted; the next run goes on with it.
+#![forbid(unsafe_code)]
+
+mod state;
+
+use anyhow::Context;
+use clap::Parser;
+use fide_bench::heard::{Heard, Listener};
+use fide_testbed::figures::Machine;
+use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, find_binary, retry_until};
+use serde_json::json;
+use state::{Conditions, State};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const HOSTS: usize = 3;
+/// Between two looks at what agents count and at what the hypervisor took.
+const LOOK: Duration = Duration::from_millis(200);
+const STORE: Duration = Duration::from_secs(60);
+const PROGRESS: Duration = Duration::from_secs(10);
+/// Until everybody hears everybody.
+const UP_LIMIT: Duration = Duration::from_secs(20);
+/// Until agents have settled.
+const SETTLE: Duration = Duration::from_millis(500);
+/// An interrupt reaches the agents, too, and their goodbyes are verdicts: it is here by then.
+const INTERRUPT: Duration = Duration::from_millis(300);
+
+/// Receives heartbeats of real agents until there are enough; says how long the gaps between them were.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Heartbeats to receive, those of earlier runs included.
+    #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000_000))]
+    heartbeats: u64,
+    /// Time between two heartbeats, us.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
+    heartbeat_us: u32,
+    /// Begin anew, and forget what earlier runs have measured.
+    #[arg(long)]
+    fresh: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("soak: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    fide_testbed::supported()?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
+    let dir = std::env::var_os("FIDE_SOAK_DIR").map_or_else(|| PathBuf::from("target/soak"), PathBuf::from);
+    let path = dir.join("state.json");
+    let conditions = Conditions { hosts: HOSTS, heartbeat_us: args.heartbeat_us, kernel: Machine::here().kernel };
+    let mut state = if args.fresh { State::new(conditions) } else { State::resume(&path, conditions)? };
+    let measured = match state.heartbeats >= args.heartbeats {
+        true => Ok(()),
+        false => soak(args, &mut state, &path, &interrupted),
+    };
+    // What was measured counts, whatever ended it.
+    state.store(&path).with_context(|| format!("storing {}", path.display()))?;
+    if args.json {
+        println!("{:#}", state.json());
+    } else {
+        print!("\n{}", state.text());
+    }
+    eprintln!("stored in {}", path.display());
+    let stopped = interrupted.load(Ordering::Relaxed);
+    if !stopped {
+        measured?;
+    }
+    if state.false_verdicts > 0 {
+        eprintln!("soak: {} false verdicts", state.false_verdicts);
+        return Ok(ExitCode::FAILURE);
+    }
+    if stopped && state.heartbeats < args.heartbeats {
+        eprintln!("interrupted: the next `make soak` goes on");
+        return Ok(ExitCode::from(130));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Listens until there is enough, or an interrupt.
+fn soak(args: &Args, state: &mut State, path: &Path, interrupted: &AtomicBool) -> anyhow::Result<()> {
+    state.runs += 1;
+    let bed = Testbed::build(Spec::hosts(HOSTS))?;
+    let agents = Agents::start(
+        &bed,
+        AgentsSpec {
+            program: vec![find_binary("fide")?],
+            heartbeat_us: args.heartbeat_us,
+            sections: "[limits]\nonly_root = true\n".into(),
+            ..AgentsSpec::default()
+        },
+    )?;
+    await_all_up(&agents)?;
+    std::thread::sleep(SETTLE);
+    let mut listener = Listener::start(&agents, HOSTS)?;
+    let mut progress = Progress { begun: Instant::now(), told: Instant::now(), had: state.heartbeats };
+    let mut stored = Instant::now();
+    while state.heartbeats < args.heartbeats {
+        std::thread::sleep(LOOK);
+        let heard = listen(&mut listener, &agents, interrupted);
+        if interrupted.load(Ordering::Relaxed) {
+            // The agents were interrupted as well: this interval is not theirs to answer for.
+            return Ok(());
+        }
+        state.add(&heard?);
+        progress.tell(state, args.heartbeats);
+        if stored.elapsed() >= STORE {
+            state.store(path)?;
+            stored = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+fn listen(listener: &mut Listener, agents: &Agents, interrupted: &AtomicBool) -> anyhow::Result<Heard> {
+    let mut heard = listener.listen(agents)?;
+    listener.judge(agents, &mut heard)?;
+    if heard.verdicts > 0 && !interrupted.load(Ordering::Relaxed) {
+        std::thread::sleep(INTERRUPT);
+    }
+    Ok(heard)
+}
+
+fn await_all_up(agents: &Agents) -> anyhow::Result<()> {
+    for host in 1..=HOSTS {
+        retry_until(&format!("a cluster seen from h{host}"), UP_LIMIT, || {
+            let status = agents.ask(host, "status", json!({}))?;
+            let up = status["peers"].as_array().into_iter().flatten().filter(|peer| peer["state"] == "up").count();
+            if up + 1 == HOSTS { Ok(()) } else { Err(format!("{up} of {} peers are up", HOSTS - 1)) }
+        })?;
+    }
+    Ok(())
+}
+
+struct Progress {
+    begun: Instant,
+    told: Instant,
+    /// Heartbeats before this run.
+    had: u64,
+}
+
+impl Progress {
+    fn tell(&mut self, state: &State, wanted: u64) {
+        if self.told.elapsed() < PROGRESS {
+            return;
+        }
+        self.told = Instant::now();
+        let rate = (state.heartbeats - self.had) as f64 / self.begun.elapsed().as_secs_f64();
+        let left = wanted.saturating_sub(state.heartbeats) as f64 / rate.max(1.0);
+        let longest_ns = state.all.gaps().longest_ns;
+        eprintln!(
+            "{} of {wanted} heartbeats ({:.1} %), {rate:.0} a second, {:.0} min left; longest gap {:.1} us, false verdicts {}, stolen {:.2} s",
+            state.heartbeats,
+            100.0 * state.heartbeats as f64 / wanted as f64,
+            left / 60.0,
+            longest_ns as f64 / 1000.0,
+            state.false_verdicts,
+            state.steal_ticks as f64 / 100.0
+        );
+    }
+}
