@@ -145,11 +145,13 @@ Agrees(p, q, s) ==
 
 IsLevel(p, s) == (\A q \in Others(p) : Agrees(p, q, s)) \/ ~Has("level")
 
-\* `poll`, of the crash that waits longest: what is held of it, then its word.
+\* `poll`, of the crash that waits longest: what is held of it, then its word. What all that live hold does not wait for the others:
+\* what they hold besides is only taken after it.
 Level(p) ==
     /\ levelling[p] # <<>>
-    /\ LET s == Head(levelling[p]) IN
-       /\ IsLevel(p, s)
+    /\ LET s == Head(levelling[p])
+           known == held[p][s] > delivered[p][s] /\ stable[p][s] >= held[p][s] /\ Has("deliver-known") IN
+       /\ IsLevel(p, s) \/ known
        /\ IF held[p][s] > delivered[p][s]
           THEN Deliver(p, s) /\ UNCHANGED levelling
           ELSE /\ levelling' = [levelling EXCEPT ![p] = Tail(@)]

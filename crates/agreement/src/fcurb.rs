@@ -13,6 +13,7 @@
 //!   comes, and tells all others the number of the last message that it holds of it, and whom it holds dead. Who holds more passes it on. Once
 //!   all that live have told the same number, each of them knowing of all the deaths that this member knows of, it delivers up to
 //!   there, and only then tells its user of the crash. While a crash waits for this, nothing of others is delivered.
+//!   What the dead is known to have delivered, as its next message is here or passed on, is delivered before: of a sender one message is kept.
 //! - [`Fcurb::resend`] makes up for what was lost.
 //!
 //! *Why all survivors deliver the same of the dead:* let i conclude with the number c, holding D dead. All that live have told c
@@ -293,7 +294,9 @@ impl Fcurb {
     /// What is next, for the user. To be asked until there is none, after each call of the others.
     pub fn poll(&mut self) -> Option<Delivery<'_>> {
         let origin = if let Some(dead) = self.levelling.front().copied() {
-            if !self.is_level(dead) {
+            // What all that live hold does not wait for that: somebody may hold the next one, which is only taken after it.
+            let known = self.undelivered.contains(dead) && self.is_known(dead);
+            if !known && !self.is_level(dead) {
                 return None;
             }
             if !self.undelivered.contains(dead) {
@@ -311,6 +314,12 @@ impl Fcurb {
         let here = self.at(origin);
         (here.delivered, here.stable) = (here.held, here.held);
         Some(Delivery::Message { number: here.held, value: &here.value })
+    }
+
+    /// Has the sender said, if only by its next message, that all that live hold its last?
+    fn is_known(&self, origin: u16) -> bool {
+        let here = &self.origins[usize::from(origin) - 1];
+        here.stable >= here.held && !planted::is(Planted::KeepsKnown)
     }
 
     fn is_stable(&self, origin: u16) -> bool {

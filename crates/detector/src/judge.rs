@@ -56,7 +56,9 @@ impl Detector {
                 // once: as another incarnation it is in no doubt.
                 return self.outcome(now_ns, Outcome::Lost, self.config.me);
             }
-            if now_ns >= old.until_ns {
+            // Who leaves judges nobody who does not know of that: they may act without regard to it.
+            let acts = !self.leaving || !must_know || planted::is(Planted::EndsWhileLeaving);
+            if now_ns >= old.until_ns && acts {
                 self.superseded_ended(now_ns, id, Via::Superseded, HostSet(1 << (self.config.me - 1)));
             }
         }
@@ -117,7 +119,8 @@ impl Detector {
             free: HostSet::EMPTY,
             left: HostSet::EMPTY,
             binds_us: self.binds_us(now_ns),
-            former_until_ns: self.former_until_ns,
+            // Whoever begins again may have promised more, before its timeouts became shorter.
+            former_until_ns: self.former_until_ns.max(self.promise_settled_ns),
             incarnations: &[0; MAX_HOSTS],
             leaving: self.leaving,
             idle: !matches!(self.config.trust, Trust::Lease) || now_ns >= self.lease_ns,

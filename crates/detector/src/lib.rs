@@ -44,6 +44,7 @@ mod outbox;
 pub mod peer;
 pub mod piggyback;
 pub mod planted;
+mod promise;
 pub mod receive_model;
 pub mod roster;
 mod snapshot;

@@ -162,6 +162,10 @@ planted! {
     WaitsOwnPromise,
     /// a host that starts again with a shorter timeout has forgotten what it promised before
     ForgetsPromise,
+    /// a member waits with what all hold of a dead sender until it knows what others hold besides
+    KeepsKnown,
+    /// a host that leaves tells of the end of a former incarnation that may act without regard to it
+    EndsWhileLeaving,
     /// a host whose timeouts have become shorter forgets the longer promises that it made before
     ForgetsLonger,
     /// a member of the view whose newer incarnation was heard first is dropped at once

@@ -66,8 +66,8 @@
 //! two members, so a majority of the configured voters may hold no view while two others legitimately go on: a first view
 //! is founded by all configured voters but one, and at least a majority, all of them without a view. A lease of x in an older view
 //! stands on x and another member at least, so on some q that took part in founding as a newer incarnation. That one listened first,
-//! for two timeouts and until what any earlier incarnation of it may have promised had run out ([`crate::Detector::heed_former`]): with
-//! a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
+//! for two timeouts and until what any earlier incarnation of it may have promised had run out (of this life as well as of those before,
+//! [`crate::Detector::heed_former`]): with a shorter timeout than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former agent has
 //! ended, and gave programs no lease beyond the timeout that it had, which is no longer than its promise. A voter that accepted a first view joins no other
 //! one (it must restart first). Nor does one found that has asked those who hold a view to be let in: it may have been a member, and
 //! dropped, without its knowing. (The simulator found it: h3 had told that h1 is dead, whereupon h1 founded a view with h2, which had started

@@ -193,3 +193,21 @@ fn where_the_network_is_trusted_nothing_is_sent_but_the_heartbeat() {
         assert!(member.poll_transmit().is_none());
     }
 }
+
+/// The sender was two messages ahead of what this member has delivered, and another survivor holds the second: neither could go on.
+#[test]
+fn what_all_hold_of_the_dead_is_delivered_before_the_next_is_passed_on() {
+    let (sender, other, dead) = (1, 2, HostSet::from_iter([1]));
+    let mut survivor = Fcurb::new(Trust::Lease, 3, HostSet::first(3));
+    survivor.receive(sender, sender, 1, b"first");
+    survivor.crashed(sender);
+    assert_eq!(survivor.poll(), None, "the other may hold nothing of it");
+    survivor.reported(other, sender, 2, dead, false);
+    assert_eq!(survivor.poll(), None);
+    // What the other passes on: all that lived held the one before.
+    survivor.succeeded(sender, 2);
+    assert_eq!(survivor.poll(), Some(Delivery::Message { number: 1, value: b"first" }));
+    survivor.receive(other, sender, 2, b"second");
+    assert_eq!(survivor.poll(), Some(Delivery::Message { number: 2, value: b"second" }));
+    assert_eq!(survivor.poll(), Some(Delivery::Crashed(sender)));
+}

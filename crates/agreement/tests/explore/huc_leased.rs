@@ -53,7 +53,13 @@ fn three_members_and_a_loss() {
 #[test]
 fn planted_faults_are_seen() {
     use fide_detector::planted::Planted;
-    let faults = [Planted::DeliversHeld, Planted::SkipsLevelling, Planted::TakesOfTheDead, Planted::NeverResends];
+    let faults = [
+        Planted::DeliversHeld,
+        Planted::SkipsLevelling,
+        Planted::KeepsKnown,
+        Planted::TakesOfTheDead,
+        Planted::NeverResends,
+    ];
     super::finds(&faults, &[world(3, 1, 2, 1), world(3, 2, 2, 0)].map(Of::<Huc>));
     // Two survivors of two deaths: of so many not every order can be seen.
     let _alone = super::alone();

@@ -3,7 +3,7 @@
 //! traces anew. Commands:
 //!
 //! ```text
-//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms[,60ms,...]] [planes=2] [urgent=0] [observers=K] [witness=h3] [watch=h1>h2,...]
+//! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms[,60ms,...]] [planes=2] [urgent=0] [promise=4] [observers=K] [witness=h3] [watch=h1>h2,...]
 //! net [latency=50us] [jitter=0us] [loss=0] [dup=0]      (loss and dup per mille)
 //! recall h3 [timeout=5ms]                               (a witness that has crashed)
 //! advance 10ms | start h1 | crash h1 | restart h1 [timeout=5ms] | pause h1 50ms | leave h1 | stay       (stay: no restart when excluded)
@@ -70,6 +70,8 @@ fn make(words: &[&str]) -> World {
     let mut world = World::new(configs, 1);
     world.strict = option(words, "trust") != Some("network");
     for node in 0..usize::from(n) {
+        world.nodes[node].promise_factor =
+            option(words, "promise").map_or(world.nodes[node].promise_factor, |most| most.parse().unwrap());
         world.nodes[node].urgent_max = option(words, "urgent").map_or(0, |most| most.parse().unwrap());
         world.start(node);
     }

@@ -351,6 +351,7 @@ fn planted_faults_are_found() {
         (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stands_still_for_less_than_its_limit.txt")),
         (Planted::FoundsAfterAsking, include_str!("../../scenarios/39_member_that_never_knew.txt")),
         (Planted::ForgetsLonger, include_str!("../../scenarios/41_longer_promise_before.txt")),
+        (Planted::EndsWhileLeaving, include_str!("../../scenarios/43_leaves_and_hears_of_another.txt")),
         (Planted::DoubtsLate, include_str!("../../scenarios/33_superseded_in_doubt.txt")),
         (Planted::DoubtsOnlyTheHeard, include_str!("../../scenarios/36_doubt_before_an_answer.txt")),
         (Planted::DroppedUnheard, include_str!("../../scenarios/35_witness_dropped_meanwhile.txt")),

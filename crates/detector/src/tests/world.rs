@@ -50,6 +50,7 @@ pub(super) struct Node {
     pub config: Config,
     pub detector: Option<Detector>,
     pub urgent_max: u32,
+    pub promise_factor: u32,
     pub drift_ppm: i64,
     pub offset_ns: u64,
     pub paused_until_ns: u64,
@@ -138,6 +139,7 @@ impl World {
                 config,
                 detector: None,
                 urgent_max: 0,
+                promise_factor: PROMISE_FACTOR,
                 drift_ppm: 0,
                 offset_ns: 0,
                 paused_until_ns: 0,
@@ -283,7 +285,7 @@ impl World {
             detector.keeps_generations_up_to(n.kept);
         }
         let former_ns = n.promised.map_or(now, |(most_us, before_ns)| before_ns.max(now + u64::from(most_us) * 1000));
-        let most_us = n.config.timeout_ns as u32 / 1000 * PROMISE_FACTOR;
+        let most_us = n.config.timeout_ns as u32 / 1000 * n.promise_factor;
         n.promised = Some((most_us, former_ns));
         detector.heed_former(now, (former_ns - now).div_ceil(1000) as u32);
         detector.set_promise_max(most_us);

@@ -147,6 +147,7 @@ pub(super) const SMALL: &[Run] = runs![
 
     fcurb_lease, "as implemented", [], Holds(Temporal::No);
     fcurb_lease, "as implemented", [N = "2", Senders = "{1, 2}", Count = "2", MaxExcluded = "1"], Holds(Temporal::No);
+    fcurb_lease, "as implemented, two of one sender", [Senders = "{1}", Count = "2", MaxExcluded = "1"], Holds(Temporal::No);
     fcurb_lease, "claim: nothing is ever passed on", [], Fails("NeverLevelled");
     fcurb_lease, "mutant: delivers what is held", [Without = r#"{"held-by-all"}"#], Rejected;
     fcurb_lease, "mutant: delivers one acknowledgement early", [Without = r#"{"all-acks"}"#], Rejected;
@@ -154,6 +155,7 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_lease, "mutant: delivers others while it levels", [Senders = "{1, 2}", MaxExcluded = "1", Without = r#"{"level-first"}"#], Rejected;
     fcurb_lease, "mutant: takes what comes late of the dead", [Without = r#"{"ignore-dead"}"#], Rejected;
     fcurb_lease, "mutant: tells of the last death only", [N = "4", Without = r#"{"report-again"}"#], Rejected;
+    fcurb_lease, "mutant: what all hold waits for what others hold", [Senders = "{1}", Count = "2", MaxExcluded = "1", Without = r#"{"deliver-known"}"#], Rejected;
     fcurb_lease, "mutant: passes nothing on", [Without = r#"{"pass-on"}"#], Rejected;
     fcurb_lease, "mutant: a sender says once that all hold it", [N = "2", MaxExcluded = "1", Without = r#"{"ask-again"}"#], Rejected;
     fcurb_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
