@@ -87,8 +87,10 @@ const TOKEN_RING: u64 = 1;
 const TOKEN_SOCKET: u64 = 2;
 /// Of the first client's doorbell, the others follow: it has left something for one of its lanes, or a piggyback that it waits for.
 const TOKEN_DOORBELL: u64 = 64;
-/// Rings of one client between two heartbeats that the loop wakes for; what it leaves besides waits for the next.
-const RINGS_MAX: u32 = 8;
+/// Rings of one client in a heartbeat's period that the loop wakes for; what it leaves besides waits for the next heartbeat.
+const RINGS_MAX: u32 = 4;
+/// The same of all clients.
+const RINGS_ALL_MAX: u32 = 16;
 
 /// What the loop is made of.
 pub struct Parts {
@@ -181,8 +183,10 @@ pub struct Engine {
     started_ns: u64,
     /// An exit went out in this turn: the rest waits for the next heartbeat.
     urgent_turn: bool,
-    /// Clients that have rung since the last heartbeat, by bits.
+    /// Clients that have rung in this period, by bits, how often all together, and when they are heard again.
     rung: u64,
+    rings: u32,
+    bells_due_ns: u64,
     /// Since the last heartbeat.
     notices_sent: usize,
     ring_full_seen: u64,
@@ -231,6 +235,8 @@ impl Engine {
             started_ns: raw_ns(),
             urgent_turn: false,
             rung: 0,
+            rings: 0,
+            bells_due_ns: 0,
             notices_sent: 0,
             ring_full_seen: 0,
             owed: Owed::new(),
@@ -270,9 +276,10 @@ impl Engine {
                 }
             };
             self.waiter.wait(deadline, &mut ready)?;
-            if deadline > now && ready.tokens().next().is_none() {
-                let late_ns = now_ns().saturating_sub(deadline);
-                self.note_lateness(late_ns);
+            // Also where something came meanwhile, if it took longer than that.
+            let woken = now_ns();
+            if deadline > now && woken >= deadline {
+                self.note_lateness(woken - deadline);
             }
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.parts.exchange.quiet_engine();

@@ -64,7 +64,7 @@ pub struct EngineCounters {
     pub session_end_skipped: u64,
     /// Notices of exits that were left to the next heartbeat.
     pub notices_held: u64,
-    /// Clients that rang too often between two heartbeats.
+    /// Clients that rang too often in a period.
     pub bells_muted: u64,
     pub lane_packets_sent: u64,
     pub lane_packets_received: u64,

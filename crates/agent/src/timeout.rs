@@ -3,7 +3,7 @@
 
 use fide_lane::jitter::{HostKind, STALL_FACTOR, bound_ns};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Trust;
 
@@ -11,7 +11,7 @@ use crate::config::Trust;
 pub const LATENCY_MIN_NS: u64 = 100_000;
 
 /// What the network between two hosts adds (FiDe §3.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// lambda_min.
     pub latency_min_ns: u64,

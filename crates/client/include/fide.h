@@ -347,7 +347,7 @@ int fide_unmonitor(struct fide_t *fide, int monitor);
 // above the granted size (will never do), -EAGAIN while the outbox is full (try later), -ENOENT without a join.
 int fide_piggyback(struct fide_t *fide, const void *data, size_t len);
 
-// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to four times between two heartbeats, and
+// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to twice between two heartbeats, and
 // later with the next one. One system call.
 int fide_piggyback_now(struct fide_t *fide, const void *data, size_t len);
 

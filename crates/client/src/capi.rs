@@ -397,7 +397,7 @@ pub unsafe extern "C" fn fide_piggyback(fide: *mut Fide, data: *const c_void, le
     })
 }
 
-/// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to four times between two heartbeats, and
+/// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to twice between two heartbeats, and
 /// later with the next one. One system call.
 ///
 /// # Safety

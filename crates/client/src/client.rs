@@ -431,7 +431,7 @@ impl Client {
         })
     }
 
-    /// As [`Client::piggyback`], for who waits for the answers of others: the agent is woken and sends it at once, up to four times between
+    /// As [`Client::piggyback`], for who waits for the answers of others: the agent is woken and sends it at once, up to twice between
     /// two heartbeats, and later with the next one; not on planned trees, which have room for one in each period. One system call.
     ///
     /// # Errors

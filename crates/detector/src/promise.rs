@@ -49,6 +49,12 @@ impl Detector {
         u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX).min(self.promise_max_us)
     }
 
+    /// The shortest of this host's timeouts; of a host without peers that which it began with.
+    pub fn timeout_least_ns(&self) -> u64 {
+        let others = self.peers.iter().filter(|p| p.id != self.config.me);
+        others.map(|p| p.timeout_ns).min().unwrap_or(self.config.timeout_ns)
+    }
+
     /// The longest that this life has promised.
     pub(crate) fn promise_most_us(&self) -> u32 {
         self.promise_us().max(self.promise_before_us)

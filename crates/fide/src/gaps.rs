@@ -15,10 +15,16 @@ fn says(peer: &Value) -> Option<String> {
     let (count, longest_us, ago_us) = (number("count")?, number("longest_us")?, number("longest_ago_us")?);
     let timeout_us = peer["timeout_us"].as_u64().filter(|us| *us > 0)?;
     let (us, host) = (|us: u64| format!("{:?}", Duration::from_micros(us)), peer["host"].as_str()?);
+    // Timeouts fall again.
+    let of_timeout = match longest_us.checked_sub(timeout_us) {
+        Some(1..) => {
+            "is longer than the present timeout (it was longer then, or this host had stood still itself)".to_owned()
+        }
+        _ => format!("was {:.0} % of the timeout", 100.0 * longest_us as f64 / timeout_us as f64),
+    };
     Some(format!(
-        "heartbeats of {host}: the longest gap, {}, was {:.0} % of the timeout, {} s ago; of {count}, half are within {}, 99.9 % within {}",
+        "heartbeats of {host}: the longest gap, {}, {of_timeout}, {} s ago; of {count}, half are within {}, 99.9 % within {}",
         us(longest_us),
-        100.0 * longest_us as f64 / timeout_us as f64,
         ago_us / 1_000_000,
         us(number("p50_us")?),
         us(number("p999_us")?),

@@ -47,15 +47,13 @@ pub struct Spread {
     low_before_ns: i64,
     high_ns: i64,
     high_before_ns: i64,
-    high_samples: u32,
+    high_since_ns: u64,
+    /// The newest heartbeat: its number, and when it came.
+    last: (u64, u64),
     samples: u64,
     window_low_ns: i64,
     window_samples: u32,
 }
-
-/// Samples after which the highest delay begins anew; the one before still counts as long again. A
-/// disturbance is so forgotten after 10 to 20 s at a heartbeat of 1 ms.
-const HIGH_WINDOW: u32 = 10_000;
 
 /// Samples after which the lowest delay is taken anew (the one before still counts as long again), so that neither clock drift between
 /// two hosts (at 200 ppm, 0.2 us per heartbeat of 1 ms) nor slots that a sender has left out count as jitter for long.
@@ -80,16 +78,43 @@ impl Spread {
             self.window_samples = 0;
         }
         self.samples += 1;
-        self.high_samples += 1;
-        if self.high_samples == HIGH_WINDOW {
+        if rx_ns.saturating_sub(self.high_since_ns) >= RECENT_NS {
             self.high_before_ns = std::mem::take(&mut self.high_ns);
-            self.high_samples = 0;
+            self.high_since_ns = rx_ns;
         }
         let above = delay.saturating_sub(low_ns);
+        let above = above.max(self.beyond_period(seq, heartbeat_ns, rx_ns));
         if above.unsigned_abs() <= stall_ns {
             self.high_ns = self.high_ns.max(above);
         }
         above.unsigned_abs()
+    }
+
+    /// By how much longer than its periods the time since the newest heartbeat was. Where some come between two slots each makes the next of the
+    /// schedule look early, and this is what is left to see lateness by: what a timeout has to allow for, at least.
+    fn beyond_period(&mut self, seq: u64, heartbeat_ns: u64, rx_ns: u64) -> i64 {
+        let (last_seq, last_ns) = self.last;
+        if seq <= last_seq {
+            return 0;
+        }
+        self.last = (seq, rx_ns);
+        if last_seq == 0 {
+            return 0;
+        }
+        let periods_ns = (seq - last_seq).saturating_mul(heartbeat_ns);
+        i64::try_from(rx_ns.saturating_sub(last_ns).saturating_sub(periods_ns)).unwrap_or(i64::MAX)
+    }
+
+    /// The sender is another incarnation, with numbers of its own. How late its host was counts on.
+    pub fn begin_anew(&mut self) {
+        let (high_ns, high_before_ns, high_since_ns) = (self.high_ns, self.high_before_ns, self.high_since_ns);
+        *self = Self { high_ns, high_before_ns, high_since_ns, ..Self::default() };
+    }
+
+    /// As if a delay of so much had been seen now.
+    pub fn recall(&mut self, now_ns: u64, jitter_ns: u64) {
+        self.high_before_ns = i64::try_from(jitter_ns).unwrap_or(i64::MAX);
+        self.high_since_ns = now_ns;
     }
 
     /// Largest delay above the lowest of late, in nanoseconds.
@@ -242,16 +267,47 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbance_is_forgotten() {
-        let mut spread = Spread::default();
-        for seq in 0..3 * u64::from(HIGH_WINDOW) {
-            let late = if seq == 50 { 3_000_000 } else { 0 };
-            spread.record(seq, 1_000_000, 5 + seq * 1_000_000 + late, u64::MAX);
-            if seq == u64::from(HIGH_WINDOW) + 100 {
-                assert_eq!(spread.jitter_max_ns(), 3_000_000, "not at once");
+    fn a_disturbance_is_forgotten_after_one_to_two_windows_whatever_comes_between() {
+        for extras in [0, 4u64] {
+            let (mut spread, mut seq) = (Spread::default(), 0);
+            let mut seen = Vec::new();
+            for slot in 0..3 * RECENT_NS / 1_000_000 {
+                let due_ns = 5_000_000_000 + slot * 1_000_000;
+                let late_ns = if slot == 50 { 3_000_000 } else { 0 };
+                for between in 0..=extras {
+                    seq += 1;
+                    spread.record(seq, 1_000_000, due_ns + late_ns + between * 100_000, u64::MAX);
+                }
+                seen.push(spread.jitter_max_ns());
+            }
+            let held = seen.iter().filter(|ns| **ns > 2_000_000).count() as u64;
+            assert!((RECENT_NS..=2 * RECENT_NS).contains(&(held * 1_000_000)), "{extras}: {held} ms");
+            assert_eq!(seen.last(), Some(&0), "{extras}");
+        }
+    }
+
+    #[test]
+    fn lateness_is_seen_though_others_come_between() {
+        let (mut spread, mut seq) = (Spread::default(), 0);
+        for slot in 0..200u64 {
+            let late_ns = if slot == 150 { 5_000_000 } else { 0 };
+            for between in 0..5 {
+                seq += 1;
+                spread.record(seq, 1_000_000, 7 + slot * 1_000_000 + late_ns + between * 150_000, u64::MAX);
             }
         }
-        assert_eq!(spread.jitter_max_ns(), 0);
+        // Of the period before, 0.6 ms had passed with the last one between.
+        assert_eq!(spread.jitter_max_ns(), 5_000_000 - 600_000);
+    }
+
+    #[test]
+    fn how_late_a_host_was_outlives_its_incarnation() {
+        let mut spread = Spread::default();
+        spread.recall(1_000_000_000, 4_000_000);
+        spread.record(70, 1_000_000, 1_001_000_000, u64::MAX);
+        spread.begin_anew();
+        spread.record(1, 1_000_000, 1_500_000_000, u64::MAX);
+        assert_eq!(spread.jitter_max_ns(), 4_000_000);
     }
 
     proptest! {

@@ -133,14 +133,14 @@ impl Gaps {
         0
     }
 
-    /// Gaps that are longer than a timeout, to a bucket's width: those in its own bucket are not counted, unless one is the
-    /// longest of all and longer than the timeout.
+    /// Gaps that are longer than a timeout, at most: all in its own bucket are counted, which may be up to a bucket's width shorter; none
+    /// if the longest of all is no longer.
     #[must_use]
     pub fn above(&self, timeout_ns: u64) -> u64 {
         if timeout_ns >= self.longest_ns {
             return 0;
         }
-        self.counts[bucket(timeout_ns) + 1..].iter().sum::<u64>().max(1)
+        self.counts[bucket(timeout_ns)..].iter().sum()
     }
 
     /// Adds the gaps of another.

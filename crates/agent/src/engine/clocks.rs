@@ -16,7 +16,9 @@ impl Engine {
     /// Until when programs of this host may act. Peers hold it silent once nothing was sent for the
     /// shortest timeout, whatever the trust: programs must not outlive a loop that does not run.
     pub(super) fn lease_until_ns(&self, now_raw_ns: u64) -> u64 {
-        self.parts.detector.lease_until_ns().min(now_raw_ns + self.timeout_min_ns)
+        // No longer than the agent ever promises: nobody waits for the programs of one that has ended beyond that.
+        let shortest_ns = self.parts.detector.config().timeout_ns.min(self.parts.detector.timeout_least_ns());
+        self.parts.detector.lease_until_ns().min(now_raw_ns + shortest_ns)
     }
 
     /// As clients read it.

@@ -17,7 +17,7 @@ use super::{
     sessions::Owner,
     watches::{Watch, Watches},
 };
-use crate::{clock::Clock, command::Memory};
+use crate::{clock::Clock, command::Memory, timeout::Network};
 
 /// Heartbeats that are repeated at most; then this host falls silent, as if the agent had died.
 pub(super) const REPEATS_MAX: u64 = 250;
@@ -36,6 +36,10 @@ pub struct Frozen {
     lanes: FrozenLanes,
     clock: Clock,
     gaps: Vec<super::gaps::FrozenGaps>,
+    /// By host: how much its heartbeats varied of late, and what the network was planned to add.
+    late: Vec<(u64, Network)>,
+    /// How late the loop was of late, ns.
+    own_late_ns: u64,
 }
 
 /// The state of the agent before could not be taken on.
@@ -102,6 +106,13 @@ impl Engine {
             lanes: self.lanes.freeze(),
             clock: self.parts.clock.clone(),
             gaps: self.freeze_gaps(),
+            late: self
+                .seen
+                .iter()
+                .take(self.parts.members.into())
+                .map(|seen| (seen.jitter_max_ns(), seen.network))
+                .collect(),
+            own_late_ns: self.own.most_ns(),
         }
     }
 
@@ -145,6 +156,13 @@ impl Engine {
         self.lanes.resume(frozen.lanes);
         self.parts.clock = frozen.clock;
         self.resume_gaps(frozen.gaps);
+        // Its timeouts, and what it promised by them, do not fall at once.
+        let now = raw_ns();
+        for (seen, (jitter_ns, network)) in self.seen.iter_mut().zip(frozen.late) {
+            seen.network = network;
+            seen.spreads.iter_mut().for_each(|spread| spread.recall(now, jitter_ns));
+        }
+        self.own.record(now, frozen.own_late_ns);
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
             // There was none before.

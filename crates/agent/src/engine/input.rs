@@ -3,7 +3,7 @@
 
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, HostSet, ProcessState};
-use fide_lane::{now_ns, raw_ns, service::Finding};
+use fide_lane::{jitter::Spread, now_ns, raw_ns, service::Finding};
 use fide_wire::{
     HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, Told, ViewId, chunk,
     verify,
@@ -37,7 +37,7 @@ impl Engine {
                 if slot.incarnation != seen.incarnation {
                     seen.incarnation = slot.incarnation;
                     seen.seq = [0; MAX_PLANES];
-                    seen.spreads = Default::default();
+                    seen.spreads.iter_mut().for_each(Spread::begin_anew);
                 }
                 seen.seq[plane] = slot.seq;
                 let now = raw_ns();
@@ -254,7 +254,7 @@ impl Engine {
         let seen = &mut self.seen[usize::from(host) - 1];
         if seen.incarnation != incarnation {
             seen.incarnation = incarnation;
-            seen.spreads = Default::default();
+            seen.spreads.iter_mut().for_each(Spread::begin_anew);
         }
         let before = seen.jitter_max_ns();
         seen.spreads[usize::from(plane).min(MAX_PLANES - 1)].record(

@@ -12,9 +12,7 @@ use crate::trees::NOTICES_PER_HEARTBEAT;
 impl Engine {
     /// Sends what is due: notices first, then the heartbeat; each on every plane.
     pub(super) fn transmit(&mut self) {
-        if self.rung != 0 && raw_ns() >= self.parts.detector.next_heartbeat_ns() {
-            self.hear_bells();
-        }
+        self.hear_bells(raw_ns());
         for _ in 0..TRANSMITS_PER_TURN {
             let Some(transmit) = self.parts.detector.poll_transmit(raw_ns(), &mut self.payload) else { return };
             // What this packet says may have shortened the lease: known before it is sent.

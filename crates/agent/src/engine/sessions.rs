@@ -9,7 +9,9 @@ use fide_shm::event::{EventRecord, Reason, kind};
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, RINGS_MAX, TOKEN_DOORBELL};
+use super::{
+    COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, RINGS_ALL_MAX, RINGS_MAX, TOKEN_DOORBELL,
+};
 use crate::{
     command::{Change, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
     snapshot::Snapshot,
@@ -21,8 +23,9 @@ pub(super) struct Session {
     pub(super) memory: Box<Memory>,
     /// Events lost because it did not read.
     pub(super) lost: u64,
-    /// How often it has rung since the last heartbeat.
+    /// How often it has rung in this period.
     rings: u32,
+    muted: bool,
 }
 
 /// Who registered a local process.
@@ -221,32 +224,40 @@ impl Engine {
         // Without it a lane's message, or a piggyback, waits for the next turn, at the next heartbeat.
         let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL + u64::from(client));
         match self.sessions.get_mut(usize::from(client)) {
-            Some(place) => place.replace(Session { memory, lost, rings: 0 }).map(|before| before.memory),
+            Some(place) => place.replace(Session { memory, lost, rings: 0, muted: false }).map(|before| before.memory),
             None => Some(memory),
         }
     }
 
-    /// A client has rung. One that does so more often than [`RINGS_MAX`] between two heartbeats is not heard until the next: what it leaves
-    /// goes then, and the loop does not turn as often as a program likes.
+    /// A client has rung. One that does so more often than [`RINGS_MAX`] in a period, or whoever rings when all have [`RINGS_ALL_MAX`] times, is not
+    /// heard until the next: what it leaves goes with the heartbeat, and the loop does not turn as often as programs like.
     pub(super) fn rung(&mut self, client: u64) {
         let Some(session) = usize::try_from(client).ok().and_then(|at| self.sessions.get_mut(at)?.as_mut()) else {
             return;
         };
         self.rung |= 1 << client;
+        self.rings += 1;
         session.rings += 1;
-        if session.rings == RINGS_MAX {
+        if !session.muted && (session.rings >= RINGS_MAX || self.rings >= RINGS_ALL_MAX) {
             let _ = self.waiter.remove(session.memory.doorbell.as_fd());
+            session.muted = true;
             self.counters.bells_muted += 1;
         }
         self.parts.detector.hurry();
     }
 
-    /// A heartbeat of the schedule is going out: whoever has rung too often is heard again.
-    pub(super) fn hear_bells(&mut self) {
+    /// A period after the last time, whether a heartbeat goes out or not: whoever was muted is heard again.
+    pub(super) fn hear_bells(&mut self, now: u64) {
+        if self.rung == 0 || now < self.bells_due_ns {
+            return;
+        }
+        self.bells_due_ns = now + self.parts.heartbeat_ns;
+        self.rings = 0;
         for client in HostSet(std::mem::take(&mut self.rung)).iter().map(|bit| u64::from(bit) - 1) {
             let session = usize::try_from(client).ok().and_then(|at| self.sessions.get_mut(at)?.as_mut());
             let Some(session) = session else { continue };
-            if std::mem::take(&mut session.rings) >= RINGS_MAX {
+            session.rings = 0;
+            if std::mem::take(&mut session.muted) {
                 let _ = self.waiter.add_edge(session.memory.doorbell.as_fd(), TOKEN_DOORBELL + client);
             }
         }

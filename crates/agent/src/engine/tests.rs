@@ -376,33 +376,45 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
     assert_eq!(clients[1].lost(), 1, "of the noise");
 }
 
-/// The loop turns for a ring, but not as often as a program likes.
+/// The loop turns for a ring, but not as often as a program likes, nor as often as many of them like together.
 #[test]
-fn client_that_rings_without_end_is_heard_again_with_the_next_heartbeat() {
+fn clients_that_ring_without_end_are_heard_again_after_a_period() {
     let (mut engine, _exchange) = engine();
-    let memory = memory();
-    let bell = memory.doorbell.try_clone().expect("a descriptor");
-    assert!(engine.add_session(5, memory, 0).is_none());
+    let bells: Vec<_> = (0..8u8)
+        .map(|client| {
+            let memory = memory();
+            let bell = memory.doorbell.try_clone().expect("a descriptor");
+            assert!(engine.add_session(client, memory, 0).is_none());
+            bell
+        })
+        .collect();
     let mut ready = Ready::default();
-    let mut rings = |engine: &mut Engine| {
+    let mut rings = |engine: &mut Engine, clients: usize| {
         let mut heard = 0;
-        for _ in 0..3 * RINGS_MAX {
-            rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("rung");
+        for bell in bells[..clients].iter().cycle().take(3 * clients * RINGS_MAX as usize) {
+            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
             engine.waiter.wait(now_ns(), &mut ready).expect("a wait");
             for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
-                assert_eq!(client, 5);
                 engine.rung(client);
-                heard += 1;
+                // A bell that was left full rings once when it is heard again.
+                heard += u32::from(client < clients as u64);
             }
         }
         heard
     };
-    assert_eq!(rings(&mut engine), RINGS_MAX);
-    assert_eq!(rings(&mut engine), 0);
+    let (begun, period_ns) = (raw_ns(), engine.parts.heartbeat_ns);
+    assert_eq!((rings(&mut engine, 1), rings(&mut engine, 1)), (RINGS_MAX, 0));
     assert_eq!(engine.counters.bells_muted, 1);
-    engine.hear_bells();
-    assert_eq!(rings(&mut engine), RINGS_MAX);
-    assert!(engine.close_session(5).is_some());
-    engine.hear_bells();
-    assert_eq!(rings(&mut engine), 0, "its session is over");
+    engine.hear_bells(begun);
+    // Whoever is muted is so after a ring that was heard.
+    let most = RINGS_ALL_MAX + 8;
+    let all = rings(&mut engine, 8);
+    assert!((RINGS_ALL_MAX..most).contains(&all), "{all}");
+    engine.hear_bells(begun + period_ns - 1);
+    assert_eq!(rings(&mut engine, 8), 0, "the period is not over");
+    engine.hear_bells(begun + period_ns);
+    assert_eq!(rings(&mut engine, 1), RINGS_MAX);
+    assert!(engine.close_session(0).is_some());
+    engine.hear_bells(begun + 2 * period_ns);
+    assert_eq!(rings(&mut engine, 1), 0, "its session is over");
 }

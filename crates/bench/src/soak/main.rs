@@ -66,7 +66,12 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
     let dir = std::env::var_os("FIDE_SOAK_DIR").map_or_else(|| PathBuf::from("target/soak"), PathBuf::from);
     let path = dir.join("state.json");
-    let conditions = Conditions { hosts: HOSTS, heartbeat_us: args.heartbeat_us, kernel: Machine::here().kernel };
+    let conditions = Conditions {
+        hosts: HOSTS,
+        heartbeat_us: args.heartbeat_us,
+        kernel: Machine::here().kernel,
+        agent: build_of(&find_binary("fide")?)?,
+    };
     let mut state = if args.fresh { State::new(conditions) } else { State::resume(&path, conditions)? };
     let measured = match state.heartbeats >= args.heartbeats {
         true => Ok(()),
@@ -84,8 +89,9 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !stopped {
         measured?;
     }
-    if state.false_verdicts > 0 {
-        eprintln!("soak: {} false verdicts", state.false_verdicts);
+    if state.false_verdicts > 0 || state.intervals_lost > 0 {
+        let (verdicts, lost) = (state.false_verdicts, state.intervals_lost);
+        eprintln!("soak: {verdicts} false verdicts, {lost} intervals that no agent told of");
         return Ok(ExitCode::FAILURE);
     }
     if stopped && state.heartbeats < args.heartbeats {
@@ -93,6 +99,13 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(130));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which build a program is: its length, and when it was written.
+fn build_of(program: &Path) -> anyhow::Result<String> {
+    let found = std::fs::metadata(program).with_context(|| format!("looking at {}", program.display()))?;
+    let written = found.modified()?.duration_since(std::time::UNIX_EPOCH)?;
+    Ok(format!("{} bytes, written at {} s", found.len(), written.as_secs()))
 }
 
 /// Listens until there is enough, or an interrupt.
@@ -120,7 +133,19 @@ fn soak(args: &Args, state: &mut State, path: &Path, interrupted: &AtomicBool) -
             // The agents were interrupted as well: this interval is not theirs to answer for.
             return Ok(());
         }
-        state.add(&heard?);
+        let heard = match heard {
+            Ok(heard) => heard,
+            Err(why) => {
+                // What was not heard may have been the worst.
+                state.intervals_lost += 1;
+                return Err(why);
+            }
+        };
+        let judged = state.false_verdicts;
+        state.add(&heard);
+        if state.false_verdicts > judged {
+            state.store(path)?;
+        }
         progress.tell(state, args.heartbeats);
         if stored.elapsed() >= STORE {
             state.store(path)?;

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 /// Layout of the file.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// Shares of the gaps that are told, and how.
 const QUANTILES: [(&str, f64); 7] = [
     ("p50", 0.5),
@@ -31,6 +31,8 @@ pub(crate) struct Conditions {
     pub(crate) heartbeat_us: u32,
     /// `uname -r`.
     pub(crate) kernel: String,
+    /// Bytes and time of the agent's program, so that two builds are not added up.
+    pub(crate) agent: String,
 }
 
 /// A histogram of gaps.
@@ -69,6 +71,8 @@ pub(crate) struct State {
     pub(crate) heartbeats: u64,
     /// Verdicts though nobody died.
     pub(crate) false_verdicts: u64,
+    /// Intervals of which an agent did not tell: whatever was in them.
+    pub(crate) intervals_lost: u64,
     /// Suspicions that an agent withheld, as it had stood still itself: gaps longer than the timeout that led to no verdict.
     pub(crate) suspicions_withheld: u64,
     pub(crate) steal_ticks: u64,
@@ -86,6 +90,7 @@ impl State {
             runs: 0,
             heartbeats: 0,
             false_verdicts: 0,
+            intervals_lost: 0,
             suspicions_withheld: 0,
             steal_ticks: 0,
             span_ns: 0,
@@ -155,18 +160,19 @@ impl State {
 
     /// For people.
     pub(crate) fn text(&self) -> String {
-        let Conditions { hosts, heartbeat_us, kernel } = &self.conditions;
+        let Conditions { hosts, heartbeat_us, kernel, .. } = &self.conditions;
         let hours = self.span_ns as f64 / 3.6e12;
         let kept = 100.0 * self.span_without_steal_ns as f64 / self.span_ns.max(1) as f64;
         let mut out = format!(
             "{} heartbeats of {heartbeat_us} us between {hosts} hosts ({:.0} % of those due), {hours:.2} h in {} {}, Linux {kernel}\n\
-             false verdicts: {}; suspicions withheld by an agent that had stood still itself: {}\n\
+             false verdicts: {}; intervals that an agent did not tell of: {}; suspicions withheld by an agent that had stood still itself: {}\n\
              stolen by the hypervisor: {:.2} s; {kept:.0} % of the time is free of it\n\n{:<12}{:>14}{:>16}\n",
             self.heartbeats,
             100.0 * self.came(),
             self.runs,
             if self.runs == 1 { "run" } else { "runs" },
             self.false_verdicts,
+            self.intervals_lost,
             self.suspicions_withheld,
             self.steal_ticks as f64 / 100.0,
             "gaps, us",
@@ -206,6 +212,7 @@ impl State {
             "heartbeats": self.heartbeats,
             "came_of_due": self.came(),
             "false_verdicts": self.false_verdicts,
+            "intervals_lost": self.intervals_lost,
             "suspicions_withheld": self.suspicions_withheld,
             "stolen_s": self.steal_ticks as f64 / 100.0,
             "span_s": self.span_ns as f64 / 1e9,
@@ -221,7 +228,7 @@ mod tests {
     use super::*;
 
     fn conditions() -> Conditions {
-        Conditions { hosts: 3, heartbeat_us: 100, kernel: "6.18".into() }
+        Conditions { hosts: 3, heartbeat_us: 100, kernel: "6.18".into(), agent: "1 byte".into() }
     }
 
     fn heard(gap_ns: u64, count: u64) -> Heard {

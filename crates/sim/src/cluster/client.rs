@@ -215,7 +215,8 @@ impl Client {
 
     pub(super) fn piggyback(&self, message: &[u8]) -> bool {
         let left = self.process().is_some_and(|(slot, _)| self.session.leave(slot, message));
-        self.session.rung.set(left);
+        // A bell that rings goes on ringing.
+        self.session.rung.set(left || self.session.rung.get());
         left
     }
 
