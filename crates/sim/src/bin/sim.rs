@@ -118,6 +118,8 @@ const DETECTORS_ONLY: &[Planted] = &[
     Planted::TakesNamingForHearing,
     Planted::TakesNothingForANumber,
     Planted::TakesFormerAcks,
+    Planted::ForgetsLonger,
+    Planted::EndsWhileLeaving,
 ];
 
 fn main() -> ExitCode {
