@@ -12,8 +12,7 @@
 //!   published one chooses one of them. It begins with another member in each instance, so that all have their turn. A batch of nothing is
 //!   nothing's proposal, and no member waits for its turn (7).
 //! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
-//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases it says that it has nothing to say in the
-//!   next instance when it acknowledges the decision of this one. A decision names those whose
+//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. A decision names those whose
 //!   proposals it has: who came too late, or did not fit, proposes again in the next instance.
 //! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
 //! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
@@ -103,10 +102,6 @@ pub struct Huc {
     has_proposed: bool,
     /// The leader lacks my proposal.
     owes: bool,
-    /// Up to this instance the leader was told, with the acknowledgement of the decision before, that I have nothing to say; 0: of none.
-    silent_in: u64,
-    /// It has to be told so.
-    owes_silence: bool,
     /// What I have proposed in this instance.
     mine: Vec<u8>,
     /// What waits for the next one.
@@ -146,8 +141,6 @@ impl Huc {
             proposals: [proposals(), proposals()],
             has_proposed: false,
             owes: false,
-            silent_in: 0,
-            owes_silence: false,
             mine: Vec::new(),
             waiting: Vec::new(),
             fresh: false,
@@ -265,10 +258,6 @@ impl Huc {
             proposals.of.remove(member);
             proposals.values[usize::from(member) - 1].clear();
         }
-        if member == led {
-            // The next leader was not told.
-            self.silent_in = self.silent_in.min(self.delivered + 1);
-        }
         if self.closed {
             return;
         }
@@ -318,18 +307,7 @@ impl Huc {
         self.advance();
         self.fcurb.receive(from, origin, instance, value);
         self.advance();
-        self.be_silent(origin, instance + 1);
         Ok(())
-    }
-
-    /// A decision is held, and will be acknowledged: who has nothing to say says so of the next instance with that. Its leader would wait for it
-    /// after the decision, by a round trip, where nobody but the leader has anything to say.
-    fn be_silent(&mut self, leader: u16, instance: u64) {
-        let holds = self.fcurb.trust() == Trust::Lease && instance == self.delivered + 2 && leader == self.leader();
-        let speaks = !self.mine.is_empty() || !self.waiting.is_empty();
-        if holds && !speaks && !self.decided && !self.leads() && !self.closed && self.silent_in < instance {
-            (self.silent_in, self.owes_silence) = (instance, true);
-        }
     }
 }
 
@@ -393,10 +371,6 @@ impl Agreement for Huc {
             let to = HostSet::from_iter([self.leader()]);
             return Some((to, Message::Propose { instance, round, value: &self.mine }));
         }
-        if std::mem::take(&mut self.owes_silence) && self.silent_in > self.delivered {
-            let to = HostSet::from_iter([self.leader()]);
-            return Some((to, Message::Propose { instance: self.silent_in, round, value: &[] }));
-        }
         let lacking = std::mem::take(&mut self.lacking);
         if !lacking.is_empty() {
             return Some((lacking, Message::Lacking { instance, round }));
@@ -424,7 +398,7 @@ impl Agreement for Huc {
         if HostSet(u64::from_le_bytes(*set)).contains(self.me) {
             self.mine.clear();
         }
-        self.has_proposed = self.silent_in == self.delivered + 1 && self.mine.is_empty();
+        self.has_proposed = false;
         self.proposals[0].clear();
         self.proposals.swap(0, 1);
         self.offer();

@@ -349,7 +349,9 @@ int fide_piggyback(struct fide_t *fide, const void *data, size_t len);
 
 // As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to twice between two heartbeats, and
 // later with the next one. One system call.
-int fide_piggyback_now(struct fide_t *fide, const void *data, size_t len);
+int fide_piggyback_now(struct fide_t *fide,
+                       const void *data,
+                       size_t len);
 
 // As fide_piggyback, as the process that this id was given for.
 int fide_piggyback_as(struct fide_t *fide, int process, const void *data, size_t len);

@@ -424,7 +424,7 @@ fn what_somebody_waits_for_goes_between_two_heartbeats_up_to_a_bound() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
-    d.set_urgent_max(2);
+    d.set_urgent_max(4); // Of which two are for views.
     let mut sends = |d: &mut Detector, now: u64| d.poll_transmit(now, &mut buf).is_some();
     assert!(sends(&mut d, 0));
     d.hurry();

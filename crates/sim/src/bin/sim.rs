@@ -70,6 +70,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
+    Planted::KeepsKnown,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::AwaitsWelcome,
