@@ -193,7 +193,7 @@ pub struct Engine {
     owed: Owed,
     /// How late this loop was of late.
     own: Recent,
-    /// No timeout is shorter, nor is a lease that programs are given longer.
+    /// No timeout falls below this.
     timeout_min_ns: u64,
     shape_next_ns: u64,
     formers: Formers,

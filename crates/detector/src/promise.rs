@@ -45,14 +45,16 @@ impl Detector {
 
     /// The least of the pair timeouts, as told to others.
     pub(crate) fn promise_us(&self) -> u32 {
-        let least = self.peers.iter().filter(|p| p.id != self.config.me).map(|p| p.timeout_ns).min();
-        u32::try_from(least.unwrap_or(0) / 1000).unwrap_or(u32::MAX).min(self.promise_max_us)
+        u32::try_from(self.least_ns().unwrap_or(0) / 1000).unwrap_or(u32::MAX).min(self.promise_max_us)
     }
 
     /// The shortest of this host's timeouts; of a host without peers that which it began with.
     pub fn timeout_least_ns(&self) -> u64 {
-        let others = self.peers.iter().filter(|p| p.id != self.config.me);
-        others.map(|p| p.timeout_ns).min().unwrap_or(self.config.timeout_ns)
+        self.least_ns().unwrap_or(self.config.timeout_ns)
+    }
+
+    fn least_ns(&self) -> Option<u64> {
+        self.peers.iter().filter(|p| p.id != self.config.me).map(|p| p.timeout_ns).min()
     }
 
     /// The longest that this life has promised.

@@ -45,9 +45,7 @@ pub const STALL_FACTOR: u64 = 4;
 pub struct Spread {
     base_ns: i128,
     low_before_ns: i64,
-    high_ns: i64,
-    high_before_ns: i64,
-    high_since_ns: u64,
+    high: Recent,
     /// The newest heartbeat: its number, and when it came.
     last: (u64, u64),
     samples: u64,
@@ -78,16 +76,11 @@ impl Spread {
             self.window_samples = 0;
         }
         self.samples += 1;
-        if rx_ns.saturating_sub(self.high_since_ns) >= RECENT_NS {
-            self.high_before_ns = std::mem::take(&mut self.high_ns);
-            self.high_since_ns = rx_ns;
-        }
         let above = delay.saturating_sub(low_ns);
         let above = above.max(self.beyond_period(seq, heartbeat_ns, rx_ns));
-        if above.unsigned_abs() <= stall_ns {
-            self.high_ns = self.high_ns.max(above);
-        }
-        above.unsigned_abs()
+        let late_ns = above.unsigned_abs();
+        self.high.record(rx_ns, if late_ns <= stall_ns { late_ns } else { 0 });
+        late_ns
     }
 
     /// By how much longer than its periods the time since the newest heartbeat was. Where some come between two slots each makes the next of the
@@ -107,20 +100,18 @@ impl Spread {
 
     /// The sender is another incarnation, with numbers of its own. How late its host was counts on.
     pub fn begin_anew(&mut self) {
-        let (high_ns, high_before_ns, high_since_ns) = (self.high_ns, self.high_before_ns, self.high_since_ns);
-        *self = Self { high_ns, high_before_ns, high_since_ns, ..Self::default() };
+        *self = Self { high: self.high, ..Self::default() };
     }
 
     /// As if a delay of so much had been seen now.
     pub fn recall(&mut self, now_ns: u64, jitter_ns: u64) {
-        self.high_before_ns = i64::try_from(jitter_ns).unwrap_or(i64::MAX);
-        self.high_since_ns = now_ns;
+        self.high = Recent::begin(now_ns, jitter_ns);
     }
 
     /// Largest delay above the lowest of late, in nanoseconds.
     #[must_use]
     pub fn jitter_max_ns(&self) -> u64 {
-        self.high_ns.max(self.high_before_ns).unsigned_abs()
+        self.high.most_ns()
     }
 
     /// Heartbeats recorded.

@@ -13,10 +13,11 @@ impl Engine {
         self.parts.detector.doubt(raw_ns(), doubt.gap_ns());
     }
 
-    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for the
-    /// shortest timeout, whatever the trust: programs must not outlive a loop that does not run.
+    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for a timeout, whatever the trust: programs must not
+    /// outlive a loop that does not run.
     pub(super) fn lease_until_ns(&self, now_raw_ns: u64) -> u64 {
-        // No longer than the agent ever promises: nobody waits for the programs of one that has ended beyond that.
+        // No longer than this host promises: nobody waits longer for the programs of an agent that has ended. Nor than its first timeout, as a
+        // promise that has grown since may not have been heard.
         let shortest_ns = self.parts.detector.config().timeout_ns.min(self.parts.detector.timeout_least_ns());
         self.parts.detector.lease_until_ns().min(now_raw_ns + shortest_ns)
     }

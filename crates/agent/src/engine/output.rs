@@ -12,7 +12,9 @@ use crate::trees::NOTICES_PER_HEARTBEAT;
 impl Engine {
     /// Sends what is due: notices first, then the heartbeat; each on every plane.
     pub(super) fn transmit(&mut self) {
-        self.hear_bells(raw_ns());
+        if self.rung != 0 {
+            self.hear_bells(raw_ns());
+        }
         for _ in 0..TRANSMITS_PER_TURN {
             let Some(transmit) = self.parts.detector.poll_transmit(raw_ns(), &mut self.payload) else { return };
             // What this packet says may have shortened the lease: known before it is sent.

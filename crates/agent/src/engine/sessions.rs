@@ -248,7 +248,7 @@ impl Engine {
 
     /// A period after the last time, whether a heartbeat goes out or not: whoever was muted is heard again.
     pub(super) fn hear_bells(&mut self, now: u64) {
-        if self.rung == 0 || now < self.bells_due_ns {
+        if now < self.bells_due_ns {
             return;
         }
         self.bells_due_ns = now + self.parts.heartbeat_ns;
