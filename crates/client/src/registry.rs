@@ -269,7 +269,10 @@ impl Monitored {
                 incarnation: granted.incarnation,
                 ..Default::default()
             };
-            self.subject_or_new(&record);
+            // A new agent may have heard only a machine that was put back to before what this program was told.
+            if !self.is_succeeded(&record) {
+                self.subject_or_new(&record);
+            }
         }
         self.granted = granted;
     }

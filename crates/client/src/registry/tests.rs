@@ -85,6 +85,17 @@ fn new_agent_tells_nothing_of_processes_before_one_that_is_known() {
     assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x4001), b"").len(), 1);
 }
 
+/// A new agent that has heard only a machine that was put back names a process of before what this program was told.
+#[test]
+fn a_new_agents_reply_with_a_process_before_one_that_is_known_makes_it_not_known() {
+    let mut registry = registry(&[11]);
+    assert_eq!(feed(&mut registry, record(kind::UP, 11, 0x5003), b"").len(), 1);
+    let former = MonitorOk { incarnation: 0x5001, ..granted(12, PeerState::Alive) };
+    registry.monitors.get_mut(&1).unwrap().register(former);
+    assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x5001), b""), []);
+    assert_eq!(registry.open(1), Some((5, 0x5003)));
+}
+
 #[test]
 fn the_reply_to_monitor_makes_an_incarnation_known() {
     let mut registry = Registry::default();
