@@ -372,7 +372,9 @@ impl<P: Start> Member<P> {
         let mut ready = [none; 4];
         let looked = self.spin.look(sleep_ns, self.core.group.awaits_answer(), || {
             let count = poll(&self.epoll, &mut ready, 0)?;
-            rustix::thread::sched_yield();
+            if count == 0 {
+                rustix::thread::sched_yield();
+            }
             Ok::<_, Error>(count)
         })?;
         let count = if looked.found > 0 { looked.found } else { poll(&self.epoll, &mut ready, looked.left_ns)? };
