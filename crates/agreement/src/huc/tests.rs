@@ -374,3 +374,60 @@ fn with_leases_a_leader_asks_for_what_it_lacks() {
     member.receive(2, &Message::Lacking { instance: 1, round: 2 }).unwrap();
     assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }
+
+/// A client of the leader, whose values come one after the other: each is a heartbeat, and its acknowledgements.
+#[test]
+fn with_leases_who_has_nothing_to_say_says_so_with_its_acknowledgement() {
+    let mut leader = Huc::new(&LEASED, 1, HostSet::first(2)).unwrap();
+    let mut member = Huc::new(&LEASED, 2, HostSet::first(2)).unwrap();
+    let nothing = |instance| Message::Propose { instance, round: 2, value: b"" };
+    assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing(1))));
+    leader.receive(2, &nothing(1)).unwrap();
+    for instance in 1..4 {
+        leader.propose(&[7]).unwrap();
+        let mut bytes = Vec::new();
+        leader.poll_broadcast().expect("at once: nobody has to be asked").write(&mut bytes);
+        member.receive(1, &Message::read(&bytes).unwrap()).unwrap();
+        let mut said = Vec::new();
+        while let Some((_, message)) = member.poll_transmit() {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            said.push(bytes);
+        }
+        for bytes in &said {
+            leader.receive(2, &Message::read(bytes).unwrap()).unwrap();
+        }
+        assert_eq!(said.len(), 2, "that it holds it, and that it has nothing to say next");
+        assert_eq!(leader.poll_decision().expect("decided").instance, instance);
+        let (_, chosen) = leader.poll_transmit().expect("it says so");
+        member.receive(1, &chosen).unwrap();
+        assert_eq!(member.poll_decision().expect("decided").instance, instance);
+        assert_eq!(member.poll_transmit(), None, "it has said so");
+    }
+    // What it has to say after all is another proposal.
+    member.propose(b"x").unwrap();
+    assert!(matches!(member.poll_transmit(), Some((_, Message::Propose { instance: 4, value: [_, ..], .. }))));
+}
+
+/// Who was told that a member has nothing to say has died before it could lead the next instance.
+#[test]
+fn with_leases_the_next_leader_is_told_anew_that_a_member_has_nothing_to_say() {
+    let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
+    assert!(member.poll_transmit().is_some());
+    let mut value = 1u64.to_le_bytes().to_vec();
+    value.extend_from_slice(&[1, 0, 7]);
+    member.receive(1, &Message::Decide { instance: 1, round: 1, value: &value }).unwrap();
+    while member.poll_transmit().is_some() {}
+    member.crashed(1);
+    while member.poll_transmit().is_some() {}
+    // 2 holds it too, and knows of the death.
+    let dead = HostSet::from_iter([1]);
+    member.receive(2, &Message::Held { instance: 1, round: 1, dead, asks: false }).unwrap();
+    assert_eq!(member.poll_decision().expect("decided").instance, 1);
+    assert!(member.poll_decision().is_none());
+    let mut said = Vec::new();
+    while let Some((to, message)) = member.poll_transmit() {
+        said.extend(matches!(message, Message::Propose { instance: 2, round: 3, value: [] }).then_some(to));
+    }
+    assert_eq!(said, [HostSet::from_iter([2])]);
+}

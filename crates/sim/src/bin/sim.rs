@@ -71,6 +71,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
     Planted::KeepsKnown,
+    Planted::KeepsNext,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::AwaitsWelcome,
