@@ -12,8 +12,8 @@
 //!   published one chooses one of them. It begins with another member in each instance, so that all have their turn. A batch of nothing is
 //!   nothing's proposal, and no member waits for its turn (7).
 //! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
-//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases it says that it has nothing to say in the
-//!   next instance when it acknowledges the decision of this one. A decision names those whose
+//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases
+//!   a silent member says so of the next instance when it acknowledges the decision of this one. A decision names those whose
 //!   proposals it has: who came too late, or did not fit, proposes again in the next instance.
 //! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
 //! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
@@ -103,9 +103,9 @@ pub struct Huc {
     has_proposed: bool,
     /// The leader lacks my proposal.
     owes: bool,
-    /// Up to this instance the leader was told, with the acknowledgement of the decision before, that I have nothing to say; 0: of none.
+    /// The last instance of which the leader is told ahead, with an acknowledgement, that I have nothing to say; 0: none.
     silent_in: u64,
-    /// It has to be told so.
+    /// It is not told so yet.
     owes_silence: bool,
     /// What I have proposed in this instance.
     mine: Vec<u8>,
@@ -266,7 +266,7 @@ impl Huc {
             proposals.values[usize::from(member) - 1].clear();
         }
         if member == led {
-            // The next leader was not told.
+            // The next leader is told of none ahead.
             self.silent_in = self.silent_in.min(self.delivered + 1);
         }
         if self.closed {
