@@ -81,7 +81,8 @@ Broadcast(s) ==
 \* `tell_all`, of all of these senders.
 Reported(p, origins, holds, knows) == {[from |-> p, origin |-> s, num |-> holds[s], dead |-> knows] : s \in origins}
 
-\* `receive`, and `succeeded` before it.
+\* `receive`, and `succeeded` before it.  A message that has arrived and waits in the receiver's buffer for the one before it is still in the
+\* network here, and is received when it leaves the buffer.  A word of a crash empties the buffers of the dead: `ignore-dead` refuses those.
 Receive(p, m) ==
     LET s == m.origin
         is_told == s \in dead[p] /\ ~Levels(p, s)

@@ -21,8 +21,16 @@
 //! nothing. *Why it contains what the dead has delivered:* each survivor had acknowledged that. Who is excluded and goes on may conclude
 //! otherwise; it has no lease, and tells its user nothing. By the model checker: `spec/fcurb_lease.tla`.
 //!
-//! A sender broadcasts one message after the other, so that two numbers of one sender differ by one message at most, and one is
-//! kept of each. The numbers only have to grow.
+//! A sender broadcasts one message after the other, so the numbers that two members hold of one sender differ by one message at most, and
+//! each member holds one. The numbers only have to grow.
+//!
+//! **The next message.** A sender that has delivered its message may broadcast the next one while another member cannot deliver the first, as
+//! that member levels after a crash. The member keeps the next message in a buffer of one per sender. A buffered message is not held: it is
+//! neither acknowledged nor reported until the message before it is delivered. At that moment the member handles it like a message that has just
+//! arrived. So a buffer is the same as a longer link, with one condition, as nothing of the dead may be taken: every buffered message has to come from a
+//! member that is not known to be dead. A live sender's message is therefore buffered only from that sender, and each word of a crash empties the
+//! buffers of all dead senders; a survivor that holds such a message passes it on, as it hears of all others what they hold. If the buffer is full, a
+//! further message is dropped, and comes again by resend. No member that its sender waits for sees that: the sender would need its acknowledgement first.
 
 use std::collections::VecDeque;
 
@@ -32,6 +40,10 @@ use fide_detector::{
 };
 
 use crate::message::Message;
+
+mod levelling;
+
+use levelling::Report;
 
 /// What the broadcast may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,13 +74,9 @@ struct Origin {
     /// All that live hold the messages up to this one.
     stable: u64,
     value: Vec<u8>,
-}
-
-/// What a member has told of one that it holds dead.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-struct Report {
-    number: u64,
-    dead: HostSet,
+    /// Number of the buffered message, which follows the one that is held and not delivered; 0: none. Only with leases.
+    next: u64,
+    next_value: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,11 +157,6 @@ impl Fcurb {
         &mut self.origins[usize::from(origin) - 1]
     }
 
-    fn report(&mut self, of: u16, origin: u16) -> &mut Report {
-        let ids = self.origins.len();
-        &mut self.reports[(usize::from(of) - 1) * ids + usize::from(origin) - 1]
-    }
-
     fn others(&self) -> HostSet {
         self.members.minus(self.dead).minus(only(self.me))
     }
@@ -210,26 +213,54 @@ impl Fcurb {
         }
         let lease = self.trust == Trust::Lease;
         let here = self.at(origin);
-        if number > here.held {
-            // It comes again when the one before it is delivered.
-            if here.held > here.delivered {
-                return;
-            }
-            here.held = number;
+        if number > here.held && here.held > here.delivered {
+            self.buffer(from, origin, number, value);
+        } else if number > here.held {
             here.value.clear();
             here.value.extend_from_slice(value);
             if !lease {
                 here.stable = number;
             }
-            self.undelivered.insert(origin);
-            self.fresh.insert(origin);
-            if self.levelling.contains(&origin) {
-                self.tell_all(origin, false);
-            }
+            self.hold(origin, number);
+        } else {
+            self.acknowledge(origin);
         }
-        if lease && !self.dead.contains(origin) {
+    }
+
+    /// Keeps a message until the one before it is delivered. One that finds the buffer full comes again by resend.
+    fn buffer(&mut self, from: u16, origin: u16, number: u64, value: &[u8]) {
+        // What others pass on of a sender that lives here has to come again once its crash is known: see the module's text.
+        let may_keep = self.trust == Trust::Lease && (from == origin || self.dead.contains(origin));
+        let here = self.at(origin);
+        if may_keep && here.next == 0 {
+            here.next = number;
+            here.next_value.clear();
+            here.next_value.extend_from_slice(value);
+        }
+    }
+
+    /// The value of `origin`'s message `number` is in its place.
+    fn hold(&mut self, origin: u16, number: u64) {
+        self.at(origin).held = number;
+        self.undelivered.insert(origin);
+        self.fresh.insert(origin);
+        if self.levelling.contains(&origin) {
+            self.tell_all(origin, false);
+        }
+        self.acknowledge(origin);
+    }
+
+    fn acknowledge(&mut self, origin: u16) {
+        if self.trust == Trust::Lease && !self.dead.contains(origin) {
             self.put(only(origin), Kind::Ack, origin);
         }
+    }
+
+    /// Number of the last message of `origin` that this member has acknowledged, or will with what is sent next. 0: none, or `origin` is dead.
+    #[must_use]
+    pub fn acknowledges(&self, origin: u16) -> u64 {
+        let is_asked = self.trust == Trust::Lease && origin != self.me && !self.dead.contains(origin);
+        if is_asked { self.origins[usize::from(origin) - 1].held } else { 0 }
     }
 
     /// Somebody holds my messages up to this one.
@@ -250,44 +281,6 @@ impl Fcurb {
     pub fn chosen(&mut self, from: u16, number: u64) {
         if !self.dead.contains(from) && self.at(from).held == number {
             self.at(from).stable = number;
-        }
-    }
-
-    /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
-    pub fn reported(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
-        if self.dead.contains(from) {
-            return;
-        }
-        let report = self.report(from, origin);
-        // Links reorder; what is told only grows.
-        if number >= report.number && report.dead.minus(dead).is_empty() {
-            *report = Report { number, dead };
-        }
-        if self.dead.contains(origin) {
-            if number < self.at(origin).held {
-                self.put(only(from), Kind::Message, origin);
-            }
-            if asks {
-                self.put(only(from), Kind::Held { asks: false }, origin);
-            }
-        }
-    }
-
-    /// The detector says that a member has crashed.
-    pub fn crashed(&mut self, member: u16) {
-        if !self.members.contains(member) || self.dead.contains(member) || member == self.me {
-            return;
-        }
-        self.dead.insert(member);
-        self.levelling.push_back(member);
-        if self.trust == Trust::Lease {
-            // Also of those whom this member is done with: others may not be, and have to know that it knows.
-            self.dead.iter().for_each(|origin| self.tell_all(origin, false));
-            let held = self.at(member).held;
-            let (others, lacks) =
-                (self.others(), |report: &Report| report.dead.contains(member) && report.number < held);
-            let lacking = others.iter().filter(|other| lacks(self.report(*other, member))).collect();
-            self.put(lacking, Kind::Message, member);
         }
     }
 
@@ -312,8 +305,15 @@ impl Fcurb {
         }
         self.undelivered.remove(origin);
         let here = self.at(origin);
-        (here.delivered, here.stable) = (here.held, here.held);
-        Some(Delivery::Message { number: here.held, value: &here.value })
+        let number = here.held;
+        (here.delivered, here.stable) = (number, number);
+        let next = std::mem::take(&mut here.next);
+        if next == 0 {
+            return Some(Delivery::Message { number, value: &self.at(origin).value });
+        }
+        std::mem::swap(&mut here.value, &mut here.next_value);
+        self.hold(origin, next);
+        Some(Delivery::Message { number, value: &self.at(origin).next_value })
     }
 
     /// Has the sender said, if only by its next message, that all that live hold its last?
@@ -332,21 +332,6 @@ impl Fcurb {
             Trust::Lease if origin == self.me => self.others().minus(self.acks).is_empty(),
             _ => here.stable >= here.held,
         }
-    }
-
-    /// All that live hold the same of the dead, and take nothing more of it.
-    fn is_level(&self, origin: u16) -> bool {
-        if self.trust == Trust::Network || planted::is(Planted::SkipsLevelling) {
-            return true;
-        }
-        self.others().iter().all(|other| self.agrees(other, origin))
-    }
-
-    fn agrees(&self, other: u16, origin: u16) -> bool {
-        let ids = self.origins.len();
-        let Report { number, dead } = self.reports[(usize::from(other) - 1) * ids + usize::from(origin) - 1];
-        let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);
-        knows && number == self.origins[usize::from(origin) - 1].held
     }
 
     /// What was sent before the last call and has had no answer is sent again. At most three messages to each member for each
@@ -369,16 +354,6 @@ impl Fcurb {
             self.tell_all(self.levelling[at], true);
         }
         self.out.len() > before
-    }
-
-    /// What this member holds of one that is dead, to those whose word of it is not the same.
-    fn tell_all(&mut self, origin: u16, asks: bool) {
-        let to = if asks {
-            self.others().iter().filter(|other| !self.agrees(*other, origin)).collect()
-        } else {
-            self.others()
-        };
-        self.put(to, Kind::Held { asks }, origin);
     }
 
     fn put(&mut self, to: HostSet, kind: Kind, origin: u16) {

@@ -12,7 +12,8 @@
 //!   published one chooses one of them. It begins with another member in each instance, so that all have their turn. A batch of nothing is
 //!   nothing's proposal, and no member waits for its turn (7).
 //! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
-//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. A decision names those whose
+//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases
+//!   a silent member says so of the next instance when it acknowledges the decision of this one. A decision names those whose
 //!   proposals it has: who came too late, or did not fit, proposes again in the next instance.
 //! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
 //! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
@@ -102,6 +103,10 @@ pub struct Huc {
     has_proposed: bool,
     /// The leader lacks my proposal.
     owes: bool,
+    /// The last instance of which the leader is told ahead, with an acknowledgement, that I have nothing to say; 0: none.
+    silent_in: u64,
+    /// It is not told so yet.
+    owes_silence: bool,
     /// What I have proposed in this instance.
     mine: Vec<u8>,
     /// What waits for the next one.
@@ -141,6 +146,8 @@ impl Huc {
             proposals: [proposals(), proposals()],
             has_proposed: false,
             owes: false,
+            silent_in: 0,
+            owes_silence: false,
             mine: Vec::new(),
             waiting: Vec::new(),
             fresh: false,
@@ -258,6 +265,10 @@ impl Huc {
             proposals.of.remove(member);
             proposals.values[usize::from(member) - 1].clear();
         }
+        if member == led {
+            // The next leader is told of none ahead.
+            self.silent_in = self.silent_in.min(self.delivered + 1);
+        }
         if self.closed {
             return;
         }
@@ -307,7 +318,19 @@ impl Huc {
         self.advance();
         self.fcurb.receive(from, origin, instance, value);
         self.advance();
+        self.be_silent();
         Ok(())
+    }
+
+    /// A member that acknowledges a decision and has nothing to say in the next instance tells its leader so at the same time. Otherwise the
+    /// leader waits for it after the decision, by a round trip, where only the leader's own clients have something to say.
+    fn be_silent(&mut self) {
+        let instance = self.delivered + 2;
+        let acknowledges = self.fcurb.acknowledges(self.leader()) == self.delivered + 1;
+        let speaks = !self.mine.is_empty() || !self.waiting.is_empty();
+        if acknowledges && !speaks && !self.decided && !self.closed && self.silent_in < instance {
+            (self.silent_in, self.owes_silence) = (instance, true);
+        }
     }
 }
 
@@ -371,6 +394,10 @@ impl Agreement for Huc {
             let to = HostSet::from_iter([self.leader()]);
             return Some((to, Message::Propose { instance, round, value: &self.mine }));
         }
+        if std::mem::take(&mut self.owes_silence) && self.silent_in > self.delivered {
+            let to = HostSet::from_iter([self.leader()]);
+            return Some((to, Message::Propose { instance: self.silent_in, round, value: &[] }));
+        }
         let lacking = std::mem::take(&mut self.lacking);
         if !lacking.is_empty() {
             return Some((lacking, Message::Lacking { instance, round }));
@@ -398,10 +425,12 @@ impl Agreement for Huc {
         if HostSet(u64::from_le_bytes(*set)).contains(self.me) {
             self.mine.clear();
         }
-        self.has_proposed = false;
+        self.has_proposed = self.silent_in == self.delivered + 1 && self.mine.is_empty();
         self.proposals[0].clear();
         self.proposals.swap(0, 1);
         self.offer();
+        // What follows may be acknowledged already.
+        self.be_silent();
         Some(Decision { instance: self.delivered, value: &self.telling[SET_LEN..] })
     }
 
@@ -421,7 +450,7 @@ impl Agreement for Huc {
                 values.clear();
             }
         }
-        (self.owes, self.decided, self.lacking) = (false, false, HostSet::EMPTY);
+        (self.owes, self.owes_silence, self.decided, self.lacking) = (false, false, false, HostSet::EMPTY);
         self.proposals.iter_mut().for_each(Proposals::clear);
         self.closed = true;
     }

@@ -164,6 +164,8 @@ planted! {
     ForgetsPromise,
     /// a member waits with what all hold of a dead sender until it knows what others hold besides
     KeepsKnown,
+    /// a message that waits for the one before it is taken after the crash of its sender
+    KeepsNext,
     /// a host that leaves tells of the end of a former incarnation that may act without regard to it
     EndsWhileLeaving,
     /// a host whose timeouts have become shorter forgets the longer promises that it made before

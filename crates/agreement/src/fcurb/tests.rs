@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod schedules;
+
 /// What a member delivers, in its order: messages by their number, crashes as `Err`.
 fn delivered(member: &mut Fcurb) -> Vec<Result<u64, u16>> {
     let mut all = Vec::new();
@@ -210,4 +212,145 @@ fn what_all_hold_of_the_dead_is_delivered_before_the_next_is_passed_on() {
     survivor.receive(other, sender, 2, b"second");
     assert_eq!(survivor.poll(), Some(Delivery::Message { number: 2, value: b"second" }));
     assert_eq!(survivor.poll(), Some(Delivery::Crashed(sender)));
+}
+
+/// 1 has delivered its first message and broadcast the second; 2, which lives, holds the first and levels after the death of 3.
+fn levelling_behind_a_live_sender() -> Vec<Fcurb> {
+    let mut members = group(3);
+    beat(&mut members, 1, &[2]);
+    exchange(&mut members, &[3]);
+    members[1].crashed(3);
+    members[0].crashed(3);
+    // 2 tells 1; the word of 1 is on its way.
+    while let Some((_, message)) = members[1].poll_transmit() {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        hand(&mut members[0], 2, &Message::read(&bytes).unwrap());
+    }
+    assert_eq!(delivered(&mut members[0]), [Err(3), Ok(1)]);
+    beat(&mut members, 2, &[]);
+    members[1].succeeded(1, 2);
+    members
+}
+
+#[test]
+fn next_message_is_acknowledged_when_the_one_before_it_is_delivered() {
+    let mut members = levelling_behind_a_live_sender();
+    members[1].receive(1, 1, 2, &[2]);
+    assert_eq!(members[1].poll_transmit(), None, "it is not held");
+    assert_eq!(members[1].acknowledges(1), 1);
+    assert_eq!(delivered(&mut members[1]), []);
+    // The word of 1, and nothing is sent again.
+    exchange(&mut members, &[3]);
+    assert_eq!(delivered(&mut members[1]), [Err(3), Ok(1)]);
+    assert_eq!(members[1].acknowledges(1), 2);
+    assert_eq!(members[1].poll_transmit(), Some((only(1), Message::Ack { instance: 2, round: 1 })));
+    members[0].acknowledged(2, 2);
+    assert_eq!(delivered(&mut members[0]), [Ok(2)]);
+    exchange(&mut members, &[3]);
+    let told = members[1].poll();
+    assert_eq!(told, Some(Delivery::Message { number: 2, value: &[2] }), "with its own value");
+}
+
+#[test]
+fn full_buffer_drops_and_resend_brings_it_again() {
+    let mut members = levelling_behind_a_live_sender();
+    // Only a sender that does not wait for this member gets so far.
+    for number in 2..=4 {
+        members[1].receive(1, 1, number, &[number as u8]);
+    }
+    let room = members[1].origins[0].next_value.capacity();
+    exchange(&mut members, &[3]);
+    assert_eq!(delivered(&mut members[1]), [Err(3), Ok(1)]);
+    members[1].succeeded(1, 3);
+    assert_eq!(delivered(&mut members[1]), [Ok(2)], "3 and 4 were dropped");
+    // Sent again, it is taken.
+    members[1].receive(1, 1, 3, &[3]);
+    assert_eq!(members[1].acknowledges(1), 3);
+    members[1].chosen(1, 3);
+    assert_eq!(members[1].poll(), Some(Delivery::Message { number: 3, value: &[3] }));
+    assert!(room > 0 && members[1].origins[0].value.capacity() == room, "the same room");
+}
+
+#[test]
+fn crash_of_its_sender_empties_the_buffer() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[2, 3]);
+    for member in [2, 3] {
+        members[member - 1].crashed(4);
+        members[member - 1].succeeded(1, 2);
+        members[member - 1].receive(1, 1, 2, &[2]);
+    }
+    members[1].crashed(1);
+    members[2].crashed(1);
+    exchange(&mut members, &[1, 4]);
+    for member in [2, 3] {
+        assert_eq!(delivered(&mut members[member - 1]), [Err(4), Ok(1), Err(1)], "2 was held by nobody but its sender");
+    }
+}
+
+#[test]
+fn survivor_that_holds_the_next_message_passes_it_on_to_one_that_had_it_buffered() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[2, 3]);
+    members[1].crashed(4);
+    for member in [2, 3] {
+        members[member - 1].succeeded(1, 2);
+        if member == 3 {
+            assert_eq!(delivered(&mut members[2]), [Ok(1)]);
+        }
+        members[member - 1].receive(1, 1, 2, &[2]);
+    }
+    assert_eq!((members[1].acknowledges(1), members[2].acknowledges(1)), (1, 2));
+    members[1].crashed(1);
+    members[2].crashed(1);
+    members[2].crashed(4);
+    exchange(&mut members, &[1, 4]);
+    assert_eq!(delivered(&mut members[2]), [], "2 does not hold the same yet");
+    // 4 died first, for 2: what was passed on waits in the buffer, which was emptied.
+    assert_eq!(delivered(&mut members[1]), [Err(4), Ok(1), Ok(2), Err(1)]);
+    exchange(&mut members, &[1, 4]);
+    assert_eq!(delivered(&mut members[2]), [Ok(2), Err(1), Err(4)]);
+}
+
+/// 2 holds the first message of 1 and levels after the death of 3; the second comes from `from`. What does 2 hold in the end?
+fn held_of_a_live_sender(from: u16) -> u64 {
+    let (dead, mut member) = (only(3), Fcurb::new(Trust::Lease, 2, HostSet::first(4)));
+    member.receive(1, 1, 1, &[1]);
+    member.crashed(3);
+    member.succeeded(1, 2);
+    member.receive(from, 1, 2, &[2]);
+    assert_eq!(delivered(&mut member), []);
+    member.reported(1, 3, 0, dead, false);
+    member.reported(4, 3, 0, dead, false);
+    assert_eq!(delivered(&mut member), [Err(3), Ok(1)]);
+    member.acknowledges(1)
+}
+
+#[test]
+fn what_others_pass_on_of_a_live_sender_is_not_buffered() {
+    assert_eq!(held_of_a_live_sender(1), 2);
+    assert_eq!(held_of_a_live_sender(4), 1, "4 may die before this member hears of the death of 1");
+}
+
+/// 3 passes on what it alone holds of 1, and dies: 4 has it in its buffer, and 5 was not passed it.
+#[test]
+fn crash_of_who_passed_a_message_on_empties_the_buffer() {
+    let mut members = group(5);
+    beat(&mut members, 1, &[3, 4, 5]);
+    exchange(&mut members, &[2]);
+    for survivor in [4, 5] {
+        members[survivor - 1].crashed(2);
+        members[survivor - 1].crashed(1);
+    }
+    members[3].succeeded(1, 2);
+    members[3].receive(3, 1, 2, &[2]);
+    assert_eq!(delivered(&mut members[3]), [], "2 died first");
+    members[3].crashed(3);
+    members[4].crashed(3);
+    exchange(&mut members, &[1, 2, 3]);
+    for survivor in [4, 5] {
+        let told = delivered(&mut members[survivor - 1]);
+        assert_eq!(told, [Err(2), Ok(1), Err(1), Err(3)], "of {survivor}");
+    }
 }

@@ -374,3 +374,116 @@ fn with_leases_a_leader_asks_for_what_it_lacks() {
     member.receive(2, &Message::Lacking { instance: 1, round: 2 }).unwrap();
     assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }
+
+/// A client of the leader proposes one value after the other: each takes a heartbeat and its acknowledgements.
+#[test]
+fn with_leases_silent_member_says_so_with_its_acknowledgement() {
+    let mut leader = Huc::new(&LEASED, 1, HostSet::first(2)).unwrap();
+    let mut member = Huc::new(&LEASED, 2, HostSet::first(2)).unwrap();
+    let nothing = |instance| Message::Propose { instance, round: 2, value: b"" };
+    assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing(1))));
+    leader.receive(2, &nothing(1)).unwrap();
+    for instance in 1..4 {
+        leader.propose(&[7]).unwrap();
+        let mut bytes = Vec::new();
+        leader.poll_broadcast().expect("at once: nobody has to be asked").write(&mut bytes);
+        member.receive(1, &Message::read(&bytes).unwrap()).unwrap();
+        let mut said = Vec::new();
+        while let Some((_, message)) = member.poll_transmit() {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            said.push(bytes);
+        }
+        for bytes in &said {
+            leader.receive(2, &Message::read(bytes).unwrap()).unwrap();
+        }
+        assert_eq!(said.len(), 2, "that it holds it, and that it has nothing to say next");
+        assert_eq!(leader.poll_decision().expect("decided").instance, instance);
+        let (_, chosen) = leader.poll_transmit().expect("it says so");
+        member.receive(1, &chosen).unwrap();
+        assert_eq!(member.poll_decision().expect("decided").instance, instance);
+        assert_eq!(member.poll_transmit(), None, "it has said so");
+    }
+    // What it has to say after all is another proposal.
+    member.propose(b"x").unwrap();
+    assert!(matches!(member.poll_transmit(), Some((_, Message::Propose { instance: 4, value: [_, ..], .. }))));
+}
+
+/// The leader that a member told so dies before it leads the next instance.
+#[test]
+fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
+    let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
+    assert!(member.poll_transmit().is_some());
+    let mut value = 1u64.to_le_bytes().to_vec();
+    value.extend_from_slice(&[1, 0, 7]);
+    member.receive(1, &Message::Decide { instance: 1, round: 1, value: &value }).unwrap();
+    while member.poll_transmit().is_some() {}
+    member.crashed(1);
+    while member.poll_transmit().is_some() {}
+    // 2 holds it too, and knows of the death.
+    let dead = HostSet::from_iter([1]);
+    member.receive(2, &Message::Held { instance: 1, round: 1, dead, asks: false }).unwrap();
+    assert_eq!(member.poll_decision().expect("decided").instance, 1);
+    assert!(member.poll_decision().is_none());
+    let mut said = Vec::new();
+    while let Some((to, message)) = member.poll_transmit() {
+        said.extend(matches!(message, Message::Propose { instance: 2, round: 3, value: [] }).then_some(to));
+    }
+    assert_eq!(said, [HostSet::from_iter([2])]);
+}
+
+/// All messages of `member`, of which one may be the broadcast.
+fn said(member: &mut Huc) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut push = |message: Message<'_>| {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        all.push(bytes);
+    };
+    while let Some((_, message)) = member.poll_transmit() {
+        push(message);
+    }
+    member.poll_broadcast().into_iter().for_each(push);
+    all
+}
+
+/// 2 levels after the death of 3, while its leader has decided and goes on. Nothing is sent again.
+#[test]
+fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
+    let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(3)).unwrap()).collect();
+    let [leader, member] = members.as_mut_slice() else { unreachable!() };
+    let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
+        all.iter().for_each(|bytes| to.receive(from, &Message::read(bytes).unwrap()).unwrap());
+    };
+    hand(leader, 2, &said(member));
+    leader.receive(3, &Message::Propose { instance: 1, round: 3, value: b"" }).unwrap();
+    leader.propose(b"a").unwrap();
+    leader.propose(b"b").unwrap();
+    hand(member, 1, &said(leader));
+    // That it holds the decision, and that it has nothing to say in the next instance.
+    hand(leader, 2, &said(member));
+    leader.crashed(3);
+    member.crashed(3);
+    hand(leader, 2, &said(member));
+    assert_eq!(leader.poll_decision().expect("decided").instance, 1);
+    assert!(leader.poll_decision().is_none());
+    let late = said(leader);
+    let next = late.last().expect("a broadcast");
+    assert!(matches!(Message::read(next), Ok(Message::Decide { instance: 2, round: 1, .. })));
+    // It overtakes the word of what the leader holds of the dead.
+    hand(member, 1, std::slice::from_ref(next));
+    assert!(member.poll_decision().is_none(), "while it levels");
+    assert!(said(member).is_empty(), "what it has not taken it does not acknowledge");
+    hand(member, 1, &late[..late.len() - 1]);
+    assert_eq!(member.poll_decision().expect("decided").instance, 1);
+    assert!(member.poll_decision().is_none());
+    let answers = said(member);
+    let of = |bytes: &Vec<u8>| format!("{:?}", Message::read(bytes).unwrap());
+    let is = |message: Message<'_>| answers.iter().any(|bytes| of(bytes) == format!("{message:?}"));
+    assert!(is(Message::Ack { instance: 2, round: 1 }), "{answers:?}");
+    assert!(is(Message::Propose { instance: 3, round: 2, value: b"" }), "{answers:?}");
+    hand(leader, 2, &answers);
+    assert_eq!(leader.poll_decision().expect("decided").instance, 2);
+    hand(member, 1, &said(leader));
+    assert_eq!(member.poll_decision().expect("decided").instance, 2);
+}

@@ -70,7 +70,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::AdoptsLower,
     Planted::TakesOfTheDead,
     Planted::LevelsWithOld,
-    Planted::KeepsKnown,
+    Planted::KeepsNext,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
     Planted::AwaitsWelcome,

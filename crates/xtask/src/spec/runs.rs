@@ -191,5 +191,6 @@ pub(super) const LARGE: &[Run] = runs![
     hsuc_lease, "as implemented", [N = "4", Instances = "1", MaxExcluded = "3"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
     fcurb_lease, "as implemented", [Senders = "{1, 2}", MaxExcluded = "2"], Holds(Temporal::No);
+    fcurb_lease, "as implemented, two of one sender", [Senders = "{1}", Count = "2"], Holds(Temporal::No);
     fcurb_lease, "mutant: levels with who knows not of all deaths", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
 ];

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the survivors of a crash tell each other before they tell their users of it.
+
+use fide_detector::{
+    HostSet,
+    planted::{self, Planted},
+};
+
+use super::{Fcurb, Kind, Trust, only};
+
+/// What a member has told of one that it holds dead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Report {
+    number: u64,
+    dead: HostSet,
+}
+
+impl Fcurb {
+    fn report(&mut self, of: u16, origin: u16) -> &mut Report {
+        let ids = self.origins.len();
+        &mut self.reports[(usize::from(of) - 1) * ids + usize::from(origin) - 1]
+    }
+
+    /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
+    pub fn reported(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
+        if self.dead.contains(from) {
+            return;
+        }
+        let report = self.report(from, origin);
+        // Links reorder; what is told only grows.
+        if number >= report.number && report.dead.minus(dead).is_empty() {
+            *report = Report { number, dead };
+        }
+        if self.dead.contains(origin) {
+            if number < self.at(origin).held {
+                self.put(only(from), Kind::Message, origin);
+            }
+            if asks {
+                self.put(only(from), Kind::Held { asks: false }, origin);
+            }
+        }
+    }
+
+    /// The detector says that a member has crashed.
+    pub fn crashed(&mut self, member: u16) {
+        if !self.members.contains(member) || self.dead.contains(member) || member == self.me {
+            return;
+        }
+        self.dead.insert(member);
+        self.levelling.push_back(member);
+        if self.trust == Trust::Lease {
+            if !planted::is(Planted::KeepsNext) {
+                self.dead.iter().for_each(|origin| self.origins[usize::from(origin) - 1].next = 0);
+            }
+            // Also of those whom this member is done with: others may not be, and have to know that it knows.
+            self.dead.iter().for_each(|origin| self.tell_all(origin, false));
+            let held = self.at(member).held;
+            let (others, lacks) =
+                (self.others(), |report: &Report| report.dead.contains(member) && report.number < held);
+            let lacking = others.iter().filter(|other| lacks(self.report(*other, member))).collect();
+            self.put(lacking, Kind::Message, member);
+        }
+    }
+
+    /// All that live hold the same of the dead, and take nothing more of it.
+    pub(super) fn is_level(&self, origin: u16) -> bool {
+        if self.trust == Trust::Network || planted::is(Planted::SkipsLevelling) {
+            return true;
+        }
+        self.others().iter().all(|other| self.agrees(other, origin))
+    }
+
+    fn agrees(&self, other: u16, origin: u16) -> bool {
+        let ids = self.origins.len();
+        let Report { number, dead } = self.reports[(usize::from(other) - 1) * ids + usize::from(origin) - 1];
+        let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);
+        knows && number == self.origins[usize::from(origin) - 1].held
+    }
+
+    /// What this member holds of one that is dead, to those whose word of it is not the same.
+    pub(super) fn tell_all(&mut self, origin: u16, asks: bool) {
+        let to = if asks {
+            self.others().iter().filter(|other| !self.agrees(*other, origin)).collect()
+        } else {
+            self.others()
+        };
+        self.put(to, Kind::Held { asks }, origin);
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Any schedule: senders broadcast as soon as they may, heartbeats reach whom they reach, links lose, repeat and reorder.
+
+use std::collections::BTreeSet;
+
+use proptest::{prelude::*, test_runner::TestCaseError};
+
+use super::{group, hand};
+use crate::{
+    HostSet,
+    fcurb::{Delivery, Fcurb},
+    message::Message,
+};
+
+type Checked = Result<(), TestCaseError>;
+
+/// What a member has told its user: a message of a sender, or its crash (0).
+type Log = Vec<(u16, u64)>;
+
+struct World {
+    members: Vec<Fcurb>,
+    numbers: Vec<u64>,
+    dead: BTreeSet<u16>,
+    /// Sender, receiver, bytes.
+    network: Vec<(u16, u16, Vec<u8>)>,
+    /// Who is to be told of whose crash.
+    notices: Vec<(u16, u16)>,
+    logs: Vec<Log>,
+}
+
+impl World {
+    fn new(count: u16) -> Self {
+        Self {
+            members: group(count),
+            numbers: vec![0; count.into()],
+            dead: BTreeSet::new(),
+            network: Vec::new(),
+            notices: Vec::new(),
+            logs: vec![Vec::new(); count.into()],
+        }
+    }
+
+    fn alive(&self) -> Vec<u16> {
+        (1..=self.members.len() as u16).filter(|member| !self.dead.contains(member)).collect()
+    }
+
+    /// What follows from the last call at a member, of which so many copies leave.
+    fn drain(&mut self, member: u16, until: usize) -> Checked {
+        let at = usize::from(member) - 1;
+        let (node, others) = (&mut self.members[at], HostSet::first(self.logs.len()));
+        let mut sent = Vec::new();
+        let mut send = |to: HostSet, message: Message<'_>| {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            sent.extend(to.iter().filter(|to| *to != member).map(|to| (member, to, bytes.clone())));
+        };
+        loop {
+            let delivered = match node.poll() {
+                // Its value says whose message it is.
+                Some(Delivery::Message { number, value }) => {
+                    prop_assert_eq!(u64::from(value[1]), number);
+                    Some((value[0].into(), number))
+                }
+                Some(Delivery::Crashed(of)) => Some((of, 0)),
+                None => None,
+            };
+            self.logs[at].extend(delivered);
+            let mut is_over = delivered.is_none();
+            while let Some((to, message)) = node.poll_transmit() {
+                send(to, message);
+                is_over = false;
+            }
+            if let Some(message) = node.poll_broadcast() {
+                send(others, message);
+                is_over = false;
+            }
+            if is_over {
+                break;
+            }
+        }
+        sent.truncate(until);
+        self.network.extend(sent);
+        Ok(())
+    }
+
+    fn broadcast(&mut self, member: u16) {
+        let at = usize::from(member) - 1;
+        if !self.members[at].is_sending() {
+            self.numbers[at] += 1;
+            let number = self.numbers[at];
+            self.members[at].broadcast(number, |value| value.extend([member as u8, number as u8]));
+        }
+    }
+
+    fn receive(&mut self, which: usize) -> Checked {
+        let (from, to, bytes) = self.network.swap_remove(which % self.network.len());
+        if self.dead.contains(&to) {
+            return Ok(());
+        }
+        let (message, node) = (Message::read(&bytes).unwrap(), &mut self.members[usize::from(to) - 1]);
+        if let Message::Decide { instance, round, .. } = message {
+            node.succeeded(round, instance);
+            self.drain(to, usize::MAX)?;
+        }
+        hand(&mut self.members[usize::from(to) - 1], from, &message);
+        self.drain(to, usize::MAX)
+    }
+
+    fn notice(&mut self, which: usize) -> Checked {
+        let (survivor, dead) = self.notices.swap_remove(which % self.notices.len());
+        if self.dead.contains(&survivor) {
+            return Ok(());
+        }
+        self.members[usize::from(survivor) - 1].crashed(dead);
+        self.drain(survivor, usize::MAX)
+    }
+
+    fn step(&mut self, what: u8, which: u16) -> Checked {
+        let (alive, which) = (self.alive(), usize::from(which));
+        let member = alive[which % alive.len()];
+        match what {
+            0..15 => {
+                self.broadcast(member);
+                self.drain(member, usize::MAX)?;
+            }
+            15..75 if !self.network.is_empty() => self.receive(which)?,
+            75..82 if !self.notices.is_empty() => self.notice(which)?,
+            // In the middle of its heartbeat.
+            82..85 if alive.len() > 1 => {
+                self.broadcast(member);
+                self.drain(member, which / 7 % 5)?;
+                self.dead.insert(member);
+                self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
+            }
+            85..90 => {
+                self.members[usize::from(member) - 1].resend();
+                self.drain(member, usize::MAX)?;
+            }
+            90..95 if !self.network.is_empty() => {
+                self.network.push(self.network[which % self.network.len()].clone());
+            }
+            95.. if !self.network.is_empty() => drop(self.network.swap_remove(which % self.network.len())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// All that is sent arrives, and is sent again if it has no answer.
+    fn calm(&mut self) -> Checked {
+        for _ in 0..12 {
+            while !self.network.is_empty() || !self.notices.is_empty() {
+                if !self.notices.is_empty() {
+                    self.notice(0)?;
+                }
+                if !self.network.is_empty() {
+                    self.receive(0)?;
+                }
+            }
+            for member in self.alive() {
+                self.members[usize::from(member) - 1].resend();
+                self.drain(member, usize::MAX)?;
+            }
+        }
+        prop_assert!(self.network.is_empty(), "it does not come to rest");
+        Ok(())
+    }
+
+    /// What HUC takes from FCURB (FiDe App. A.4), of all members, the dead too.
+    fn check(&self) -> Checked {
+        for log in &self.logs {
+            for (at, told) in log.iter().enumerate() {
+                prop_assert!(!log[..at].iter().any(|(of, number)| (*of, *number) == *told), "twice: {log:?}");
+                prop_assert!(!log[..at].contains(&(told.0, 0)), "after the crash of {}: {log:?}", told.0);
+                let before = log[..at].iter().filter(|(of, _)| *of == told.0).count() as u64;
+                prop_assert!(told.1 == 0 || told.1 == before + 1, "out of order: {log:?}");
+            }
+        }
+        for told in self.logs.iter().flatten().filter(|(_, number)| *number > 0) {
+            for log in self.logs.iter().filter(|log| log.contains(&(told.0, 0))) {
+                prop_assert!(log.contains(told), "goes on without {told:?}: {log:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_quiet(&self) -> Checked {
+        let set = |member: u16| self.logs[usize::from(member) - 1].iter().copied().collect::<BTreeSet<_>>();
+        for member in self.alive() {
+            prop_assert_eq!(set(member), set(self.alive()[0]));
+            prop_assert!(self.dead.iter().all(|dead| set(member).contains(&(*dead, 0))));
+            prop_assert!(!self.members[usize::from(member) - 1].is_sending());
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn members_deliver_all_or_none_before_the_crash(
+        members in 2u16..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..300),
+    ) {
+        let mut world = World::new(members);
+        for (what, which) in steps {
+            world.step(what, which)?;
+            world.check()?;
+        }
+        world.calm()?;
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
