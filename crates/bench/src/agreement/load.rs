@@ -28,6 +28,8 @@ const CLIENTS: [u32; 6] = [1, 16, 64, 256, 1024, 4096];
 /// With XDP on it a veth takes every train of packets apart, TCP's too: these agents receive without, so that both have the network
 /// that raft would have without agents.
 const PLAIN: &str = "af-packet";
+/// The best that the machine can do, as agents choose it: one value alone sends no trains.
+const BEST: &str = "auto";
 /// Of those whose heartbeats take decisions along: as in FiDe §6.4.
 const HUC_HEARTBEAT_US: u32 = 100;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -192,10 +194,14 @@ impl Wanted {
         let mut idle = Vec::new();
         for round in 0..self.rounds {
             if self.hsuc {
-                idle.extend(self.round(bed, Protocol::Hsuc, round, &mut hsuc, bar)?);
+                idle.extend(self.round(bed, Protocol::Hsuc, PLAIN, round, CLIENTS.iter().zip(&mut hsuc), bar)?);
             }
+            let mut loads = CLIENTS.iter().zip(&mut huc).take(self.huc);
             if self.huc > 0 {
-                self.round(bed, Protocol::Huc, round, &mut huc[..self.huc], bar)?;
+                self.round(bed, Protocol::Huc, BEST, round, loads.by_ref().take(1), bar)?;
+            }
+            if self.huc > 1 {
+                self.round(bed, Protocol::Huc, PLAIN, round, loads, bar)?;
             }
             if self.raft {
                 raft_round(bed, self.seconds, &mut raft, bar)?;
@@ -222,18 +228,19 @@ impl Wanted {
     }
 
     /// One of our protocols with each number of clients, and then with none. What its busiest member took of a core then, percent.
-    fn round(
+    fn round<'p>(
         &self,
         bed: &Testbed,
         protocol: Protocol,
+        receive: &str,
         round: usize,
-        points: &mut [Point],
+        loads: impl Iterator<Item = (&'p u32, &'p mut Point)>,
         bar: &ProgressBar,
     ) -> anyhow::Result<Option<f64>> {
         let heartbeat_us = if protocol == Protocol::Huc { HUC_HEARTBEAT_US } else { HEARTBEAT_US };
-        let agents = agents(bed, PLAIN, heartbeat_us)?;
-        let mut replicas = replicas(bed, &agents, &format!("{}-{round}", protocol.name()), protocol)?;
-        for (clients, point) in CLIENTS.iter().zip(points) {
+        let agents = agents(bed, receive, heartbeat_us)?;
+        let mut replicas = replicas(bed, &agents, &format!("{}-{receive}-{round}", protocol.name()), protocol)?;
+        for (clients, point) in loads {
             bar.set_message(format!("{}, {clients} clients", protocol.name()));
             replicas.nodes[0].order(&order(*clients, self.seconds))?;
             point.note(&result(|| replicas.wait("a run"))?);
@@ -298,7 +305,7 @@ fn huc_decision(alone: &Point) -> Figure {
     figure
         .spread_of(alone.p50_us.iter().copied())
         .goal(Goal::AtMost(f64::from(HUC_HEARTBEAT_US) + 100.0))
-        .remark(format!("one client's, heartbeats of {HUC_HEARTBEAT_US} us, rung {PLAIN}; n counts rounds"))
+        .remark(format!("one client's, heartbeats of {HUC_HEARTBEAT_US} us, rung {BEST}; n counts rounds"))
 }
 
 /// By clients: what we decide per second, times what raft does, in each round.
