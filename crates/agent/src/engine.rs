@@ -75,6 +75,8 @@ const COMMANDS_PER_TURN: usize = 4;
 const FORGOTTEN_PER_TURN: usize = 16;
 /// Events told in one turn.
 const EVENTS_PER_TURN: usize = 512;
+/// Of these, before the turn's packets leave: each delays them by one system call.
+const EVENTS_BEFORE_PACKETS: usize = 2;
 /// Piggybacks taken from one client's outbox before one heartbeat.
 const PIGGYBACKS_PER_TURN: usize = 16;
 /// Packets sent in one turn: a notice for each process, and a heartbeat.
@@ -334,10 +336,12 @@ impl Engine {
         if !self.has_stored_its_vote() {
             return;
         }
+        // Whoever waits for one event, as for a decision, does not wait for packets too.
+        self.tell_events(EVENTS_BEFORE_PACKETS);
         self.transmit();
         self.say_shape();
         self.serve_lanes();
-        self.tell_events();
+        self.busy_turn |= self.tell_events(EVENTS_PER_TURN);
         self.tell_formers(raw_ns());
         self.retry_undelivered();
         self.publish();

@@ -89,7 +89,7 @@ impl Engine {
     /// Writes the state down and begins to repeat.
     pub(super) fn freeze(&mut self) -> Frozen {
         // What is known is told first: the new agent begins with nothing to tell. As many turns' worth as the detector can hold.
-        while self.tell_events() {}
+        while self.tell_events(super::EVENTS_PER_TURN) {}
         self.lose_what_is_owed();
         let (watches, next_watch) = self.watches.to_parts();
         self.repeat.next_ns = Some(self.parts.detector.next_heartbeat_ns());

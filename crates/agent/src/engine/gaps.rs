@@ -90,7 +90,7 @@ mod tests {
         engine.datagram[..len].copy_from_slice(&bytes[..len]);
         engine.datagram_received(0, len);
         engine.parts.detector.tick(raw_ns());
-        engine.tell_events();
+        engine.tell_events(super::super::EVENTS_PER_TURN);
         std::thread::sleep(Duration::from_micros(50));
         let mut gaps = Gaps::NONE;
         engine.read_gaps(3 - engine.parts.me, &mut gaps);

@@ -10,7 +10,7 @@ use fide_wire::{
 };
 use zerocopy::FromBytes;
 
-use super::{DATAGRAMS_PER_TURN, Engine, RECORDS_PER_TURN};
+use super::{DATAGRAMS_PER_TURN, EVENTS_PER_TURN, Engine, RECORDS_PER_TURN};
 use crate::{process::Exit, timeout::Network};
 
 /// Bytes of the longest record in the wake ring.
@@ -143,7 +143,7 @@ impl Engine {
                 // On its way before anything else; and then the core is free for who is told.
                 self.transmit();
                 if self.watches.clients(self.parts.me, slot) != 0 {
-                    self.tell_events();
+                    self.busy_turn |= self.tell_events(EVENTS_PER_TURN);
                 }
                 self.urgent_turn = true;
             }

@@ -13,16 +13,16 @@ use fide_shm::{
 };
 use fide_wire::{HOST_SLOT, MAX_NAME, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 
-use super::{EVENTS_PER_TURN, Engine};
+use super::Engine;
 use crate::command::{Channel, Record, wake};
 
 /// Verdicts that found a client's ring full, offered again in one turn.
 const RETRIES_PER_TURN: usize = 16;
 
 impl Engine {
-    /// Tells what happened, oldest first. Whether there may be more.
-    pub(super) fn tell_events(&mut self) -> bool {
-        for _ in 0..EVENTS_PER_TURN {
+    /// Tells what happened, oldest first, so many events at most. Whether there may be more.
+    pub(super) fn tell_events(&mut self, most: usize) -> bool {
+        for _ in 0..most {
             let Some(event) = self.parts.detector.poll_event() else { return false };
             let event = self.parts.clock.told(event);
             let now = now_ns();
@@ -31,7 +31,6 @@ impl Engine {
             }
             self.tell(now, event);
         }
-        self.busy_turn = true;
         true
     }
 

@@ -269,7 +269,7 @@ fn full_ring() -> (Engine, ClientSession) {
     let now = raw_ns();
     assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
     engine.parts.detector.tick(now);
-    assert!(!engine.tell_events());
+    assert!(!engine.tell_events(EVENTS_PER_TURN));
     while engine.tell_one(3, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
     assert_eq!(client.lost(), 1, "the record that found no room");
     (engine, client)
@@ -289,7 +289,7 @@ fn ends(client: &mut ClientSession) -> usize {
 fn leaves(engine: &mut Engine, seq: u64) {
     assert!(heartbeat(engine, 9, seq, raw_ns(), |packet| packet.goodbye().expect("room")));
     engine.parts.detector.tick(raw_ns());
-    engine.tell_events();
+    engine.tell_events(EVENTS_PER_TURN);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn end_that_nobody_will_tell_any_more_counts_as_lost() {
     // It comes back before the client has made room.
     assert!(heartbeat(&mut engine, 10, 1, raw_ns(), |_| {}));
     engine.parts.detector.tick(raw_ns());
-    engine.tell_events();
+    engine.tell_events(EVENTS_PER_TURN);
     assert_eq!(client.lost(), 3, "the end, and that it is up again");
     let (mut engine, client) = full_ring();
     leaves(&mut engine, 2);
@@ -358,7 +358,7 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
             assert!(matches!(watched, Reply::Monitored(Ok(_))));
         }
     }
-    engine.tell_events();
+    engine.tell_events(EVENTS_PER_TURN);
     for client in [3, 4] {
         while engine.tell_one(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
     }
@@ -369,7 +369,7 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
             .process_changed(raw_ns(), slot, ProcessState::Exited { code: 0 }, now_ns())
             .expect("it ran");
     }
-    engine.tell_events();
+    engine.tell_events(EVENTS_PER_TURN);
     assert_eq!(ends(&mut clients[1]), 0, "there was no room");
     engine.retry_undelivered();
     assert_eq!(ends(&mut clients[1]), 1);
