@@ -248,3 +248,29 @@ proptest! {
         world.check_quiet()?;
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Links reorder and lose nothing that the living send.
+    #[test]
+    fn where_nothing_is_lost_nothing_has_to_be_sent_again(
+        members in 2u16..=5, steps in prop::collection::vec((0u8..85, any::<u16>()), 0..300),
+    ) {
+        let mut world = World::new(members);
+        for (what, which) in steps {
+            world.step(what, which)?;
+            world.check()?;
+        }
+        while !world.network.is_empty() || !world.notices.is_empty() {
+            if !world.notices.is_empty() {
+                world.notice(0)?;
+            }
+            if !world.network.is_empty() {
+                world.receive(0)?;
+            }
+        }
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
