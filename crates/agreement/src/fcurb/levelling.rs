@@ -58,12 +58,17 @@ impl Fcurb {
             }
             // Also of those whom this member is done with: others may not be, and have to know that it knows.
             self.dead.iter().for_each(|origin| self.tell_all(origin, false));
-            let held = self.at(member).held;
-            let (others, lacks) =
-                (self.others(), |report: &Report| report.dead.contains(member) && report.number < held);
-            let lacking = others.iter().filter(|other| lacks(self.report(*other, member))).collect();
-            self.put(lacking, Kind::Message, member);
+            // What was passed on by `member` to some may have come here since others have said that they lack it, and take nothing of `member`.
+            self.dead.iter().for_each(|origin| self.pass_on(origin));
         }
+    }
+
+    /// What this member holds of one that is dead, to those that are known to hold less.
+    fn pass_on(&mut self, origin: u16) {
+        let held = self.at(origin).held;
+        let lacks = |report: Report| report.dead.contains(origin) && report.number < held;
+        let lacking = self.others().iter().filter(|other| lacks(self.report_of(*other, origin))).collect();
+        self.put(lacking, Kind::Message, origin);
     }
 
     /// Place among the crashes that are not told yet of the one of which something is next: a message or its word.

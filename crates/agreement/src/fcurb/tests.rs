@@ -412,3 +412,26 @@ fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result
         }
     }
 }
+
+/// 2 alone holds what 1 has sent, passes it on to 3, and dies. 4 has told 3 before that it holds nothing, and that 2 is dead: it takes nothing of 2.
+#[test]
+fn what_a_survivor_was_passed_by_one_that_died_then_it_passes_on() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[2]);
+    members[2].crashed(1);
+    members[3].crashed(1);
+    members[3].crashed(2);
+    while let Some((to, message)) = members[3].poll_transmit() {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        if to.contains(3) {
+            hand(&mut members[2], 4, &Message::read(&bytes).unwrap());
+        }
+    }
+    members[2].receive(2, 1, 1, &[1]);
+    members[2].crashed(2);
+    exchange(&mut members, &[1, 2]);
+    for member in &mut members[2..] {
+        assert_eq!(delivered(member), [Ok(1), Err(1), Err(2)], "nothing was lost, nothing is sent again");
+    }
+}
