@@ -536,3 +536,30 @@ fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
     }
     assert_eq!(decided, [3]);
 }
+
+/// Clients of 1 and of 3 have something to say in every other instance, those of 2 always; a decision has room for one member.
+#[test]
+fn every_member_has_its_turn_whoever_else_speaks() {
+    let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
+    let mut leader = Huc::new(&setting, 1, HostSet::first(3)).unwrap();
+    let of = |member: u8| {
+        let mut batch = Vec::new();
+        assert!(batch::push(&mut batch, &[member; 12], 16));
+        batch
+    };
+    let mut had = HostSet::EMPTY;
+    for instance in 1..=6 {
+        let is_even = instance % 2 == 0;
+        if is_even {
+            let _ = leader.propose(&[1; 12]);
+        }
+        let third = if is_even { Vec::new() } else { of(3) };
+        leader.receive(2, &Message::Propose { instance, round: 2, value: &of(2) }).unwrap();
+        leader.receive(3, &Message::Propose { instance, round: 3, value: &third }).unwrap();
+        let decided = leader.poll_broadcast().expect("somebody's turn").value().to_vec();
+        had = HostSet(had.0 | u64::from_le_bytes(decided[..SET_LEN].try_into().unwrap()));
+        leader.broadcast_left();
+        assert!(leader.poll_decision().is_some());
+    }
+    assert_eq!(had, HostSet::first(3));
+}
