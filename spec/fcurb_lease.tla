@@ -146,19 +146,24 @@ Agrees(p, q, s) ==
 
 IsLevel(p, s) == (\A q \in Others(p) : Agrees(p, q, s)) \/ ~Has("level")
 
+\* Somebody that knows of all the deaths that p knows of holds less of s.
+IsLacked(p, s) ==
+    \E r \in reports : r.from \in Others(p) /\ r.origin = s /\ r.num < held[p][s] /\ dead[p] \subseteq r.dead
+
 \* `poll`, of the crash that waits longest: what is held of it, then its word. What all that live hold does not wait for the others:
-\* what they hold besides is only taken after it.
+\* what they hold besides is only taken after it. Nor does a crash wait for one before it that waits for who holds less.
 Level(p) ==
-    /\ levelling[p] # <<>>
-    /\ LET s == Head(levelling[p])
+    \E n \in 1..Len(levelling[p]) :
+       LET s == levelling[p][n]
            known == held[p][s] > delivered[p][s] /\ stable[p][s] >= held[p][s] /\ Has("deliver-known") IN
        /\ IsLevel(p, s) \/ known
+       /\ \A o \in 1..n-1 : IsLacked(p, levelling[p][o]) /\ Has("level-in-any-order")
        /\ IF held[p][s] > delivered[p][s]
           THEN Deliver(p, s) /\ UNCHANGED levelling
-          ELSE /\ levelling' = [levelling EXCEPT ![p] = Tail(@)]
+          ELSE /\ levelling' = [levelling EXCEPT ![p] = SubSeq(@, 1, n - 1) \o SubSeq(@, n + 1, Len(@))]
                /\ log' = [log EXCEPT ![p] = Append(@, Crash(s))]
                /\ UNCHANGED <<delivered, stable>>
-    /\ UNCHANGED <<dead, held, net, excluded, lease, told, after>>
+       /\ UNCHANGED <<dead, held, net, excluded, lease, told, after>>
 
 \* The user is told with a lease only.
 Tell(p) ==

@@ -16,6 +16,10 @@
 //!   What the dead is known to have delivered, as its next message is here or passed on, is delivered before: of a sender one message is kept.
 //! - [`Fcurb::resend`] makes up for what was lost.
 //!
+//! A survivor that is known to hold less of one dead sender than this member may first have to deliver of another one, whose crash it heard of
+//! before. So that two do not wait for each other, a crash that waits for such a survivor alone does not hold up those after it. Nobody has
+//! told of that crash: so no message was broadcast after its word.
+//!
 //! *Why all survivors deliver the same of the dead:* let i conclude with the number c, holding D dead. All that live have told c
 //! and know of D. To hold more later, one of them would have to be the first to take it from outside: of somebody in D, of whom they take
 //! nothing. *Why it contains what the dead has delivered:* each survivor had acknowledged that. Who is excluded and goes on may conclude
@@ -286,14 +290,11 @@ impl Fcurb {
 
     /// What is next, for the user. To be asked until there is none, after each call of the others.
     pub fn poll(&mut self) -> Option<Delivery<'_>> {
-        let origin = if let Some(dead) = self.levelling.front().copied() {
-            // What all that live hold does not wait for that: somebody may hold the next one, which is only taken after it.
-            let known = self.undelivered.contains(dead) && self.is_known(dead);
-            if !known && !self.is_level(dead) {
-                return None;
-            }
+        let origin = if !self.levelling.is_empty() {
+            let at = self.next_of_dead()?;
+            let dead = self.levelling[at];
             if !self.undelivered.contains(dead) {
-                self.levelling.pop_front();
+                self.levelling.remove(at);
                 return Some(Delivery::Crashed(dead));
             }
             dead

@@ -221,8 +221,11 @@ impl Huc {
         if speaking.is_empty() {
             return;
         }
-        let first = (instance % speaking.len() as u64) as usize;
-        let in_turn = || speaking.iter().skip(first).chain(speaking.iter().take(first));
+        // Of all members, whoever speaks: with a turn among those who speak, two who speak in every other instance keep out a third.
+        let nth = (instance % self.members.len() as u64) as usize;
+        let first = self.members.iter().nth(nth).unwrap_or(self.me);
+        let turn = |is_late: bool| speaking.iter().filter(move |id| (*id < first) == is_late);
+        let in_turn = || turn(false).chain(turn(true));
         let mut room = self.value_max - SET_LEN;
         let fits = |id: &u16| {
             let len = now.value(*id).len();

@@ -190,6 +190,13 @@ impl<P: Start> World<P> {
         }
     }
 
+    /// Everything that is under way arrives; nothing is sent again.
+    pub(crate) fn arrives(&mut self) {
+        while self.notice(0) || !self.network.is_empty() {
+            self.deliver_any(0);
+        }
+    }
+
     pub(crate) fn check(&self) -> Checked {
         let longest = self.logs.values().max_by_key(|log| log.len()).expect("members");
         for (member, log) in &self.logs {

@@ -21,6 +21,10 @@ impl Fcurb {
         &mut self.reports[(usize::from(of) - 1) * ids + usize::from(origin) - 1]
     }
 
+    fn report_of(&self, of: u16, origin: u16) -> Report {
+        self.reports[(usize::from(of) - 1) * self.origins.len() + usize::from(origin) - 1]
+    }
+
     /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
     pub fn reported(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
         if self.dead.contains(from) {
@@ -54,12 +58,41 @@ impl Fcurb {
             }
             // Also of those whom this member is done with: others may not be, and have to know that it knows.
             self.dead.iter().for_each(|origin| self.tell_all(origin, false));
-            let held = self.at(member).held;
-            let (others, lacks) =
-                (self.others(), |report: &Report| report.dead.contains(member) && report.number < held);
-            let lacking = others.iter().filter(|other| lacks(self.report(*other, member))).collect();
-            self.put(lacking, Kind::Message, member);
+            // What was passed on by `member` to some may have come here since others have said that they lack it, and take nothing of `member`.
+            self.dead.iter().for_each(|origin| self.pass_on(origin));
         }
+    }
+
+    /// What this member holds of one that is dead, to those that are known to hold less.
+    fn pass_on(&mut self, origin: u16) {
+        let held = self.at(origin).held;
+        let lacks = |report: Report| report.dead.contains(origin) && report.number < held;
+        let lacking = self.others().iter().filter(|other| lacks(self.report_of(*other, origin))).collect();
+        self.put(lacking, Kind::Message, origin);
+    }
+
+    /// Place among the crashes that are not told yet of the one of which something is next: a message or its word.
+    pub(super) fn next_of_dead(&self) -> Option<usize> {
+        for (at, dead) in self.levelling.iter().copied().enumerate() {
+            // What all that live hold does not wait for that: somebody may hold the next one, which is only taken after it.
+            let known = self.undelivered.contains(dead) && self.is_known(dead);
+            if known || self.is_level(dead) {
+                return Some(at);
+            }
+            if !self.is_lacked(dead) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Somebody that knows of all the deaths that are known here holds less of one that is dead.
+    fn is_lacked(&self, origin: u16) -> bool {
+        let held = self.origins[usize::from(origin) - 1].held;
+        self.others().iter().any(|other| {
+            let Report { number, dead } = self.report_of(other, origin);
+            self.dead.minus(dead).is_empty() && number < held
+        })
     }
 
     /// All that live hold the same of the dead, and take nothing more of it.
@@ -71,8 +104,7 @@ impl Fcurb {
     }
 
     fn agrees(&self, other: u16, origin: u16) -> bool {
-        let ids = self.origins.len();
-        let Report { number, dead } = self.reports[(usize::from(other) - 1) * ids + usize::from(origin) - 1];
+        let Report { number, dead } = self.report_of(other, origin);
         let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);
         knows && number == self.origins[usize::from(origin) - 1].held
     }

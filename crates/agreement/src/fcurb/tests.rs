@@ -306,11 +306,11 @@ fn survivor_that_holds_the_next_message_passes_it_on_to_one_that_had_it_buffered
     members[2].crashed(1);
     members[2].crashed(4);
     exchange(&mut members, &[1, 4]);
-    assert_eq!(delivered(&mut members[2]), [], "2 does not hold the same yet");
+    assert_eq!(delivered(&mut members[2]), [Err(4)], "2 does not hold the same of 1 yet");
     // 4 died first, for 2: what was passed on waits in the buffer, which was emptied.
     assert_eq!(delivered(&mut members[1]), [Err(4), Ok(1), Ok(2), Err(1)]);
     exchange(&mut members, &[1, 4]);
-    assert_eq!(delivered(&mut members[2]), [Ok(2), Err(1), Err(4)]);
+    assert_eq!(delivered(&mut members[2]), [Ok(2), Err(1)]);
 }
 
 /// 2 holds the first message of 1 and levels after the death of 3; the second comes from `from`. What does 2 hold in the end?
@@ -352,5 +352,86 @@ fn crash_of_who_passed_a_message_on_empties_the_buffer() {
     for survivor in [4, 5] {
         let told = delivered(&mut members[survivor - 1]);
         assert_eq!(told, [Err(2), Ok(1), Err(1), Err(3)], "of {survivor}");
+    }
+}
+
+/// 1 and 2 have died, each with its second message in the hands of one of the survivors, which hear of the two crashes in other orders. All
+/// messages arrive.
+#[test]
+fn survivors_that_hear_of_two_crashes_in_other_orders_do_not_wait_for_each_other() {
+    let mut members = group(4);
+    for sender in [1, 2] {
+        for receiver in [3, 4] {
+            members[receiver - 1].receive(sender as u16, sender as u16, 1, &[1]);
+        }
+    }
+    // All have acknowledged the first messages; the word that all have is still on its way where the second has not come.
+    for (sender, receiver) in [(1, 4), (2, 3)] {
+        members[receiver - 1].succeeded(sender, 2);
+        assert_eq!(delivered(&mut members[receiver - 1]), [Ok(1)]);
+        members[receiver - 1].receive(sender, sender, 2, &[2]);
+    }
+    for (survivor, dead) in [(3, [2, 1]), (4, [1, 2])] {
+        dead.into_iter().for_each(|dead| members[survivor - 1].crashed(dead));
+    }
+    let mut told = [Vec::new(), Vec::new()];
+    for _ in 0..8 {
+        exchange_of_calls(&mut members, &[1, 2], &mut told);
+        members[2].resend();
+        members[3].resend();
+    }
+    for told in &mut told {
+        told.sort_by_key(|one| format!("{one:?}"));
+    }
+    assert_eq!(told[0], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
+    assert_eq!(told[1], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
+}
+
+/// [`exchange`] as HUC calls: what a message says of the one before, and all that can be delivered, after each call.
+fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result<u64, u16>>; 2]) {
+    loop {
+        let mut sent = Vec::new();
+        for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
+            while let Some((to, message)) = member.poll_transmit() {
+                let mut bytes = Vec::new();
+                message.write(&mut bytes);
+                sent.extend(to.iter().map(|to| (member.me, to, bytes.clone())));
+            }
+        }
+        if sent.is_empty() {
+            return;
+        }
+        for (from, to, bytes) in sent {
+            let (member, message) = (&mut members[usize::from(to) - 1], Message::read(&bytes).unwrap());
+            if let Message::Decide { instance, round, .. } = message {
+                member.succeeded(round, instance);
+                told[usize::from(to) - 3].extend(delivered(member));
+            }
+            hand(member, from, &message);
+            told[usize::from(to) - 3].extend(delivered(member));
+        }
+    }
+}
+
+/// 2 alone holds what 1 has sent, passes it on to 3, and dies. 4 has told 3 before that it holds nothing, and that 2 is dead: it takes nothing of 2.
+#[test]
+fn what_a_survivor_was_passed_by_one_that_died_then_it_passes_on() {
+    let mut members = group(4);
+    beat(&mut members, 1, &[2]);
+    members[2].crashed(1);
+    members[3].crashed(1);
+    members[3].crashed(2);
+    while let Some((to, message)) = members[3].poll_transmit() {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        if to.contains(3) {
+            hand(&mut members[2], 4, &Message::read(&bytes).unwrap());
+        }
+    }
+    members[2].receive(2, 1, 1, &[1]);
+    members[2].crashed(2);
+    exchange(&mut members, &[1, 2]);
+    for member in &mut members[2..] {
+        assert_eq!(delivered(member), [Ok(1), Err(1), Err(2)], "nothing was lost, nothing is sent again");
     }
 }

@@ -487,3 +487,79 @@ fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
     hand(member, 1, &said(leader));
     assert_eq!(member.poll_decision().expect("decided").instance, 2);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Where links reorder and lose nothing that the living send, nothing has to be sent again.
+    #[test]
+    fn members_with_leases_need_no_resend_where_nothing_is_lost(
+        members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
+    ) {
+        let mut world = crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED });
+        for (what, which) in steps {
+            world.step(what, which);
+            world.check()?;
+        }
+        world.arrives();
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
+
+/// The leader's clients always have something to say. A client of 2 proposes just after 2 has said that it is silent in the next instance: its
+/// value misses that one, and the one after waits for it.
+#[test]
+fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
+    let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(2)).unwrap()).collect();
+    let [leader, member] = members.as_mut_slice() else { unreachable!() };
+    let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
+        all.iter().for_each(|bytes| to.receive(from, &Message::read(bytes).unwrap()).unwrap());
+    };
+    hand(leader, 2, &said(member));
+    let mut decided = Vec::new();
+    for instance in 1..=4 {
+        leader.propose(b"of 1").unwrap();
+        hand(member, 1, &said(leader));
+        hand(leader, 2, &said(member));
+        if instance == 1 {
+            member.propose(b"of 2").unwrap();
+            hand(leader, 2, &said(member));
+        }
+        // Its clients are there before it goes on.
+        leader.propose(b"of 1").unwrap();
+        let value = leader.poll_decision().map(|decision| decision.value.to_vec()).unwrap_or_default();
+        decided.extend(batch::values(&value).any(|value| value == b"of 2").then_some(instance));
+        hand(member, 1, &said(leader));
+        while member.poll_decision().is_some() {}
+        hand(leader, 2, &said(member));
+    }
+    assert_eq!(decided, [3]);
+}
+
+/// Clients of 1 and of 3 have something to say in every other instance, those of 2 always; a decision has room for one member.
+#[test]
+fn every_member_has_its_turn_whoever_else_speaks() {
+    let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
+    let mut leader = Huc::new(&setting, 1, HostSet::first(3)).unwrap();
+    let of = |member: u8| {
+        let mut batch = Vec::new();
+        assert!(batch::push(&mut batch, &[member; 12], 16));
+        batch
+    };
+    let mut had = HostSet::EMPTY;
+    for instance in 1..=6 {
+        let is_even = instance % 2 == 0;
+        if is_even {
+            let _ = leader.propose(&[1; 12]);
+        }
+        let third = if is_even { Vec::new() } else { of(3) };
+        leader.receive(2, &Message::Propose { instance, round: 2, value: &of(2) }).unwrap();
+        leader.receive(3, &Message::Propose { instance, round: 3, value: &third }).unwrap();
+        let decided = leader.poll_broadcast().expect("somebody's turn").value().to_vec();
+        had = HostSet(had.0 | u64::from_le_bytes(decided[..SET_LEN].try_into().unwrap()));
+        leader.broadcast_left();
+        assert!(leader.poll_decision().is_some());
+    }
+    assert_eq!(had, HostSet::first(3));
+}

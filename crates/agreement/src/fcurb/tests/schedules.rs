@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Any schedule: senders broadcast as soon as they may, heartbeats reach whom they reach, links lose, repeat and reorder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, test_runner::TestCaseError};
 
@@ -26,6 +26,8 @@ struct World {
     /// Who is to be told of whose crash.
     notices: Vec<(u16, u16)>,
     logs: Vec<Log>,
+    /// By message: the crashes that its sender had told before.
+    after: BTreeMap<(u16, u64), Log>,
 }
 
 impl World {
@@ -37,6 +39,7 @@ impl World {
             network: Vec::new(),
             notices: Vec::new(),
             logs: vec![Vec::new(); count.into()],
+            after: BTreeMap::new(),
         }
     }
 
@@ -88,6 +91,8 @@ impl World {
         if !self.members[at].is_sending() {
             self.numbers[at] += 1;
             let number = self.numbers[at];
+            let crashes = self.logs[at].iter().copied().filter(|(_, number)| *number == 0).collect();
+            self.after.insert((member, number), crashes);
             self.members[at].broadcast(number, |value| value.extend([member as u8, number as u8]));
         }
     }
@@ -171,6 +176,10 @@ impl World {
             for (at, told) in log.iter().enumerate() {
                 prop_assert!(!log[..at].iter().any(|(of, number)| (*of, *number) == *told), "twice: {log:?}");
                 prop_assert!(!log[..at].contains(&(told.0, 0)), "after the crash of {}: {log:?}", told.0);
+                let after = self.after.get(told).into_iter().flatten();
+                for crash in after {
+                    prop_assert!(log[..at].contains(crash), "before the crash that its sender knew of: {log:?}");
+                }
                 let before = log[..at].iter().filter(|(of, _)| *of == told.0).count() as u64;
                 prop_assert!(told.1 == 0 || told.1 == before + 1, "out of order: {log:?}");
             }
@@ -207,6 +216,60 @@ proptest! {
             world.check()?;
         }
         world.calm()?;
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Two die at once while much is on its way, and the others hear of them in any order.
+    #[test]
+    fn two_deaths_at_once(
+        members in 4u16..=5,
+        steps in prop::collection::vec((0u8..76, any::<u16>()), 20..120),
+        which in any::<[u16; 2]>(),
+        later in prop::collection::vec((15u8..100, any::<u16>()), 0..120),
+    ) {
+        let mut world = World::new(members);
+        for (what, which) in steps {
+            world.step(what, which)?;
+        }
+        for which in which {
+            world.step(82, which)?;
+        }
+        for (what, which) in later {
+            world.step(if (82..85).contains(&what) { 75 } else { what }, which)?;
+            world.check()?;
+        }
+        world.calm()?;
+        world.check()?;
+        world.check_quiet()?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Links reorder and lose nothing that the living send.
+    #[test]
+    fn where_nothing_is_lost_nothing_has_to_be_sent_again(
+        members in 2u16..=5, steps in prop::collection::vec((0u8..85, any::<u16>()), 0..300),
+    ) {
+        let mut world = World::new(members);
+        for (what, which) in steps {
+            world.step(what, which)?;
+            world.check()?;
+        }
+        while !world.network.is_empty() || !world.notices.is_empty() {
+            if !world.notices.is_empty() {
+                world.notice(0)?;
+            }
+            if !world.network.is_empty() {
+                world.receive(0)?;
+            }
+        }
         world.check()?;
         world.check_quiet()?;
     }
