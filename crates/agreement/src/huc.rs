@@ -14,7 +14,8 @@
 //! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
 //!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases
 //!   a silent member says so of the next instance when it acknowledges the decision of this one. A decision names those whose
-//!   proposals it has: who came too late, or did not fit, proposes again in the next instance.
+//!   proposals it has: who came too late, or did not fit, proposes again in the next instance. What comes just after the word that there is nothing may
+//!   miss one instance more.
 //! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
 //! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
 //!   its leader has not yet delivered to itself.

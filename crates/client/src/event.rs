@@ -54,9 +54,9 @@ pub struct Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A target is alive in this incarnation. Told once per monitor and incarnation, before any verdict on it. A new
-    /// incarnation means that the one before is over. Incarnations are told in the order in which they began; one that
-    /// this host first hears of when a later one is known is not told at all. Their numbers go round: a greater one began
-    /// later only among processes of one host in one life of its agent (same upper 20 bits).
+    /// incarnation means that the one before is over. Processes of one host in one life of its agent (same upper 20 bits)
+    /// are told in the order in which they began; one that this host first hears of when a later one is known is not told
+    /// at all. Of two lives the numbers do not say which was first: they go round.
     Up {
         /// Of which monitor.
         monitor: MonitorId,

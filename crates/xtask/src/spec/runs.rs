@@ -160,6 +160,8 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_lease, "mutant: a sender says once that all hold it", [N = "2", MaxExcluded = "1", Without = r#"{"ask-again"}"#], Rejected;
     fcurb_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
     fcurb_lease, "mutant: excluded before its lease ends", [Without = r#"{"wait-for-lease"}"#], Rejected;
+    fcurb_crossed, "as implemented", [], Holds(Temporal::No);
+    fcurb_crossed, "mutant: levels one crash after the other", [Without = r#"{"level-in-any-order"}"#], Rejected;
 ];
 
 /// What the test command does not ask: mostly the repaired algorithms, at sizes that take minutes.
