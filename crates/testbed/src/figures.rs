@@ -344,9 +344,13 @@ impl Report {
     /// the file may be the one that is written over.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no figures.
+    /// The file cannot be read, or holds no figures. A folder without a file of that name is none: it is said.
     pub fn compared_with(self, earlier: Option<&Path>) -> Result<Self> {
-        let earlier = earlier.map(|path| compared::Earlier::read(path, &self.name)).transpose()?;
+        let Some(path) = earlier else { return Ok(self) };
+        let earlier = compared::Earlier::read(path, &self.name)?;
+        if earlier.is_none() {
+            println!("{} has no {}.json: nothing is compared with it", path.display(), self.name);
+        }
         Ok(Report { earlier, ..self })
     }
 

@@ -189,14 +189,17 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
     build_go_baselines();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // One that fails does not keep the others from what they find.
+    let mut failed = Vec::new();
     for name in names {
         let program = target_dir().join("release").join(name);
-        Step::new(&program.to_string_lossy())
+        let ran = Step::new(&program.to_string_lossy())
             .args(&args)
             .env("FIDE_BENCH_DIR", &root_dir().join("target/bench").to_string_lossy())
-            .run(name)?;
+            .run(name);
+        failed.extend(ran.err());
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// Goes on where an interrupted run has stopped.

@@ -49,20 +49,23 @@ impl Compared {
 }
 
 impl Earlier {
-    /// `path`: the file, or the folder of files by name.
-    pub(super) fn read(path: &Path, name: &str) -> Result<Self> {
+    /// `path`: the file, or the folder of files by name; `None` if the folder has none of this name: that bench did not run then.
+    pub(super) fn read(path: &Path, name: &str) -> Result<Option<Self>> {
         let file = if path.is_dir() { path.join(format!("{name}.json")) } else { path.to_owned() };
+        if path.is_dir() && !file.exists() {
+            return Ok(None);
+        }
         let what = |what: &str| format!("{what} {}, which is to be compared with", file.display());
         let text = fs::read_to_string(&file).map_err(|e| Error::io(what("reading"), e))?;
-        serde_json::from_str(&text).map_err(|e| Error::io(what("reading figures from"), e))
+        serde_json::from_str(&text).map(Some).map_err(|e| Error::io(what("reading figures from"), e))
     }
 
     /// For people: what is beyond the spread of both, then what is missing.
     pub(super) fn against(&self, now: &[Figure]) -> String {
-        let (mut text, mut alike, mut unsure) = (String::new(), 0, Vec::new());
+        let (mut text, mut alike, mut unsure, mut new_names) = (String::new(), 0, Vec::new(), Vec::new());
         for figure in now {
             let Some(before) = self.figures.iter().find(|before| before.figure == figure.figure) else {
-                let _ = writeln!(text, "{}: new", figure.figure);
+                new_names.push(figure.figure.as_str());
                 continue;
             };
             let old = Compared::of(before.value, before.ratio, before.baseline_value, before.spread);
@@ -101,6 +104,9 @@ impl Earlier {
                 unsure.push(line);
             }
         }
+        if !new_names.is_empty() {
+            let _ = writeln!(text, "not in the earlier run: {}", new_names.join(", "));
+        }
         let gone = self.figures.iter().filter(|before| !now.iter().any(|figure| figure.figure == before.figure));
         for before in gone {
             let _ = writeln!(text, "{}: not in this run", before.figure);
@@ -133,7 +139,9 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("detect.json");
         fs::write(&path, serde_json::to_string(&report).unwrap()).unwrap();
-        let (of_folder, of_file) = (Earlier::read(&dir, "detect").unwrap(), Earlier::read(&path, "other").unwrap());
+        let (of_folder, of_file) =
+            (Earlier::read(&dir, "detect").unwrap().unwrap(), Earlier::read(&path, "other").unwrap().unwrap());
+        assert!(Earlier::read(&dir, "jitter").unwrap().is_none(), "that bench did not run then");
         assert_eq!(of_folder.against(now), of_file.against(now));
         of_folder.against(now)
     }
@@ -157,7 +165,7 @@ mod tests {
         let said = compared(&before, &now);
         let expected = "against the earlier run: 1 figures within the spread of their rounds\n\
                         slower: 10.0 -> 20.0, worse (rounds 9.00..11.0, then 19.0..22.0)\n\
-                        added: new\n\
+                        not in the earlier run: added\n\
                         gone: not in this run\n\
                         other than before, without rounds to tell it from chance:\n  unsure: 10.0 -> 11.0\n";
         assert_eq!(said, expected);
