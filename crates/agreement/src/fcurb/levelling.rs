@@ -16,13 +16,13 @@ pub(super) struct Report {
 }
 
 impl Fcurb {
-    fn report(&mut self, of: u16, origin: u16) -> &mut Report {
-        let ids = self.origins.len();
-        &mut self.reports[(usize::from(of) - 1) * ids + usize::from(origin) - 1]
+    /// Place of what `of` has reported of `origin`.
+    fn report_at(&self, of: u16, origin: u16) -> usize {
+        (usize::from(of) - 1) * self.origins.len() + usize::from(origin) - 1
     }
 
     fn report_of(&self, of: u16, origin: u16) -> Report {
-        self.reports[(usize::from(of) - 1) * self.origins.len() + usize::from(origin) - 1]
+        self.reports[self.report_at(of, origin)]
     }
 
     /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
@@ -30,7 +30,8 @@ impl Fcurb {
         if self.dead.contains(from) {
             return;
         }
-        let report = self.report(from, origin);
+        let at = self.report_at(from, origin);
+        let report = &mut self.reports[at];
         // Links reorder; what is told only grows.
         if number >= report.number && report.dead.minus(dead).is_empty() {
             *report = Report { number, dead };

@@ -16,18 +16,24 @@ fn delivered(member: &mut Fcurb) -> Vec<Result<u64, u16>> {
     all
 }
 
+/// What all but the dead have to send each other: sender, receiver, message.
+fn sent(members: &mut [Fcurb], dead: &[u16]) -> Vec<(u16, u16, Vec<u8>)> {
+    let mut sent = Vec::new();
+    for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
+        while let Some((to, message)) = member.poll_transmit() {
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            sent.extend(to.iter().filter(|to| !dead.contains(to)).map(|to| (member.me, to, bytes.clone())));
+        }
+    }
+    sent
+}
+
 /// Hands over all messages but those to and from the dead, until there are none; how many there were.
 fn exchange(members: &mut [Fcurb], dead: &[u16]) -> usize {
     let mut count = 0;
     loop {
-        let mut sent = Vec::new();
-        for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
-            while let Some((to, message)) = member.poll_transmit() {
-                let mut bytes = Vec::new();
-                message.write(&mut bytes);
-                sent.extend(to.iter().filter(|to| !dead.contains(to)).map(|to| (member.me, to, bytes.clone())));
-            }
-        }
+        let sent = sent(members, dead);
         if sent.is_empty() {
             return count;
         }
@@ -390,14 +396,7 @@ fn survivors_that_hear_of_two_crashes_in_other_orders_do_not_wait_for_each_other
 /// [`exchange`] as HUC calls: what a message says of the one before, and all that can be delivered, after each call.
 fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result<u64, u16>>; 2]) {
     loop {
-        let mut sent = Vec::new();
-        for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
-            while let Some((to, message)) = member.poll_transmit() {
-                let mut bytes = Vec::new();
-                message.write(&mut bytes);
-                sent.extend(to.iter().map(|to| (member.me, to, bytes.clone())));
-            }
-        }
+        let sent = sent(members, dead);
         if sent.is_empty() {
             return;
         }

@@ -253,7 +253,7 @@ impl Wanted {
 
     fn print(&self, hsuc: &[Point], huc: &[Point], raft: &[Point]) {
         println!(
-            "\n{HOSTS} hosts, {VALUE_BYTES}-byte values, clients in the leader's process, window {WINDOW}, {} rounds of {} s each: medians",
+            "\n{HOSTS} hosts, {VALUE_BYTES}-byte values, clients in the leader's process, window {WINDOW}, {} rounds of {} s each: medians; rung {PLAIN}, HUC with one client {BEST}",
             self.rounds, self.seconds
         );
         println!("{:>8} | {:^36} | {:^36} | {:^36}", "", "HSUC", "HUC", "etcd's raft");

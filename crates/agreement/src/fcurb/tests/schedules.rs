@@ -150,17 +150,31 @@ impl World {
         Ok(())
     }
 
+    fn run(&mut self, steps: Vec<(u8, u16)>) -> Checked {
+        for (what, which) in steps {
+            self.step(what, which)?;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is under way arrives; nothing is sent again.
+    fn arrives(&mut self) -> Checked {
+        while !self.network.is_empty() || !self.notices.is_empty() {
+            if !self.notices.is_empty() {
+                self.notice(0)?;
+            }
+            if !self.network.is_empty() {
+                self.receive(0)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All that is sent arrives, and is sent again if it has no answer.
     fn calm(&mut self) -> Checked {
         for _ in 0..12 {
-            while !self.network.is_empty() || !self.notices.is_empty() {
-                if !self.notices.is_empty() {
-                    self.notice(0)?;
-                }
-                if !self.network.is_empty() {
-                    self.receive(0)?;
-                }
-            }
+            self.arrives()?;
             for member in self.alive() {
                 self.members[usize::from(member) - 1].resend();
                 self.drain(member, usize::MAX)?;
@@ -168,6 +182,11 @@ impl World {
         }
         prop_assert!(self.network.is_empty(), "it does not come to rest");
         Ok(())
+    }
+
+    fn check_end(&self) -> Checked {
+        self.check()?;
+        self.check_quiet()
     }
 
     /// What HUC takes from FCURB (FiDe App. A.4), of all members, the dead too.
@@ -211,13 +230,9 @@ proptest! {
         members in 2u16..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..300),
     ) {
         let mut world = World::new(members);
-        for (what, which) in steps {
-            world.step(what, which)?;
-            world.check()?;
-        }
+        world.run(steps)?;
         world.calm()?;
-        world.check()?;
-        world.check_quiet()?;
+        world.check_end()?;
     }
 }
 
@@ -233,19 +248,11 @@ proptest! {
         later in prop::collection::vec((15u8..100, any::<u16>()), 0..120),
     ) {
         let mut world = World::new(members);
-        for (what, which) in steps {
-            world.step(what, which)?;
-        }
-        for which in which {
-            world.step(82, which)?;
-        }
-        for (what, which) in later {
-            world.step(if (82..85).contains(&what) { 75 } else { what }, which)?;
-            world.check()?;
-        }
+        world.run(steps)?;
+        world.run(which.map(|which| (82, which)).into())?;
+        world.run(later.into_iter().map(|(what, which)| (if (82..85).contains(&what) { 75 } else { what }, which)).collect())?;
         world.calm()?;
-        world.check()?;
-        world.check_quiet()?;
+        world.check_end()?;
     }
 }
 
@@ -258,19 +265,8 @@ proptest! {
         members in 2u16..=5, steps in prop::collection::vec((0u8..85, any::<u16>()), 0..300),
     ) {
         let mut world = World::new(members);
-        for (what, which) in steps {
-            world.step(what, which)?;
-            world.check()?;
-        }
-        while !world.network.is_empty() || !world.notices.is_empty() {
-            if !world.notices.is_empty() {
-                world.notice(0)?;
-            }
-            if !world.network.is_empty() {
-                world.receive(0)?;
-            }
-        }
-        world.check()?;
-        world.check_quiet()?;
+        world.run(steps)?;
+        world.arrives()?;
+        world.check_end()?;
     }
 }
