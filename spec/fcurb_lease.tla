@@ -1,7 +1,7 @@
 ----------------------------- MODULE fcurb_lease -----------------------------
 \* SPDX-License-Identifier: Apache-2.0
 (***************************************************************************)
-(* FCURB as implemented with leases (crates/agreement/src/fcurb.rs): a     *)
+(* FCURB as implemented with leases (crates/protocol/agreement/src/fcurb.rs): a     *)
 (* heartbeat reaches some members and not others, late, and again.  What   *)
 (* it promises is what huc.tla takes from it.                              *)
 (*                                                                         *)

@@ -1,7 +1,7 @@
 ----------------------------- MODULE hsuc_lease -----------------------------
 \* SPDX-License-Identifier: Apache-2.0
 (***************************************************************************)
-(* HSUC as implemented (crates/agreement/src/hsuc.rs, hsuc/resend.rs) over *)
+(* HSUC as implemented (crates/protocol/agreement/src/hsuc.rs, hsuc/resend.rs) over *)
 (* links that lose, repeat and reorder, among members that have leases     *)
 (* (group.rs).                                                             *)
 (*                                                                         *)

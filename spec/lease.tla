@@ -2,7 +2,7 @@
 \* SPDX-License-Identifier: Apache-2.0
 (***************************************************************************)
 (* Leases between two hosts of which each judges alone (policy network;    *)
-(* crates/detector/src/lease.rs), with real time, clocks that differ from  *)
+(* crates/protocol/detector/src/lease.rs), with real time, clocks that differ from  *)
 (* it, hosts that stand still for as long as they like, and crashes.       *)
 (*                                                                         *)
 (* A heartbeat says when it was sent by its sender's clock, and of the     *)

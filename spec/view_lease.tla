@@ -3,7 +3,7 @@
 (***************************************************************************)
 (* The lease of one host, x = 1, across views, where hosts promise for     *)
 (* different lengths of time (policy majority; the argument is the first   *)
-(* page of crates/detector/src/view.rs).                                   *)
+(* page of crates/protocol/detector/src/view.rs).                                   *)
 (*                                                                         *)
 (* A view has a number and a set of members.  The next one is decided once *)
 (* a majority of the present one has accepted it: Paxos is taken for       *)

@@ -1,0 +1,6 @@
+module fide/baselines/histories
+
+// What Debian has, too.
+go 1.19
+
+require github.com/anishathalye/porcupine v1.3.1

@@ -1,6 +1,0 @@
-module fide/bench/histories
-
-// What Debian has, too.
-go 1.19
-
-require github.com/anishathalye/porcupine v1.3.1

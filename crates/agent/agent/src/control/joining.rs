@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes that join and quit, and who has a name.
+//!
+//! A name belongs to one process at a time. Whoever asks for it meanwhile is
+//!
+//! - the same process, whose session is over or waits for a client that does not come: it goes on as the process that it is;
+//! - the same process over a connection of its own that is open, or another process while the first one lives: refused, `name_taken`;
+//! - another process while the first one has ended, and this thread has not seen that yet: the end is told, then the new one joins.
+
+use std::process;
+
+use fide_bpf::Registration;
+use fide_client::protocol::{Empty, ErrorCode, JoinOk, Refusal, Reply as Answer};
+use fide_detector::JoinError;
+use fide_wire::{MAX_PROCESSES, Name};
+use rustix::{event::epoll, io::Errno};
+use std::os::fd::AsFd;
+
+use super::{
+    Control, Session,
+    quotas::{Resource, Usage, admit},
+    requests::Answered,
+    watched::{Watched, token_of},
+};
+use crate::{
+    command::{Change, Command, EngineGone, JoinedProcess, Reply},
+    config::UnlistedNames,
+    incarnation,
+    names::{Caller, NotYours},
+    pidns::{TranslateError, peer_lives},
+    process::{Process, Users},
+    socket,
+};
+
+/// Heartbeats in the shortest time without a beat: what they tell cannot be known sooner.
+const BEAT_HEARTBEATS: u64 = 2;
+const BEAT_TIMEOUT_MIN_NS: u64 = 1_000_000;
+
+impl Control {
+    pub(super) fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {
+        let client = self.client_of(connection)?;
+        let who = self.connections[&connection].who;
+        let bad = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::BadRequest, error.to_string(), "");
+        let wire_name = Name::new(name.as_bytes()).map_err(|error| bad(&error))?;
+        let called = pid;
+        let pid = self.pid_of(connection, called)?;
+        if pid == process::id() {
+            return Err(Refusal::new(
+                ErrorCode::BadRequest,
+                "an agent cannot watch itself",
+                "its silence is told by its peers; watch it as @host from another host",
+            ));
+        }
+        let process = Process::open(pid).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESRCH) => gone(called),
+            _ => Refusal::new(ErrorCode::NotSupported, format!("process {pid} cannot be held: {error}"), ""),
+        })?;
+        // Held, it keeps its number: it is the one that was meant if it has that still.
+        if self.pid_of(connection, called)? != pid || process.has_exited() {
+            return Err(gone(called));
+        }
+        if who.uid != 0 {
+            // A daemon of root that acts for this user at the moment is root's.
+            let users = Users::of(pid).filter(|_| !process.has_exited()).ok_or_else(|| gone(called))?;
+            if !users.are_all(who.uid) {
+                return Err(Refusal::new(
+                    ErrorCode::NotPermitted,
+                    format!("process {pid} runs as {users}, the caller is user {}", who.uid),
+                    "ask as that user, or as root",
+                ));
+            }
+        }
+        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
+        let shortest_ns = (self.parts.config.heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
+        if beat_timeout_ns != 0 && beat_timeout_ns < shortest_ns {
+            return Err(Refusal::new(
+                ErrorCode::TimeoutTooShort,
+                format!(
+                    "without a beat for {beat_timeout_us} us {name} would be told stalled; heartbeats tell it, one each {} us",
+                    self.parts.config.heartbeat_ns / 1000
+                ),
+                format!("{} us is the shortest here", shortest_ns / 1000),
+            ));
+        }
+        self.tell_ended(name, pid);
+        if let Some(slot) = self.processes.iter().find(|(_, other)| other.process.pid() == pid).map(|(slot, _)| *slot) {
+            if self.processes[&slot].client != client {
+                self.close_hung_up(self.processes[&slot].client);
+            }
+            let other = &self.processes[&slot];
+            // A session that another program holds for this process is that one's to come back to.
+            let waits = |session: &Session| {
+                session.orphan_until.is_some()
+                    && (session.who.pid, session.who.uid) == (who.pid, who.uid)
+                    && who.pid != 0
+            };
+            // What root has watched, say, is taken back by root alone.
+            let may = who.uid == 0 || who.uid == other.by;
+            let is_free = || other.client == client || self.sessions.get(&other.client).is_none_or(waits);
+            if other.name == name && may && is_free() {
+                // Its client lost the answer, or its connection, and asks again.
+                let adopted = self.adopt(id, slot, client, beat_timeout_ns)?;
+                if who.uid == 0
+                    && let Some(watched) = self.processes.get_mut(&slot)
+                {
+                    watched.by = 0;
+                }
+                return Ok(adopted);
+            }
+            return Err(Refusal::new(
+                ErrorCode::NameTaken,
+                format!("process {pid} is under watch already, as {}", other.name),
+                "quit it there first",
+            ));
+        }
+        let asker = self.asker(who.share, Resource::Processes);
+        if !asker.privileged {
+            let groups = socket::groups(self.connections[&connection].socket());
+            self.may_be_called(name, &Caller { uid: who.uid, share: who.share, groups })?;
+        }
+        let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.share, 1)));
+        admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
+        // Before anybody is told of it: a process whose end would not be seen does not join.
+        let token = token_of(self.next_serial());
+        self.await_end(&process, token).map_err(|error| {
+            let hint = "raise /proc/sys/fs/epoll/max_user_watches, or have fewer programs join";
+            Refusal::new(ErrorCode::Full, format!("the end of process {pid} cannot be awaited: {error}"), hint)
+        })?;
+        let joined = match self.join_loop(client, wire_name, beat_timeout_ns) {
+            Ok(joined) => joined,
+            Err(refusal) => {
+                let _ = epoll::delete(&self.epoll, process.as_fd());
+                return Err(refusal);
+            }
+        };
+        let slot = joined.slot;
+        if let Err(error) =
+            incarnation::reserve(&self.parts.config.state_dir, self.parts.incarnation, joined.incarnation)
+        {
+            tracing::warn!(name, "{error}; after a restart others may take its successor for an earlier process");
+        }
+        if let Some(exit_watch) = &self.parts.exit_watch {
+            let registration =
+                Registration { pid, start_ticks: process.start_ticks(), slot: u32::from(slot), cookie: joined.cookie };
+            // The pidfd watches on; the kernel's hook is only faster.
+            if let Err(error) = exit_watch.watch(&registration) {
+                tracing::warn!(name, "falls back to a pidfd: {error}");
+            }
+        }
+        let gone = process.has_exited();
+        self.processes.insert(
+            slot,
+            Watched {
+                name: name.to_owned(),
+                cookie: joined.cookie,
+                incarnation: joined.incarnation,
+                client,
+                uid: process.uid(),
+                by: who.uid,
+                share: who.share,
+                process,
+                token,
+            },
+        );
+        self.names.keep(name, who.share, who.uid == 0 || who.uid == self.own_uid);
+        if gone {
+            // It went while it was being registered, perhaps before the hook knew of it.
+            self.process_left(token);
+            return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
+        }
+        Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+    }
+
+    /// Tells the ends that this thread has not seen yet of whoever has this name or number.
+    fn tell_ended(&mut self, name: &str, pid: u32) {
+        let ended =
+            |watched: &&Watched| (watched.name == name || watched.process.pid() == pid) && watched.process.has_exited();
+        let tokens: Vec<u64> = self.processes.values().filter(ended).map(|watched| watched.token).collect();
+        tokens.into_iter().for_each(|token| self.process_left(token));
+    }
+
+    /// An event of `token` comes when the process has ended.
+    fn await_end(&mut self, process: &Process, token: u64) -> Result<(), Errno> {
+        if std::mem::take(&mut self.join_unwatched) {
+            return Err(Errno::NOSPC);
+        }
+        epoll::add(&self.epoll, process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+    }
+
+    /// A process joins in the loop, which tells others.
+    fn join_loop(&self, client: u8, name: Name, beat_timeout_ns: u64) -> Result<JoinedProcess, Refusal> {
+        let Reply::Joined(joined) = self.parts.exchange.call(Command::Join { client, name, beat_timeout_ns })? else {
+            return Err(EngineGone.into());
+        };
+        joined.map_err(|error| {
+            let (code, hint) = match error {
+                JoinError::NameTaken { .. } => (ErrorCode::NameTaken, ""),
+                JoinError::Full => (ErrorCode::Full, ""),
+                JoinError::Leaving => (ErrorCode::Gone, ""),
+                JoinError::Witness => (
+                    ErrorCode::NotSupported,
+                    "run the program on a host with role = \"voter\" or \"observer\"; watch works here too",
+                ),
+            };
+            Refusal::new(code, error.to_string(), hint)
+        })
+    }
+
+    /// The agent's number of what this connection's program calls `pid`.
+    fn pid_of(&self, connection: u64, pid: u32) -> Result<u32, Refusal> {
+        let connection = &self.connections[&connection];
+        let ended = || {
+            let message = "the process that opened this connection has ended, or cannot be seen from here";
+            Refusal::new(ErrorCode::Gone, message, "connect anew, and from no pid namespace beside the agent's")
+        };
+        match pid {
+            0 if connection.who.pid == 0 || !peer_lives(connection.socket()) => Err(ended()),
+            0 => Ok(connection.who.pid),
+            _ => connection.namespace.translate(pid).map_err(|error| match error {
+                TranslateError::Gone(_) => Refusal::new(ErrorCode::Gone, error.to_string(), "start it first"),
+                TranslateError::Hidden { .. } => {
+                    let hint = "have it join by itself (pid 0), or ask from the agent's namespace";
+                    Refusal::new(ErrorCode::NotSupported, error.to_string(), hint)
+                }
+            }),
+        }
+    }
+
+    /// Whether this user may join under this name.
+    fn may_be_called(&self, name: &str, caller: &Caller) -> Result<(), Refusal> {
+        let config = &self.parts.config;
+        let only_listed = config.unlisted_names == UnlistedNames::Nobody;
+        let uid = caller.uid;
+        self.names.check(&config.names, only_listed, name, caller).map_err(|why| {
+            let (message, hint) = match why {
+                NotYours::Rule(rule) => (
+                    format!("user {uid} may not join as {name}: [[name]] {} is about others", rule.pattern),
+                    "choose another name, or have the user added there, in fide.toml".to_owned(),
+                ),
+                NotYours::Unlisted => (
+                    format!(
+                        "user {uid} may not join as {name}: no [[name]] is about it, and unlisted_names = \"nobody\""
+                    ),
+                    format!("have [[name]] with pattern = \"{name}\" and users = [\"{uid}\"] added to fide.toml"),
+                ),
+                NotYours::Kept { by } => (
+                    format!("{name} is a name of user {by}, who joined under it first; the caller is user {uid}"),
+                    "choose another name, or have whose it is written into fide.toml: [[name]] with pattern and users"
+                        .to_owned(),
+                ),
+            };
+            Refusal::new(ErrorCode::NotPermitted, message, hint)
+        })
+    }
+
+    fn adopt(&mut self, id: u64, slot: u8, client: u8, beat_timeout_ns: u64) -> Answered {
+        match self.parts.exchange.call(Command::Adopt { slot, client, beat_timeout_ns })? {
+            Reply::Adopted(Some(joined)) => {
+                if let Some(watched) = self.processes.get_mut(&slot) {
+                    (watched.client, watched.incarnation) = (client, joined.incarnation);
+                }
+                Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+            }
+            _ => Err(Refusal::new(ErrorCode::Gone, "the process has just gone", "")),
+        }
+    }
+
+    /// `incarnation`: of the process that is meant. Others may have got its slot since.
+    pub(super) fn quit(&mut self, id: u64, connection: u64, slot: u8, incarnation: Option<u32>) -> Answered {
+        let who = self.connections[&connection].who;
+        let not_found = |why: String| Refusal::new(ErrorCode::NotFound, why, "");
+        let watched = self.processes.get(&slot);
+        let watched = watched.ok_or_else(|| not_found(format!("no process is under watch in slot {slot}")))?;
+        if let Some(incarnation) = incarnation.filter(|incarnation| *incarnation != watched.incarnation) {
+            let present = watched.incarnation;
+            return Err(not_found(format!(
+                "incarnation {incarnation} is not under watch any more in slot {slot}: incarnation {present} is"
+            )));
+        }
+        if who.uid != 0 && who.uid != watched.by {
+            return Err(Refusal::new(
+                ErrorCode::NotPermitted,
+                format!("user {} had {} watched, the caller is user {}", watched.by, watched.name, who.uid),
+                "ask as that user, or as root",
+            ));
+        }
+        let watched = self.processes.remove(&slot).expect("looked up above");
+        let _ = epoll::delete(&self.epoll, watched.process.as_fd());
+        if let Some(exit_watch) = &self.parts.exit_watch {
+            exit_watch.unwatch(watched.process.pid());
+        }
+        let at_ns = fide_net::now_ns();
+        self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change: Change::Left, at_ns })?;
+        Ok(Answer::ok(id, &Empty {}))
+    }
+}
+
+fn gone(pid: u32) -> Refusal {
+    Refusal::new(ErrorCode::Gone, format!("there is no process {pid}, or no more"), "start it first")
+}

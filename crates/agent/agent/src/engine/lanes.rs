@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lanes of programs (X-Lane §2.4): what they send leaves in one packet per period over each tree, what arrives is told to
+//! those who listen.
+//!
+//! Everything that is allotted comes with the command that opens a lane and goes back with the one that closes it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use fide_detector::PeerState;
+use fide_net::{
+    link::Sender,
+    now_ns,
+    service::{Copies, Finding, Inlet, LANES_MAX, Outlet, Terms, lane_of, number_of},
+};
+use fide_shm::{
+    event::{EventRecord, kind},
+    session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage},
+};
+use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, Name, chunk};
+use serde::{Deserialize, Serialize};
+
+use super::Engine;
+use crate::{
+    snapshot::LaneView,
+    trees::{Report, Seen},
+};
+
+/// Messages taken from one program's outbox in one turn, so that the others have theirs.
+const MESSAGES_PER_TURN: usize = 32;
+/// Messages that a client's outbox holds at most, each with its header word: what it adds meanwhile is not waited for.
+const OLD_MESSAGES_MAX: usize = LANE_OUTBOX_BYTES / 8;
+/// Services are a byte; 0 is an empty place in a packet.
+const SERVICES: usize = 256;
+
+/// What a lane has sent, for those who report it.
+#[derive(Debug, Default)]
+pub struct LaneCounters {
+    pub packets: AtomicU64,
+    /// Messages dropped because they were beyond the contract.
+    pub exceeded: AtomicU64,
+}
+
+/// One lane of this host.
+#[derive(Debug)]
+pub struct Lane {
+    pub name: Name,
+    pub outlet: Outlet,
+    /// One for each tree, once it is known.
+    pub trees: [Option<Box<Sender>>; MAX_PLANES],
+    /// Whose messages are taken.
+    pub clients: u64,
+    pub counters: Arc<LaneCounters>,
+}
+
+/// What the loop has of lanes.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    own: Box<[Option<Box<Lane>>; LANES_MAX]>,
+    /// Clients of any of them.
+    clients: u64,
+    inlets: Box<[[Inlet; LANES_MAX]]>,
+    copies: Box<[[Copies; LANES_MAX]]>,
+    /// Clients that listen to a service.
+    listeners: Box<[u64; SERVICES]>,
+}
+
+/// What another agent must know so that nothing is told twice and listeners hear on.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FrozenLanes {
+    /// Host, lane, incarnation, newest packet.
+    newest: Vec<(u16, u8, u32, u64)>,
+    /// Service, clients.
+    listeners: Vec<(u8, u64)>,
+}
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        Self {
+            own: Box::new([const { None }; LANES_MAX]),
+            clients: 0,
+            inlets: vec![[Inlet::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
+            copies: vec![[Copies::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
+            listeners: Box::new([0; SERVICES]),
+        }
+    }
+
+    /// When the next packet is due; `u64::MAX` if none waits.
+    pub(super) fn due_ns(&self) -> u64 {
+        self.own.iter().flatten().filter_map(|lane| lane.outlet.due_ns()).min().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn freeze(&self) -> FrozenLanes {
+        let newest = (1u16..).zip(self.inlets.iter()).flat_map(|(host, lanes)| {
+            (0u8..).zip(lanes).filter_map(move |(lane, inlet)| {
+                inlet.newest().map(|(incarnation, number)| (host, lane, incarnation, number))
+            })
+        });
+        let listeners = (0u8..=u8::MAX).zip(*self.listeners).filter(|(_, clients)| *clients != 0);
+        FrozenLanes { newest: newest.collect(), listeners: listeners.collect() }
+    }
+
+    pub(super) fn resume(&mut self, frozen: FrozenLanes) {
+        for (host, lane, incarnation, number) in frozen.newest {
+            let lanes = usize::from(host).checked_sub(1).and_then(|host| self.inlets.get_mut(host));
+            if let Some(inlet) = lanes.and_then(|lanes| lanes.get_mut(usize::from(lane))) {
+                *inlet = Inlet::resumed(incarnation, number);
+            }
+        }
+        for (service, clients) in frozen.listeners {
+            self.listeners[usize::from(service)] = clients;
+        }
+    }
+
+    pub(super) fn forget_client(&mut self, client: u8) {
+        let others = !(1u64 << client);
+        for lane in self.own.iter_mut().flatten() {
+            lane.clients &= others;
+        }
+        for clients in self.listeners.iter_mut() {
+            *clients &= others;
+        }
+        self.clients &= others;
+    }
+
+    pub(super) fn views(&self) -> impl Iterator<Item = Option<LaneView>> + '_ {
+        self.own.iter().map(|lane| {
+            lane.as_deref().map(|lane| LaneView {
+                name: lane.name,
+                terms: lane.outlet.terms(),
+                trees: lane.trees.iter().flatten().count(),
+                clients: lane.clients.count_ones(),
+                sent: lane.outlet.sent(),
+            })
+        })
+    }
+
+    fn lane(&mut self, handle: u8) -> Option<&mut Lane> {
+        self.own.get_mut(usize::from(handle))?.as_deref_mut()
+    }
+
+    fn count_clients(&mut self) {
+        self.clients = self.own.iter().flatten().fold(0, |clients, lane| clients | lane.clients);
+    }
+
+    /// Whether somebody listens to it from now on.
+    pub(super) fn listen(&mut self, client: u8, service: u8, on: bool) {
+        let clients = &mut self.listeners[usize::from(service)];
+        let bit = 1 << client;
+        *clients = if on { *clients | bit } else { *clients & !bit };
+    }
+
+    pub(super) fn change(&mut self, handle: u8, terms: Terms, type_of_service: u8) {
+        let Some(lane) = self.lane(handle) else { return };
+        if lane.outlet.terms() != terms {
+            lane.outlet.change(now_ns(), terms);
+        }
+        for sender in lane.trees.iter_mut().flatten() {
+            // Refused for no socket of ours: it is the class that is asked for, not a right.
+            let _ = sender.set_type_of_service(type_of_service);
+        }
+    }
+
+    /// Puts a sender in the place of a tree's; the former one is for the caller to free.
+    pub(super) fn aim(&mut self, handle: u8, tree: u8, sender: Box<Sender>) -> Option<Box<Sender>> {
+        match self.lane(handle).and_then(|lane| lane.trees.get_mut(usize::from(tree))) {
+            Some(place) => place.replace(sender),
+            None => Some(sender),
+        }
+    }
+}
+
+impl Engine {
+    /// A lane is there, for these clients; or other clients share it.
+    pub(super) fn open_lane(&mut self, handle: u8, lane: Box<Lane>) -> Option<Box<Lane>> {
+        self.drop_old_messages(lane.clients);
+        let Some(place) = self.lanes.own.get_mut(usize::from(handle)) else { return Some(lane) };
+        let before = place.replace(lane);
+        self.lanes.count_clients();
+        before
+    }
+
+    pub(super) fn share_lane(&mut self, handle: u8, clients: u64) {
+        let Some(before) = self.lanes.lane(handle).map(|lane| std::mem::replace(&mut lane.clients, clients)) else {
+            return;
+        };
+        self.drop_old_messages(clients & !before);
+        self.lanes.count_clients();
+    }
+
+    pub(super) fn close_lane(&mut self, handle: u8) -> Option<Box<Lane>> {
+        let lane = self.lanes.own.get_mut(usize::from(handle))?.take();
+        self.lanes.count_clients();
+        lane
+    }
+
+    /// What a client left for lanes of a former agent is of another time: sent all at once now it would be beyond any contract.
+    fn drop_old_messages(&mut self, clients: u64) {
+        let mut buffer = [0; LANE_MESSAGE_MAX];
+        for client in (0..MAX_CLIENTS).filter(|client| clients & !self.lanes.clients & 1 << client != 0) {
+            let Some(session) = &mut self.sessions[client] else { continue };
+            for _ in 0..OLD_MESSAGES_MAX {
+                if !matches!(session.memory.region.pop_lane(&mut buffer), Ok(Some(_))) {
+                    break;
+                }
+                self.counters.lane_messages_stray += 1;
+            }
+        }
+    }
+
+    /// Takes what programs want sent, and sends what is due.
+    pub(super) fn serve_lanes(&mut self) {
+        if self.lanes.clients == 0 {
+            return;
+        }
+        self.drain_lane_outboxes();
+        let incarnation = self.parts.detector.config().incarnation;
+        for lane in self.lanes.own.iter_mut().flatten() {
+            let Ok(Some(packet)) = lane.outlet.poll(now_ns(), incarnation) else { continue };
+            for (plane, sender) in (0u8..).zip(&mut lane.trees) {
+                let Some(sender) = sender else { continue };
+                chunk::seal(packet, plane, &self.parts.keys.current);
+                self.counters.sends_failed += u64::from(sender.send(packet).is_err());
+            }
+            lane.counters.packets.store(lane.outlet.sent().packets, Ordering::Relaxed);
+            self.counters.lane_packets_sent += 1;
+        }
+    }
+
+    fn drain_lane_outboxes(&mut self) {
+        let mut buffer = [0; LANE_MESSAGE_MAX];
+        let mut clients = self.lanes.clients;
+        while clients != 0 {
+            let client = clients.trailing_zeros() as usize;
+            clients &= clients - 1;
+            for count in 1..=MESSAGES_PER_TURN {
+                let Some(session) = &mut self.sessions[client] else { break };
+                let LaneMessage { handle, service, bytes } = match session.memory.region.pop_lane(&mut buffer) {
+                    Ok(Some(message)) => message,
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.counters.outbox_broken += 1;
+                        break;
+                    }
+                };
+                self.busy_turn |= count == MESSAGES_PER_TURN;
+                match self.lanes.lane(handle).filter(|lane| service != 0 && lane.clients >> client & 1 == 1) {
+                    Some(lane) => {
+                        if lane.outlet.offer(now_ns(), service, bytes).is_err() {
+                            let exceeded = lane.outlet.sent().exceeded;
+                            lane.counters.exceeded.store(exceeded, Ordering::Relaxed);
+                            self.counters.lane_messages_exceeded += 1;
+                        }
+                    }
+                    None => self.counters.lane_messages_stray += 1,
+                }
+            }
+        }
+    }
+
+    /// A packet of a lane. `whole`: its tag fits.
+    pub(super) fn chunks_received(&mut self, rx_ns: u64, payload: &[u8], whole: bool) {
+        let Ok(packet) = ChunkPacket::new(payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let (host, index) = (packet.sender(), lane_of(packet.seq()));
+        let incarnation = packet.incarnation();
+        let known = host != self.parts.me
+            && host <= self.parts.members
+            && usize::from(index) < LANES_MAX
+            && self
+                .parts
+                .detector
+                .peer(host)
+                .is_some_and(|peer| peer.incarnation == incarnation && peer.state == PeerState::Up);
+        if !known {
+            self.counters.refused += 1;
+            return;
+        }
+        // A copy of it, so that telling can have the rest of this.
+        let mut inlet = self.lanes.inlets[usize::from(host) - 1][usize::from(index)];
+        let before = inlet.received();
+        let record = EventRecord {
+            kind: kind::LANE_MESSAGE,
+            host,
+            incarnation,
+            code: i32::from(index),
+            seq: packet.seq(),
+            rx_ns,
+            plane: packet.plane(),
+            ..EventRecord::default()
+        };
+        inlet.take(&packet, whole, |message| {
+            let clients = self.lanes.listeners[usize::from(message.service)];
+            if clients == 0 {
+                self.counters.lane_messages_unheard += 1;
+            }
+            self.tell_each(clients, EventRecord { slot: message.service, ..record }, message.bytes);
+        });
+        let after = inlet.received();
+        self.counters.lane_packets_received += after.packets - before.packets;
+        self.counters.lane_packets_lost += after.lost - before.lost;
+        self.counters.lane_chunks_damaged += after.damaged - before.damaged;
+        self.lanes.inlets[usize::from(host) - 1][usize::from(index)] = inlet;
+        if whole && self.parts.trees {
+            let (plane, number) = (usize::from(packet.plane()), number_of(packet.seq()));
+            let late_max_ns = self.seen[usize::from(host) - 1].late_max_ns(&self.parts.timeouts);
+            let copies = &mut self.lanes.copies[usize::from(host) - 1][usize::from(index)];
+            let found = copies.arrived(plane, number, rx_ns, late_max_ns);
+            self.report(host, Some(index), found);
+        }
+    }
+
+    /// What was found of a tree goes to the controller.
+    pub(super) fn report(&self, host: u16, label: Option<u8>, found: Option<(usize, Finding)>) {
+        let Some((plane, finding)) = found else { return };
+        // Of heartbeats the detector says by itself what is missing.
+        if label.is_none() && finding != Finding::Slow {
+            return;
+        }
+        let plane = u8::try_from(plane).expect("two planes");
+        self.parts.exchange.report(Report { host, label, plane, seen: Seen::Copies(finding) });
+    }
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loop, turn by turn, without sockets and without a kernel's programs.
+
+use std::sync::Arc;
+
+use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
+use fide_net::jitter::HostKind;
+use fide_shm::{
+    event::{EVENT_MAX, EventRecord, kind},
+    session::{AgentSession, ClientSession},
+    table::AliveTable,
+};
+use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
+use rustix::event::EventfdFlags;
+
+use super::*;
+use crate::{
+    command::{Channel, Command, Memory, Reply},
+    config,
+};
+
+fn eventfd() -> std::os::fd::OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
+}
+
+pub(super) fn engine() -> (Engine, Arc<Exchange>) {
+    engine_of(1)
+}
+
+/// Of one of two hosts, as incarnation 7.
+pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
+    let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
+    let other = 3 - me;
+    let monitors: HostSet = [other].into_iter().collect();
+    let member =
+        |id, text, of: u16| Member { id, name: name(text), role: Role::Voter, monitors: [of].into_iter().collect() };
+    let config = Config {
+        me,
+        incarnation: 7,
+        members: vec![member(1, "h1", 2), member(2, "h2", 1)],
+        planes: 1,
+        heartbeat_ns: 1_000_000_000,
+        trust: Trust::Network,
+        policy: Policy::Network,
+        timeout_ns: 60_000_000_000,
+        stall_slack_ns: 0,
+        drift_ppm: fide_detector::config::DRIFT_PPM,
+        piggyback_max: PIGGYBACK_MAX,
+        payload_max: PAYLOAD_MAX,
+    };
+    let exchange = Exchange::new().expect("an exchange");
+    let parts = Parts {
+        me,
+        members: 2,
+        monitors,
+        heartbeat_ns: config.heartbeat_ns,
+        timeouts: Timeouts {
+            trust: config::Trust::Network,
+            heartbeat_ns: config.heartbeat_ns,
+            kind: HostKind::Shared,
+            own_lateness_ns: 0,
+            fixed: true,
+        },
+        detector: Detector::new(config, raw_ns()).expect("a detector"),
+        senders: Vec::new(),
+        trees: false,
+        salvage: false,
+        receivers: vec![None],
+        kernel: None,
+        table: AliveTable::create(me, 2, 7, "h1", now_ns()).expect("a table"),
+        names: vec![fide_shm::table::name_bytes("h1"), fide_shm::table::name_bytes("h2")],
+        keys: Keys::from(Key([7; 16])),
+        plain: Keys::from(Key([7; 16])),
+        shape: Shape { trust: 1, policy: 1, members: 2, cluster: 0, list: 0 },
+        name: name(["h1", "h2"][usize::from(me) - 1]),
+        exchange: exchange.clone(),
+        mode: Mode::Sleep,
+        own_lateness_max_ns: 0,
+        own_lateness_stored_ns: 0,
+        votes: None,
+        clock: Clock::begin(),
+    };
+    (Engine::new(parts).expect("an engine"), exchange)
+}
+
+pub(super) fn memory() -> Box<Memory> {
+    let region = AgentSession::create().expect("memory");
+    Box::new(Memory { region, channel: Channel::Inbox(eventfd()), doorbell: eventfd() })
+}
+
+#[test]
+fn a_session_of_many_watches_ends_over_several_turns() {
+    let (mut engine, _exchange) = engine();
+    assert!(engine.add_session(3, memory(), 0).is_none());
+    assert!(engine.add_session(4, memory(), 0).is_none());
+    let monitor = |client| Command::Monitor { client, host: 2, name: None, wanted: fide_detector::Wanted::default() };
+    for client in std::iter::repeat_n(3, 5 * FORGOTTEN_PER_TURN).chain([4]) {
+        assert!(matches!(engine.command(monitor(client)), Reply::Monitored(Ok(_))));
+    }
+    engine.closing = Some(3);
+    let mut turns = 1;
+    loop {
+        let before = engine.watches.len();
+        engine.busy_turn = false;
+        engine.commands();
+        assert!(before - engine.watches.len() <= FORGOTTEN_PER_TURN);
+        if engine.closing.is_none() {
+            break;
+        }
+        assert!(engine.busy_turn, "the next turn begins at once");
+        turns += 1;
+    }
+    assert!(turns > 5 && engine.sessions[3].is_none());
+    assert_eq!((engine.watches.len(), engine.watches.clients(2, fide_wire::HOST_SLOT)), (1, 1 << 4), "of the other");
+}
+
+#[test]
+fn process_that_beats_no_more_is_stalled_no_more() {
+    for comes_back in [false, true] {
+        let (mut engine, _exchange) = engine();
+        assert!(engine.add_session(0, memory(), 0).is_none());
+        let name = Name::new(b"beater").expect("a name");
+        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 1_000_000 });
+        let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
+        let state = |engine: &Engine| engine.parts.detector.process(1, joined.slot).expect("joined").state;
+        let later = raw_ns() + 10_000_000_000;
+        engine.watch_beats(later);
+        assert_eq!(state(&engine), ProcessState::Stalled);
+        // Its session is over, and it comes back without beats, or not at all.
+        assert!(engine.end_session(0).is_some());
+        if comes_back {
+            assert!(engine.add_session(1, memory(), 0).is_none());
+            let adopted = engine.command(Command::Adopt { slot: joined.slot, client: 1, beat_timeout_ns: 0 });
+            assert!(matches!(adopted, Reply::Adopted(Some(_))));
+        }
+        engine.watch_beats(later + 1);
+        assert_eq!(state(&engine), ProcessState::Alive, "comes back: {comes_back}");
+    }
+}
+
+#[test]
+fn what_is_closed_or_replaced_is_freed_by_others() {
+    let (mut engine, _exchange) = engine();
+    assert!(engine.add_session(0, memory(), 0).is_none());
+    match engine.command(Command::OpenSession { client: 0, memory: memory() }) {
+        Reply::Closed(Some(_)) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(engine.end_session(0), Some(Some(_))));
+    assert!(matches!(engine.end_session(0), Some(None)), "there is none any more");
+}
+
+/// Heartbeat `seq` of the other host, which has answered this one.
+pub(super) fn heartbeat(
+    engine: &mut Engine,
+    incarnation: u32,
+    seq: u64,
+    now: u64,
+    fill: impl FnOnce(&mut Builder<'_>),
+) -> bool {
+    let mut bytes = [0; PAYLOAD_MAX];
+    let other = 3 - engine.parts.me;
+    let mut builder = Builder::heartbeat(&mut bytes, other, incarnation, seq).expect("room");
+    builder.push_ack(Ack { incarnation: 7, seq_low: 0 }).expect("room");
+    fill(&mut builder);
+    let len = builder.finish();
+    engine.parts.detector.handle_packet(now, now, 0, &bytes[..len]).is_ok()
+}
+
+/// Host 2, held dead by host 1, which it holds dead itself: it has to begin again.
+fn excluded() -> (Engine, Arc<Exchange>) {
+    const TIMEOUT_NS: u64 = 60_000_000_000;
+    let (mut engine, exchange) = engine_of(2);
+    let mut now = raw_ns();
+    assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
+    engine.parts.detector.tick(now);
+    // Never later than a heartbeat: it does not stall itself.
+    for _ in 0..400 {
+        now += TIMEOUT_NS / 200;
+        engine.parts.detector.tick(now);
+    }
+    let names_it = |packet: &mut Builder<'_>| assert_eq!(packet.excluded([(2, 7)].into_iter()), Ok(1));
+    assert!(!heartbeat(&mut engine, 9, 2, now, names_it), "it is dead");
+    assert!(engine.parts.detector.is_excluded());
+    (engine, exchange)
+}
+
+#[test]
+fn loop_asks_for_the_generation_that_it_needs_on_disk_and_hears_that_it_is_there() {
+    let (mut engine, exchange) = engine();
+    let config = Config { policy: Policy::Majority, ..engine.parts.detector.config().clone() };
+    engine.parts.detector = Detector::new(config, raw_ns()).expect("a detector");
+    engine.parts.detector.keeps_generations_up_to(0);
+    engine.turn();
+    assert_eq!(exchange.generation_asked(), 0, "nobody was heard");
+    let none = fide_wire::ViewRepr::steady(fide_wire::ViewId::NONE);
+    assert!(heartbeat(&mut engine, 9, 1, raw_ns(), |packet| packet.view(&none).expect("room")));
+    engine.turn();
+    assert_eq!(exchange.generation_asked(), 9, "of a view that both may found");
+    let is_rung = |fd| rustix::io::read(fd, &mut [0u8; 8]).is_ok();
+    assert!(is_rung(exchange.control_fd()) && !is_rung(exchange.engine_fd()));
+    exchange.keep_generation(9);
+    assert!(is_rung(exchange.engine_fd()));
+    engine.turn();
+    exchange.keep_generation(8);
+    assert_eq!(
+        (exchange.generation_kept(), is_rung(exchange.control_fd()), is_rung(exchange.engine_fd())),
+        (9, false, false)
+    );
+}
+
+#[test]
+fn exclusion_is_known_beside_a_full_queue_of_records() {
+    let (mut engine, exchange) = excluded();
+    let before = exchange.records_lost();
+    let record = crate::command::Record { now_ns: 1, event: fide_detector::Event::Fenced { lease_until_ns: 1 } };
+    while exchange.records_lost() == before {
+        exchange.note(record);
+    }
+    engine.turn();
+    assert!(exchange.is_excluded() && exchange.records_lost() > before + 1);
+    let incarnation = 8;
+    assert!(matches!(engine.command(Command::Restart { incarnation }), Reply::Done));
+    assert!(!exchange.is_excluded());
+}
+
+#[test]
+fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over() {
+    let (mut engine, exchange) = excluded();
+    engine.turn();
+    engine.freeze();
+    let before = engine.repeat.count;
+    engine.repeat.len = engine.repeat.len.max(1);
+    for _ in 0..3 {
+        engine.repeat.next_ns = Some(0);
+        engine.turn();
+    }
+    assert_eq!(engine.repeat.count, before);
+    engine.thaw();
+    let incarnation = 3;
+    let lower = engine.command(Command::Restart { incarnation });
+    assert!(matches!(lower, Reply::NotBegun(fide_detector::RestartError::Incarnation { .. })), "{lower:?}");
+    assert!(exchange.is_excluded(), "as before");
+}
+
+#[test]
+fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
+    let (mut engine, _) = excluded();
+    let frozen = engine.freeze();
+    let (mut next, exchange) = engine_of(2);
+    next.parts.detector = frozen.detector().expect("it was just written");
+    next.resume(frozen, Vec::new());
+    assert!(!exchange.is_excluded(), "its record went to the agent before");
+    let stops = exchange.clone();
+    let stop = std::thread::spawn(move || stops.call(Command::Stop).is_ok());
+    next.run().expect("stopped");
+    assert!(stop.join().expect("no panic") && exchange.is_excluded());
+}
+
+/// Host 1, whose client 3 watches host 2 and has no room left for a record; host 2 lives.
+fn full_ring() -> (Engine, ClientSession) {
+    let (mut engine, _exchange) = engine();
+    let memory = memory();
+    let client = ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
+    assert!(engine.add_session(3, memory, 0).is_none());
+    let wanted = fide_detector::Wanted::default();
+    let watched = engine.command(Command::Monitor { client: 3, host: 2, name: None, wanted });
+    assert!(matches!(watched, Reply::Monitored(Ok(_))));
+    let now = raw_ns();
+    assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
+    engine.parts.detector.tick(now);
+    assert!(!engine.tell_events(EVENTS_PER_TURN));
+    while engine.tell_one(3, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+    assert_eq!(client.lost(), 1, "the record that found no room");
+    (engine, client)
+}
+
+/// Ends among what the client reads now.
+fn ends(client: &mut ClientSession) -> usize {
+    let (mut bytes, mut ends) = ([0; EVENT_MAX], 0);
+    while let Some(bytes) = client.pop_inbox(&mut bytes).expect("an honest agent") {
+        let (record, _) = EventRecord::split(bytes).expect("a record");
+        ends += usize::from(record.kind == kind::VERDICT);
+    }
+    ends
+}
+
+/// Host 2 says goodbye.
+fn leaves(engine: &mut Engine, seq: u64) {
+    assert!(heartbeat(engine, 9, seq, raw_ns(), |packet| packet.goodbye().expect("room")));
+    engine.parts.detector.tick(raw_ns());
+    engine.tell_events(EVENTS_PER_TURN);
+}
+
+#[test]
+fn end_of_a_host_that_finds_a_ring_full_is_told_once_there_is_room() {
+    let (mut engine, mut client) = full_ring();
+    leaves(&mut engine, 2);
+    engine.retry_undelivered();
+    engine.retry_undelivered();
+    assert_eq!(ends(&mut client), 0, "there was no room");
+    for expected in [1, 0] {
+        engine.retry_undelivered();
+        assert_eq!(ends(&mut client), expected, "once");
+    }
+    assert_eq!(client.lost(), 1, "late, and not lost");
+}
+
+#[test]
+fn end_that_nobody_will_tell_any_more_counts_as_lost() {
+    let (mut engine, client) = full_ring();
+    leaves(&mut engine, 2);
+    // It comes back before the client has made room.
+    assert!(heartbeat(&mut engine, 10, 1, raw_ns(), |_| {}));
+    engine.parts.detector.tick(raw_ns());
+    engine.tell_events(EVENTS_PER_TURN);
+    assert_eq!(client.lost(), 3, "the end, and that it is up again");
+    let (mut engine, client) = full_ring();
+    leaves(&mut engine, 2);
+    engine.freeze();
+    assert_eq!(client.lost(), 2, "a takeover");
+}
+
+#[test]
+fn takeover_tells_all_that_is_known_first() {
+    let (mut engine, _exchange) = engine();
+    // More than a turn tells.
+    for round in 0..u32::try_from(EVENTS_PER_TURN).expect("few") {
+        assert!(heartbeat(&mut engine, 9 + round, 1, raw_ns(), |_| {}));
+        engine.parts.detector.tick(raw_ns());
+    }
+    engine.freeze();
+    assert!(engine.parts.detector.poll_event().is_none());
+}
+
+/// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last one.
+#[test]
+fn client_that_does_not_read_holds_up_no_ends_of_others() {
+    const PROGRAMS: u8 = 40;
+    let (mut engine, _exchange) = engine();
+    assert!(engine.add_session(0, memory(), 0).is_none());
+    let mut clients = [3, 4].map(|client| {
+        let memory = memory();
+        let session =
+            ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
+        assert!(engine.add_session(client, memory, 0).is_none());
+        session
+    });
+    let mut slots = Vec::new();
+    for n in 0..PROGRAMS {
+        let name = Name::new(format!("p{n}").as_bytes()).expect("a name");
+        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 0 });
+        let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
+        slots.push(joined.slot);
+        for client in if n + 1 == PROGRAMS { vec![3, 4] } else { vec![3] } {
+            let wanted = fide_detector::Wanted::default();
+            let watched = engine.command(Command::Monitor { client, host: 1, name: Some(name), wanted });
+            assert!(matches!(watched, Reply::Monitored(Ok(_))));
+        }
+    }
+    engine.tell_events(EVENTS_PER_TURN);
+    for client in [3, 4] {
+        while engine.tell_one(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+    }
+    for slot in slots {
+        engine
+            .parts
+            .detector
+            .process_changed(raw_ns(), slot, ProcessState::Exited { code: 0 }, now_ns())
+            .expect("it ran");
+    }
+    engine.tell_events(EVENTS_PER_TURN);
+    assert_eq!(ends(&mut clients[1]), 0, "there was no room");
+    engine.retry_undelivered();
+    assert_eq!(ends(&mut clients[1]), 1);
+    assert_eq!(clients[1].lost(), 1, "of the noise");
+}
+
+/// The loop turns for a ring, but not as often as a program likes, nor as often as many of them like together.
+#[test]
+fn clients_that_ring_without_end_are_heard_again_after_a_period() {
+    let (mut engine, _exchange) = engine();
+    let bells: Vec<_> = (0..8u8)
+        .map(|client| {
+            let memory = memory();
+            let bell = memory.doorbell.try_clone().expect("a descriptor");
+            assert!(engine.add_session(client, memory, 0).is_none());
+            bell
+        })
+        .collect();
+    let mut ready = Ready::default();
+    let mut rings = |engine: &mut Engine, clients: usize| {
+        let mut heard = 0;
+        for bell in bells[..clients].iter().cycle().take(3 * clients * RINGS_MAX as usize) {
+            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
+            engine.waiter.wait(now_ns(), &mut ready).expect("a wait");
+            for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
+                engine.rung(client);
+                // A bell that was left full rings once when it is heard again.
+                heard += u32::from(client < clients as u64);
+            }
+        }
+        heard
+    };
+    let (begun, period_ns) = (raw_ns(), engine.parts.heartbeat_ns);
+    assert_eq!((rings(&mut engine, 1), rings(&mut engine, 1)), (RINGS_MAX, 0));
+    assert_eq!(engine.counters.bells_muted, 1);
+    engine.hear_bells(begun);
+    // Whoever is muted is so after a ring that was heard.
+    let most = RINGS_ALL_MAX + 8;
+    let all = rings(&mut engine, 8);
+    assert!((RINGS_ALL_MAX..most).contains(&all), "{all}");
+    engine.hear_bells(begun + period_ns - 1);
+    assert_eq!(rings(&mut engine, 8), 0, "the period is not over");
+    engine.hear_bells(begun + period_ns);
+    assert_eq!(rings(&mut engine, 1), RINGS_MAX);
+    assert!(engine.close_session(0).is_some());
+    engine.hear_bells(begun + 2 * period_ns);
+    assert_eq!(rings(&mut engine, 1), 0, "its session is over");
+}

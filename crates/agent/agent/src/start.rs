@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a configuration to a running agent.
+
+mod begin;
+mod held;
+mod host;
+mod receive;
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    panic,
+    path::PathBuf,
+    process,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use fide_detector as detector;
+use fide_host_tuning::machine::ClockRate;
+use fide_net::{
+    interface::{self, Interface, InterfaceError},
+    isolation::{Urgent, default_core, isolate},
+    link::{Sender, hear_all_groups},
+    pace::Mode,
+};
+use fide_shm::{region::RegionError, table::name_bytes};
+use fide_wire::Keys;
+
+use begin::Begin;
+pub(crate) use begin::payload_max;
+use held::{Held, held};
+use host::open_host;
+
+use crate::{
+    cgroup,
+    clock::{self, Clock},
+    command::Exchange,
+    config::{self, Config, ConfigError},
+    control::{self, Control, End},
+    engine::{self, Engine},
+    handover::{HandoverError, Successor},
+    incarnation::IncarnationError,
+    key::{self, KeyFileError},
+    notify::{Manager, Notify},
+    privileges,
+    signals::Signals,
+    socket::{ListenError, Listener},
+    timeout::{Network, TimeoutTooShort, Timeouts},
+    trees::{Trees, TreesError},
+    vote::{VoteError, Votes},
+};
+
+/// Exit status of an agent that ends by itself.
+const FAILED: i32 = 1;
+
+/// What the command line adds to the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Path of the configuration.
+    pub config: PathBuf,
+    /// Which member this host is; else found by its addresses.
+    pub host: Option<String>,
+    /// Instead of the configured ones.
+    pub runtime_dir: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
+    /// Take a timeout that this host was measured not to hold.
+    pub force_timeout: bool,
+    /// Replace the running agent without a missed beat.
+    pub takeover: bool,
+    /// As the cluster's witness, which this member has to be.
+    pub witness: bool,
+}
+
+/// Why an agent did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
+    #[error(transparent)]
+    Vote(#[from] VoteError),
+    #[error("{}", role_says(name, *is_witness))]
+    Role { name: String, is_witness: bool },
+    #[error("plane {plane}: {source}")]
+    Interface { plane: usize, source: InterfaceError },
+    #[error("plane {plane}: {what}: {source}")]
+    Link { plane: usize, what: &'static str, source: io::Error },
+    /// A rung was demanded and is not to be had.
+    #[error("{wanted} was demanded and is not to be had here: {why}; \"auto\" takes the next best")]
+    Rung { wanted: &'static str, why: String },
+    #[error(
+        "interfaces {names}: the smallest MTU is {mtu_bytes} bytes, the heartbeats of this cluster need {need_bytes}: \
+         `ip link set INTERFACE mtu {need_bytes}`, or more, or fewer members"
+    )]
+    Mtu { names: String, mtu_bytes: usize, need_bytes: usize },
+    #[error(transparent)]
+    Timeout(#[from] TimeoutTooShort),
+    #[error(transparent)]
+    Detector(#[from] detector::ConfigError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("takeover: {0}")]
+    Handover(#[from] HandoverError),
+    #[error("trees: {0}")]
+    Trees(#[from] TreesError),
+    #[error("shared memory: {0}")]
+    Memory(#[from] RegionError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the agent's loop ended by itself: {0}")]
+    Loop(String),
+}
+
+fn role_says(name: &str, is_witness: bool) -> String {
+    if is_witness {
+        format!("member {name} is the cluster's witness: run `fide witness` here, not `fide agent`")
+    } else {
+        format!(
+            "member {name} is no witness: run `fide agent` here, or give it role = \"witness\" in the configuration"
+        )
+    }
+}
+
+/// Runs an agent in the calling thread until it is told to leave.
+///
+/// # Errors
+/// [`StartError`].
+pub fn run(options: &Options) -> Result<(), StartError> {
+    end_on_panic();
+    let signals = Signals::block()?;
+    let mut config = Config::load(&options.config)?;
+    if let Some(dir) = &options.runtime_dir {
+        config.runtime_dir.clone_from(dir);
+    }
+    if let Some(dir) = &options.state_dir {
+        config.state_dir.clone_from(dir);
+    }
+    let local = interface::addresses().map_err(|source| StartError::Interface { plane: 0, source })?;
+    let me = config.identify(options.host.as_deref(), &local)?;
+    let is_witness = config.member(me).role == config::Role::Witness;
+    if is_witness != options.witness {
+        return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
+    }
+    if !config.unknown_users.is_empty() {
+        tracing::warn!(
+            "[[name]]: this host knows no {}: their names are nobody's here",
+            config.unknown_users.join(", ")
+        );
+    }
+    let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
+    let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
+    let key_stamp = key::stamp(&config.key_file);
+    let plain = Keys::from(key::load(&config.key_file)?);
+    let shape = config.shape();
+    // Hosts that take the cluster for something else are not heard.
+    let keys = shape.keys(&plain);
+    let interfaces = interfaces(&config, me)?;
+    let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+    let core = config.core.unwrap_or_else(default_core);
+    let path = config.runtime_dir.join("agent.sock");
+
+    // Before anything is attached: a second agent must find out without disturbing the first.
+    let (successor, mut inherited, listener) = if options.takeover {
+        let (successor, inherited) = Successor::prepare(&path, &shape)?;
+        (Some(successor), Some(inherited), None)
+    } else {
+        (None, None, Some(Listener::bind(&path)?))
+    };
+    let manager = match inherited.as_mut().and_then(|inherited| inherited.service.take()) {
+        Some((manager, pid)) => {
+            if let Err(error) = cgroup::join(pid) {
+                tracing::warn!(
+                    "this agent is not in its service's control group, so systemd may not notice its end: {error}"
+                );
+            }
+            Some(manager)
+        }
+        None => Manager::from_env(),
+    };
+    let Held { kind, lateness_ns, is_stored, rung: bound } =
+        held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
+    let timeouts = Timeouts {
+        trust: config.trust,
+        heartbeat_ns: config.heartbeat_ns,
+        kind,
+        own_lateness_ns: lateness_ns,
+        fixed: config.timeout_ns.is_some(),
+    };
+    let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
+    let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    if let Some(kernel) = &host.kernel {
+        kernel.receive.set_plain_key(0, Some(&plain.current.0));
+    }
+    // More of them need rights that are given up soon.
+    let templates = host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?;
+    let hears = if config.controller.is_some() { hear_all(&interfaces)? } else { Vec::new() };
+    host.rungs.bound = bound;
+    let rings = match &host.kernel {
+        Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
+        None => None,
+    };
+    let members = u16::try_from(config.members.len()).expect("at most 64");
+    let exchange = Exchange::new()?;
+    let name = config.member(me).name.as_str().to_owned();
+
+    // The loop's thread isolates itself now: during a takeover every millisecond counts.
+    let (told, isolation) = mpsc::sync_channel(1);
+    let (go, may_go) = mpsc::sync_channel::<Engine>(1);
+    let loop_exchange = exchange.clone();
+    let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
+        let isolation = isolate(core);
+        let _ = told.send(isolation.measures().clone());
+        let _ = privileges::drop_excess();
+        let Ok(engine) = may_go.recv() else { return };
+        if let Err(error) = engine.run() {
+            loop_exchange.end(error.to_string());
+            // The control thread ends the process; if it cannot, its lease is over then.
+            thread::sleep(Duration::from_nanos(timeout_ns));
+            process::exit(FAILED);
+        }
+    })?;
+    if let Ok(measures) = isolation.recv() {
+        host.rungs.isolate(&measures);
+    }
+
+    // The state: fresh, or that of the agent before, which is frozen from here on.
+    let urgent = successor.is_some().then(Urgent::begin);
+    let begin = match &successor {
+        None => {
+            let slack_ns = timeouts.stall_slack_ns(lateness_ns);
+            // Measured or planned to be later than this, peers get more time, and no longer promises.
+            let measured_ns = if timeouts.fixed { 0 } else { timeouts.for_jitter(u64::MAX, Network::default()) };
+            let longest_ns = timeout_ns.max(measured_ns);
+            begin::fresh(&config, me, &names, timeout_ns, slack_ns, longest_ns, votes.as_mut())?
+        }
+        Some(successor) => begin::taken_over(successor, &name)?,
+    };
+    let Begin { mut detector, table, incarnation, timeout_ns, resumed } = begin;
+    // A tree has room for one heartbeat in each period.
+    detector.set_urgent_max(if config.controller.is_some() { 0 } else { detector::URGENT_MAX });
+    let payload_min = detector.config().payload_min();
+    let clock = Clock::begin();
+    if let Some(slow) = clock.slow_says() {
+        tracing::warn!("{slow}");
+    }
+    let parts = engine::Parts {
+        me,
+        members,
+        monitors: config.member(me).monitors.iter().copied().collect(),
+        heartbeat_ns: config.heartbeat_ns,
+        timeouts,
+        detector,
+        senders: host.senders,
+        trees: config.controller.is_some(),
+        salvage: config.salvage(),
+        receivers: host.receivers,
+        kernel: host.kernel,
+        names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
+        table,
+        keys,
+        plain,
+        shape,
+        name: config.member(me).name,
+        exchange: exchange.clone(),
+        mode: match config.mode {
+            config::Mode::Sleep => Mode::Sleep,
+            config::Mode::Busy => Mode::Busy,
+        },
+        own_lateness_max_ns: lateness_ns,
+        own_lateness_stored_ns: if is_stored { lateness_ns } else { 0 },
+        votes,
+        clock,
+    };
+    let readable = parts.table.read_only_fd()?;
+    host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);
+    let mut engine = Engine::new(parts)?;
+    let (listener, resumed) = match resumed {
+        None => (listener, None),
+        Some(taken) => {
+            engine.resume(taken.frozen, taken.memories);
+            (Some(Listener::take_over(taken.listener, &path)), Some(taken.resumed))
+        }
+    };
+    let listener = listener.expect("bound, or taken over");
+
+    if let Some(successor) = successor {
+        successor.taken()?;
+    }
+    // The thread waits for it.
+    let _ = go.send(engine);
+    drop(urgent);
+
+    if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(config.drift_ppm, rate)) {
+        tracing::warn!("{warning}");
+    }
+    for (ladder, rung) in host.rungs.all() {
+        match &rung.fell_back {
+            Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
+            None => tracing::info!("{ladder}: {}", rung.used),
+        }
+    }
+    tracing::info!(
+        host = name,
+        incarnation,
+        timeout_us = timeout_ns / 1000,
+        socket = %path.display(),
+        takeover = options.takeover,
+        "agent is running"
+    );
+    let _joined = host.joined;
+    let _hears = hears;
+    let trees = match &config.controller {
+        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names, templates, payload_min)?),
+        None => None,
+    };
+    let mut control = Control::new(
+        control::Parts {
+            config,
+            me,
+            listener,
+            exchange: exchange.clone(),
+            rings,
+            exit_watch: host.exit_watch,
+            table: readable,
+            keys: plain,
+            key_stamp,
+            shape,
+            rungs: host.rungs,
+            incarnation,
+            timeout_ns,
+            interfaces: names,
+            signals,
+            estate: host.estate.complete(),
+            trees,
+        },
+        Notify::new(manager),
+    )?;
+    if let Some(resumed) = resumed {
+        control.resume(resumed)?;
+    }
+    match privileges::drop_excess() {
+        Ok(kept) if kept.is_empty() => {}
+        Ok(kept) => tracing::info!("of root's rights {} are kept", kept.join(", ")),
+        Err(error) => tracing::warn!("rights that are not needed could not be dropped: {error}"),
+    }
+    let end = control.run()?;
+    match (end, exchange.ended()) {
+        (End::Left | End::HandedOver, None) => {
+            // A panic has ended the process.
+            let _ = loop_thread.join();
+            Ok(())
+        }
+        // It is not waited for: it may hang.
+        (_, why) => Err(StartError::Loop(why.unwrap_or("it stopped").to_owned())),
+    }
+}
+
+/// An agent with a thread that is gone is half dead: it holds its socket and its packets and answers nobody. So it ends as a
+/// whole, and what it held goes with it.
+fn end_on_panic() {
+    let says = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        says(panicked);
+        let name = thread::current().name().unwrap_or("unnamed").to_owned();
+        tracing::error!("the thread {name} has panicked, and so this agent ends");
+        process::exit(FAILED);
+    }));
+}
+
+/// Trees change their groups; a host takes in what reaches it.
+fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
+    let hear = |(plane, interface)| {
+        hear_all_groups(interface).map_err(|source| StartError::Link {
+            plane,
+            what: "planned trees cannot be received",
+            source,
+        })
+    };
+    interfaces.iter().enumerate().map(hear).collect()
+}
+
+fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
+    let addresses = config.member(me).addresses.iter().enumerate();
+    addresses
+        .map(|(plane, address)| {
+            interface::by_address(*address).map_err(|source| StartError::Interface { plane, source })
+        })
+        .collect()
+}
+
+fn timeout(config: &Config, timeouts: &Timeouts, force: bool) -> Result<u64, StartError> {
+    let measured_ns = timeouts.for_jitter(0, Network::default());
+    match config.timeout_ns {
+        None => Ok(measured_ns),
+        Some(wanted_ns) if wanted_ns >= measured_ns || force => Ok(wanted_ns),
+        Some(wanted_ns) => Err(TimeoutTooShort {
+            wanted_ns,
+            measured_ns,
+            heartbeat_ns: config.heartbeat_ns,
+            lateness_ns: timeouts.own_lateness_ns,
+            kind: timeouts.kind,
+        }
+        .into()),
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How late things are on this host: as `fide doctor` or `fide jitter ping` has written it down, else as a short calibration
+//! shows.
+
+use std::{io, path::Path, thread};
+
+use fide_host_tuning::{
+    bound::{self, Here},
+    roots::Roots,
+};
+use fide_net::{isolation::isolate, jitter::HostKind, now_ns};
+
+use crate::rungs::Rung;
+
+/// File of the bound in the agent's state directory.
+const BOUND_FILE: &str = "bound.toml";
+
+/// What the timeout stands on.
+pub(super) struct Held {
+    pub(super) kind: HostKind,
+    pub(super) lateness_ns: u64,
+    /// Somebody has measured it for long, so that it counts whatever the loop sees; a calibration counts until the loop has seen more.
+    pub(super) is_stored: bool,
+    pub(super) rung: Rung,
+}
+
+/// The stored bound of the worst of these interfaces; without one for each, a calibration.
+///
+/// # Errors
+/// If no thread can be had.
+pub(super) fn held(
+    state_dir: &Path,
+    core: usize,
+    interfaces: &[String],
+    heartbeat_ns: u64,
+    calibrate_ns: u64,
+) -> io::Result<Held> {
+    match stored(&state_dir.join(BOUND_FILE), core, interfaces) {
+        Ok((lateness_ns, text)) => {
+            let (kind, _) = calibrate(core, heartbeat_ns, 0)?;
+            Ok(Held { kind, lateness_ns, is_stored: true, rung: Rung::new(text, None) })
+        }
+        Err(why) => {
+            let (kind, lateness_ns) = calibrate(core, heartbeat_ns, calibrate_ns)?;
+            let used = format!("{} us late at most in {} ms", lateness_ns / 1000, calibrate_ns / 1_000_000);
+            Ok(Held { kind, lateness_ns, is_stored: false, rung: Rung::new(used, Some(why)) })
+        }
+    }
+}
+
+fn stored(path: &Path, core: usize, interfaces: &[String]) -> Result<(u64, String), String> {
+    let roots = Roots::default();
+    let kernel = roots.kernel().map_err(|error| error.to_string())?;
+    let boot_id = roots.boot_id().map_err(|error| error.to_string())?;
+    let mut worst = None;
+    for name in interfaces {
+        let here = Here { kernel: kernel.clone(), boot_id: boot_id.clone(), core, interface: Some(name.clone()) };
+        let bound = bound::read(path, &here).map_err(|error| error.to_string())?;
+        let text = format!(
+            "{} us late at most, by {} of {} {}",
+            bound.jitter_max_ns / 1000,
+            bound.method,
+            bound.packets,
+            if bound.method == bound::WAKE_UP { "timers" } else { "packets" }
+        );
+        worst = worst.max(Some((bound.jitter_max_ns, text)));
+    }
+    worst.ok_or_else(|| "there is no interface".to_owned())
+}
+
+/// Measures how late this host wakes a thread that is isolated as the loop will be.
+fn calibrate(core: usize, heartbeat_ns: u64, length_ns: u64) -> io::Result<(HostKind, u64)> {
+    let measure = move || {
+        let isolation = isolate(core);
+        let measures = isolation.measures();
+        let kind = match (measures.isolated.held(), measures.priority.held()) {
+            (true, true) => HostKind::Isolated,
+            (false, true) => HostKind::Shared,
+            (_, false) => HostKind::Ordinary,
+        };
+        let start = now_ns();
+        let mut worst = 0;
+        let mut due = start;
+        while due < start + length_ns {
+            due += heartbeat_ns;
+            thread::sleep(std::time::Duration::from_nanos(due.saturating_sub(now_ns())));
+            worst = worst.max(now_ns().saturating_sub(due));
+        }
+        (kind, worst)
+    };
+    let thread = thread::Builder::new().name("fide-calibrate".to_owned()).spawn(measure)?;
+    thread.join().map_err(|_| io::Error::other("calibration panicked"))
+}

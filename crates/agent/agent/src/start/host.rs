@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this host grants: sockets and BPF programs, each on the best rung that can be had.
+
+use std::os::fd::OwnedFd;
+
+use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, intf};
+use fide_net::{
+    interface::Interface,
+    link::{Destination, Membership, Receiver, Sender, Sockets},
+};
+use fide_shm::bpf_ring::BpfRing;
+use fide_wire::{Keys, MAX_PLANES};
+
+use super::{StartError, receive};
+use crate::{
+    config::{Config, ExitRung, ReceiveRung},
+    control::Estate,
+    engine::Kernel,
+    handover::{HandoverError, Inherited},
+    rungs::{Rung, Rungs},
+};
+
+/// The rungs this host grants.
+pub(super) struct Host {
+    pub(super) senders: Vec<Sender>,
+    pub(super) receivers: Vec<Option<Receiver>>,
+    pub(super) joined: Vec<Membership>,
+    pub(super) kernel: Option<Kernel>,
+    pub(super) exit_watch: Option<ExitWatch>,
+    pub(super) rungs: Rungs,
+    pub(super) estate: EstateBuilder,
+}
+
+/// What the next agent would take over, as far as it is known.
+pub(super) struct EstateBuilder {
+    sockets: Vec<Sockets>,
+    receive: Vec<OwnedFd>,
+    links: usize,
+    native: bool,
+    pub(super) table: Option<OwnedFd>,
+}
+
+impl EstateBuilder {
+    pub(super) fn complete(self) -> Estate {
+        Estate {
+            sockets: self.sockets,
+            receive: self.receive,
+            links: self.links,
+            native: self.native,
+            table: self.table.expect("set with the table"),
+        }
+    }
+}
+
+/// # Errors
+/// [`StartError`]: a rung was demanded that is not to be had, or none of a ladder is.
+pub(super) fn open_host(
+    config: &Config,
+    me: u16,
+    keys: &Keys,
+    interfaces: &[Interface],
+    inherited: Option<Inherited>,
+) -> Result<Host, StartError> {
+    let mut inherited = inherited;
+    let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
+    let mut senders = Vec::new();
+    let mut send = Vec::new();
+    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
+        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|source| StartError::Link {
+            plane,
+            what: "nothing can be sent",
+            source,
+        })?;
+        send.push(Rung::new(sender.rung(), why));
+        senders.push(sender);
+    }
+
+    let maps = inherited.as_mut().map(|inherited| inherited.receive.take());
+    let (mut receive, no_bpf) = match load(config, me, keys, interfaces, maps) {
+        Ok(receive) => (Some(receive), None),
+        // Its links would go on with a program that nobody serves.
+        Err(why) if inherited.as_ref().is_some_and(|inherited| inherited.mode.is_some()) => {
+            return Err(HandoverError::Program(why).into());
+        }
+        Err(why) => (None, Some(why)),
+    };
+    let (mode, no_xdp) = match &inherited {
+        // The links are those of the agent before, with the new program.
+        Some(inherited) => (inherited.mode, None),
+        None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
+    };
+    let planes = match &mut inherited {
+        Some(inherited) => {
+            let (theirs, mine) = (inherited.sockets.len(), interfaces.len());
+            if theirs != mine {
+                let what = format!("it has {theirs} planes, the configuration has {mine}");
+                return Err(HandoverError::Nonsense(what).into());
+            }
+            receive::take_over(mode, std::mem::take(&mut inherited.sockets))?
+        }
+        None => {
+            let links: Vec<_> = interfaces.iter().zip(&destinations).collect();
+            receive::open(config.receive, mode, no_xdp.as_ref(), &links, config.port)?
+        }
+    };
+
+    let watched = inherited.and_then(|inherited| inherited.watched);
+    let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref(), watched)?;
+    let mut estate_receive = Vec::new();
+    let mut links = 0;
+    if let Some(receive) = &receive {
+        for fd in receive.fds() {
+            estate_receive.push(fd.try_clone_to_owned()?);
+        }
+        links = receive.links();
+    }
+    let estate = EstateBuilder {
+        sockets: planes.sockets,
+        receive: estate_receive,
+        links,
+        native: mode == Some(XdpMode::Native),
+        table: None,
+    };
+    let kernel = match receive {
+        Some(receive) => {
+            let ring = BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES)
+                .map_err(|error| StartError::Loop(error.to_string()))?;
+            Some(Kernel { receive, ring, xdp: mode.is_some() })
+        }
+        None => None,
+    };
+    let without = |what: &str| Rung::new(what, no_bpf.clone());
+    let rungs = Rungs {
+        receive: planes.rungs,
+        send,
+        exit_watch: exit_rung,
+        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and timer") },
+        timer: match (&kernel, mode) {
+            (Some(_), Some(_)) => Rung::new("bpf timer", None),
+            _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),
+        },
+        bound: Rung::new("", None),
+        core: Rung::new("", None),
+        priority: Rung::new("", None),
+        memory: Rung::new("", None),
+        c_states: Rung::new("", None),
+        isolated: Rung::new("", None),
+    };
+    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
+}
+
+fn destination(config: &Config, me: u16, plane: usize) -> Destination {
+    match config.planes[plane].group {
+        _ if config.controller.is_some() => {
+            let (first, last) = fide_wire::TREE_GROUPS;
+            Destination::Trees { first, last }
+        }
+        Some(group) => Destination::Group(group),
+        None => Destination::Peers(
+            (1u16..)
+                .zip(&config.members)
+                .filter(|(id, _)| *id != me)
+                .map(|(_, member)| member.addresses[plane])
+                .collect(),
+        ),
+    }
+}
+
+/// `maps`: those of the agent before; `Some(None)` if it had none, which is then the rung of this one too.
+fn load(
+    config: &Config,
+    me: u16,
+    keys: &Keys,
+    interfaces: &[Interface],
+    maps: Option<Option<ReceiveFds>>,
+) -> Result<Receive, String> {
+    let mut ifindex = [0; MAX_PLANES];
+    for (slot, interface) in ifindex.iter_mut().zip(interfaces) {
+        *slot = interface.index;
+    }
+    let settings = Settings {
+        me,
+        members: u16::try_from(config.members.len()).expect("at most 64"),
+        port: config.port,
+        ifindex,
+        any_plane: config.controller.is_some(),
+        salvage: config.salvage(),
+        key: keys.current.0,
+    };
+    let maps = match maps {
+        Some(None) => return Err("the agent before had no BPF programs".to_owned()),
+        // Whatever the configuration asks for: its links stay.
+        Some(maps) => maps,
+        None => None,
+    };
+    match (config.receive, config.exit_watch) {
+        _ if maps.is_some() => {}
+        (ReceiveRung::AfPacket, ExitRung::Pidfd) => return Err("the configuration asks for af-packet and pidfd".into()),
+        (ReceiveRung::Udp, ExitRung::Pidfd) => return Err("the configuration asks for udp and pidfd".into()),
+        _ => {}
+    }
+    Receive::load(&settings, maps).map_err(|error| error.to_string())
+}
+
+fn exit_watch(
+    wanted: ExitRung,
+    receive: Option<&Receive>,
+    no_bpf: Option<&String>,
+    watched: Option<OwnedFd>,
+) -> Result<(Option<ExitWatch>, Rung), StartError> {
+    let inherited = watched.map(|watched| ExitWatchFds { watched });
+    let attached = match (wanted, receive) {
+        (ExitRung::Pidfd, _) => Err("the configuration asks for it".to_owned()),
+        (_, None) => Err(no_bpf.cloned().unwrap_or_default()),
+        (_, Some(_)) if !in_initial_pid_namespace() => {
+            Err("this agent runs in a pid namespace, where the kernel's hook sees other process ids".to_owned())
+        }
+        (_, Some(receive)) => {
+            ExitWatch::attach(receive.wake_fd(), receive.stats_fd(), inherited).map_err(|error| error.to_string())
+        }
+    };
+    match (wanted, attached) {
+        (_, Ok(watch)) => Ok((Some(watch), Rung::new("sched_process_exit", None))),
+        (ExitRung::Bpf, Err(why)) => Err(StartError::Rung { wanted: "exit_watch = \"bpf\"", why }),
+        (_, Err(why)) => Ok((None, Rung::new("pidfd", Some(why)))),
+    }
+}
+
+fn in_initial_pid_namespace() -> bool {
+    // include/linux/proc_ns.h: PROC_PID_INIT_INO.
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}

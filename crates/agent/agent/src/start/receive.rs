@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The receive ladder: XDP native, XDP generic, AF_PACKET, UDP.
+
+use fide_bpf::{Receive, XdpMode};
+use fide_net::{
+    interface::Interface,
+    link::{Destination, Membership, Receiver, Sockets, UdpReceiver},
+};
+
+use super::StartError;
+use crate::{config::ReceiveRung, rungs::Rung};
+
+/// Why a rung that was demanded is not the best, and why one that was taken over may not be.
+const ASKED: &str = "the configuration asks for it";
+const BEFORE: &str = "the agent before stood there; a restart looks anew";
+
+/// The planes' sockets, and what they are good for.
+pub(super) struct Planes {
+    /// `None` where the receive program takes the packets.
+    pub(super) receivers: Vec<Option<Receiver>>,
+    /// Beside the receive program.
+    pub(super) joined: Vec<Membership>,
+    pub(super) rungs: Vec<Rung>,
+    /// For the next agent.
+    pub(super) sockets: Vec<Sockets>,
+}
+
+/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why not a better one.
+pub(super) fn attach(
+    wanted: ReceiveRung,
+    receive: Option<&mut Receive>,
+    interfaces: &[Interface],
+    no_bpf: Option<&String>,
+) -> Result<(Option<XdpMode>, Option<String>), StartError> {
+    let modes: &[XdpMode] = match wanted {
+        ReceiveRung::Auto => &[XdpMode::Native, XdpMode::Generic],
+        ReceiveRung::Xdp => &[XdpMode::Native],
+        ReceiveRung::XdpGeneric => &[XdpMode::Generic],
+        ReceiveRung::AfPacket | ReceiveRung::Udp => return Ok((None, Some(ASKED.to_owned()))),
+    };
+    let mut why = no_bpf.cloned();
+    if interfaces.iter().any(|interface| interface.loopback) {
+        why = Some("a plane is on loopback".to_owned());
+    } else if let Some(receive) = receive {
+        for mode in modes {
+            match interfaces.iter().try_for_each(|interface| receive.attach(interface.index, *mode)) {
+                Ok(()) => return Ok((Some(*mode), why)),
+                Err(error) => {
+                    receive.detach();
+                    why = Some(error.to_string());
+                }
+            }
+        }
+    }
+    match wanted {
+        ReceiveRung::Xdp | ReceiveRung::XdpGeneric => {
+            Err(StartError::Rung { wanted: demand(wanted), why: why.unwrap_or_default() })
+        }
+        ReceiveRung::Auto | ReceiveRung::AfPacket | ReceiveRung::Udp => Ok((None, why)),
+    }
+}
+
+/// Opens what the planes need below XDP, or beside it. `no_xdp`: why not a better rung than `mode`.
+pub(super) fn open(
+    wanted: ReceiveRung,
+    mode: Option<XdpMode>,
+    no_xdp: Option<&String>,
+    planes: &[(&Interface, &Destination)],
+    port: u16,
+) -> Result<Planes, StartError> {
+    let mut opened = Planes::none();
+    for (plane, (interface, destination)) in planes.iter().copied().enumerate() {
+        let failed = |source| StartError::Link { plane, what: "nothing can be received", source };
+        if let Some(mode) = mode {
+            opened.beside(mode, no_xdp, Membership::open(interface, destination, port).map_err(failed)?)?;
+            continue;
+        }
+        let (receiver, no_packet) = match wanted {
+            ReceiveRung::Udp => (Receiver::Udp(UdpReceiver::open(interface, destination, port).map_err(failed)?), None),
+            _ => Receiver::open(interface, destination, port).map_err(failed)?,
+        };
+        if let (ReceiveRung::AfPacket, Some(why)) = (wanted, no_packet.clone()) {
+            return Err(StartError::Rung { wanted: demand(wanted), why: format!("plane {plane}: {why}") });
+        }
+        let why: Vec<String> = no_xdp.cloned().into_iter().chain(no_packet).chain(receiver.lacks()).collect();
+        opened.from(receiver, (!why.is_empty()).then(|| why.join("; ")))?;
+    }
+    Ok(opened)
+}
+
+/// Goes on with the sockets of the agent before, on its rungs: what arrives in between waits in them.
+pub(super) fn take_over(mode: Option<XdpMode>, sockets: Vec<Sockets>) -> Result<Planes, StartError> {
+    let mut opened = Planes::none();
+    let why = BEFORE.to_owned();
+    for sockets in sockets {
+        match mode {
+            Some(XdpMode::Native) => opened.beside(XdpMode::Native, None, Membership::from(sockets.udp))?,
+            Some(mode) => opened.beside(mode, Some(&why), Membership::from(sockets.udp))?,
+            None => opened.from(Receiver::from(sockets), Some(why.clone()))?,
+        }
+    }
+    Ok(opened)
+}
+
+impl Planes {
+    fn none() -> Self {
+        Self { receivers: Vec::new(), joined: Vec::new(), rungs: Vec::new(), sockets: Vec::new() }
+    }
+
+    fn beside(&mut self, mode: XdpMode, why: Option<&String>, joined: Membership) -> Result<(), StartError> {
+        self.sockets.push(joined.sockets()?);
+        let why = [why.cloned(), joined.lacks()].into_iter().flatten().collect::<Vec<_>>();
+        self.joined.push(joined);
+        self.receivers.push(None);
+        self.rungs.push(Rung::new(format!("xdp {mode}"), (!why.is_empty()).then(|| why.join("; "))));
+        Ok(())
+    }
+
+    fn from(&mut self, receiver: Receiver, why: Option<String>) -> Result<(), StartError> {
+        self.sockets.push(receiver.sockets()?);
+        self.rungs.push(Rung::new(receiver.rung(), why));
+        self.receivers.push(Some(receiver));
+        Ok(())
+    }
+}
+
+/// How the configuration demands a rung.
+fn demand(wanted: ReceiveRung) -> &'static str {
+    match wanted {
+        ReceiveRung::Auto => "receive = \"auto\"",
+        ReceiveRung::Xdp => "receive = \"xdp\"",
+        ReceiveRung::XdpGeneric => "receive = \"xdp-generic\"",
+        ReceiveRung::AfPacket => "receive = \"af-packet\"",
+        ReceiveRung::Udp => "receive = \"udp\"",
+    }
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lanes of programs (X-Lane §2.4, Listing 1): asked of the controller, opened in the loop, followed and reported.
+//!
+//! One thread owns them, so that what a program asks, what the controller tells and what was sent are seen in one order. It
+//! has the loop do things through the control thread, and waits for that; nothing waits for it.
+
+mod asked;
+mod follow;
+mod held;
+
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    },
+    time::{Duration, Instant},
+};
+
+use fide_client::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
+use fide_controller::handler::Method;
+use fide_net::{
+    link::Sender,
+    now_ns,
+    service::{LANES_MAX, Outlet},
+};
+use fide_shm::event::EventRecord;
+use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
+use serde_json::{Value, json};
+
+use super::{Order, Talk, call, lock, order};
+use crate::{
+    command::{Command, Reply},
+    control::quotas::{Asker, Resource, Usage, admit, is_privileged},
+    engine,
+};
+use asked::{Checked, check, refusal};
+use held::{Held, Later};
+
+/// How often it is looked what was sent.
+const TICK: Duration = Duration::from_millis(100);
+/// Without anything beyond the contract, usage is told this often, and not before [`REPORT_PERIODS`] have passed.
+const REPORT: Duration = Duration::from_secs(1);
+const REPORT_PERIODS: u32 = 8;
+/// How long a request may take until its program is told that it failed.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The same for a report, which is made again.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// How long the switches may take to get a lane's rules, and its receivers to hold this host for up.
+const INSTALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a lane of a former agent waits for its program to come back.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
+
+/// What this thread is told.
+#[derive(Debug)]
+pub enum Input {
+    /// A program asks, in this session of its client's place.
+    Ask { ticket: u64, client: u8, session: u64, uid: u32, asked: Instant, ask: Ask },
+    /// A session is over.
+    Gone { client: u8, session: u64 },
+    /// The controller tells.
+    News(Value),
+    /// The controller may have told what was not heard.
+    Anew,
+    /// This host leaves: all lanes are given back.
+    Leave { done: SyncSender<()> },
+}
+
+/// What a program asks for.
+#[derive(Debug)]
+pub enum Ask {
+    Open { name: String, asked: LaneAsked },
+    Change { handle: u8, asked: LaneAsked },
+    Close { handle: u8 },
+}
+
+pub(super) struct Lanes {
+    talk: Talk,
+    orders: SyncSender<Order>,
+    wake: Arc<OwnedFd>,
+    /// A sender for each interface, to be multiplied.
+    templates: Vec<Sender>,
+    held: [Option<Held>; LANES_MAX],
+    /// Lanes that a former agent of this host has left, with their names.
+    orphans: BTreeMap<u64, String>,
+    orphans_until: Option<Instant>,
+    /// Whether the controller has said what it has of this host, once.
+    learnt: bool,
+    /// The session in each client's place.
+    sessions: [u64; MAX_CLIENTS],
+    began: Instant,
+    /// When the controller failed last to answer a request.
+    failed: Option<Instant>,
+}
+
+impl Lanes {
+    pub(super) fn new(talk: Talk, orders: SyncSender<Order>, wake: Arc<OwnedFd>, templates: Vec<Sender>) -> Self {
+        Self {
+            talk,
+            orders,
+            wake,
+            templates,
+            held: [const { None }; LANES_MAX],
+            orphans: BTreeMap::new(),
+            orphans_until: None,
+            learnt: false,
+            sessions: [0; MAX_CLIENTS],
+            began: Instant::now(),
+            failed: None,
+        }
+    }
+
+    pub(super) fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let idle = self.held.iter().all(Option::is_none) && self.orphans.is_empty();
+            let wait = if idle { Duration::from_secs(3600) } else { TICK };
+            match inputs.recv_timeout(wait) {
+                Ok(Input::Ask { ticket, client, session, uid, asked, ask }) => {
+                    self.session(client, session);
+                    if waited_in_vain(self.failed, asked, &ask) {
+                        let message = "the controller did not answer while this request waited for its turn";
+                        self.answer(ticket, Err(Refusal::new(ErrorCode::Gone, message, "is a controller running?")));
+                    } else {
+                        self.ask(ticket, client, uid, ask);
+                    }
+                }
+                // Another session may have the place by now.
+                Ok(Input::Gone { client, session }) if self.sessions[usize::from(client)] == session => {
+                    self.gone(client)
+                }
+                Ok(Input::Gone { .. }) => {}
+                Ok(Input::News(body)) => self.news(&body),
+                Ok(Input::Anew) => self.learn(),
+                Ok(Input::Leave { done }) => {
+                    for handle in 0..LANES_MAX {
+                        self.release(handle, REPORT_LIMIT);
+                    }
+                    // Who asked may have given up waiting.
+                    let _ = done.try_send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.tick();
+        }
+    }
+
+    fn check(&self, asked: &LaneAsked) -> Result<Checked, Refusal> {
+        // An interface that is gone is told by its path's verdict.
+        let largest = crate::start::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
+        check(&self.talk.config, self.talk.me, asked, self.templates.len(), largest)
+    }
+
+    fn ask(&mut self, ticket: u64, client: u8, uid: u32, ask: Ask) {
+        let done = match ask {
+            Ask::Open { name, asked } => self.open(ticket, client, uid, name, asked),
+            Ask::Change { handle, asked } => self.change(ticket, client, handle, asked),
+            Ask::Close { handle } => self.close(ticket, client, handle),
+        };
+        if let Err(refusal) = done {
+            self.answer(ticket, Err(refusal));
+        }
+    }
+
+    fn open(&mut self, ticket: u64, client: u8, uid: u32, name: String, asked: LaneAsked) -> Result<(), Refusal> {
+        let checked = self.check(&asked)?;
+        asked::check_lane_name(&name)?;
+        if let Some(handle) = self.find(|held| held.name == name) {
+            let held = self.held[handle].as_mut().expect("found");
+            if held.ending {
+                self.drop_lane(handle);
+            } else {
+                held.may_share(uid, &asked)?;
+                held.clients |= 1 << client;
+                held.waiting.push(ticket);
+                let clients = held.clients;
+                self.call(Command::ShareLane { handle: byte(handle), clients })?;
+                self.answer_if_ready(handle);
+                return Ok(());
+            }
+        }
+        let own_uid = rustix::process::geteuid().as_raw();
+        let limits = &self.talk.config.limits;
+        let asker = Asker {
+            uid,
+            privileged: is_privileged(uid, own_uid),
+            limit: limits.lanes,
+            only_root: limits.only_root == Some(true),
+        };
+        let usage = Usage::of(uid, own_uid, self.held.iter().flatten().map(|held| (held.uid, 1)));
+        admit(Resource::Lanes, asker, usage, LANES_MAX)?;
+        let Some(handle) = self.held.iter().position(Option::is_none) else {
+            let message = format!("this host has {LANES_MAX} lanes, the most there can be");
+            return Err(Refusal::new(ErrorCode::Full, message, "close one"));
+        };
+        let body = checked.body(&name, &asked, byte(handle));
+        if !self.learnt {
+            self.learn();
+        }
+        // One that a former agent has left goes on with what is asked now.
+        let left = self.orphans.iter().find(|(_, of)| **of == name).map(|(lane, _)| *lane);
+        let told = match left {
+            Some(lane) => self.request(Method::Put, &format!("/v1/lanes/{lane}"), &body),
+            None => self.request(Method::Post, "/v1/lanes", &body),
+        }?;
+        if let Some(lane) = left {
+            self.orphans.remove(&lane);
+        }
+        let Some(number) = told["lane"].as_u64() else {
+            return Err(asked::nonsense(&told));
+        };
+        let counters = Arc::new(engine::LaneCounters::default());
+        let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), now_ns());
+        let lane = engine::Lane {
+            name: Name::new(name.as_bytes()).expect("checked"),
+            outlet,
+            trees: [const { None }; MAX_PLANES],
+            clients: 1 << client,
+            counters: counters.clone(),
+        };
+        let mut held = Held::new(number, name, uid, asked, &checked, counters);
+        held.clients = 1 << client;
+        held.waiting.push(ticket);
+        held.install_until = Instant::now() + INSTALL_LIMIT;
+        held.granted(&told["resources"]);
+        let begins_in_ns = told["begins_in_ns"].as_u64().unwrap_or(0);
+        if begins_in_ns > 0 {
+            held.later = Some((Instant::now() + Duration::from_nanos(begins_in_ns), Later::Terms));
+        }
+        self.held[handle] = Some(held);
+        self.call(Command::OpenLane { handle: byte(handle), lane: Box::new(lane) })?;
+        self.follow(handle, &told);
+        Ok(())
+    }
+
+    fn change(&mut self, ticket: u64, client: u8, handle: u8, asked: LaneAsked) -> Result<(), Refusal> {
+        let checked = self.check(&asked)?;
+        let held = self.own(client, handle)?;
+        if checked.redundancy != held.checked.redundancy {
+            let message = "the number of trees of an open lane cannot change";
+            return Err(Refusal::new(ErrorCode::BadRequest, message, "close the lane and open another one"));
+        }
+        if held.clients.count_ones() > 1 && asked != held.asked {
+            let message = format!("lane {} is shared by {} programs", held.name, held.clients.count_ones());
+            let hint = "only the same terms can be asked for again, which brings back its bounds; or open another lane";
+            return Err(Refusal::new(ErrorCode::BadRequest, message, hint));
+        }
+        let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked, handle));
+        let told = self.request(Method::Put, &path, &body)?;
+        let held = self.own(client, handle)?;
+        held.waiting.push(ticket);
+        held.asked = asked;
+        held.checked = checked;
+        held.install_until = Instant::now() + INSTALL_LIMIT;
+        let begins_in = Duration::from_nanos(told["begins_in_ns"].as_u64().unwrap_or(0));
+        held.granted(&told["resources"]);
+        held.later = Some((Instant::now() + begins_in, Later::Terms));
+        held.await_trees(&told);
+        self.follow(usize::from(handle), &told);
+        self.tick_lane(usize::from(handle));
+        Ok(())
+    }
+
+    fn close(&mut self, ticket: u64, client: u8, handle: u8) -> Result<(), Refusal> {
+        let held = self.own(client, handle)?;
+        held.clients &= !(1 << client);
+        self.settle_clients(usize::from(handle))?;
+        self.answer(ticket, Ok(json!(Empty {})));
+        Ok(())
+    }
+
+    /// Who is in a client's place now; whoever was before is gone.
+    fn session(&mut self, client: u8, session: u64) {
+        if std::mem::replace(&mut self.sessions[usize::from(client)], session) != session {
+            self.gone(client);
+        }
+    }
+
+    fn gone(&mut self, client: u8) {
+        for handle in 0..LANES_MAX {
+            let Some(held) = self.held[handle].as_mut().filter(|held| held.clients >> client & 1 == 1) else {
+                continue;
+            };
+            held.clients &= !(1 << client);
+            if let Err(refusal) = self.settle_clients(handle) {
+                tracing::warn!("a lane of a program that is gone: {refusal}");
+            }
+        }
+    }
+
+    /// Fewer programs have a lane; without any it is given back.
+    fn settle_clients(&mut self, handle: usize) -> Result<(), Refusal> {
+        let Some(held) = &self.held[handle] else { return Ok(()) };
+        if held.clients == 0 {
+            self.release(handle, LIMIT);
+            return Ok(());
+        }
+        self.call(Command::ShareLane { handle: byte(handle), clients: held.clients }).map(drop)
+    }
+
+    fn release(&mut self, handle: usize, limit: Duration) {
+        let Some(held) = &self.held[handle] else { return };
+        let (lane, name) = (held.lane, held.name.clone());
+        let ending = held.ending;
+        self.drop_lane(handle);
+        if ending {
+            return;
+        }
+        if let Err(why) = self.give_back(lane, limit) {
+            tracing::warn!("lane {lane} ({name}) could not be given back yet: {why}");
+            self.orphans.insert(lane, name);
+            self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
+        }
+    }
+
+    fn give_back(&mut self, lane: u64, limit: Duration) -> Result<(), String> {
+        let path = format!("/v1/lanes/{lane}");
+        let answered = lock(&self.talk.ordered)
+            .change(&mut self.talk.caller, Method::Delete, &path, &Value::Null, limit)
+            .map_err(|error| error.to_string())?;
+        match answered.status {
+            200 | 404 => Ok(()),
+            _ => Err(answered.message().to_owned()),
+        }
+    }
+
+    /// Out of the loop; whoever still waits for it is refused.
+    fn drop_lane(&mut self, handle: usize) {
+        let Some(held) = self.held[handle].take() else { return };
+        let _ = self.call(Command::CloseLane { handle: byte(handle) });
+        for ticket in held.waiting {
+            let why = Refusal::new(ErrorCode::Gone, format!("lane {} is over", held.name), "open it again");
+            self.answer(ticket, Err(why));
+        }
+    }
+
+    fn find(&self, wanted: impl Fn(&Held) -> bool) -> Option<usize> {
+        self.held.iter().position(|held| held.as_ref().is_some_and(&wanted))
+    }
+
+    fn own(&mut self, client: u8, handle: u8) -> Result<&mut Held, Refusal> {
+        let held = self.held.get_mut(usize::from(handle)).and_then(Option::as_mut);
+        held.filter(|held| held.clients >> client & 1 == 1 && !held.ending).ok_or_else(|| {
+            Refusal::new(ErrorCode::NotFound, format!("this program has no lane {handle}"), "open it first")
+        })
+    }
+
+    fn answer_if_ready(&mut self, handle: usize) {
+        let ready = |held: &&Held| held.is_ready() && !held.waiting.is_empty();
+        let Some(held) = self.held[handle].as_ref().filter(ready) else { return };
+        if !held.is_open && Instant::now() < held.install_until && !self.is_taken(&held.asked.receivers) {
+            return;
+        }
+        let Some(held) = self.held[handle].as_mut() else { return };
+        held.is_open = true;
+        let (tickets, granted) = (std::mem::take(&mut held.waiting), held.answer(byte(handle)));
+        for ticket in tickets {
+            self.answer(ticket, Ok(json!(granted)));
+        }
+    }
+
+    /// Whether all of these take what is sent to them. A host drops what comes from one that it does not hold for up, and this host
+    /// may have begun just now. One that is not up is not waited for, but who has begun just now does not know who is.
+    fn is_taken(&self, receivers: &[String]) -> bool {
+        let Ok(Reply::Standings { up, hold_us_up }) = self.call(Command::Standings) else { return true };
+        let begins = self.began.elapsed() < INSTALL_LIMIT;
+        (1..)
+            .zip(&self.talk.config.members)
+            .filter(|(_, member)| receivers.iter().any(|name| member.name.as_str() == name))
+            .all(|(host, _)| hold_us_up.contains(host) || !begins && !up.contains(host))
+    }
+
+    fn tick(&mut self) {
+        for handle in 0..LANES_MAX {
+            self.tick_lane(handle);
+            self.report(handle);
+        }
+        if self.orphans_until.is_some_and(|until| Instant::now() >= until) {
+            self.orphans_until = None;
+            for (lane, name) in std::mem::take(&mut self.orphans) {
+                tracing::info!("lane {lane} ({name}) is nobody's any more, and is given back");
+                if let Err(why) = self.give_back(lane, REPORT_LIMIT) {
+                    tracing::warn!("lane {lane} ({name}) could not be given back: {why}");
+                    self.orphans.insert(lane, name);
+                    self.orphans_until = Some(Instant::now() + ORPHAN_LIMIT);
+                }
+            }
+        }
+    }
+
+    /// What is due for a lane.
+    fn tick_lane(&mut self, handle: usize) {
+        let now = Instant::now();
+        let Some(held) = self.held[handle].as_mut() else { return };
+        match held.later.take_if(|(at, _)| *at <= now) {
+            Some((_, Later::Close)) => return self.drop_lane(handle),
+            Some((_, Later::Terms)) => {
+                let (terms, type_of_service) = (held.terms(), held.type_of_service());
+                let _ = self.call(Command::ChangeLane { handle: byte(handle), terms, type_of_service });
+                self.answer_if_ready(handle);
+            }
+            None => self.answer_if_ready(handle),
+        }
+        let Some(held) = self.held[handle].as_mut() else { return };
+        if held.waiting.is_empty() || now < held.install_until {
+            return;
+        }
+        if held.trees.iter().any(Option::is_some) {
+            // With one tree of two it works, and says how many there are.
+            held.checked.redundancy_needed = 1;
+            self.answer_if_ready(handle);
+            return;
+        }
+        let why = format!("the switches have not taken the rules of lane {} within {INSTALL_LIMIT:?}", held.name);
+        for ticket in std::mem::take(&mut held.waiting) {
+            let refusal = Refusal::new(ErrorCode::Gone, why.as_str(), "look at `fide controller status`");
+            self.answer(ticket, Err(refusal));
+        }
+        self.release(handle, LIMIT);
+    }
+
+    /// Tells the controller what was sent (X-Lane §3.3).
+    fn report(&mut self, handle: usize) {
+        let Some(held) = self.held[handle].as_mut().filter(|held| !held.ending) else { return };
+        let Some(report) = held.report(Instant::now(), REPORT.max(held.period() * REPORT_PERIODS)) else { return };
+        let path = format!("/v1/lanes/{}/usage", held.lane);
+        let answered = lock(&self.talk.ordered).change(
+            &mut self.talk.caller,
+            Method::Post,
+            &path,
+            &json!({"interval_ns": report.interval_ns, "packets": report.packets, "exceeded": report.exceeded}),
+            REPORT_LIMIT,
+        );
+        match answered {
+            Ok(answered) if answered.status == 200 => {}
+            Ok(answered) if answered.status == 404 => {
+                self.terminated(handle, "the controller does not know it any more", 0)
+            }
+            Ok(answered) => {
+                tracing::warn!("the controller does not take what lane {} sent: {}", path, answered.message())
+            }
+            // Told with the next report.
+            Err(_) => {
+                if let Some(held) = self.held[handle].as_mut() {
+                    held.report_failed(&report);
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, Refusal> {
+        let answered = lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT);
+        let answered = answered
+            .inspect_err(|_| self.failed = Some(Instant::now()))
+            .map_err(|error| Refusal::new(ErrorCode::Gone, error.to_string(), "is a controller running?"))?;
+        if answered.status == 200 { Ok(answered.body) } else { Err(refusal(&answered)) }
+    }
+
+    /// Has the loop carry out a command.
+    fn call(&self, command: Command) -> Result<Reply, Refusal> {
+        call(&self.orders, &self.wake, command).ok_or_else(|| Refusal::new(ErrorCode::Gone, "the agent is ending", ""))
+    }
+
+    fn tell(&self, clients: u64, record: EventRecord, data: &[u8]) {
+        let _ = self.call(Command::Tell { clients, record, data: data.into() });
+    }
+
+    fn answer(&self, ticket: u64, answer: Result<Value, Refusal>) {
+        order(&self.orders, &self.wake, Order::Answer { ticket, answer });
+    }
+}
+
+/// Whether a request had to wait while the controller did not answer another one: each would take [`LIMIT`] more of everybody's time. What
+/// is given back is given back.
+fn waited_in_vain(failed: Option<Instant>, asked: Instant, ask: &Ask) -> bool {
+    !matches!(ask, Ask::Close { .. }) && failed.is_some_and(|failed| asked <= failed)
+}
+
+/// A handle or tree as commands carry it.
+fn byte(index: usize) -> u8 {
+    u8::try_from(index).expect("at most 16")
+}
+
+fn code(handle: usize) -> i32 {
+    i32::try_from(handle).expect("at most 16")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_waited_while_the_controller_did_not_answer_is_refused() {
+        let asked = json!({ "receivers": [], "message_max_bytes": 1, "period_ns": 1 });
+        let asked = serde_json::from_value(asked).expect("a request");
+        let (close, open) = (Ask::Close { handle: 0 }, Ask::Open { name: "a".to_owned(), asked });
+        let before = Instant::now();
+        let failed = before + LIMIT;
+        assert!(waited_in_vain(Some(failed), before, &open));
+        assert!(!waited_in_vain(Some(failed), failed + TICK, &open), "the next one is tried");
+        assert!(!waited_in_vain(None, before, &open) && !waited_in_vain(Some(failed), before, &close));
+    }
+}

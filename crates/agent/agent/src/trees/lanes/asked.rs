@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What programs may ask for, and what the controller is asked instead.
+
+use fide_client::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
+use fide_controller::client::Answered;
+use fide_net::{link::SUB_LANES, service::Terms};
+use fide_wire::{Scheme, message};
+use serde_json::{Value, json};
+
+use super::super::LANE;
+use crate::config::Config;
+
+/// A request that can be held by this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checked {
+    pub(super) scheme: Scheme,
+    pub(super) packet_max_bytes: usize,
+    pub(super) redundancy: usize,
+    /// Trees that must be there until a program is told that the lane is.
+    pub(super) redundancy_needed: usize,
+    pub(super) type_of_service: u8,
+}
+
+/// Shares of a program's period by which the lane's is shorter, so that what waited while this host did not run leaves before
+/// the next time.
+const EARLY: u64 = 8;
+
+/// The period that the controller is asked for, of what a program asks for.
+fn lane_period_ns(program_ns: u64) -> u64 {
+    program_ns - program_ns / EARLY
+}
+
+/// The period that a program may send at, of what the controller grants.
+pub(super) fn program_period_ns(lane_ns: u64) -> u64 {
+    lane_ns + lane_ns.div_ceil(EARLY - 1)
+}
+
+impl Checked {
+    pub(super) fn terms(&self, asked: &LaneAsked) -> Terms {
+        let period_ns = lane_period_ns(asked.period_ns);
+        Terms { packet_max_bytes: self.packet_max_bytes, period_ns, scheme: self.scheme }
+    }
+
+    /// What the controller is asked for.
+    pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> Value {
+        json!({
+            "name": name, "receivers": asked.receivers, "size_max_bytes": self.packet_max_bytes,
+            "period_min_ns": lane_period_ns(asked.period_ns), "priority": asked.priority, "redundancy": self.redundancy,
+            "latency_max_ns": asked.latency_max_ns, "label": label,
+        })
+    }
+}
+
+pub(super) fn check(
+    config: &Config,
+    me: u16,
+    asked: &LaneAsked,
+    planes: usize,
+    largest: usize,
+) -> Result<Checked, Refusal> {
+    let bad = |message: String, hint: &str| Refusal::new(ErrorCode::BadRequest, message, hint);
+    let names: Vec<&str> = config.members.iter().map(|member| member.name.as_str()).collect();
+    let own = config.member(me).name.as_str();
+    for (at, receiver) in asked.receivers.iter().enumerate() {
+        if !names.contains(&receiver.as_str()) {
+            let message = format!("no host of this cluster is called {receiver}");
+            return Err(Refusal::new(ErrorCode::UnknownHost, message, format!("there are {}", names.join(", "))));
+        }
+        if receiver == own {
+            return Err(bad(format!("{own} is this host itself"), "a lane goes to other hosts"));
+        }
+        if asked.receivers[..at].contains(receiver) {
+            return Err(bad(format!("{receiver} is named twice"), "name each receiver once"));
+        }
+    }
+    if asked.receivers.is_empty() {
+        return Err(bad("a lane without receivers".to_owned(), "name the hosts that receive it"));
+    }
+    let (messages, len) = (asked.messages_max as usize, asked.message_max_bytes as usize);
+    let fits = message::best_scheme(messages, len).filter(|(_, bytes)| messages > 0 && *bytes <= largest);
+    let Some((scheme, packet_max_bytes)) = fits else {
+        let message = format!("{messages} messages of {len} bytes do not fit a packet of {largest} bytes");
+        return Err(bad(message, "one message of up to 1160 bytes fits 1472, or 40 of 29, or 55 of 19"));
+    };
+    let Some(type_of_service) = SUB_LANES.get(usize::from(asked.priority)).copied() else {
+        let message = format!("there is no sub-lane {}", asked.priority);
+        return Err(bad(message, "0 is served first, 1 after it"));
+    };
+    let redundancy = asked.redundancy.map_or(planes, usize::from);
+    if !(1..=planes).contains(&redundancy) {
+        return Err(bad(format!("{redundancy} trees, this host has {planes} planes"), "ask for 1 up to that many"));
+    }
+    Ok(Checked { scheme, packet_max_bytes, redundancy, redundancy_needed: redundancy, type_of_service })
+}
+
+pub(super) fn check_lane_name(name: &str) -> Result<(), Refusal> {
+    check_name(name).map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
+    if name == LANE {
+        let message = format!("{LANE} is the lane of this host's heartbeats");
+        return Err(Refusal::new(ErrorCode::NameTaken, message, "choose another name"));
+    }
+    Ok(())
+}
+
+pub(super) fn nonsense(told: &Value) -> Refusal {
+    let message = format!("the controller's answer makes no sense: {told}");
+    Refusal::new(ErrorCode::NotSupported, message, "are agent and controller of one version?")
+}
+
+/// The controller's refusal as programs hear it.
+pub(super) fn refusal(answered: &Answered) -> Refusal {
+    let code = match answered.code() {
+        "no_capacity" | "no_trees" | "too_late" | "harms_others" | "full" => ErrorCode::NoCapacity,
+        "bad_request" => ErrorCode::BadRequest,
+        "no_such_lane" | "ended" => ErrorCode::NotFound,
+        "forbidden" | "not_you" | "not_yours" => ErrorCode::NotPermitted,
+        _ => ErrorCode::NotSupported,
+    };
+    Refusal::new(code, answered.message(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_program_gets_the_period_that_it_asked_for(asked in 1_000u64..60_000_000_000) {
+            let lane = lane_period_ns(asked);
+            prop_assert!(lane < asked);
+            prop_assert!(program_period_ns(lane) >= asked && program_period_ns(lane) <= asked + 2);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One lane: what was asked, what is granted, what was reported.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use fide_client::protocol::{ErrorCode, LaneAsked, LaneOk, Refusal};
+use fide_net::{link::BEST_EFFORT, service::Terms};
+use fide_shm::event::{LaneTerms, lane_reason};
+use fide_wire::MAX_PLANES;
+use serde_json::Value;
+
+use super::asked::{Checked, program_period_ns};
+use crate::engine::LaneCounters;
+
+/// What a program sends too much within this is one offence.
+const OFFENCE: Duration = Duration::from_secs(1);
+
+/// What is still to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Later {
+    /// The loop keeps to what is granted now.
+    Terms,
+    /// The lane is over.
+    Close,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The controller's number.
+    pub(super) lane: u64,
+    pub(super) name: String,
+    pub(super) uid: u32,
+    pub(super) asked: LaneAsked,
+    pub(super) checked: Checked,
+    pub(super) clients: u64,
+    /// Generation of each tree in use.
+    pub(super) trees: [Option<u32>; MAX_PLANES],
+    /// Requests that are answered when the lane can be used.
+    pub(super) waiting: Vec<u64>,
+    /// It was answered once. Changing it waits for no receiver: whoever takes nothing of this host now did not before.
+    pub(super) is_open: bool,
+    /// When that must be.
+    pub(super) install_until: Instant,
+    pub(super) later: Option<(Instant, Later)>,
+    /// Terminated; only its grace period is left.
+    pub(super) ending: bool,
+    pub(super) bounded: bool,
+    packet_max_bytes: usize,
+    period_ns: u64,
+    latency_min_ns: u64,
+    jitter_max_ns: u64,
+    counters: Arc<LaneCounters>,
+    reported: (u64, u64),
+    reported_at: Instant,
+    offence_at: Option<Instant>,
+}
+
+/// What was sent since the last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) interval_ns: u64,
+    pub(super) packets: u64,
+    pub(super) exceeded: u64,
+}
+
+impl Held {
+    pub(super) fn new(
+        lane: u64,
+        name: String,
+        uid: u32,
+        asked: LaneAsked,
+        checked: &Checked,
+        counters: Arc<LaneCounters>,
+    ) -> Self {
+        let terms = checked.terms(&asked);
+        Self {
+            lane,
+            name,
+            uid,
+            asked,
+            checked: *checked,
+            clients: 0,
+            trees: [None; MAX_PLANES],
+            waiting: Vec::new(),
+            is_open: false,
+            install_until: Instant::now(),
+            later: None,
+            ending: false,
+            bounded: true,
+            packet_max_bytes: terms.packet_max_bytes,
+            period_ns: terms.period_ns,
+            latency_min_ns: 0,
+            jitter_max_ns: 0,
+            counters,
+            reported: (0, 0),
+            reported_at: Instant::now(),
+            offence_at: None,
+        }
+    }
+
+    /// Whether another program may share it.
+    pub(super) fn may_share(&self, uid: u32, asked: &LaneAsked) -> Result<(), Refusal> {
+        if uid != self.uid {
+            let message = format!("lane {} belongs to user {}, the caller is user {uid}", self.name, self.uid);
+            return Err(Refusal::new(ErrorCode::NotPermitted, message, "choose another name"));
+        }
+        if *asked != self.asked {
+            let message = format!("lane {} is open, for something else", self.name);
+            return Err(Refusal::new(
+                ErrorCode::NameTaken,
+                message,
+                "ask for the same to share it, or choose another name",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        Terms { packet_max_bytes: self.packet_max_bytes, period_ns: self.period_ns, scheme: self.checked.scheme }
+    }
+
+    pub(super) fn type_of_service(&self) -> u8 {
+        if self.bounded { self.checked.type_of_service } else { BEST_EFFORT }
+    }
+
+    pub(super) fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_ns)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        let trees = self.trees.iter().flatten().count();
+        trees >= self.checked.redundancy_needed && self.later.is_none() && !self.ending
+    }
+
+    /// `resources` as the controller writes them; anything but an object: without bounds.
+    pub(super) fn granted(&mut self, resources: &Value) {
+        let figure = |key: &str| resources[key].as_u64();
+        self.bounded = resources.is_object();
+        if let Some(size) = figure("size_max_bytes").and_then(|size| usize::try_from(size).ok()) {
+            self.packet_max_bytes = size;
+        }
+        self.period_ns = figure("period_min_ns").unwrap_or(self.period_ns);
+        self.latency_min_ns = figure("latency_min_ns").unwrap_or(0);
+        self.jitter_max_ns = figure("jitter_max_ns").unwrap_or(0);
+    }
+
+    /// The period that its programs may send at.
+    fn program_period_ns(&self) -> u64 {
+        let asked = self.checked.terms(&self.asked).period_ns;
+        // Rounding is not a change of terms.
+        if self.period_ns == asked { self.asked.period_ns } else { program_period_ns(self.period_ns) }
+    }
+
+    /// Trees that are told to be installed anew are waited for.
+    pub(super) fn await_trees(&mut self, told: &Value) {
+        for tree in told["trees"].as_array().into_iter().flatten() {
+            let place = tree["tree"].as_u64().and_then(|index| self.trees.get_mut(usize::try_from(index).ok()?));
+            let newer = |known: u32| tree["generation"].as_u64() > Some(u64::from(known));
+            if let Some(place) = place.filter(|place| place.is_some_and(newer)) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Why a lane that is told as a whole differs from what is known of it; 0 if it does not.
+    pub(super) fn reason_for(&self, lane: &Value) -> u8 {
+        let resources = &lane["resources"];
+        if resources.is_object() != self.bounded {
+            return if self.bounded { lane_reason::BW_EXCEEDED } else { lane_reason::TE };
+        }
+        let same = |key: &str, known: u64| resources[key].as_u64().is_none_or(|told| told == known);
+        let all = same("period_min_ns", self.period_ns)
+            && same("latency_min_ns", self.latency_min_ns)
+            && same("jitter_max_ns", self.jitter_max_ns);
+        if all { 0 } else { lane_reason::TE }
+    }
+
+    pub(super) fn answer(&self, handle: u8) -> LaneOk {
+        LaneOk {
+            handle,
+            lane: self.lane,
+            packet_max_bytes: u32::try_from(self.packet_max_bytes).unwrap_or(u32::MAX),
+            message_max_bytes: self.asked.message_max_bytes,
+            period_ns: self.program_period_ns(),
+            bounded: self.bounded,
+            latency_min_ns: self.latency_min_ns,
+            jitter_max_ns: self.jitter_max_ns,
+            trees: u8::try_from(self.trees.iter().flatten().count()).expect("at most 2"),
+        }
+    }
+
+    pub(super) fn event(&self, reason: u8, grace_ns: u64) -> LaneTerms {
+        LaneTerms {
+            packet_max_bytes: u32::try_from(self.packet_max_bytes).unwrap_or(u32::MAX),
+            message_max_bytes: self.asked.message_max_bytes,
+            period_ns: self.program_period_ns(),
+            latency_min_ns: self.latency_min_ns,
+            jitter_max_ns: self.jitter_max_ns,
+            grace_ns,
+            reason,
+            bounded: u8::from(self.bounded),
+            reserved: [0; 6],
+        }
+    }
+
+    /// What is to be told: at once if something was beyond the contract, and not again within [`OFFENCE`], else after
+    /// `interval`.
+    pub(super) fn report(&mut self, now: Instant, interval: Duration) -> Option<Report> {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let sent = (load(&self.counters.packets), load(&self.counters.exceeded));
+        let elapsed = now.saturating_duration_since(self.reported_at);
+        let offence = sent.1 != self.reported.1;
+        let soon = if offence { self.offence_at.map_or(Duration::ZERO, |_| OFFENCE) } else { interval };
+        if self.offence_at.filter(|_| offence).map_or(elapsed, |at| now.saturating_duration_since(at)) < soon {
+            return None;
+        }
+        if offence {
+            self.offence_at = Some(now);
+        }
+        let report = Report {
+            interval_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).max(1),
+            packets: sent.0 - self.reported.0,
+            exceeded: sent.1 - self.reported.1,
+        };
+        self.reported = sent;
+        self.reported_at = now;
+        Some(report)
+    }
+
+    /// What was beyond the contract is told later; how much was sent meanwhile is not.
+    pub(super) fn report_failed(&mut self, report: &Report) {
+        self.reported.1 -= report.exceeded;
+        self.offence_at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests;

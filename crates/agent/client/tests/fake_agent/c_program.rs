@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! C programs build against the header and the static library, are told clearly that no agent runs, and have a lane of one
+//! that does.
+
+use crate::fake::*;
+use fide_client::protocol::{Empty, Op};
+use fide_shm::event::lane_reason;
+use fide_testbed::Lines;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const STRICT: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+fn static_library() -> PathBuf {
+    // target/<profile>/deps/fake_agent-... : the libraries lie beside it or one level up.
+    let test = std::env::current_exe().expect("this test has a path");
+    let deps = test.parent().expect("a directory");
+    [deps.join("libfide_client.a"), deps.with_file_name("libfide_client.a")]
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("cargo builds libfide_client.a before the tests of its package")
+}
+
+fn build(dir: &Path, example: &str) -> PathBuf {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = dir.join(example);
+    let output = Command::new("gcc")
+        .args(STRICT)
+        .arg(crate_dir.join(format!("../../../examples/{example}.c")))
+        .arg("-I")
+        .arg(crate_dir.join("include"))
+        .arg(static_library())
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program)
+        .output()
+        .expect("gcc is needed to test the C ABI");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+#[test]
+fn the_example_builds_without_warnings_and_names_the_missing_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "monitor");
+    let missing = dir.path().join("no.sock");
+    let output = Command::new(&program).arg("db@beta").env("FIDE_SOCKET", &missing).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("no Fide agent at") && said.contains("fide agent") && said.contains("no.sock"), "{said}");
+    assert_eq!(Command::new(&program).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn the_header_is_good_cxx_too() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("gcc")
+        .args(["-x", "c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
+        .arg(crate_dir.join("include/fide.h"))
+        .output()
+        .expect("gcc is needed to test the C ABI");
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Without a C++ front end there is nothing to check.
+    assert!(output.status.success() || said.contains("cc1plus"), "{said}");
+}
+
+#[test]
+fn a_c_program_has_a_lane_and_hears_of_it() {
+    let mut agent = FakeAgent::new();
+    let program = build(agent.dir.path(), "lane");
+    let missing = Command::new(&program).arg("beta").env("FIDE_SOCKET", "/nonexistent/agent.sock").output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    let mut child = Command::new(&program)
+        .args(["beta", "gamma"])
+        .env("FIDE_SOCKET", agent.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = Lines::of(child.stdout.take().unwrap());
+    let mut said = || lines.next().expect("a line");
+
+    let (peer, _) = agent.greet("one");
+    let request = peer.request();
+    assert_eq!(request.op, Op::Listen { service: 7 });
+    peer.ok(request.id, &Empty {});
+    let request = peer.request();
+    let Op::OpenLane { name, asked } = request.op else { panic!("{request:?}") };
+    assert_eq!((name.as_str(), asked.receivers), ("example", vec!["beta".to_owned(), "gamma".to_owned()]));
+    assert_eq!((asked.message_max_bytes, asked.messages_max, asked.period_ns), (20, 1, 10_000_000));
+    assert_eq!((asked.priority, asked.redundancy, asked.latency_max_ns), (1, None, None));
+    peer.lane_ok(&agent, request.id, &lane_ok(3));
+    assert_eq!(said(), "one packet of 150 bytes every 1000 us, at every receiver within 12000 ns");
+
+    let until = Instant::now() + Duration::from_secs(20);
+    let message = loop {
+        if let Some(message) = agent.next_lane_message() {
+            break message;
+        }
+        assert!(Instant::now() < until, "nothing in the outbox");
+        std::thread::yield_now();
+    };
+    assert_eq!(message, (3, 7, b"hello 1".to_vec()));
+    agent.tell_message(7, b"good day");
+    assert_eq!(said(), "host 2 says \"good day\"");
+    agent.tell_changed(3, lane_reason::BW_EXCEEDED);
+    assert_eq!(said(), "lane 1: too much was sent; in 50 ms one packet of 150 bytes every 2000 us, without bounds");
+    agent.tell_terminated(3, Duration::from_millis(50), "it exceeded its contract 3 times");
+    assert_eq!(said(), "lane 1 (example) is over in 50 ms: it exceeded its contract 3 times");
+    let request = peer.request();
+    assert_eq!(request.op, Op::CloseLane { handle: 3 });
+    peer.ok(request.id, &Empty {});
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide jitter ping`.
+
+use std::{
+    io::BufWriter,
+    path::PathBuf,
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use fide_host_tuning::{
+    bound::{self, Bound, DEFAULT_FILE, Here, Sample},
+    roots::Roots,
+};
+use fide_jitter_analysis::{
+    families::{FamilyOptions, find_families},
+    stats::{Measure, RunStats, StatsOptions, series},
+};
+use fide_latency_probe::session::{Measurement, Options};
+
+use super::{
+    path::{self, Out, Path},
+    say,
+};
+use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    path: Path,
+    /// Sending interval
+    #[arg(long, default_value_t = 1000.0)]
+    period_us: f64,
+    /// How many packets
+    #[arg(long, default_value_t = 10_000)]
+    packets: u64,
+    /// Where to write the log
+    #[arg(long, value_name = "FILE", default_value = "jitter.fjl")]
+    out: PathBuf,
+    /// Write down what was measured as the bound of this interface, for the agent's timeout and `fide doctor`
+    #[arg(long)]
+    bound: bool,
+    /// Where bounds are kept
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    bound_file: PathBuf,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let usage = |error: anyhow::Error| Failure::new(USAGE, error);
+    let options = arguments.path.options(arguments.period_us, arguments.packets)?;
+    // Before anything is measured: an hour later would be late to learn that it cannot be written.
+    let out =
+        Out::open(&arguments.out).map_err(|error| usage(anyhow::anyhow!("{}: {error}", arguments.out.display())))?;
+    let measured = path::measure(&options, &path::stop_on_interrupt()?)?;
+    let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
+    measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;
+    let stats = RunStats::of(&measured.info, &measured.samples, &StatsOptions::default());
+    if arguments.bound {
+        write_bound(arguments, &options, &measured).map_err(|error| Failure::new(UNHEALTHY, error))?;
+    }
+    let found = find_families(&measured.info, &measured.samples, &FamilyOptions::default());
+    if arguments.json {
+        println!("{:#}", say::summary_json(&measured, &stats, &found));
+    } else {
+        say::summary(&measured, &stats);
+        found.families.iter().for_each(|family| println!("{}", family.text));
+        println!("written to {}", arguments.out.display());
+    }
+    if stats.answered == 0 {
+        return Err(path::nobody_answered(&options));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation is known but
+/// not the least, for which half of the least round trip stands.
+fn write_bound(arguments: &Arguments, options: &Options, measured: &Measurement) -> anyhow::Result<()> {
+    let core = options.wanted.core.context("a bound is of a core: measure pinned to the agent's")?;
+    let extremes = |measure| {
+        let values = series(&measured.info, &measured.samples, measure).values;
+        Some((*values.iter().min()?, *values.iter().max()?, values.len()))
+    };
+    let (there, back) = (extremes(Measure::AToB), extremes(Measure::BToA));
+    let (Some(there), Some(back), Some(network)) = (there, back, extremes(Measure::Network)) else {
+        anyhow::bail!("no answer came, so there is no bound to write down");
+    };
+    let jitter_ns = (there.1 - there.0).max(back.1 - back.0).max(0).unsigned_abs();
+    let least_ns = (network.0 / 2).max(0).unsigned_abs();
+    let roots = Roots::default();
+    let here = Here {
+        kernel: roots.kernel()?,
+        boot_id: roots.boot_id()?,
+        core,
+        interface: Some(options.interface.name.clone()),
+    };
+    let sample = Sample { min_ns: least_ns, max_ns: least_ns + jitter_ns, count: there.2.min(back.2) as u64 };
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    bound::write(&arguments.bound_file, &Bound::of_sample(&here, options.method.name(), sample, now_s))?;
+    eprintln!("bound of {} written to {}", options.interface.name, arguments.bound_file.display());
+    Ok(())
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide tune`.
+
+use std::{io::ErrorKind, path::PathBuf, process::ExitCode};
+
+use anyhow::anyhow;
+use fide_host_tuning::{
+    boot,
+    doctor::{self, Host},
+    tune::{
+        Options, Outcome, Plan, Restored, TuneError, Undone, apply,
+        journal::{Journal, JournalError, Lock},
+        plan, undo,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::{
+    exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, UNSUPPORTED, USAGE},
+    host::HostArguments,
+};
+
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("what").required(true)))]
+pub(crate) struct Arguments {
+    /// Print what would be changed
+    #[arg(long, group = "what")]
+    plan: bool,
+    /// Change it; each old value is on disk before
+    #[arg(long, group = "what")]
+    apply: bool,
+    /// Restore what was there before the first --apply; what others have changed since is left alone
+    #[arg(long, group = "what")]
+    undo: bool,
+    /// Print, or write to --boot-dir, what only a boot can change; it is never applied
+    #[arg(long, group = "what")]
+    boot: bool,
+    /// Undo also what others have changed since
+    #[arg(long, requires = "undo")]
+    force: bool,
+    #[command(flatten)]
+    host: HostArguments,
+    /// A condition of `fide doctor` to leave alone; may be given several times
+    #[arg(long, value_name = "ID")]
+    skip: Vec<String>,
+    /// Take the core away from the host's control groups too (version 2)
+    #[arg(long)]
+    cpusets: bool,
+    /// Where the old values are kept
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fide")]
+    state_dir: PathBuf,
+    /// Where files for the next boot are written
+    #[arg(long, value_name = "DIR", requires = "boot")]
+    boot_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Conditions that only a plan knows.
+const ONLY_PLANNED: [&str; 1] = ["cpusets"];
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let known = || doctor::ids().chain(ONLY_PLANNED);
+    if let Some(id) = arguments.skip.iter().find(|id| !known().any(|known| known == **id)) {
+        let known = known().collect::<Vec<_>>().join(", ");
+        return Err(Failure::new(USAGE, anyhow!("no condition is called {id}; there are {known}")));
+    }
+    let (host, _) = arguments.host.host()?;
+    match (arguments.undo, arguments.boot) {
+        (true, _) => run_undo(arguments, &host),
+        (_, true) => run_boot(arguments, &host),
+        _ => {
+            let options = Options { skip: arguments.skip.clone(), cpusets: arguments.cpusets };
+            run_plan(arguments, &host, &plan(&host, &options))
+        }
+    }
+}
+
+fn boot_id(host: &Host<'_>) -> Result<String, Failure> {
+    host.roots.boot_id().map_err(|unread| failure(JournalError::BootId(unread).into()))
+}
+
+fn failure(error: TuneError) -> Failure {
+    let code = match &error {
+        TuneError::Journal(JournalError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            NOT_PERMITTED
+        }
+        TuneError::Journal(JournalError::BootId(_)) => UNSUPPORTED,
+        TuneError::Journal(_) => UNHEALTHY,
+    };
+    Failure::new(code, anyhow!("{error}"))
+}
+
+fn run_plan(arguments: &Arguments, host: &Host<'_>, plan: &Plan) -> Done {
+    let mut outcomes = Vec::new();
+    if arguments.apply && !plan.changes.is_empty() {
+        let boot_id = boot_id(host)?;
+        let lock = Lock::take(&arguments.state_dir).map_err(|error| failure(error.into()))?;
+        let mut journal = Journal::open(&lock, &boot_id, host.core).map_err(|error| failure(error.into()))?;
+        outcomes = apply(host, plan, &mut journal).map_err(failure)?;
+    }
+    let refused = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Refused(_) | Outcome::Otherwise(_)));
+    let refused = refused.count();
+    if arguments.json {
+        let change = |(index, change): (usize, &fide_host_tuning::tune::Change)| {
+            json!({
+                "id": change.id, "target": change.target.to_string(), "from": change.from, "to": change.shown_to(),
+                "why": change.why, "outcome": outcomes.get(index),
+            })
+        };
+        let changes: Vec<Value> = plan.changes.iter().enumerate().map(change).collect();
+        println!("{:#}", json!({ "version": 1, "core": host.core, "changes": changes, "left": plan.left }));
+    } else {
+        for (index, change) in plan.changes.iter().enumerate() {
+            let outcome = outcomes.get(index).map(|outcome| format!(": {outcome}")).unwrap_or_default();
+            println!("{}\n    {} -> {}{outcome}\n    {}", change.target, change.from, change.shown_to(), change.why);
+        }
+        if !plan.left.is_empty() {
+            println!("left as it is:");
+        }
+        for left in &plan.left {
+            println!("    {}: {}", left.id, left.why);
+        }
+        match (plan.changes.len(), arguments.apply) {
+            (0, _) => println!("core {}: there is nothing to change at run time", host.core),
+            (count, false) => println!("core {}: {count} changes; --apply makes them, --undo restores", host.core),
+            (count, true) => {
+                println!("core {}: {count} changes, {refused} refused; `fide tune --undo` restores", host.core);
+            }
+        }
+    }
+    // Some interrupts cannot be moved on nearly every host.
+    let unexpected = plan.changes.iter().zip(&outcomes).any(|(change, outcome)| match outcome {
+        Outcome::Refused(_) => change.id != "irq-affinity",
+        Outcome::Otherwise(_) => true,
+        Outcome::Applied | Outcome::Already => false,
+    });
+    Ok(ExitCode::from(if unexpected { UNHEALTHY } else { 0 }))
+}
+
+fn run_undo(arguments: &Arguments, host: &Host<'_>) -> Done {
+    let journal = arguments.state_dir.join(fide_host_tuning::tune::journal::FILE);
+    // Not to make a directory only to find nothing in it.
+    let undone = if journal.exists() {
+        let lock = Lock::take(&arguments.state_dir).map_err(|error| failure(error.into()))?;
+        undo(host.machine, &lock, &boot_id(host)?, arguments.force).map_err(failure)?
+    } else {
+        Undone::default()
+    };
+    if arguments.json {
+        println!("{:#}", json!({ "version": 1, "complete": undone.complete(), "undone": undone }));
+    } else {
+        undo_text(&undone, &journal.display().to_string());
+    }
+    Ok(ExitCode::from(if undone.complete() { 0 } else { UNHEALTHY }))
+}
+
+fn undo_text(undone: &Undone, journal: &str) {
+    for (line, why) in &undone.damaged {
+        println!("{journal}, line {line}: {why}; the others were used");
+    }
+    if undone.void {
+        println!("{journal} is of another boot, which has restored everything by itself: taken away");
+        return;
+    }
+    for (_, target, was, restored) in &undone.restored {
+        match restored {
+            Restored::Restored => println!("{target}: {was} again"),
+            Restored::Already => println!("{target}: was {was} already"),
+            Restored::Gone => println!("{target}: is not there any more"),
+            Restored::LeftAlone { found, set } => println!(
+                "{target}: LEFT ALONE: it is {found} now, not {set} as fide set it; it was {was}; --force overwrites"
+            ),
+            Restored::Failed(why) => println!("{target}: NOT RESTORED to {was}: {why}"),
+        }
+    }
+    if !undone.journal {
+        println!("nothing to undo: there is no {journal}");
+    } else if !undone.complete() {
+        println!("not all is restored; {journal} keeps what was there");
+    }
+}
+
+fn run_boot(arguments: &Arguments, host: &Host<'_>) -> Done {
+    let boot = boot::boot(host).map_err(|error| Failure::new(UNHEALTHY, anyhow!("{error}")))?;
+    if arguments.json {
+        println!("{:#}", json!({ "version": 1, "core": host.core, "boot": boot }));
+    }
+    if let Some(dir) = &arguments.boot_dir {
+        let paths = boot::write(&boot, dir)
+            .map_err(|(path, error)| anyhow::Error::from(error).context(path.display().to_string()))?;
+        if !arguments.json {
+            paths.iter().for_each(|path| println!("{}", path.display()));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !arguments.json {
+        for parameter in &boot.parameters {
+            let now = if parameter.now { "; in force" } else { "" };
+            println!("{:<38} {}{now}", parameter.text, parameter.why);
+        }
+        for (name, text) in &boot.files {
+            println!("\n==> {name} <==\n{text}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ping-pong between two hosts at a fixed rate (jitter report §2): host A sends packet `id`, host B answers it, and four
+//! time stamps are taken. What they say is `fide-jitter-analysis`'s to find out.
+//!
+//! - [`packet`]: what is in a packet.
+//! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP, RDMA.
+//! - [`ping`], [`pong`]: the loops at A and at B; [`pong::Reflector`] answers inside XDP.
+//! - [`pages`]: huge ones, on request.
+//! - [`setting`]: under which conditions the measuring thread runs, and how far each was to be had.
+//! - [`recorder`]: who else ran on its core; [`session`]: all of it, and the log.
+//!
+//! The loops allocate nothing, log nothing and take no lock while they measure.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+};
+
+pub mod packet;
+pub mod pages;
+pub mod ping;
+pub mod pong;
+pub mod port;
+pub mod recorder;
+pub mod session;
+pub mod setting;
+
+/// UDP port of the bench.
+pub const PORT: u16 = 7412;
+/// Payload bytes of a packet (jitter report §2.3).
+pub const PACKET_BYTES: usize = 1024;
+/// The shortest sending interval: below it FiDe §6.2 found no stability.
+pub const PERIOD_MIN_NS: u64 = 20_000;
+
+/// A number that nobody repeats by chance: of a run, of a pong, of a handshake.
+///
+/// # Errors
+/// The kernel's, without `/dev/urandom`.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

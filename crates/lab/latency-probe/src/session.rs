@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A whole measurement at host A: conditions, ping, recorder, and all of it in one log.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::Ipv4Addr,
+    sync::{Arc, mpsc},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use fide_jitter_analysis::{Event, Host, LogError, LogWriter, RunInfo, Samples};
+use fide_net::interface::Interface;
+
+use crate::{
+    ping::{self, Measured, Plan, PlanError, Progress},
+    port::{self, Method, PortError},
+    recorder::{self, Names, Recorder},
+    setting::{self, Wanted},
+};
+
+/// Name of the thread that answers.
+pub const PONG: &[u8] = b"fide-pong";
+/// Name of the condition that says why a run ended before its last packet.
+pub const ENDED: &str = "ended";
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub method: Method,
+    pub interface: Interface,
+    pub peer: Ipv4Addr,
+    pub port: u16,
+    pub plan: Plan,
+    pub wanted: Wanted,
+    pub host_a: String,
+    pub host_b: String,
+    /// Core of the thread that answers at B, if it is on this very machine: one clock, and its core is recorded too.
+    pub same_machine: Option<SameMachine>,
+    /// Record who ran on the cores of the measurement.
+    pub record: bool,
+}
+
+/// Host B is this machine as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SameMachine {
+    pub core: Option<usize>,
+    /// The thread that answers.
+    pub thread: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Measurement {
+    pub info: RunInfo,
+    pub samples: Samples,
+    /// In the order of begins.
+    pub events: Vec<Event>,
+    /// Of events.
+    pub names: Vec<String>,
+    pub events_lost: u64,
+    pub send_failed: u64,
+    pub ignored: u64,
+    /// Why it ended before the last packet, if it did.
+    pub ended: Option<String>,
+    restarts: Vec<(u64, u32)>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("no thread to measure in: {0}")]
+    Thread(#[from] std::io::Error),
+    #[error("the measuring thread panicked")]
+    Panicked,
+}
+
+/// Measures, in a thread of its own in the caller's network namespace.
+///
+/// # Errors
+/// [`SessionError`]; nothing has been sent then.
+pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measurement, SessionError> {
+    options.plan.check()?;
+    let (ready, is_ready) = mpsc::sync_channel(1);
+    let (go, may_go) = mpsc::sync_channel::<()>(1);
+    let (own, watched) = (options.clone(), progress.clone());
+    let thread = std::thread::Builder::new().name("fide-ping".to_owned()).spawn(move || {
+        let setting = setting::take(&own.wanted);
+        let mut port = port::open_on(own.wanted.pages, own.method, &own.interface, Some(own.peer), own.port)?;
+        let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let _ = ready.send((id, setting.found.clone(), port.name()));
+        // Without a word to go the session is over already.
+        let _ = may_go.recv();
+        Ok::<Measured, SessionError>(ping::run(port.as_mut(), own.plan, own.wanted.pages, &watched)?)
+    })?;
+    let Ok((id, mut conditions, rung)) = is_ready.recv() else {
+        return match thread.join() {
+            Ok(Err(error)) => Err(error),
+            _ => Err(SessionError::Panicked),
+        };
+    };
+    // Where it could not be pinned it runs anywhere.
+    let pinned = options.wanted.core.filter(|core| conditions.get("core") == Some(&core.to_string()));
+    let recorder = start_recorder(options, pinned, id, &mut conditions);
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let _ = go.send(());
+    let measured = thread.join().map_err(|_| SessionError::Panicked)??;
+    let recorded = recorder.map(Recorder::stop).unwrap_or_default();
+
+    let mut names = Names::default();
+    // An answering thread in another process has no number here, but its name.
+    let others: Vec<_> = recorded.culprits.into_iter().filter(|culprit| !culprit.name.starts_with(PONG)).collect();
+    let mut events = recorder::events(&others, Host::A, &mut names);
+    if let (Some(core), true) = (pinned, options.record) {
+        let core = u32::try_from(core).unwrap_or(u32::MAX);
+        let stolen = recorder::stolen(&measured.detours, &events, Host::A, core, &mut names);
+        events.extend(stolen);
+        events.sort_unstable_by_key(|event| (event.start_ns, event.end_ns));
+    }
+    // One machine: what ran on B's core is B's.
+    let core_b = options.same_machine.and_then(|same| same.core);
+    for event in &mut events {
+        if core_b.is_some_and(|core| core as u32 == event.cpu) && pinned != core_b {
+            event.host = Host::B;
+        }
+    }
+    if !recorded.unseen.is_empty() {
+        conditions.insert("culprits_unseen".to_owned(), recorded.unseen.join(", "));
+    }
+    conditions.insert("huge_pages".to_owned(), measured.huge_pages);
+    conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
+    conditions.insert("ignored".to_owned(), measured.ignored.to_string());
+    if let Some(why) = &measured.ended {
+        conditions.insert(ENDED.to_owned(), why.clone());
+    }
+    let core = |core: Option<usize>| core.and_then(|core| u32::try_from(core).ok());
+    let (core_a, core_b) = (core(pinned), core(core_b));
+    let info = RunInfo {
+        method: rung,
+        period_ns: options.plan.period_ns,
+        schedule: options.plan.schedule,
+        start_ns: measured.start_ns.cast_signed(),
+        packet_bytes: u32::try_from(options.plan.packet_bytes).unwrap_or(u32::MAX),
+        host_a: options.host_a.clone(),
+        host_b: options.host_b.clone(),
+        started_unix_ns: i64::try_from(started).unwrap_or(i64::MAX),
+        same_clock: options.same_machine.is_some(),
+        cores: [core_a, core_b, core_b, core_a],
+        isolation: conditions,
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let mut samples = Samples::new();
+    let mut restarts = measured.restarts.iter().peekable();
+    for sample in &measured.samples {
+        if let Some((_, incarnation)) = restarts.next_if(|(id, _)| *id <= sample.id) {
+            samples.restart(*incarnation);
+        }
+        samples.push(sample, info.period_ns);
+    }
+    Ok(Measurement {
+        info,
+        samples,
+        events,
+        names: names.list().to_vec(),
+        events_lost: recorded.lost + measured.detours_more,
+        send_failed: measured.send_failed,
+        ignored: measured.ignored,
+        ended: measured.ended,
+        restarts: measured.restarts,
+    })
+}
+
+fn start_recorder(
+    options: &Options,
+    pinned: Option<usize>,
+    thread: u32,
+    conditions: &mut BTreeMap<String, String>,
+) -> Option<Recorder> {
+    let same = options.same_machine.unwrap_or_default();
+    let cores: Vec<usize> = pinned.into_iter().chain(same.core).collect();
+    let mut note = |text: String| conditions.insert("culprits".to_owned(), text);
+    if !options.record {
+        note("not recorded: not asked for".to_owned());
+        return None;
+    }
+    if cores.is_empty() {
+        note("not recorded: the measuring thread has no core of its own".to_owned());
+        return None;
+    }
+    match Recorder::start(cores, [thread].into_iter().chain(same.thread).collect()) {
+        Ok(recorder) => {
+            note("recorded".to_owned());
+            Some(recorder)
+        }
+        Err(error) => {
+            note(format!("not recorded: {error}"));
+            None
+        }
+    }
+}
+
+impl Measurement {
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// [`LogError`].
+    pub fn write(&self, to: impl Write) -> Result<(), LogError> {
+        let mut log = LogWriter::create(to, &self.info)?;
+        for (id, name) in (0u32..).zip(&self.names) {
+            log.name(id, name)?;
+        }
+        let mut restarts = self.restarts.iter().peekable();
+        for row in 0..self.samples.len() {
+            let Some(sample) = self.samples.get(row) else { break };
+            if let Some((_, incarnation)) = restarts.next_if(|(id, _)| *id <= sample.id) {
+                log.restart(*incarnation)?;
+            }
+            log.sample(&sample)?;
+        }
+        for event in &self.events {
+            log.event(event)?;
+        }
+        log.events_lost(self.events_lost);
+        log.finish().map(drop)
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel's receive program does with packets that bear the right tag (`receive_heartbeat` in `crates/platform/bpf/src/c/heartbeat.bpf.c`), for
+//! worlds that simulate hosts: it keeps the newest heartbeat of each peer and plane in a slot, and hands only to the agent what a
+//! steady heartbeat does not have.
+
+use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId};
+
+use crate::types::{Beat, HostSet};
+
+const PLANES: usize = 2;
+
+/// What it reads of a heartbeat by itself: a view about which nothing is said, and a promise, in either order, before anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Steady {
+    view: Option<ViewId>,
+    promise_us: u32,
+    /// There is nothing else: the agent does not get it.
+    is_all: bool,
+}
+
+impl Steady {
+    fn of(packet: &Packet<&[u8]>) -> Self {
+        let mut steady = Self { is_all: true, ..Self::default() };
+        for (at, body) in packet.bodies().enumerate() {
+            match body {
+                Body::View(view) if at < 2 && steady.is_all && view.is_steady() => {
+                    steady.view = Some(view.id());
+                }
+                Body::Promise { timeout_us } if at < 2 && steady.is_all => steady.promise_us = timeout_us,
+                _ => steady.is_all = false,
+            }
+        }
+        steady
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    incarnation: u32,
+    window: ReplayWindow,
+    received: [u64; PLANES],
+    beats: [Option<Beat>; PLANES],
+}
+
+/// The slots of one agent. Its maps end with it, so each agent begins with empty ones; who takes over from another goes on with its slots.
+#[derive(Debug, Clone)]
+pub struct ReceiveModel {
+    me: u16,
+    slots: Vec<Slot>,
+    /// Hosts of whose heartbeats some may not have been read.
+    unread: HostSet,
+}
+
+impl ReceiveModel {
+    /// Of the host with this id.
+    #[must_use]
+    pub fn new(me: u16) -> Self {
+        Self { me, slots: vec![Slot::default(); MAX_HOSTS], unread: HostSet::EMPTY }
+    }
+
+    /// A packet has come. Whether the agent is given its sections ([`crate::Detector::handle_sections`]), for which there has to be room in its
+    /// ring: what is not given counts as lost on the way.
+    pub fn take(&mut self, rx_ns: u64, plane: u8, bytes: &[u8], has_room: bool) -> bool {
+        let Ok(packet) = Packet::new(bytes) else { return false };
+        let plane_at = usize::from(plane);
+        let slot = self.slots.get_mut(usize::from(packet.sender()).wrapping_sub(1));
+        let (Some(slot), true) = (slot, plane_at < PLANES) else { return false };
+        if packet.kind() == Kind::Notice || packet.incarnation() < slot.incarnation {
+            return has_room;
+        }
+        let steady = Steady::of(&packet);
+        if !steady.is_all && !has_room {
+            return false;
+        }
+        if packet.incarnation() > slot.incarnation {
+            *slot = Slot { incarnation: packet.incarnation(), ..Slot::default() };
+        }
+        let ack = packet.ack(self.me).unwrap_or_default();
+        slot.received[plane_at] += 1;
+        self.unread.insert(packet.sender());
+        if slot.beats[plane_at].is_none_or(|beat| packet.seq() > beat.seq) {
+            slot.beats[plane_at] = Some(Beat {
+                peer: packet.sender(),
+                plane,
+                incarnation: packet.incarnation(),
+                seq: packet.seq(),
+                rx_ns,
+                received: slot.received[plane_at],
+                ack_incarnation: ack.incarnation,
+                ack_seq_low: ack.seq_low,
+                promise_us: steady.promise_us,
+                view: steady.view,
+            });
+        }
+        slot.window.accept(packet.seq()) == Seen::Fresh && !steady.is_all
+    }
+
+    /// The newest heartbeat taken of that host: its incarnation and number, zeroes for none.
+    #[must_use]
+    pub fn newest(&self, host: u16) -> (u32, u64) {
+        let slot = self.slots.get(usize::from(host).wrapping_sub(1));
+        slot.map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
+    }
+
+    /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]), after the sections that came with them.
+    pub fn beats(&mut self) -> impl Iterator<Item = Beat> + '_ {
+        std::iter::from_fn(|| {
+            while let Some(host) = self.unread.iter().next() {
+                let beats = &mut self.slots[usize::from(host) - 1].beats;
+                match beats.iter_mut().find_map(Option::take) {
+                    None => self.unread.remove(host),
+                    beat => return beat,
+                }
+            }
+            None
+        })
+    }
+}

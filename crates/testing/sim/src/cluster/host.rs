@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One host of a world: its clocks, its agent, a member's process, a service, and its disk.
+
+use std::{collections::VecDeque, rc::Rc};
+
+use fide_agreement::{HostSet, Standing};
+use fide_detector::{
+    Config, Detector, Member, Role, Trust, Vote,
+    planted::{self, Planted},
+    receive_model::ReceiveModel,
+};
+use fide_group::packet::Sender;
+use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
+
+use super::{
+    agent::Agent,
+    clock::Clock,
+    disk::Disk,
+    numbers::Numbers,
+    plan::{HEARTBEAT_NS, Plan},
+    protocol::Protocol,
+    seat::Seat,
+    service::Service,
+    session::Table,
+};
+
+mod machine;
+
+/// Heartbeats that wait for an agent that does not run, as in a socket's queue; more are lost.
+pub(super) const INBOX_MAX: usize = 256;
+/// Which group; there is no other.
+pub(super) const GROUP: u64 = 0xf1de;
+/// Bytes of a payload, and of a user's state.
+pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
+/// Bytes of it in a datagram.
+pub(super) const CHUNK_MAX: usize = 400;
+
+/// A packet on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Packet {
+    pub(super) plane: u8,
+    pub(super) voice: Voice,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// Of an agent that has forgotten what it said: its host.
+    pub(super) fn forgetful(&self) -> Option<u16> {
+        let Voice::Agent { forgets: true } = self.voice else { return None };
+        fide_wire::Packet::new(&self.bytes).ok().map(|packet| packet.sender())
+    }
+}
+
+/// Who has sent a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Voice {
+    /// An agent. `forgets`: its machine was put back, or is a clone, and it goes on as the incarnation that it was.
+    Agent { forgets: bool },
+    /// A member has sealed it, and may ask for a packet.
+    Member { sender: Sender, asks: bool },
+}
+
+/// What a member's record has: its incarnation, and whether there is a group.
+pub(super) type Record = (u32, bool);
+
+/// What an agent stores before it promises anything, as `agent/src/promise.rs` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Promise {
+    /// How often the host had started: clocks of another boot say nothing.
+    boot: u64,
+    /// The most that this life promises.
+    most_us: u32,
+    /// The most that lives before it promised, and until when that binds, by the clock of that boot.
+    former_us: u32,
+    until_ns: u64,
+}
+
+/// What receives by XDP, for one agent.
+#[derive(Debug, Clone)]
+pub(super) struct Kernel {
+    pub(super) slots: ReceiveModel,
+    /// Its ring to the agent.
+    pub(super) ring: VecDeque<(u64, Packet)>,
+}
+
+pub(super) struct Host<P: Protocol> {
+    pub(super) id: u16,
+    pub(super) clock: Clock,
+    /// It has not crashed.
+    pub(super) is_up: bool,
+    /// How often it has started.
+    pub(super) starts: u64,
+    pub(super) agent: Option<Agent>,
+    pub(super) incarnation: u32,
+    pub(super) seat: Option<Seat<P>>,
+    /// When the member before this one ended, true time.
+    pub(super) ended_ns: u64,
+    pub(super) service: Option<Service>,
+    pub(super) record: Disk<Record>,
+    /// Of a witness: its vote, and how often it has started.
+    votes: Disk<(Vote, u32)>,
+    promise: Disk<Promise>,
+    pub(super) numbers: Numbers,
+    lives: u32,
+    /// What agents that were killed have left to their programs, while there is a lease in it.
+    orphaned: Vec<Rc<Table>>,
+    /// The newest generation of views by which it has acted.
+    pub(super) acted: u32,
+    /// For the agent.
+    pub(super) inbox: VecDeque<Packet>,
+    /// By its kernel, if that receives: what it keeps, and what it has for the agent, with when it came.
+    pub(super) kernel: Option<Kernel>,
+    /// The agent stands still, true time.
+    pub(super) paused_until_ns: u64,
+    /// All of the host does, true time.
+    pub(super) suspended_until_ns: u64,
+    /// Its machine is stopped, true time.
+    pub(super) stopped_until_ns: u64,
+    /// It was stopped as such an incarnation, and nothing in it can tell: until then, by its own clock, it may believe in a lease of before.
+    believes: Option<(u32, u64)>,
+    /// What its wall clock shows at least: that of a machine that was put back is later than all that this one has begun as before.
+    pub(super) wall_least_s: u64,
+    /// It was put back, or runs twice.
+    astray: Option<machine::Astray>,
+    /// Which of the machines that were put back, or run twice.
+    pub(super) machine: u64,
+    /// The agent's next turn, true time; other turns that were planned are void.
+    pub(super) turn_ns: u64,
+    /// Excluded: back as another incarnation, true time.
+    pub(super) restart_ns: Option<u64>,
+    /// It has said goodbye, and is about to end.
+    pub(super) leaves: bool,
+    /// Copies that it still sends before it crashes.
+    pub(super) dies_after: Option<u32>,
+}
+
+impl<P: Protocol> Host<P> {
+    pub(super) fn new(id: u16, plan: &Plan) -> Self {
+        let at = usize::from(id) - 1;
+        Self {
+            id,
+            clock: Clock::new(plan.clocks[at]),
+            is_up: false,
+            starts: 0,
+            agent: None,
+            incarnation: 0,
+            seat: None,
+            ended_ns: 0,
+            service: None,
+            record: Disk::default(),
+            votes: Disk::default(),
+            promise: Disk::default(),
+            numbers: Numbers::default(),
+            lives: 0,
+            orphaned: Vec::new(),
+            acted: 0,
+            inbox: VecDeque::new(),
+            kernel: None,
+            paused_until_ns: 0,
+            suspended_until_ns: 0,
+            stopped_until_ns: 0,
+            believes: None,
+            wall_least_s: 0,
+            astray: None,
+            machine: 0,
+            turn_ns: u64::MAX,
+            restart_ns: None,
+            leaves: false,
+            dies_after: None,
+        }
+    }
+
+    /// A life of the agent stores how much it may promise; for how long what earlier ones promised may bind, us.
+    fn begin_promise(&mut self, most_us: u32, local_ns: u64) -> u32 {
+        let former_us = self.promise.read().map_or(0, |before| {
+            let left_us = match before {
+                Promise { boot, until_ns, former_us, .. } if boot == self.starts => {
+                    u32::try_from(until_ns.saturating_sub(local_ns).div_ceil(1000))
+                        .map_or(former_us, |left| left.min(former_us))
+                }
+                Promise { former_us, .. } => former_us,
+            };
+            before.most_us.max(left_us)
+        });
+        let until_ns = local_ns + u64::from(former_us) * 1000;
+        self.promise.write(Promise { boot: self.starts, most_us, former_us, until_ns });
+        self.promise.sync();
+        former_us
+    }
+
+    /// The next incarnation, as an agent takes it.
+    pub(super) fn next_incarnation(&mut self, plan: &Plan, now_ns: u64) -> u32 {
+        self.numbers.next(plan.wall_s(self.id, self.starts, now_ns).max(self.wall_least_s))
+    }
+
+    /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, others as their next one.
+    pub(super) fn start_agent(&mut self, plan: &Plan, now_ns: u64) {
+        let recalled = self.votes.read().filter(|_| self.is_witness(plan));
+        let incarnation = match recalled {
+            Some((vote, _)) => vote.incarnation,
+            None => self.next_incarnation(plan, now_ns),
+        };
+        let all = HostSet::first(usize::from(plan.hosts));
+        let members = (1..=plan.hosts).map(|id| Member {
+            id,
+            name: format!("h{id}").parse().expect("a name"),
+            role: if plan.group().contains(id) { Role::Voter } else { Role::Witness },
+            monitors: all.minus(HostSet::from_iter([id])),
+        });
+        let config = Config {
+            me: self.id,
+            incarnation,
+            members: members.collect(),
+            planes: 2,
+            heartbeat_ns: HEARTBEAT_NS,
+            trust: Trust::Lease,
+            policy: plan.policy,
+            timeout_ns: plan.timeouts[usize::from(self.id) - 1],
+            stall_slack_ns: HEARTBEAT_NS,
+            drift_ppm: plan.drift_ppm,
+            piggyback_max: PIGGYBACK_MAX,
+            payload_max: PAYLOAD_MAX,
+        };
+        self.incarnation = incarnation;
+        let local_ns = self.clock.local_ns(now_ns);
+        let detector = match recalled {
+            Some((mut vote, lives)) => {
+                self.lives = lives + 1;
+                if planted::is(Planted::ForgetsVote) {
+                    vote = Vote { id: ViewId::NONE, members: Membership::EMPTY, promised: 0, accepted: None, ..vote };
+                }
+                Detector::resume(config, &vote, self.lives, local_ns)
+            }
+            None => Detector::new(config, local_ns),
+        };
+        let mut detector = detector.expect("a good configuration");
+        detector.keeps_generations_up_to(self.numbers.begin());
+        let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
+        detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
+        detector.set_promise_max(most_us);
+        detector.set_urgent_max(plan.urgent[usize::from(self.id) - 1]);
+        if self.is_witness(plan) {
+            self.votes.write((detector.vote(), self.lives));
+            self.votes.sync();
+        }
+        let slots = || Kernel { slots: ReceiveModel::new(self.id), ring: VecDeque::new() };
+        self.kernel = plan.xdp[usize::from(self.id) - 1].then(slots);
+        self.agent = Some(Agent::new(self.id, plan.hosts, detector, &self.clock.read(now_ns)));
+        self.inbox.clear();
+        self.restart_ns = None;
+        self.turn_ns = now_ns;
+    }
+
+    /// The agent is killed, and nothing else. Its programs act on by what it has left in its table.
+    pub(super) fn end_agent(&mut self, now_ns: u64) {
+        let now = self.clock.read(now_ns);
+        if let Some(agent) = self.agent.take() {
+            agent.end();
+            self.orphaned.push(agent.table);
+        }
+        // Once it is over, a lease that nobody prolongs never begins again.
+        self.orphaned.retain(|table| table.acting(&now).is_some());
+        self.numbers.end_agent();
+        self.inbox.clear();
+        self.turn_ns = u64::MAX;
+        self.restart_ns = None;
+    }
+
+    /// A member's process starts, as an incarnation above all before, which is stored.
+    pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) {
+        let (before, is_founded) = self.record.read().unwrap_or_default();
+        let record = (before + 1, is_founded);
+        self.record.write(record);
+        self.record.sync();
+        self.seat = Some(Seat::new(plan, self.id, pid, record, now_ns));
+    }
+
+    pub(super) fn is_witness(&self, plan: &Plan) -> bool {
+        !plan.group().contains(self.id)
+    }
+
+    /// Its vote is on disk before it is said. It may crash before that, after it, or in the middle of it.
+    pub(super) fn store_vote(&mut self, mut crashes: impl FnMut() -> bool) -> bool {
+        let Some(agent) = &self.agent else { return true };
+        let vote = (agent.detector.vote(), self.lives);
+        if self.votes.read() == Some(vote) {
+            return true;
+        }
+        if crashes() {
+            return false;
+        }
+        self.votes.write(vote);
+        if crashes() {
+            return false;
+        }
+        if !planted::is(Planted::VotesUnsynced) {
+            self.votes.sync();
+        }
+        !crashes()
+    }
+
+    pub(super) fn crash(&mut self, now_ns: u64) {
+        self.end_agent(now_ns);
+        self.orphaned.clear();
+        self.numbers.crash();
+        self.votes.crash();
+        self.promise.crash();
+        self.record.crash();
+        self.is_up = false;
+        self.leaves = false;
+        self.suspended_until_ns = 0;
+        self.stopped_until_ns = 0;
+        self.believes = None;
+        self.astray = None;
+        self.seat = None;
+        self.service = None;
+        self.dies_after = None;
+    }
+
+    /// As what the host acts, and by which view: by the table of its agent, and of those before that were killed.
+    pub(super) fn acting(&self, now_ns: u64) -> impl Iterator<Item = (u32, ViewId)> {
+        let now = self.clock.read(now_ns);
+        let tables = self.agent.iter().map(|agent| &agent.table).chain(&self.orphaned);
+        tables.filter_map(move |table| table.acting(&now))
+    }
+
+    /// Whether the host itself, or a program of it, may act as this incarnation.
+    pub(super) fn acts_as(&self, incarnation: u32, now_ns: u64) -> bool {
+        self.acting(now_ns).any(|(acts_as, _)| acts_as == incarnation)
+    }
+
+    /// It is stopped with all its clocks. What was left of its lease, at most one promise of another host, counts on after it goes on.
+    pub(super) fn begin_to_believe(&mut self, plan: &Plan, now_ns: u64) {
+        let promises = (1..).zip(&plan.promises).filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
+        self.believes = Some((self.incarnation, self.clock.local_ns(now_ns) + promises.max().unwrap_or(0)));
+    }
+
+    /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/clocks.md).
+    pub(super) fn believes(&self, now_ns: u64) -> bool {
+        self.is_astray() || self.believes_old(now_ns)
+    }
+
+    fn believes_old(&self, now_ns: u64) -> bool {
+        self.believes.is_some_and(|(_, until_ns)| self.clock.local_ns(now_ns) < until_ns)
+    }
+
+    /// Likewise, as that incarnation, or as one before, whose programs may have had a lease as well.
+    pub(super) fn believes_as(&self, incarnation: u32, now_ns: u64) -> bool {
+        self.is_astray_as(incarnation)
+            || self.believes_old(now_ns) && self.believes.is_some_and(|(of, _)| of >= incarnation)
+    }
+
+    /// Speaks for the group: the one thing that two must never do at once.
+    pub(super) fn leads(&self, now_ns: u64) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.may_answer(&self.clock.read(now_ns)))
+    }
+
+    /// Its member is one, or not.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.seat.as_ref().map(Seat::standing)
+    }
+
+    /// When the agent has to have a turn, true time.
+    pub(super) fn deadline_ns(&self) -> u64 {
+        let Some(agent) = &self.agent else { return u64::MAX };
+        let local_ns = match agent.frozen_until_ns() {
+            Some(until_ns) => until_ns,
+            None => agent.detector.poll_timeout(),
+        };
+        self.clock.true_ns(local_ns).min(self.restart_ns.unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A member's process: `fide-group`'s own order of events, packets and sends, between its host's agent and the network of this world.
+
+use std::collections::VecDeque;
+
+use fide_agreement::{HostSet, Lease, Standing, View, group, transfer};
+use fide_client::Event;
+use fide_group::{
+    core::{self, Core},
+    packet::{Datagrams, Opened as OpenedPacket, PacketError, Sender},
+};
+use fide_shm::clock::Clocks;
+
+use super::{
+    agent::Agent,
+    client::{Client, Opened, Wants},
+    disk::Disk,
+    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet, Record, Voice},
+    plan::{HEARTBEAT_NS, Plan},
+    protocol::Protocol,
+    state::State,
+};
+
+mod copy;
+
+/// Between two looks at what was not answered.
+const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
+/// Between two tries to join with the agent again.
+const AGAIN_NS: u64 = 20_000_000;
+/// Packets that wait in the member's sockets; more are lost.
+pub(super) const INBOX_MAX: usize = 256;
+/// Packets taken in one turn.
+const PACKETS_PER_TURN: usize = 64;
+/// Bytes of a packet.
+const PACKET_MAX: usize = 1400;
+/// What members' processes are called.
+pub(super) const NAME: &str = "member";
+
+/// A packet that is to be sent: to whom, and whether it asks for one.
+pub(super) type Sent = (u16, bool, Vec<u8>);
+
+pub(super) struct Seat<P: Protocol> {
+    /// Of the process; no two have the same.
+    pub(super) pid: u32,
+    pub(super) core: Core<P>,
+    pub(super) client: Client,
+    pub(super) sender: Sender,
+    /// It has been a member.
+    pub(super) held: bool,
+    /// The incarnation of its member as which the process started.
+    first: u32,
+    /// All that it opens with is there.
+    pub(super) opened: bool,
+    pub(super) inbox: VecDeque<Packet>,
+    outbox: Outbox,
+    /// Of its user: instances told or taken over, and what they come to.
+    pub(super) state: State,
+    /// It has waited, and its user has yet to take what came of that.
+    pub(super) waited: bool,
+    /// Of a machine that was put back, or is a clone.
+    pub(super) is_copy: bool,
+    /// True time.
+    pub(super) paused_until_ns: u64,
+    /// Its next turn, true time; other turns that were planned are void.
+    pub(super) turn_ns: u64,
+    /// It ends, true time.
+    pub(super) ends_ns: u64,
+    /// The incarnation of its host that it was told last, and has not acknowledged.
+    rejoined: Option<u32>,
+    /// When it tries to join again, own clock.
+    again_ns: u64,
+    /// The newest view that its user was told, and the newest of itself alone, by number.
+    told: u32,
+    alone: u32,
+}
+
+/// Packets that are being filled, by host.
+#[derive(Clone, Default)]
+struct Outbox {
+    filling: Vec<(u16, bool, Vec<u8>)>,
+    full: Vec<Sent>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Outbox {
+    fn open(&mut self, to: u16) -> &mut (u16, bool, Vec<u8>) {
+        let at = self.filling.iter().position(|(of, ..)| *of == to).unwrap_or_else(|| {
+            let mut bytes = self.buffers.pop().unwrap_or_default();
+            bytes.clear();
+            self.filling.push((to, false, bytes));
+            self.filling.len() - 1
+        });
+        &mut self.filling[at]
+    }
+
+    fn push(&mut self, to: u16, datagram: &[u8]) {
+        if self.open(to).2.len() + 2 + datagram.len() > PACKET_MAX {
+            let at = self.filling.iter().position(|(of, ..)| *of == to).expect("it is open");
+            let full = self.filling.remove(at);
+            self.full.push(full);
+        }
+        let (.., bytes) = self.open(to);
+        bytes.extend_from_slice(&u16::try_from(datagram.len()).expect("a datagram").to_le_bytes());
+        bytes.extend_from_slice(datagram);
+    }
+}
+
+struct Port<'a> {
+    inbox: &'a mut VecDeque<Packet>,
+    outbox: &'a mut Outbox,
+    /// Packets that were taken.
+    taken: &'a mut Vec<Packet>,
+    datagrams: u64,
+}
+
+impl core::Port for Port<'_> {
+    fn receive(&mut self, mut each: impl FnMut(Result<OpenedPacket<'_>, PacketError>)) {
+        for _ in 0..PACKETS_PER_TURN {
+            let Some(packet) = self.inbox.pop_front() else { return };
+            let Packet { bytes, voice: Voice::Member { sender, asks }, .. } = &packet else {
+                unreachable!("an agent's packet at a member")
+            };
+            let (sender, asks) = (*sender, *asks);
+            self.datagrams += Datagrams::of(bytes).count() as u64;
+            each(Ok(OpenedPacket { sender, asks, datagrams: Datagrams::of(bytes) }));
+            self.taken.push(packet);
+        }
+    }
+
+    fn push(&mut self, to: HostSet, datagram: &[u8], _: &dyn Fn(u16) -> usize) {
+        to.iter().for_each(|host| self.outbox.push(host, datagram));
+    }
+
+    fn begin(&mut self, to: u16, asks: bool) {
+        self.outbox.open(to).1 |= asks;
+    }
+
+    fn flush(&mut self, _: &dyn Fn(u16) -> usize) {
+        let Outbox { filling, full, .. } = self.outbox;
+        full.append(filling);
+    }
+}
+
+/// The client library and, if it answers, the agent.
+struct Attached<'a> {
+    client: &'a mut Client,
+    agent: Option<&'a mut Agent>,
+    now: &'a Clocks,
+    /// What was told, in order.
+    told: &'a mut Vec<Event>,
+    rejoined: &'a mut Option<u32>,
+}
+
+impl core::Agent for Attached<'_> {
+    type Error = ();
+
+    fn poll_event(&mut self) -> Result<Option<Event>, ()> {
+        loop {
+            let event = self.client.poll_event(self.now.raw_ns, self.agent.as_deref_mut());
+            match &event {
+                Some(Event::Rejoined { incarnation }) => *self.rejoined = Some(*incarnation),
+                // Of a watch that was given up.
+                Some(Event::Up { monitor, .. } | Event::Piggyback { monitor, .. })
+                    if !self.client.watches(*monitor) =>
+                {
+                    continue;
+                }
+                Some(Event::Verdict(verdict)) if !self.client.watches(verdict.monitor) => continue,
+                _ => {}
+            }
+            self.told.extend(event.clone());
+            return Ok(event);
+        }
+    }
+
+    fn lease(&self) -> Lease {
+        self.client.lease(self.now)
+    }
+
+    fn is_heard_by(&self, host: u16) -> bool {
+        self.client.is_heard_by(host)
+    }
+
+    fn piggyback(&mut self, message: &[u8]) -> bool {
+        self.client.piggyback(message)
+    }
+
+    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, ()> {
+        self.client.watch_again(self.now.raw_ns, self.agent.as_deref_mut(), host)
+    }
+}
+
+/// What a turn left behind.
+#[derive(Default)]
+pub(super) struct Left {
+    pub(super) told: Vec<Event>,
+    pub(super) taken: Vec<Packet>,
+    pub(super) datagrams: u64,
+    /// The agent is of no use: the program ends.
+    pub(super) failed: bool,
+}
+
+impl<P: Protocol> Seat<P> {
+    /// It founds its group with the others, or asks to be let in, and knows nothing.
+    pub(super) fn new(plan: &Plan, host: u16, pid: u32, (incarnation, is_founded): (u32, bool), now_ns: u64) -> Self {
+        let config = group::Config {
+            group: GROUP,
+            me: host,
+            incarnation,
+            hosts: plan.group(),
+            setting: P::setting(plan),
+            tail_max: plan.tail_max,
+            transfer: transfer::Config {
+                chunk_max: CHUNK_MAX,
+                payload_max: PAYLOAD_MAX_BYTES,
+                held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
+                reserved: plan.tail_max + PAYLOAD_MAX_BYTES,
+                wants_max: 4,
+                arriving_max: 8,
+            },
+        };
+        let mut core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
+        if incarnation == 1 {
+            core.group.is_first_of_its_host();
+        }
+        let mut wants = vec![Wants::Join(NAME.to_owned())];
+        wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
+        Self {
+            pid,
+            core,
+            client: Client::new(pid, wants),
+            sender: Sender { host, process: 0, incarnation },
+            held: false,
+            first: incarnation,
+            opened: false,
+            inbox: VecDeque::new(),
+            outbox: Outbox::default(),
+            state: State::default(),
+            waited: false,
+            is_copy: false,
+            paused_until_ns: 0,
+            turn_ns: now_ns,
+            ends_ns: u64::MAX,
+            rejoined: None,
+            again_ns: 0,
+            told: 1,
+            alone: 1,
+        }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        self.core.group.standing()
+    }
+
+    /// One step of opening; true once it is done.
+    pub(super) fn open(&mut self, now_ns: u64, agent: Option<&mut Agent>) -> bool {
+        if !self.client.open(now_ns, agent) {
+            return false;
+        }
+        for opened in std::mem::take(&mut self.client.opened) {
+            match opened {
+                Opened::Joined(granted) => self.sender.process = granted.incarnation,
+                Opened::Monitored(granted) => {
+                    let up = granted.state == fide_client::protocol::PeerState::Alive;
+                    self.core.now_up(granted.host_id, up.then_some(granted.incarnation));
+                }
+            }
+        }
+        self.opened = true;
+        true
+    }
+
+    /// What comes before waiting.
+    pub(super) fn before(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
+        let (mut told, mut taken) = (Vec::new(), Vec::new());
+        let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
+        core.before(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+    }
+
+    /// What comes after it.
+    pub(super) fn after(&mut self, now: &Clocks, agent: Option<&mut Agent>) -> Left {
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
+        let mut left = Left::default();
+        let (told, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
+        let mut port = Port { inbox, outbox, taken: &mut left.taken, datagrams: 0 };
+        let mut agent = Attached { client, agent, now, told: &mut left.told, rejoined };
+        left.failed = core.after(&mut agent, &mut port, told, came).is_err();
+        left.datagrams = port.datagrams;
+        left
+    }
+
+    /// Its host was excluded, or its agent started anew: it goes on as another incarnation, keeps what it has, and asks to be let in.
+    pub(super) fn rejoin(&mut self, now: &Clocks, agent: Option<&mut Agent>, record: &mut Disk<Record>) -> bool {
+        let now_ns = now.raw_ns;
+        let Some(agent) = agent.filter(|agent| !agent.is_frozen()) else { return false };
+        if !self.core.is_excluded() || !self.client.is_attached() || now_ns < self.again_ns {
+            return false;
+        }
+        self.again_ns = now_ns + AGAIN_NS;
+        let told = self.rejoined.take();
+        // An agent that still has the name: later.
+        let Some(joined) = self.client.join_again(now_ns, agent, NAME, told) else { return false };
+        let mut up = Vec::new();
+        for host in self.core.others().iter() {
+            let Ok(process) = self.client.watch_again(now_ns, Some(&mut *agent), host) else { return false };
+            up.push((host, process));
+        }
+        let (before, is_founded) = record.read().unwrap_or_default();
+        let incarnation = before.max(self.core.group.above()) + 1;
+        record.write((incarnation, is_founded));
+        record.sync();
+        self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };
+        self.core.rejoin(incarnation).expect("excluded, and a higher incarnation");
+        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
+        self.again_ns = 0;
+        true
+    }
+
+    /// The view with which it has just founded the group again. Nobody is told of it, as of the first one: all other views are told
+    /// before they begin.
+    pub(super) fn found_again(&mut self) -> Option<View> {
+        let view = self.core.group.view()?;
+        if view.number() <= self.alone || view.members().len() != 1 || self.standing() != Standing::Member {
+            return None;
+        }
+        self.alone = view.number();
+        (view.number() > self.told).then(|| view.clone())
+    }
+
+    /// The process is, or was, this incarnation of its host's member.
+    pub(super) fn was(&self, incarnation: u32) -> bool {
+        (self.first..=self.sender.incarnation).contains(&incarnation)
+    }
+
+    /// Its user is told a view.
+    pub(super) fn told_view(&mut self, view: &View) {
+        self.told = self.told.max(view.number());
+    }
+
+    /// Who proposes: another incarnation is somebody else.
+    pub(super) fn voice(&self) -> (u32, u32) {
+        (self.pid, self.sender.incarnation)
+    }
+
+    /// What follows once its record is stored.
+    pub(super) fn last(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
+        let (mut told, mut taken) = (Vec::new(), Vec::new());
+        let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
+        core.last(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+    }
+
+    /// What it has given to the network.
+    pub(super) fn sent(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.outbox.full)
+    }
+
+    pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.outbox.buffers.push(bytes);
+    }
+
+    /// Something is there that it would wake for.
+    pub(super) fn is_called(&self, now_ns: u64) -> bool {
+        self.waited || self.client.is_called(now_ns) || !self.inbox.is_empty()
+    }
+
+    pub(super) fn lease(&self, now: &Clocks) -> Lease {
+        self.client.lease(now)
+    }
+
+    /// Speaks for the group: the one thing that two must never do at once.
+    pub(super) fn may_answer(&self, now: &Clocks) -> bool {
+        self.opened && self.core.group.may_answer(self.lease(now))
+    }
+}

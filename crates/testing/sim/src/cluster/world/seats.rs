@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Members: their turns, their users, and what they are told.
+
+use std::fmt;
+
+use fide_agreement::{Entry, Standing, group::entries};
+use fide_group::{core::EVENTS_PER_TURN, packet::Sender};
+use rand::RngExt;
+
+use super::{
+    super::{
+        check::{Checked, Violation, leased, number, one_leader, violated},
+        host::{Host, PAYLOAD_MAX_BYTES, Voice},
+        plan::MS,
+        protocol::Protocol,
+        state::State,
+    },
+    NAP_NS, Next, SOON_NS, WAKE_NS, World, may_send,
+};
+
+/// Payloads that may be proposed once more.
+const PAYLOADS_MAX: usize = 8;
+
+impl<P: Protocol> World<'_, P> {
+    /// The member has something to wake up for.
+    pub(super) fn wake_seat(&mut self, at: usize) {
+        let Some(seat) = &mut self.hosts[at].seat else { return };
+        if seat.turn_ns <= self.now_ns + WAKE_NS {
+            return;
+        }
+        let turn_ns = (self.now_ns + self.network.random.random_range(1..WAKE_NS)).max(seat.paused_until_ns);
+        if seat.turn_ns > turn_ns {
+            seat.turn_ns = turn_ns;
+            self.network.push(turn_ns, Next::Seat(at));
+        }
+    }
+
+    fn plan_seat(&mut self, at: usize, turn_ns: u64) {
+        if let Some(seat) = &mut self.hosts[at].seat {
+            seat.turn_ns = turn_ns.max(seat.paused_until_ns);
+            self.network.push(seat.turn_ns, Next::Seat(at));
+        }
+    }
+
+    pub(super) fn seat_turn(&mut self, at: usize) -> Checked {
+        let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
+        let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
+        let host = &mut self.hosts[at];
+        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
+        let Some(seat) = &mut host.seat else { return Ok(()) };
+        if naps && seat.paused_until_ns <= self.now_ns {
+            seat.paused_until_ns = self.now_ns + nap_ns;
+        }
+        if seat.paused_until_ns > self.now_ns {
+            let until_ns = seat.paused_until_ns;
+            self.plan_seat(at, until_ns);
+            return Ok(());
+        }
+        if seat.ends_ns <= self.now_ns {
+            self.end_seat(at);
+            return Ok(());
+        }
+        if seat.client.is_lost() {
+            self.end_seat(at);
+            return Ok(());
+        }
+        let agent = host.agent.as_mut();
+        if !seat.opened {
+            let opened = seat.open(now.raw_ns, agent);
+            let timer_ns = host.clock.true_ns(seat.client.timer_ns);
+            if opened {
+                let (key, process) = ((host.id, seat.sender.incarnation), seat.sender.process);
+                self.processes.insert(key, process);
+            }
+            self.call_agent(at);
+            let turn_ns = if opened { self.now_ns } else { timer_ns };
+            self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
+            return Ok(());
+        }
+        if !seat.waited {
+            let waiting = seat.client.waiting();
+            let left = seat.after(&now, agent);
+            seat.waited = true;
+            if waiting > EVENTS_PER_TURN {
+                self.stats.runs_behind = 1;
+            }
+            let pid = seat.pid;
+            self.stats.deliveries += left.datagrams;
+            for packet in left.taken {
+                self.network.give_back(packet.bytes);
+            }
+            self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
+            for event in &left.told {
+                self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
+                if matches!(event, fide_client::Event::Lost { .. }) {
+                    self.stats.runs_with_lost_events = 1;
+                }
+                self.note_event(at, event);
+                self.deaths.told(pid, event, is_astray)?;
+            }
+            if left.failed {
+                self.end_seat(at);
+                return Ok(());
+            }
+            self.rejoin(at);
+            if !self.record(at) {
+                return Ok(());
+            }
+            let host = &mut self.hosts[at];
+            let Some(seat) = &mut host.seat else { return Ok(()) };
+            seat.last(&now, host.agent.as_mut());
+            if !self.send_out(at) {
+                return Ok(());
+            }
+            if !self.network.calm && self.network.chance(self.plan.stall_permille) {
+                let for_ns = self.network.random.random_range(0..20 * MS);
+                let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
+                seat.paused_until_ns = self.now_ns + for_ns;
+                self.plan_seat(at, self.now_ns);
+                return Ok(());
+            }
+        }
+        self.user(at)?;
+        self.finish(at)
+    }
+
+    /// A user is done: what follows is sent, and the member waits again.
+    fn finish(&mut self, at: usize) -> Checked {
+        let host = &mut self.hosts[at];
+        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
+        let Some(seat) = &mut host.seat else { return Ok(()) };
+        seat.waited = false;
+        seat.before(&now, host.agent.as_mut());
+        if let Some(view) = seat.found_again() {
+            let (id, forgets) = (host.id, seat.is_copy || is_astray);
+            if forgets {
+                self.tear();
+            }
+            if !self.torn {
+                self.views.told(&view)?;
+            }
+            self.note(|_| format!("h{id} founds the group again, with {view:?}"));
+            self.stats.founded_again += 1;
+        }
+        let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
+        let due_ns = seat.core.due_ns().min(seat.client.timer_ns);
+        let standing = seat.standing();
+        seat.held |= standing == Standing::Member;
+        if seat.ends_ns == u64::MAX && standing == Standing::Removed {
+            // It serves those who have not heard of its removal for a while.
+            seat.ends_ns = self.now_ns + 10 * MS;
+            self.stats.removals += 1;
+        }
+        let ends_ns = seat.ends_ns;
+        if !self.send_out(at) {
+            return Ok(());
+        }
+        self.call_agent(at);
+        let host = &self.hosts[at];
+        let Some(seat) = &host.seat else { return Ok(()) };
+        let mut turn_ns = host.clock.true_ns(due_ns).min(ends_ns).max(self.now_ns + SOON_NS);
+        if seat.is_called(now.raw_ns) {
+            turn_ns = self.now_ns + SOON_NS;
+        }
+        self.plan_seat(at, turn_ns);
+        if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
+    }
+
+    /// A member that was excluded asks to be in again.
+    fn rejoin(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let Some(seat) = &mut host.seat else { return };
+        if !seat.rejoin(&now, host.agent.as_mut(), &mut host.record) {
+            return;
+        }
+        let Sender { host: id, process, incarnation } = seat.sender;
+        self.processes.insert((id, incarnation), process);
+        self.stats.rejoins += 1;
+        self.note(|_| format!("the member of h{id} goes on as incarnation {incarnation}, process {process}"));
+    }
+
+    /// The process is over; whoever keeps it starts another.
+    pub(super) fn end_seat(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let Some(seat) = host.seat.take() else { return };
+        seat.client.end();
+        host.ended_ns = self.now_ns;
+        if let Some(agent) = &mut host.agent {
+            agent.ended(seat.pid);
+        }
+        let left = seat.standing() == Standing::Left;
+        let id = host.id;
+        self.note(|_| format!("program {} of h{id} ends: {:?}", seat.pid, seat.standing()));
+        self.call_agent(at);
+        if !left {
+            let after_ns = self.network.random.random_range(MS / 2..5 * MS);
+            self.network.push(self.now_ns + after_ns, Next::StartSeat(at));
+        }
+    }
+
+    /// Packets of the member leave. False if its host crashes meanwhile.
+    fn send_out(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return true };
+        let sender = seat.sender;
+        let sent = seat.sent();
+        let sends = !sent.is_empty();
+        for (to, asks, bytes) in sent {
+            if may_send(&mut host.dies_after) {
+                let plane = u8::from(self.network.chance(500));
+                self.network.send(self.now_ns, host.id, to, plane, Voice::Member { sender, asks }, &bytes);
+            }
+            seat.give_back(bytes);
+        }
+        if sends {
+            self.has_sent(at);
+        }
+        let host = &self.hosts[at];
+        if host.dies_after == Some(0) {
+            self.crash(at);
+            return false;
+        }
+        true
+    }
+
+    /// A host stores that there is a group, or crashes before or after that. False if it does.
+    fn record(&mut self, at: usize) -> bool {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return false };
+        let (incarnation, is_founded) = host.record.read().unwrap_or_default();
+        let Some(view) = seat.core.poll_record(is_founded).cloned() else { return true };
+        let (id, member) = (host.id, seat.sender.incarnation);
+        let crashes = self.plan.early && !self.network.calm && self.network.chance(50);
+        let when = self.network.random.random_range(0..3);
+        if crashes && when == 0 {
+            self.crash(at);
+            return false;
+        }
+        host.record.write((incarnation, true));
+        if crashes && when == 1 {
+            self.crash(at);
+            return false;
+        }
+        host.record.sync();
+        if !crashes {
+            seat.core.recorded();
+            self.note(|_| format!("h{id} begins with {view:?}"));
+        }
+        self.began.push((id, member, view));
+        if crashes {
+            self.crash(at);
+            return false;
+        }
+        true
+    }
+
+    /// What a user does after each wait.
+    fn user(&mut self, at: usize) -> Checked {
+        if self.network.chance(50) {
+            // Whoever answers has told what it has decided.
+            self.read(at)?;
+        }
+        while self.state(at)? | self.tell(at)? {}
+        if self.network.chance(50) {
+            self.read(at)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut any = false;
+        loop {
+            let host = &mut self.hosts[at];
+            let (id, now, astray) = (host.id, host.clock.read(self.now_ns), host.is_astray() || self.torn);
+            let Some(seat) = &mut host.seat else { return Ok(any) };
+            let lease = seat.lease(&now);
+            let Some(decision) = seat.core.group.poll_decision(lease) else { return Ok(any) };
+            any = true;
+            self.stats.decisions += 1;
+            let (instance, value) = (decision.instance, decision.value.to_vec());
+            let (mut told, mut views) = (Vec::new(), Vec::new());
+            for entry in entries(&value) {
+                let number = match &entry {
+                    Entry::Value(value) => number(value),
+                    Entry::Payload(identity) => {
+                        let Some(payload) = seat.core.group.payload(identity) else {
+                            return violated("payloads", format!("h{id} tells {identity}, which is not there"));
+                        };
+                        payload.get(..8).and_then(number)
+                    }
+                    Entry::View(view) => {
+                        if astray {
+                            self.views.told_astray(view);
+                        } else {
+                            self.views.told(view)?;
+                        }
+                        views.push(view.clone());
+                        continue;
+                    }
+                };
+                told.extend(number);
+            }
+            let process = seat.sender.process;
+            self.note(|_| format!("h{id} tells instance {instance}: {:?}", Shown(&value, &told)));
+            leased(id, lease, "tells a decision")?;
+            if !self.hosts[at].believes(self.now_ns) {
+                self.deaths.acts(id, process, "tells a decision")?;
+            }
+            let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
+            if astray {
+                self.log.told_astray(seat.state, instance, &value, &told);
+            } else {
+                self.log.told(id, seat.state, instance, &value, &told)?;
+                self.register.told(id, instance, told.into_iter())?;
+            }
+            seat.state.tell(instance, &value);
+            views.iter().for_each(|view| seat.told_view(view));
+        }
+    }
+
+    /// A user gives its state to the group, or takes over another's.
+    fn state(&mut self, at: usize) -> Result<bool, Violation> {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        let group = &mut seat.core.group;
+        if group.wants_state() {
+            // There is room for many; it is asked for again.
+            let _ = group.give_state(seat.state.bytes());
+            return Ok(true);
+        }
+        let Some((position, bytes)) = group.poll_install() else { return Ok(false) };
+        let (id, state) = (host.id, State::read(bytes));
+        group.installed();
+        seat.state = if self.torn { state.unwrap_or_default() } else { self.log.taken_over(id, position, state)? };
+        self.stats.transfers += 1;
+        self.note(|_| format!("h{id} takes over the state at {position}"));
+        Ok(true)
+    }
+
+    /// A user writes or reads, at whoever believes to lead, or anywhere.
+    pub(super) fn work(&mut self) -> Checked {
+        if self.network.calm {
+            return Ok(());
+        }
+        let next_ns = self.network.random.random_range(0..2 * self.plan.work_every_ns);
+        self.network.push(self.now_ns + next_ns, Next::Work);
+        let first = self.network.random.random_range(0..self.hosts.len());
+        let anywhere = self.network.chance(if P::RIDES { 500 } else { 100 });
+        let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
+        let runs = |at: &usize| {
+            let host: &Host<P> = &self.hosts[*at];
+            host.seat.as_ref().is_some_and(|seat| {
+                seat.opened && seat.paused_until_ns <= self.now_ns && (anywhere || seat.core.leads())
+            })
+        };
+        let Some(at) = places.into_iter().find(runs) else { return Ok(()) };
+        if self.network.chance(500) {
+            return self.read(at);
+        }
+        self.write(at)
+    }
+
+    fn write(&mut self, at: usize) -> Checked {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return Ok(()) };
+        let (id, voice, lease) = (host.id, seat.voice(), seat.lease(&host.clock.read(self.now_ns)));
+        let group = &mut seat.core.group;
+        let mut value = self.values + 1;
+        let mut again = false;
+        let taken = if self.network.chance(20) {
+            let random = &mut self.network.random;
+            let mut payload = vec![7; random.random_range(8..PAYLOAD_MAX_BYTES) as usize];
+            payload[..8].copy_from_slice(&value.to_le_bytes());
+            if self.plan.equal {
+                match random.random_range(0..4) {
+                    0 => {
+                        payload.resize(PAYLOAD_MAX_BYTES as usize + 1, 7);
+                        if group.propose_payload(lease, payload).is_ok() {
+                            return violated("payloads", format!("h{id} proposes one that is longer than the bound"));
+                        }
+                        return Ok(());
+                    }
+                    1 | 2 if !self.payloads.is_empty() => {
+                        payload.clone_from(&self.payloads[random.random_range(0..self.payloads.len())]);
+                        value = number(&payload[..8]).expect("8 bytes");
+                        again = true;
+                    }
+                    _ => {}
+                }
+                if !again {
+                    if self.payloads.len() == PAYLOADS_MAX {
+                        self.payloads.remove(0);
+                    }
+                    self.payloads.push(payload.clone());
+                }
+            }
+            let taken = group.propose_payload(lease, payload).is_ok();
+            self.stats.payloads += u64::from(taken);
+            taken
+        } else {
+            group.propose(lease, &value.to_le_bytes()).is_ok()
+        };
+        if taken {
+            seat.core.proposed();
+            self.values = self.values.max(value);
+            self.stats.writes += 1;
+            self.note(|_| format!("h{id} is asked to write {value}"));
+            self.log.proposed(value, voice);
+            if !again {
+                self.register.write(value, id);
+            }
+            // Its user waits now.
+            return self.finish(at);
+        }
+        Ok(())
+    }
+
+    /// A user asks for the state.
+    fn read(&mut self, at: usize) -> Checked {
+        let host = &self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let Some(seat) = &host.seat else { return Ok(()) };
+        let (id, lease, position, process) = (host.id, seat.lease(&now), seat.state.position, seat.sender.process);
+        if seat.may_answer(&now) {
+            self.stats.reads += 1;
+            let believes = host.believes(self.now_ns);
+            self.note(|_| format!("h{id} is read: {position} instances"));
+            leased(id, lease, "answers")?;
+            if believes {
+                self.stats.answers_believed += 1;
+                self.stats.answers_of_the_dead += u64::from(self.deaths.is_dead((id, process)));
+                return Ok(());
+            }
+            if !self.torn {
+                self.log.read(id, position)?;
+                self.register.read(id, position)?;
+            }
+            self.deaths.acts(id, process, "answers")?;
+        }
+        Ok(())
+    }
+
+    fn note_event(&mut self, at: usize, event: &fide_client::Event) {
+        use fide_client::Event;
+        let many = matches!(event, Event::Piggyback { .. } | Event::PathLost { .. } | Event::PathRestored { .. });
+        if self.trace.is_none() || many {
+            return;
+        }
+        let id = self.hosts[at].id;
+        self.note(|_| match event {
+            Event::Up { evidence, .. } => {
+                format!("the member of h{id} hears that h{}.{} is up", evidence.host_id, evidence.incarnation)
+            }
+            Event::Verdict(verdict) => {
+                let evidence = verdict.evidence;
+                let (host, process) = (evidence.host_id, evidence.incarnation);
+                format!("the member of h{id} hears that h{host}.{process} is dead: {:?}", verdict.reason)
+            }
+            other => format!("the member of h{id} hears {other:?}"),
+        });
+    }
+}
+
+/// What was told, to be read.
+struct Shown<'a>(&'a [u8], &'a [u64]);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.1)?;
+        let views = entries(self.0).filter_map(|entry| match entry {
+            Entry::View(view) => Some(view),
+            _ => None,
+        });
+        views.into_iter().try_for_each(|view| write!(f, ", view {}: {:?}", view.number(), view.hosts()))
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a replica is asked, and what it tells: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
+
+use serde::{Deserialize, Serialize};
+
+/// A client's request: one more, the client's `count`-th.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Add {
+    pub client: u32,
+    /// From 1.
+    pub count: u32,
+}
+
+/// What a replica is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum Order {
+    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is told, and goes on.
+    Run {
+        run: String,
+        clients: u32,
+        value_bytes: u32,
+        seconds: f64,
+    },
+    /// The same from when it leads on, until the order for another load comes. Only the first decision is told.
+    Takeover {
+        takeover: String,
+        clients: u32,
+        value_bytes: u32,
+    },
+    /// Ends the run under way, whatever its `seconds` say. What is outstanding is waited for, and the result is told.
+    Enough {
+        enough: bool,
+    },
+    /// Requests of clients outside.
+    Add {
+        add: Vec<Add>,
+    },
+    State {
+        state: bool,
+    },
+    /// Takes the member of a host out of the group. Only the leader's replica does.
+    Remove {
+        remove: u16,
+    },
+}
+
+/// What a replica tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Told {
+    /// It is a member.
+    Ready { node: u16, ns: u64 },
+    /// It is in this view; hosts, by seniority.
+    View { node: u16, number: u32, hosts: Vec<u16> },
+    /// It was taken out, and is needed still.
+    Leaving { node: u16 },
+    /// It was taken out, and ends.
+    Removed { node: u16 },
+    /// Host `id` leads. When the last death was known here, 0 for none.
+    Leader {
+        node: u16,
+        id: u16,
+        ns: u64,
+        #[serde(default)]
+        died_ns: u64,
+    },
+    /// It speaks for all: what a leader before may have decided is decided here too. When the death was known here that made it
+    /// lead, and when it knew that it led.
+    Leads { node: u16, died_ns: u64, knew_ns: u64, ns: u64 },
+    /// The first decision of its own clients since it leads.
+    First { node: u16, ns: u64 },
+    Result {
+        run: String,
+        decisions: u64,
+        seconds: f64,
+        per_second: f64,
+        p50_us: f64,
+        p99_us: f64,
+        max_us: f64,
+        clients: u32,
+    },
+    /// These of its clients' requests count now; what the counter is.
+    Counted { node: u16, counted: Vec<Add>, counter: u64, ns: u64 },
+    /// Those not taken: this host does not lead, or the group has no room.
+    Refused { run: String, leader: u16, why: String },
+    State {
+        node: u16,
+        applied: u64,
+        hash: String,
+        /// Not of programs that have none.
+        #[serde(default)]
+        counter: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `baselines/etcd-raft` writes and takes them.
+    #[test]
+    fn another_program_speaks_the_same() {
+        let state = r#"{"event":"state","node":1,"applied":1137692,"hash":"fa0a4cdc7962a681"}"#;
+        let told = Told::State { node: 1, applied: 1_137_692, hash: "fa0a4cdc7962a681".to_owned(), counter: 0 };
+        assert_eq!(serde_json::from_str::<Told>(state).unwrap(), told);
+        let leader = r#"{"event":"leader","node":2,"id":1,"term":2,"ns":7}"#;
+        assert_eq!(serde_json::from_str::<Told>(leader).unwrap(), Told::Leader { node: 2, id: 1, ns: 7, died_ns: 0 });
+        let run = Order::Run { run: "a".to_owned(), clients: 16, value_bytes: 64, seconds: 5.0 };
+        let line = r#"{"run":"a","clients":16,"value_bytes":64,"seconds":5.0}"#;
+        assert_eq!(serde_json::to_string(&run).unwrap(), line);
+        assert_eq!(serde_json::to_string(&Order::State { state: true }).unwrap(), r#"{"state":true}"#);
+        for order in
+            [line, r#"{"state":true}"#, r#"{"add":[{"client":1,"count":2}]}"#, r#"{"remove":2}"#, r#"{"enough":true}"#]
+        {
+            serde_json::from_str::<Order>(order).unwrap();
+        }
+        assert!(serde_json::from_str::<Order>(r#"{"stop":true}"#).is_err());
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `cargo xtask <verb>`: what `make <verb>` does.
+//!
+//! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
+#![forbid(unsafe_code)]
+
+mod clocks;
+mod headers;
+mod histories;
+mod rdma;
+mod run;
+mod setup;
+mod sim;
+mod spec;
+mod summary;
+
+use run::{Step, root_dir, target_dir};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <verb> [arguments]
+
+  setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
+  test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: all that CI runs
+  spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
+  sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
+  deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
+  histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
+  histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
+  headers          only the check of licence headers and file lengths
+  demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
+  demo-network [...] `fide demo-network`, with its arguments; needs root
+  bench-detect     detection times and their baselines -> target/bench/detect.json
+  bench-jitter     the jitter bench tested -> target/bench/jitter.json
+  bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
+  bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
+  bench            all benches
+  soak [...]       100 million heartbeats between three hosts, over as many runs as it takes -> target/soak/state.json; needs root
+  rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
+  clocks [...]     a guest suspended, stopped, slewed, by each time source (or those named); downloads a kernel once
+  clean            cargo clean, and network namespaces of dead runs";
+
+/// Crates that need clang and libelf to build, because the kernel programs are built with them.
+const NEED_BPF: [&str; 7] =
+    ["fide-bpf", "fide-host-tuning", "fide-agent", "fide-latency-probe", "fide-selftest", "fide-bench", "fide"];
+
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (verb, rest) = match args.split_first() {
+        Some((verb, rest)) => (verb.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    let outcome = match verb {
+        "setup" => setup::setup(rest.iter().any(|a| a == "--bench")),
+        "test" => test(),
+        "spec" => spec::spec(rest),
+        "sim" => sim::sim(rest),
+        "deaths" => deaths(rest),
+        "histories" => need_bpf("it").and_then(|()| histories::histories(rest)),
+        "histories-guest" => need_bpf("it").and_then(|()| histories::with_guest(rest)),
+        "headers" => headers::check(&root_dir()),
+        "demo" => demo(rest),
+        "demo-network" => demo_network(rest),
+        "bench-detect" => bench(&["bench-detect"], rest),
+        "bench-jitter" => bench(&["bench-jitter"], rest),
+        "bench-planner" => bench(&["bench-planner"], rest),
+        "bench-agreement" => bench(&["bench-agreement"], rest),
+        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement"], rest),
+        "soak" => soak(rest),
+        "rdma" => rdma::test(),
+        "clocks" => clocks::test(rest),
+        "clean" => clean(),
+        // Not for people: what cargo runs each test program by.
+        run::TEST_PROGRAM => run::test_program(rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {verb}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that CI runs. Cheap checks first; the first failure ends it.
+fn test() -> Outcome {
+    let started = std::time::Instant::now();
+    let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
+    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch not tried,");
+    let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
+    let mut scope = vec!["--workspace"];
+    if !builds_bpf {
+        for name in NEED_BPF {
+            scope.extend(["--exclude", name]);
+        }
+    }
+    if !setup::is_root() {
+        println!(
+            "not root: tests that need namespaces or BPF (root_*) skip themselves; loopback UDP and pidfd are tested"
+        );
+    }
+
+    headers::check(&root_dir())?;
+    println!("headers: ok");
+    Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
+    // Compiled is all it is here: `make rdma` tests it.
+    let features: &[&str] = if compiles_rdma { &["--features", "fide/rdma"] } else { &[] };
+    Step::cargo(&["clippy"])
+        .args(&scope)
+        .args(features)
+        .args(&["--all-targets", "--", "-D", "warnings"])
+        .run("lints")?;
+    // The programs that end-to-end tests start have to be there whichever test binary runs first.
+    Step::cargo(&["build", "--bins"]).args(&scope).run("build")?;
+
+    let mut total = summary::Total::default();
+    Step::cargo(&["test"])
+        .args(&scope)
+        .args(&["--no-fail-fast", "--", "--skip", "root_"])
+        .run_tests("unit tests", &mut total)?;
+    spec::test()?;
+    sim::test()?;
+    histories::prepare_test()?;
+    // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
+    Step::cargo(&["test"])
+        .by_test_program()
+        .args(&scope)
+        .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
+        .args(&["--", "root_", run::ONE_AT_A_TIME])
+        .run_tests("end-to-end tests (root_*)", &mut total)?;
+    println!("\n{}", total.line(started.elapsed()));
+    if total.failed > 0 {
+        return Err(format!("{} tests failed", total.failed));
+    }
+    Ok(())
+}
+
+/// Clusters of which every program of a host dies at once, many more than in the test.
+fn deaths(args: &[String]) -> Outcome {
+    need_bpf("deaths")?;
+    if !setup::is_root() {
+        return Err("deaths needs root, for network namespaces".into());
+    }
+    let rounds = args.first().map_or("200", String::as_str);
+    if rounds.parse::<u32>().is_err() {
+        return Err(format!("{rounds} is no number of rounds"));
+    }
+    Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "root_end_to_end", "--", "--nocapture", "--exact"])
+        .args(&["sessions::root_forty_programs_that_die_at_once_take_no_host_with_them"])
+        .env("FIDE_ROUNDS", rounds)
+        .run("40 programs that die at once")
+}
+
+fn need_bpf(verb: &str) -> Outcome {
+    if setup::prepare(setup::BUILD, "the kernel programs cannot be built") {
+        return Ok(());
+    }
+    Err(format!("{verb} needs the packages named above"))
+}
+
+fn demo(args: &[String]) -> Outcome {
+    need_bpf("the demo")?;
+    let mut step = Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // It has no way over loopback, and says so itself.
+    let agreement = args.first() == Some(&"agreement");
+    if !setup::is_root() && !agreement && !args.contains(&"--loopback") {
+        println!("not root: no namespaces and no BPF, so the demo runs over loopback with pidfds");
+        step = step.args(&["--loopback"]);
+    }
+    step.args(&args).run("demo")
+}
+
+fn demo_network(args: &[String]) -> Outcome {
+    need_bpf("the demo")?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo-network"]).args(&args).run("demo-network")
+}
+
+fn bench(names: &[&str], args: &[String]) -> Outcome {
+    need_bpf("a bench")?;
+    // Baselines that are missing are figures that say why, not a failure.
+    setup::prepare(setup::BENCH, "some baselines will be missing");
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
+    build_go_baselines();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // One that fails does not keep the others from what they find.
+    let mut failed = Vec::new();
+    for name in names {
+        let program = target_dir().join("release").join(name);
+        let ran = Step::new(&program.to_string_lossy())
+            .args(&args)
+            .env("FIDE_BENCH_DIR", &root_dir().join("target/bench").to_string_lossy())
+            .run(name);
+        failed.extend(ran.err());
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+/// Goes on where an interrupted run has stopped.
+fn soak(args: &[String]) -> Outcome {
+    need_bpf("soak")?;
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Step::new(&target_dir().join("release/soak").to_string_lossy())
+        .args(&args)
+        .env("FIDE_SOAK_DIR", &root_dir().join("target/soak").to_string_lossy())
+        .run("soak")
+}
+
+/// Baselines that are Go programs: the folder under `baselines`, and what is built from it.
+const GO_BASELINES: [(&str, &str); 2] = [("memberlist", "memberlist-node"), ("etcd-raft", "etcd-raft-node")];
+
+/// They go beside our own programs.
+fn build_go_baselines() {
+    let found = setup::has_program("go");
+    for (name, program) in GO_BASELINES {
+        if !found {
+            println!("no go: the {name} baseline is left out");
+            continue;
+        }
+        let out = target_dir().join("release").join(program);
+        let built = Step::new("go")
+            .args(&["build", "-trimpath", "-o", &out.to_string_lossy(), "."])
+            .dir(&root_dir().join("baselines").join(name))
+            .run(&format!("{name} baseline"));
+        if let Err(why) = built {
+            println!("{why}: the {name} baseline is left out");
+        }
+    }
+}
+
+fn clean() -> Outcome {
+    let sweeper = target_dir().join("debug/fide-sweep");
+    if setup::is_root() && sweeper.exists() {
+        Step::new(&sweeper.to_string_lossy()).run("sweep")?;
+    }
+    Step::cargo(&["clean"]).run("clean")
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running programs, with a headline each.
+
+use crate::summary::Total;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// The workspace's root.
+pub(crate) fn root_dir() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Where cargo builds.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root_dir().join(dir),
+        None => root_dir().join("target"),
+    }
+}
+
+/// One program to run.
+pub(crate) struct Step {
+    command: Command,
+    shown: String,
+}
+
+/// Of a test program: its tests run one after the other.
+pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
+/// Two at a time are no more than some of these clusters put on two cores by themselves: they wait most of the time, by timeouts that a
+/// busy machine holds, and measure nothing.
+const TWO_AT_A_TIME: &[&str] = &["root_end_to_end"];
+/// The verb of [`test_program`].
+pub(crate) const TEST_PROGRAM: &str = "test-program";
+
+/// Becomes a test program of cargo's: its path, and its arguments, among which cargo can only say for all of them how many tests run at a
+/// time.
+pub(crate) fn test_program(args: &[String]) -> Result<(), String> {
+    let (program, args) = args.split_first().ok_or("which test program?")?;
+    Err(format!("{program}: {}", Command::new(program).args(of_test_program(program, args)).exec()))
+}
+
+/// The arguments that a test program gets.
+fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    // Cargo appends a number of its own.
+    let name = name.rsplit_once('-').map_or(&*name, |(name, _)| name);
+    let two = TWO_AT_A_TIME.contains(&name);
+    args.iter().map(|arg| if two && arg == ONE_AT_A_TIME { "--test-threads=2" } else { arg }).collect()
+}
+
+/// A test that says nothing for so long waits for what never comes: it is ended, so that the others run and it is told which it was.
+const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Ends the tests that a cargo runs; what they have made is removed by their reapers.
+fn end_silent(cargo: u32) {
+    let threads = fs::read_dir(format!("/proc/{cargo}/task")).into_iter().flatten().flatten();
+    let children: String =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok()).collect();
+    for child in children.split_whitespace() {
+        // A compiler may take its time.
+        let program = fs::read_link(format!("/proc/{child}/exe")).unwrap_or_default();
+        if !program.starts_with(target_dir()) {
+            continue;
+        }
+        eprintln!("{} has said nothing for {SILENCE_MAX:?} and is ended", program.display());
+        let _ = Command::new("kill").args(["-KILL", child]).status();
+    }
+}
+
+impl Step {
+    pub(crate) fn new(program: &str) -> Self {
+        let mut command = Command::new(program);
+        command.current_dir(root_dir());
+        Step { command, shown: program.to_string() }
+    }
+
+    pub(crate) fn cargo(args: &[&str]) -> Self {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+        let mut step = Step::new(&cargo);
+        step.shown = "cargo".into();
+        step.args(args)
+    }
+
+    pub(crate) fn args(mut self, args: &[&str]) -> Self {
+        for arg in args {
+            self.shown.push(' ');
+            self.shown.push_str(arg);
+        }
+        self.command.args(args);
+        self
+    }
+
+    /// Cargo runs each test program by [`test_program`].
+    pub(crate) fn by_test_program(mut self) -> Self {
+        let xtask = target_dir().join("debug/xtask");
+        self.command.args(["--config", &format!("target.'cfg(all())'.runner = [{xtask:?}, {TEST_PROGRAM:?}]")]);
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    pub(crate) fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    pub(crate) fn run(mut self, what: &str) -> Result<(), String> {
+        println!("== {what}: {}", self.shown);
+        let status = self.command.status().map_err(|e| format!("{what}: `{}` did not start: {e}", self.shown))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(format!("{what} failed ({status}): {}", self.shown))
+    }
+
+    /// Runs tests, passing their output on and adding their summaries up. Failed tests are counted, not an error; an
+    /// error is a run that failed without one (it did not build, it crashed).
+    pub(crate) fn run_tests(mut self, what: &str, total: &mut Total) -> Result<(), String> {
+        println!("== {what}: {}", self.shown);
+        let failed_before = total.failed;
+        let mut child = self
+            .command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{what}: `{}` did not start: {e}", self.shown))?;
+        if let Some(out) = child.stdout.take() {
+            let (told, lines) = channel();
+            thread::spawn(move || {
+                BufReader::new(out).split(b'\n').map_while(Result::ok).try_for_each(|line| told.send(line))
+            });
+            loop {
+                match lines.recv_timeout(SILENCE_MAX) {
+                    Ok(line) => {
+                        let line = String::from_utf8_lossy(&line);
+                        total.add(&line);
+                        println!("{line}");
+                    }
+                    Err(RecvTimeoutError::Timeout) => end_silent(child.id()),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        }
+        let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
+        if status.success() || total.failed > failed_before {
+            return Ok(());
+        }
+        Err(format!("{what} failed ({status}): {}", self.shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+
+    #[test]
+    fn two_at_a_time_are_only_those_that_measure_nothing() {
+        let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
+        for (program, threads) in [
+            ("deps/root_end_to_end-1f2e", "--test-threads=2"),
+            ("deps/root-1f2e", ONE_AT_A_TIME),
+            ("root_end", ONE_AT_A_TIME),
+        ] {
+            assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
+        }
+    }
+
+    /// A shell of its own starts both: the other tests of this process have children too, which are this very program until they
+    /// become another, and hold whatever file it writes.
+    #[test]
+    fn who_says_nothing_is_ended_and_a_compiler_is_not() {
+        let sleep = target_dir().join(format!("silent-{}", std::process::id()));
+        let script = r#"cp /bin/sleep "$0" && { "$0" 600 & silent=$!; /bin/sleep 600 & echo $silent; echo $!; wait $silent; echo $?; }"#;
+        let mut shell =
+            Command::new("sh").args(["-c", script]).arg(&sleep).stdout(Stdio::piped()).spawn().expect("started");
+        let mut lines = BufReader::new(shell.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
+        let (silent, compiler) = (lines.next().expect("who says nothing"), lines.next().expect("the compiler"));
+        let exe = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let own = fs::canonicalize("/bin/sleep").expect("there");
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while exe(&silent) != sleep || exe(&compiler) != own {
+            assert!(std::time::Instant::now() < until, "{:?} and {:?} run", exe(&silent), exe(&compiler));
+            thread::sleep(Duration::from_millis(1));
+        }
+        end_silent(shell.id());
+        let status = lines.next();
+        let running = exe(&compiler) == own;
+        Command::new("kill").args(["-KILL", &compiler]).status().expect("killed");
+        shell.wait().expect("ended");
+        fs::remove_file(&sleep).expect("removed");
+        assert_eq!((status.as_deref(), running), (Some("137"), true));
+    }
+}
