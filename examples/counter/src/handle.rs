@@ -12,7 +12,8 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use fide_testbed::{Agents, Host, sys::now_ns};
+use fide_sys::clock::mono_ns;
+use fide_testbed::{Agents, Host};
 
 use crate::{
     lines::{Order, Told},
@@ -69,7 +70,7 @@ impl Node {
     /// # Errors
     /// It has ended.
     pub fn kill(&mut self) -> anyhow::Result<u64> {
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         self.child.kill().with_context(|| format!("killing the replica of h{}", self.host))?;
         Ok(at_ns)
     }

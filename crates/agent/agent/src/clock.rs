@@ -12,7 +12,7 @@ use std::{fs, path::Path, sync::OnceLock};
 
 use fide_detector::Event;
 use fide_host_tuning::machine::ClockRate;
-use fide_shm::clock::{self, ASLEEP_NOISE_NS, FOREVER_NS, Lease};
+use fide_sys::clock::{self, ASLEEP_NOISE_NS, FOREVER_NS, Lease};
 use serde::{Deserialize, Serialize};
 use vmclock::VmClock;
 

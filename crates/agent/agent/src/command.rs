@@ -5,6 +5,7 @@
 //! was found of trees. The loop never waits for the control thread; at the bound of the record it drops and
 //! counts, and what it would free it hands back instead.
 
+use fide_types::ProcessState;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -16,16 +17,18 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
+use fide_agent_api::event::EventRecord;
+use fide_agent_api::session::AgentSession;
 use fide_detector as detector;
-use fide_net::{link::Sender, service::Terms};
-use fide_shm::{event::EventRecord, session::AgentSession};
+use fide_lane::Terms;
+use fide_net::link::Sender;
 use fide_wire::{Keys, Name, Told};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags},
 };
 
-use crate::{engine::Lane, process::Exit, snapshot::Snapshot, timeout::Network, trees::Report};
+use crate::{engine::Lane, snapshot::Snapshot, timeout::Network, trees::Report};
 
 /// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
 /// handful would do.
@@ -193,7 +196,7 @@ pub enum Command {
 /// What became of a local process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    Exited(Exit),
+    Exited(ProcessState),
     Left,
 }
 

@@ -20,43 +20,11 @@ use crate::names;
 mod file;
 pub mod shape;
 
+pub use fide_types::{Policy, Role, Trust};
 use file::{AgentTable, ClusterTable, File};
 
 /// Controllers that are tried in turn.
 const CONTROLLERS_MAX: usize = 8;
-
-/// How much the network and the scheduler are trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// A timeout is a crash (FiDe §2.1).
-    Network,
-    /// A silence is acted on once the lease of the silent host has run out.
-    Lease,
-}
-
-/// Who may go on after a silence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Everyone who is left.
-    Network,
-    /// A majority of the last agreed view.
-    Majority,
-}
-
-/// Whether a member takes part in views.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Monitored, and counted in majorities.
-    #[default]
-    Voter,
-    /// Monitors others and is monitored by nobody.
-    Observer,
-    /// A voter that runs `fide witness`: it says which of two goes on, and remembers that.
-    Witness,
-}
 
 /// How the loop waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -24,7 +24,8 @@ use std::{
 };
 
 use fide_bpf::{ClientRings, ExitWatch};
-use fide_net::{link::Sockets, now_ns};
+use fide_net::link::Sockets;
+use fide_sys::clock::mono_ns;
 use fide_wire::{Keys, MAX_CLIENTS, Shape};
 use rustix::{
     buffer::spare_capacity,
@@ -41,7 +42,7 @@ use crate::{
     key,
     names::Kept,
     notify::Notify,
-    process::{Exit, Process},
+    process::Process,
     pulse::{Look, Pulse},
     rungs::Rungs,
     signals::{Signal, Signals},
@@ -534,9 +535,9 @@ impl Control {
         if let Some(exit_watch) = &self.parts.exit_watch {
             exit_watch.unwatch(watched.process.pid());
         }
-        let exit = Exit::from_status(watched.process.exit_status());
+        let exit = fide_types::ProcessState::from_wait_status(watched.process.exit_status());
         let change = Change::Exited(exit);
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         if let Err(EngineGone) =
             self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change, at_ns })
         {

@@ -31,21 +31,16 @@ mod watches;
 
 use std::{io, os::fd::AsFd, sync::Arc};
 
+use fide_agent_api::table::{AliveTable, NameBytes};
 use fide_bpf::Receive;
 use fide_detector::{Detector, HostSet};
-use fide_net::{
-    jitter::{Recent, Spread},
-    link::{Receiver, Sender},
-    now_ns,
-    pace::{Mode, Ready, Waiter},
-    raw_ns,
-    service::Copies,
-};
-use fide_shm::{
-    bpf_ring::BpfRing,
-    gaps::Gaps,
-    table::{AliveTable, NameBytes},
-};
+use fide_lane::Copies;
+use fide_net::jitter::{Recent, Spread};
+use fide_net::link::{Receiver, Sender};
+use fide_net::pace::{Mode, Ready, Waiter};
+use fide_shm::bpf_ring::BpfRing;
+use fide_shm::gaps::Gaps;
+use fide_sys::clock::{mono_ns, raw_ns};
 use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Name, PAYLOAD_MAX, Shape};
 
 use crate::{
@@ -268,7 +263,7 @@ impl Engine {
         let mut ready = Ready::default();
         while !self.stopping {
             self.turn();
-            let now = now_ns();
+            let now = mono_ns();
             let deadline = match self.repeat.next_ns() {
                 Some(next_ns) => self.parts.clock.mono_of(next_ns),
                 None if self.busy_turn => now,
@@ -279,7 +274,7 @@ impl Engine {
             };
             self.waiter.wait(deadline, &mut ready)?;
             // Also where something came meanwhile, if it took longer than that.
-            let woken = now_ns();
+            let woken = mono_ns();
             if deadline > now && woken >= deadline {
                 self.note_lateness(woken - deadline);
             }

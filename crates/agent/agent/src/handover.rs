@@ -24,8 +24,8 @@ use std::{
     time::Duration,
 };
 
+use fide_agent_api::protocol::{MESSAGE_MAX, Op, Refusal, Reply, Request, TakeOverPhase};
 use fide_bpf::{ReceiveFds, XdpMode};
-use fide_client::protocol::{MESSAGE_MAX, Op, Refusal, Reply, Request, TakeOverPhase};
 use fide_net::link::Sockets;
 use fide_wire::Shape;
 use rustix::{

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use fide_detector::{Event, Evidence, HostSet, Verdict, VerdictKind, Via};
+use fide_detector::{Event, Evidence, HostSet, Reason, Verdict, Via};
 use fide_wire::HOST_SLOT;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -89,9 +89,9 @@ impl Journal {
                 Some(name.as_str().to_owned())
             }
             Event::Verdict(verdict) => {
-                let failure = verdict.kind.is_final() && verdict.kind != VerdictKind::Left;
+                let failure = verdict.reason.is_final() && verdict.reason != Reason::Left;
                 self.failures += u64::from(failure);
-                self.silences += u64::from(verdict.kind == VerdictKind::HostSilent && verdict.slot == HOST_SLOT);
+                self.silences += u64::from(verdict.reason == Reason::HostSilent && verdict.slot == HOST_SLOT);
                 self.names.get(&(verdict.host, verdict.slot)).cloned()
             }
             _ => None,
@@ -158,7 +158,7 @@ fn shelf(event: &Event) -> Shelf {
         | Event::PutBack { .. }
         | Event::ViewChanged { .. } => Shelf::Hosts,
         Event::Up { .. } => Shelf::Joins,
-        Event::Verdict(verdict) if !verdict.kind.is_final() => Shelf::Changes,
+        Event::Verdict(verdict) if !verdict.reason.is_final() => Shelf::Changes,
         Event::Verdict(Verdict { slot: HOST_SLOT, .. }) => Shelf::Hosts,
         Event::Verdict(_) => Shelf::Ends,
         Event::Piggyback { .. } | Event::MonitorRequest { .. } => Shelf::Changes,
@@ -259,7 +259,7 @@ impl Entry {
             }
             Event::Verdict(verdict) => {
                 let subject = self.subject(config, verdict.host, verdict.slot);
-                format!("{subject} {}: {}", verdict_text(verdict.kind), why(config, &verdict))
+                format!("{subject} {}: {}", verdict_text(verdict.reason), why(config, &verdict))
             }
             Event::Piggyback { host, slot, len, .. } => {
                 format!("{len} bytes from {}", self.subject(config, host, slot))
@@ -312,7 +312,7 @@ impl Entry {
         if let Event::Verdict(verdict) = self.record.event {
             value["subject"] = json!(self.subject(config, verdict.host, verdict.slot));
             value["incarnation"] = json!(verdict.incarnation);
-            value["verdict"] = verdict_json(verdict.kind);
+            value["verdict"] = verdict_json(verdict.reason);
             value["evidence"] = evidence(config, &verdict.evidence);
         }
         if let Event::Excluded { by, incarnation } | Event::PutBack { by, incarnation } = self.record.event {
@@ -345,26 +345,26 @@ fn kind(event: &Event) -> &'static str {
     }
 }
 
-fn verdict_text(kind: VerdictKind) -> String {
-    match kind {
-        VerdictKind::Exited { code: STATUS_UNKNOWN } => "exited with an unknown status".to_owned(),
-        VerdictKind::Exited { code } => format!("exited with code {code}"),
-        VerdictKind::Killed { signal } => format!("was killed by signal {signal}"),
-        VerdictKind::Left => "left".to_owned(),
-        VerdictKind::HostSilent => "is silent".to_owned(),
-        VerdictKind::Stalled => "stalled".to_owned(),
-        VerdictKind::Recovered => "recovered".to_owned(),
+fn verdict_text(reason: Reason) -> String {
+    match reason {
+        Reason::Exited(STATUS_UNKNOWN) => "exited with an unknown status".to_owned(),
+        Reason::Exited(code) => format!("exited with code {code}"),
+        Reason::Killed(signal) => format!("was killed by signal {signal}"),
+        Reason::Left => "left".to_owned(),
+        Reason::HostSilent => "is silent".to_owned(),
+        Reason::Stalled => "stalled".to_owned(),
+        Reason::Recovered => "recovered".to_owned(),
     }
 }
 
-fn verdict_json(kind: VerdictKind) -> Value {
-    match kind {
-        VerdictKind::Exited { code } => json!({ "exited": { "code": code } }),
-        VerdictKind::Killed { signal } => json!({ "exited": { "signal": signal } }),
-        VerdictKind::Left => json!("left"),
-        VerdictKind::HostSilent => json!("host_silent"),
-        VerdictKind::Stalled => json!("stalled"),
-        VerdictKind::Recovered => json!("recovered"),
+fn verdict_json(reason: Reason) -> Value {
+    match reason {
+        Reason::Exited(code) => json!({ "exited": { "code": code } }),
+        Reason::Killed(signal) => json!({ "exited": { "signal": signal } }),
+        Reason::Left => json!("left"),
+        Reason::HostSilent => json!("host_silent"),
+        Reason::Stalled => json!("stalled"),
+        Reason::Recovered => json!("recovered"),
     }
 }
 
@@ -373,7 +373,7 @@ fn why(config: &Config, verdict: &Verdict) -> String {
     let newest = evidence.last_rx_ns.into_iter().max().unwrap_or(0);
     match evidence.via {
         Via::Local => "this host's own kernel saw it".to_owned(),
-        Via::Notice | Via::Roster if verdict.kind == VerdictKind::Left => "it said so".to_owned(),
+        Via::Notice | Via::Roster if verdict.reason == Reason::Left => "it said so".to_owned(),
         Via::Notice => format!("{}'s kernel saw it and sent a notice", host_name(config, verdict.host)),
         Via::Roster => format!("{}'s kernel saw it; a heartbeat told", host_name(config, verdict.host)),
         Via::Timeout => format!(

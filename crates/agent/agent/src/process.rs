@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Local processes by pid and start time, which together never name two processes.
 
+use fide_types::ProcessState;
 use std::{
     fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -12,7 +13,7 @@ use rustix::{
 };
 
 /// An exit status that nobody could tell us.
-pub const STATUS_UNKNOWN: i32 = -1;
+pub const STATUS_UNKNOWN: i32 = ProcessState::STATUS_UNKNOWN;
 
 /// A process that was alive when it was looked at, held so that its pid cannot mean another.
 #[derive(Debug)]
@@ -171,27 +172,6 @@ impl std::fmt::Display for Users {
     }
 }
 
-/// An exit as wait(2) encodes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// By itself, with this code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-impl Exit {
-    /// Decodes a wait status; [`STATUS_UNKNOWN`] becomes the code -1.
-    #[must_use]
-    pub fn from_status(status: i32) -> Self {
-        match status & 0x7f {
-            _ if status == STATUS_UNKNOWN => Self::Code(STATUS_UNKNOWN),
-            0 => Self::Code(status >> 8 & 0xff),
-            signal => Self::Signal(signal),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -218,10 +198,10 @@ mod tests {
         while !process.has_exited() {
             std::thread::yield_now();
         }
-        assert_eq!(Exit::from_status(process.exit_status()), Exit::Signal(9), "as a zombie");
+        assert_eq!(ProcessState::from_wait_status(process.exit_status()), ProcessState::Killed(9), "as a zombie");
         child.wait().expect("reaped");
-        let after = Exit::from_status(process.exit_status());
-        assert!(matches!(after, Exit::Signal(9) | Exit::Code(STATUS_UNKNOWN)), "{after:?}");
+        let after = ProcessState::from_wait_status(process.exit_status());
+        assert!(matches!(after, ProcessState::Killed(9) | ProcessState::Exited(STATUS_UNKNOWN)), "{after:?}");
     }
 
     #[test]
@@ -242,13 +222,5 @@ mod tests {
         assert!(users("7\t7\t7\t7").are_all(7));
         assert_eq!(users("7\t7\t7\t7").to_string(), "user 7");
         assert!(Users::parse("Uid:\t7\t7").is_none() && Users::parse("").is_none());
-    }
-
-    #[test]
-    fn wait_statuses_are_decoded() {
-        assert_eq!(Exit::from_status(3 << 8), Exit::Code(3));
-        assert_eq!(Exit::from_status(0), Exit::Code(0));
-        assert_eq!(Exit::from_status(11 | 0x80), Exit::Signal(11), "with a core dump");
-        assert_eq!(Exit::from_status(STATUS_UNKNOWN), Exit::Code(-1));
     }
 }

@@ -3,7 +3,7 @@
 
 use fide_bpf::intf::Stats;
 use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
-use fide_net::service::{LANES_MAX, Sent, Terms};
+use fide_lane::{LANES_MAX, Sent, Terms};
 use fide_shm::gaps::Gaps;
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 

@@ -17,15 +17,14 @@ use std::{
     time::Duration,
 };
 
+use fide_agent_api::table::name_bytes;
 use fide_detector as detector;
 use fide_host_tuning::machine::ClockRate;
-use fide_net::{
-    interface::{self, Interface, InterfaceError},
-    isolation::{Urgent, default_core, isolate},
-    link::{Sender, hear_all_groups},
-    pace::Mode,
-};
-use fide_shm::{region::RegionError, table::name_bytes};
+use fide_net::isolation::{Urgent, default_core, isolate};
+use fide_net::link::{Sender, hear_all_groups};
+use fide_net::pace::Mode;
+use fide_shm::region::RegionError;
+use fide_sys::interface::{self, Interface, InterfaceError};
 use fide_wire::Keys;
 
 use begin::Begin;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::{
     clock::{self, Stand},
     config::{
-        Config, Mode, Policy, Role, Trust,
+        Config, Mode,
         shape::{Differs, says},
     },
     control::Excluded,
@@ -66,15 +66,6 @@ pub enum LeftOut {
     Gaps,
 }
 
-/// Name in the configuration.
-#[must_use]
-pub fn trust_name(trust: Trust) -> &'static str {
-    match trust {
-        Trust::Network => "network",
-        Trust::Lease => "lease",
-    }
-}
-
 /// What is said of a peer's gaps in short. The times are at most 1/16 too long, but for the longest one.
 fn gaps(gaps: &Gaps, mono_ns: u64) -> Value {
     let us = |share| gaps.quantile_ns(share) / 1000;
@@ -124,8 +115,8 @@ impl Told<'_> {
             "incarnation": snapshot.incarnation,
             "version": env!("CARGO_PKG_VERSION"),
             "up_ns": snapshot.now_ns.saturating_sub(snapshot.started_ns),
-            "trust": trust_name(config.trust),
-            "policy": match config.policy { Policy::Network => "network", Policy::Majority => "majority" },
+            "trust": config.trust.as_str(),
+            "policy": config.policy.as_str(),
             "mode": match config.mode { Mode::Sleep => "sleep", Mode::Busy => "busy" },
             "heartbeat_us": config.heartbeat_ns / 1000,
             "timeout_us": self.timeout_ns / 1000,
@@ -195,7 +186,7 @@ impl Told<'_> {
                 json!({
                     "host": name,
                     "id": id,
-                    "role": match member.role { Role::Voter => "voter", Role::Observer => "observer", Role::Witness => "witness" },
+                    "role": member.role.as_str(),
                     "monitored": config.member(*me).monitors.contains(&id),
                     "state": Snapshot::state_name(peer.state),
                     "incarnation": peer.incarnation,

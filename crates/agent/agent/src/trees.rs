@@ -27,12 +27,13 @@ use std::{
     thread,
 };
 
-use fide_client::protocol::Refusal;
+use fide_agent_api::protocol::Refusal;
 use fide_controller::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };
-use fide_net::{link::Sender, service::Finding};
+use fide_lane::Finding;
+use fide_net::link::Sender;
 use fide_wire::MAX_PLANES;
 use rustix::event::EventfdFlags;
 

@@ -4,7 +4,7 @@
 //! `make clocks` runs in its guest. `lease_probe SOCKET < questions`.
 
 use fide_client::{Client, ConnectOptions, Event, Live};
-use fide_shm::clock::Clocks;
+use fide_sys::clock::Clocks;
 use std::io::BufRead;
 use std::time::Duration;
 

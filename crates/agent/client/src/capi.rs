@@ -13,11 +13,9 @@ mod types;
 pub use lanes::*;
 pub use types::*;
 
-use crate::{
-    Client, ConnectOptions, Declined, Error, MonitorId, ProcessId, Wanted,
-    protocol::{ErrorCode, PeerState},
-};
+use crate::{Client, ConnectOptions, Declined, Error, MonitorId, ProcessId, Wanted};
 use dispatch::{Dispatcher, with_text};
+use fide_agent_api::protocol::{ErrorCode, PeerState};
 use libc::{c_char, c_int, c_void};
 use std::{
     cell::RefCell,

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Client`]: the calls to the agent, and the waiting for events.
 
-use crate::{
-    error::{Declined, Error},
-    event::{Event, MonitorId, ProcessId},
-    lanes::{Fed, Lanes},
-    link::{Link, Received},
-    memory::{Live, Memory, now_ns},
-    permit::Permit,
-    protocol::{
-        DEFAULT_SOCKET, Empty, ErrorCode, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState,
-        Reply, Request, SOCKET_ENV, check_name, parse_target,
-    },
-    reattach::{Item, State},
-    registry::{MONITORS_MAX, PROCESSES_MAX, Registry},
+use crate::error::{Declined, Error};
+use crate::event::{Event, MonitorId, ProcessId};
+use crate::lanes::{Fed, Lanes};
+use crate::link::{Link, Received};
+use crate::memory::{Live, Memory, now_ns};
+use crate::permit::Permit;
+use crate::reattach::{Item, State};
+use crate::registry::{MONITORS_MAX, PROCESSES_MAX, Registry};
+use fide_agent_api::event::EventRecord;
+use fide_agent_api::protocol::{
+    DEFAULT_SOCKET, Empty, ErrorCode, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply,
+    Request, SOCKET_ENV, check_name, parse_target,
 };
-use fide_shm::{
-    HOST_SLOT,
-    event::EventRecord,
-    spsc::PushError,
-    table::{TableReader, state},
-};
+use fide_agent_api::table::{TableReader, state};
+use fide_shm::spsc::PushError;
+use fide_types::HOST_SLOT;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, epoll},
     fd::{AsFd, BorrowedFd, OwnedFd},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong, said so that the reader knows what to do.
 
-use crate::protocol::{NameError, Refusal};
+use fide_agent_api::protocol::{NameError, Refusal};
 use fide_shm::{bpf_ring::BpfRingError, region::RegionError, spsc::Broken};
 use rustix::io::Errno;
 use std::path::PathBuf;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a client is told.
 
-use crate::{
-    lanes::{LaneGrant, LaneId, LaneReason},
-    protocol::Refusal,
-};
-use fide_shm::event::Reason;
+use crate::lanes::{LaneGrant, LaneId, LaneReason};
+use fide_agent_api::protocol::Refusal;
+use fide_types::Reason;
 use std::{sync::Arc, time::Duration};
 
 /// One `monitor` of this client. Stays the same when the agent is replaced.

@@ -10,16 +10,12 @@
 //! programs of this host that opened the same lane. What does not fit into the packet is beyond the contract: it is
 //! dropped, the lane loses its bounds until its terms are changed, and when it happens again and again it is ended.
 
-use crate::{
-    Client, Declined, Error, Event,
-    client::forgiving,
-    memory::now_ns,
-    protocol::{LaneOk, Op, check_name},
-};
-use fide_shm::{
-    event::{Event as Told, EventRecord, LaneTerms, lane_reason},
-    spsc::PushError,
-};
+use crate::client::forgiving;
+use crate::memory::now_ns;
+use crate::{Client, Declined, Error, Event};
+use fide_agent_api::event::{Event as Told, EventRecord, LaneTerms, lane_reason};
+use fide_agent_api::protocol::{LaneOk, Op, check_name};
+use fide_shm::spsc::PushError;
 use rustix::fd::OwnedFd;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -47,17 +47,16 @@ mod reattach;
 pub mod registry;
 
 pub mod capi;
-pub mod protocol;
+
+pub use fide_agent_api::protocol;
 
 pub use client::{Client, ConnectOptions, Counters, Joined, Monitor, Wanted};
 pub use eager::wake_eagerly;
 pub use error::{Declined, Error};
 pub use event::{Event, Evidence, MonitorId, ProcessId, Verdict};
-pub use fide_shm::{
-    HOST_SLOT, PIGGYBACK_MAX,
-    event::Reason,
-    table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state},
-};
+pub use fide_agent_api::table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state};
+pub use fide_types::Reason;
+pub use fide_types::{HOST_SLOT, PIGGYBACK_MAX};
 pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
 #[doc(hidden)]
 pub use link::open_socket;

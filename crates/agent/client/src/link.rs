@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket to the agent: whole messages, never blocking once connected, descriptors with them.
 
-use crate::{
-    memory::now_ns,
-    protocol::{HELLO_FDS_MAX, MESSAGE_MAX},
-};
+use crate::memory::now_ns;
+use fide_agent_api::protocol::{HELLO_FDS_MAX, MESSAGE_MAX};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     io::Errno,

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory shared with the agent: alive table, session, event ring.
 
-use crate::{
-    error::Error,
-    permit::{Permit, View, ViewId},
-    protocol::{EventsVia, HELLO_FDS, HelloOk},
-};
-use fide_shm::{
-    bpf_ring::BpfRing,
-    clock,
-    event::EVENT_MAX,
-    session::{Beat, ClientSession},
-    swap::Swap,
-    table::{LEASE_FOREVER_NS, TableReader, ViewRecord, ViewUnreadable},
-};
+use crate::error::Error;
+use crate::permit::{Permit, View, ViewId};
+use fide_agent_api::event::EVENT_MAX;
+use fide_agent_api::protocol::{EventsVia, HELLO_FDS, HelloOk};
+use fide_agent_api::session::{Beat, ClientSession};
+use fide_agent_api::table::{LEASE_FOREVER_NS, TableReader, ViewRecord, ViewUnreadable};
+use fide_shm::bpf_ring::BpfRing;
+use fide_shm::swap::Swap;
+use fide_sys::clock;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Itimerspec, TimerfdTimerFlags, Timespec},

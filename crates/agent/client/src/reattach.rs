@@ -14,14 +14,14 @@
 //! try again. Meanwhile the old alive table stays mapped: its lease runs out and
 //! the client is fenced, whatever became of the agent. The old ring is read on, too.
 
-use crate::{
-    client::{Client, TOKEN_SOCKET, checked_hello, late, poll_readable},
-    error::Error,
-    event::Event,
-    lanes::{LANE_TIMEOUT, LaneId},
-    link::{Link, Received},
-    memory::{Memory, now_ns},
-    protocol::{Empty, ErrorCode, JoinOk, LaneOk, MonitorOk, Op, Outcome, PROTOCOL_VERSION, Refusal, Reply, Request},
+use crate::client::{Client, TOKEN_SOCKET, checked_hello, late, poll_readable};
+use crate::error::Error;
+use crate::event::Event;
+use crate::lanes::{LANE_TIMEOUT, LaneId};
+use crate::link::{Link, Received};
+use crate::memory::{Memory, now_ns};
+use fide_agent_api::protocol::{
+    Empty, ErrorCode, JoinOk, LaneOk, MonitorOk, Op, Outcome, PROTOCOL_VERSION, Refusal, Reply, Request,
 };
 use rustix::{
     event::epoll,

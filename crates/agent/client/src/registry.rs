@@ -4,19 +4,18 @@
 //! A record is about an exact (host, slot, incarnation). One with a watch id is for that monitor; one without (told by
 //! the kernel's receive program) is for every monitor that has seen that incarnation up.
 
-use crate::{
-    client::Wanted,
-    event::{Event, Evidence, MonitorId, ProcessId, Verdict},
-    protocol::{JoinOk, MonitorOk, PeerState},
-};
-use fide_shm::HOST_SLOT;
-use fide_shm::event::{Event as Told, EventRecord, FLAG_DIRECT, Reason};
+use crate::client::Wanted;
+use crate::event::{Event, Evidence, MonitorId, ProcessId, Verdict};
+use fide_agent_api::event::{Event as Told, EventRecord, FLAG_DIRECT};
+use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState};
+use fide_types::HOST_SLOT;
+use fide_types::Reason;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Most monitors of one client.
 pub(crate) const MONITORS_MAX: usize = 4096;
 /// Most processes of one client: the slots of a host.
-pub(crate) const PROCESSES_MAX: usize = fide_shm::MAX_PROCESSES;
+pub(crate) const PROCESSES_MAX: usize = fide_types::MAX_PROCESSES;
 /// Incarnations that each monitor remembers; late records of older ones are ignored.
 const SUBJECTS_MAX: usize = 4;
 /// A process' number begins with that of its host's life, shifted so far.

@@ -11,13 +11,12 @@
 
 use std::time::Duration;
 
+use fide_agent_api::protocol::PeerState;
 use fide_agreement::{
     Decision, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
     transfer::{Reason, RoomError},
 };
-use fide_client::{
-    Client, ConnectOptions, Event, Joined, Monitor, MonitorId, ProcessId, Wanted, now_ns, protocol::PeerState,
-};
+use fide_client::{Client, ConnectOptions, Event, Joined, Monitor, MonitorId, ProcessId, Wanted, now_ns};
 use fide_wire::Key;
 use rustix::{
     event::{Timespec, epoll},
@@ -618,7 +617,7 @@ fn up(monitor: &Monitor) -> Option<u32> {
 }
 
 /// Names of hosts as their ids.
-fn ids(names: &[String], hello: &fide_client::protocol::HelloOk) -> Result<HostSet, Error> {
+fn ids(names: &[String], hello: &fide_agent_api::protocol::HelloOk) -> Result<HostSet, Error> {
     let known: Vec<&str> = hello.members.iter().map(|member| member.name.as_str()).collect();
     let mut hosts = HostSet::EMPTY;
     for name in names {

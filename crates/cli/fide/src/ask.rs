@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::anyhow;
 use fide_agent::socket;
-use fide_client::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOCKET_ENV};
+use fide_agent_api::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOCKET_ENV};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 

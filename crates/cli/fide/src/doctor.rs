@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use fide_client::protocol::Op;
+use fide_agent_api::protocol::Op;
 use fide_host_tuning::{
     bound::{self, Bound, BoundError, DEFAULT_FILE, Here, WAKE_UP},
     condition::{Condition, Verdict},

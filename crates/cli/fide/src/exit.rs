@@ -3,7 +3,8 @@
 
 use std::io;
 
-use fide_client::{Error, protocol::ErrorCode};
+use fide_agent_api::protocol::ErrorCode;
+use fide_client::Error;
 
 /// Something is wrong with the cluster, the agent or what was watched.
 pub(crate) const UNHEALTHY: u8 = 1;

@@ -11,7 +11,9 @@ use fide_host_tuning::{
     roots::Roots,
     rungs::Plane,
 };
-use fide_net::{interface, isolation::default_core, link::Destination};
+use fide_net::isolation::default_core;
+use fide_net::link::Destination;
+use fide_sys::interface;
 
 use crate::exit::{Failure, USAGE};
 

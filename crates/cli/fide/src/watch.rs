@@ -11,9 +11,8 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_client::{
-    Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted, protocol::PeerState,
-};
+use fide_agent_api::protocol::PeerState;
+use fide_client::{Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted};
 use serde_json::{Value, json};
 
 use crate::{

@@ -4,8 +4,8 @@
 //! Run as root: `cargo run --release -p fide-switch --example measure`. Everything is in namespaces of its own.
 
 use fide_switch::{Driver, GroupRange, Rule, linux::Linux, ovs::Ovs};
+use fide_sys::clock::mono_ns;
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, SwitchKind, ovs_supported};
-use fide_testbed::sys::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -42,9 +42,9 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
     let (mut new, mut changed, mut same, mut told) = (vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         for (times, rules) in [(&mut new, rules(0)), (&mut changed, rules(1)), (&mut same, rules(1))] {
-            let start = now_ns();
+            let start = mono_ns();
             driver.install(&rules)?.complete()?;
-            times.push(now_ns() - start);
+            times.push(mono_ns() - start);
         }
         driver.remove(&rules(0).iter().map(|r| r.group).collect::<Vec<_>>())?;
     }
@@ -57,7 +57,7 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
                 loop {
                     let _ = poll(&mut [PollFd::new(&watch.as_fd(), PollFlags::IN)], Some(&limit));
                     if watch.changes()?.iter().any(|c| !c.carrier) {
-                        return Ok(now_ns());
+                        return Ok(mono_ns());
                     }
                 }
             });

@@ -10,11 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_net::{
-    isolation::isolate,
-    now_ns,
-    pace::{SPIN_NS, YIELD_NS},
-};
+use fide_net::isolation::isolate;
+use fide_net::pace::{SPIN_NS, YIELD_NS};
+use fide_sys::clock::mono_ns;
 use serde::Serialize;
 
 use crate::{
@@ -147,12 +145,12 @@ fn on_core(core: usize) -> Measured {
 /// delays the next ones, as it would a heartbeat; each is counted from where it was due.
 fn wake_ups() -> Figures {
     let mut times = Vec::new();
-    let start = now_ns();
+    let start = mono_ns();
     let mut due = start;
     while due < start + PART.as_nanos() as u64 {
         due += PERIOD_NS;
         sleep_until(due);
-        times.push(now_ns().saturating_sub(due));
+        times.push(mono_ns().saturating_sub(due));
     }
     Figures::of(times)
 }
@@ -170,12 +168,12 @@ fn sleep_until(due_ns: u64) {
 /// is missing between two readings, something else took.
 fn spins() -> (Figures, Figures) {
     let (mut gaps, mut detours) = (Vec::new(), Vec::new());
-    let end = now_ns() + PART.as_nanos() as u64;
-    let mut now = now_ns();
+    let end = mono_ns() + PART.as_nanos() as u64;
+    let mut now = mono_ns();
     while now < end {
         let (spin_end, mut longest) = (now + SPIN_NS, 0);
         while now < spin_end {
-            let next = now_ns();
+            let next = mono_ns();
             let gap = next - now;
             longest = longest.max(gap);
             if gap > DETOUR_NS {
@@ -185,7 +183,7 @@ fn spins() -> (Figures, Figures) {
         }
         gaps.push(longest);
         sleep_until(now + YIELD_NS);
-        now = now_ns();
+        now = mono_ns();
     }
     (Figures::of(gaps), Figures::of(detours))
 }

@@ -9,11 +9,9 @@
 use std::thread;
 
 use fide_bpf::{ExitWatch, Receive, Settings, XdpFacts};
-use fide_net::{
-    interface::Interface,
-    isolation::{Measure, isolate},
-    link::{Destination, Sender},
-};
+use fide_net::isolation::{Measure, isolate};
+use fide_net::link::{Destination, Sender};
+use fide_sys::interface::Interface;
 use serde::Serialize;
 
 use crate::doctor::Host;
@@ -149,7 +147,7 @@ mod tests {
         let core = fide_net::isolation::default_core();
         let host = Host { roots: Roots::default(), machine: &Copy, core, interfaces: Vec::new(), drift_ppm: 200 };
         let plane = Plane {
-            interface: fide_net::interface::by_address(std::net::Ipv4Addr::LOCALHOST).expect("loopback"),
+            interface: fide_sys::interface::by_address(std::net::Ipv4Addr::LOCALHOST).expect("loopback"),
             destination: Destination::Peers(vec![std::net::Ipv4Addr::LOCALHOST]),
         };
         let rungs = probe(&host, &[plane]);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fide_jitter_analysis::{MISSING, Sample, Schedule};
-use fide_net::now_ns;
+use fide_sys::clock::mono_ns;
 use fide_wire::PAYLOAD_MAX;
 
 use crate::{
@@ -149,7 +149,7 @@ impl Loop<'_> {
     fn run(mut self, progress: &Progress) -> Measured {
         let Plan { packets, period_ns, schedule, .. } = self.plan;
         // Room to get going; the first packet is not to be late already.
-        let mut due = now_ns() + 2 * period_ns.max(SPIN_NS);
+        let mut due = mono_ns() + 2 * period_ns.max(SPIN_NS);
         self.measured.start_ns = due;
         let mut last_taken_ns = due;
         let mut sent = 0;
@@ -173,7 +173,7 @@ impl Loop<'_> {
                 Err(error) => {
                     self.measured.send_failed += 1;
                     self.measured.samples[usize::try_from(id).expect("counted")].ts[0] = MISSING;
-                    if now_ns().saturating_sub(last_taken_ns) > GONE_NS {
+                    if mono_ns().saturating_sub(last_taken_ns) > GONE_NS {
                         self.measured.ended = Some(format!("no packet was taken for a second: {error}"));
                         break;
                     }
@@ -191,9 +191,9 @@ impl Loop<'_> {
 
     /// Takes what arrives until a packet is due, or it is told to stop.
     fn wait(&mut self, due: u64, stop: &AtomicBool) -> io::Result<()> {
-        let mut before = now_ns();
+        let mut before = mono_ns();
         loop {
-            let now = now_ns();
+            let now = mono_ns();
             if now - before > DETOUR_NS {
                 self.detour(before, now);
             }
@@ -202,10 +202,10 @@ impl Loop<'_> {
             }
             let until = if self.plan.spin || due - now <= SPIN_NS { now } else { (due - SPIN_NS).min(now + LOOK_NS) };
             let arrived = self.port.receive(&mut self.buffer, until)?;
-            before = now_ns();
+            before = mono_ns();
             if let Some(arrived) = arrived {
                 self.note(arrived.len, arrived.at_ns, arrived.kernel_ns);
-                before = now_ns();
+                before = mono_ns();
             } else if until == now && before - now > DETOUR_NS {
                 // A look at an empty port takes no such time.
                 self.detour(now, before);
@@ -234,7 +234,7 @@ impl Loop<'_> {
             kernel_ns: MISSING,
             incarnation: 0,
         };
-        let at_ns = now_ns();
+        let at_ns = mono_ns();
         ping.ts1_ns = at_ns.cast_signed();
         ping.emit(&mut self.packet);
         // Before the send: on a virtual link the answer may be back before it returns.
@@ -268,8 +268,8 @@ impl Loop<'_> {
 
     /// Answers that are still on their way.
     fn drain(&mut self, sent: u64) {
-        let until = now_ns() + DRAIN_NS;
-        while self.answered < sent && now_ns() < until {
+        let until = mono_ns() + DRAIN_NS;
+        while self.answered < sent && mono_ns() < until {
             match self.port.receive(&mut self.buffer, until) {
                 Ok(Some(arrived)) => self.note(arrived.len, arrived.at_ns, arrived.kernel_ns),
                 Ok(None) => {}

@@ -11,7 +11,8 @@ use fide_bpf::{
     pingpong::{Mode, PingPong},
 };
 use fide_jitter_analysis::MISSING;
-use fide_net::{interface::Interface, now_ns};
+use fide_sys::clock::mono_ns;
+use fide_sys::interface::Interface;
 use fide_wire::PAYLOAD_MAX;
 
 use crate::{
@@ -40,7 +41,7 @@ pub fn answer(port: &mut dyn Port, incarnation: u32, stop: &AtomicBool) -> io::R
     let mut answered = Answered::default();
     let mut buffer = [0; PAYLOAD_MAX];
     while !stop.load(Ordering::Relaxed) {
-        let Some(arrived) = port.receive(&mut buffer, now_ns() + LOOK_NS)? else { continue };
+        let Some(arrived) = port.receive(&mut buffer, mono_ns() + LOOK_NS)? else { continue };
         let ping = Header::parse(&buffer[..arrived.len]).filter(|header| header.kind == Kind::Ping);
         let Some(ping) = ping else {
             answered.ignored += 1;
@@ -54,7 +55,7 @@ pub fn answer(port: &mut dyn Port, incarnation: u32, stop: &AtomicBool) -> io::R
             incarnation,
             ..ping
         };
-        pong.ts3_ns = now_ns().cast_signed();
+        pong.ts3_ns = mono_ns().cast_signed();
         pong.emit(&mut buffer);
         match port.send(&buffer[..len]) {
             Ok(()) => answered.pings += 1,

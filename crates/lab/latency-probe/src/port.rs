@@ -16,7 +16,7 @@ mod xsk;
 use std::{fmt, io, net::Ipv4Addr, str::FromStr};
 
 use fide_bpf::BpfError;
-use fide_net::interface::{Interface, InterfaceError};
+use fide_sys::interface::{Interface, InterfaceError};
 use fide_wire::PAYLOAD_MAX;
 
 use crate::pages::Pages;

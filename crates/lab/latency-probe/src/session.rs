@@ -10,7 +10,7 @@ use std::{
 };
 
 use fide_jitter_analysis::{Event, Host, LogError, LogWriter, RunInfo, Samples};
-use fide_net::interface::Interface;
+use fide_sys::interface::Interface;
 
 use crate::{
     ping::{self, Measured, Plan, PlanError, Progress},

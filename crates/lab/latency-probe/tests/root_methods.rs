@@ -15,7 +15,7 @@ use fide_latency_probe::{
     pong::{self, Answered, Reflector},
     port::{self, Method, PortError},
 };
-use fide_net::interface::{self, Interface};
+use fide_sys::interface::{self, Interface};
 use fide_testbed::{Spec, Stops, Testbed, retry_until, supported};
 
 const PACKETS: u64 = 200;

@@ -16,7 +16,7 @@ use fide_wire::PAYLOAD_MAX;
 pub use packet::{PacketReceiver, PacketSender, RECEIVE_BUFFER_BYTES, frame_socket, group_socket, hear_all_groups};
 pub use udp::{Membership, UdpReceiver, UdpSender};
 
-use crate::interface::Interface;
+use fide_sys::interface::Interface;
 
 /// Type of service of every heartbeat: DSCP CS7, "network control", which switches put into their
 /// highest queue (FiDe §3.3).

@@ -7,7 +7,7 @@ use std::{
     ptr,
 };
 
-use crate::now_ns;
+use fide_sys::clock::mono_ns;
 
 /// How the loop waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Waiter {
     /// # Errors
     /// The kernel's; an interruption by a signal counts as nothing ready.
     pub fn wait(&mut self, deadline_ns: u64, ready: &mut Ready) -> io::Result<()> {
-        let now = now_ns();
+        let now = mono_ns();
         let timeout_ns = match self.mode {
             Mode::Sleep => deadline_ns.saturating_sub(now),
             Mode::Busy if now.saturating_sub(self.spun_since_ns) < SPIN_NS => 0,
@@ -154,9 +154,9 @@ mod tests {
     fn a_wait_ends_at_its_deadline_and_not_before() {
         let mut waiter = Waiter::new(Mode::Sleep).expect("epoll");
         let mut ready = Ready::default();
-        let deadline = now_ns() + 3_000_000;
+        let deadline = mono_ns() + 3_000_000;
         waiter.wait(deadline, &mut ready).expect("wait");
-        assert!(now_ns() >= deadline);
+        assert!(mono_ns() >= deadline);
         assert_eq!(ready.tokens().count(), 0);
     }
 
@@ -169,7 +169,7 @@ mod tests {
         waiter.add_edge(bell.as_fd(), 7).expect("add");
         let mut ready = Ready::default();
         let mut rung = |waiter: &mut Waiter| {
-            waiter.wait(now_ns(), &mut ready).expect("wait");
+            waiter.wait(mono_ns(), &mut ready).expect("wait");
             ready.tokens().collect::<Vec<_>>()
         };
         for _ in 0..2 {
@@ -191,7 +191,7 @@ mod tests {
             waiter.add(reader.as_fd(), 42).expect("add");
             rustix::io::write(&writer, b"x").expect("write");
             let mut ready = Ready::default();
-            waiter.wait(now_ns() + 1_000_000_000, &mut ready).expect("wait");
+            waiter.wait(mono_ns() + 1_000_000_000, &mut ready).expect("wait");
             assert_eq!(ready.tokens().collect::<Vec<_>>(), [42]);
         }
     }

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use fide_net::{
-    interface::{self, Interface},
-    link::{Destination, Membership, PacketReceiver, PacketSender, Receiver, Sender, UdpSender},
-};
+use fide_net::link::{Destination, Membership, PacketReceiver, PacketSender, Receiver, Sender, UdpSender};
+use fide_sys::interface::{self, Interface};
 use fide_testbed::{Host, Spec, Testbed, retry_until, supported};
 use fide_wire::PAYLOAD_MAX;
 

@@ -215,9 +215,12 @@ impl<T: Shared> ReadRegion<T> {
         Ok(Self { mapping: Mapping::new(fd, 0, size_of::<T>(), false)?, of: std::marker::PhantomData })
     }
 
-    /// The content. Storing through it would fault: the memory is mapped read-only.
-    pub(crate) fn get(&self) -> &T {
-        // SAFETY: as in `Region::get`; this crate only loads through it.
+    /// The content.
+    ///
+    /// # Safety
+    /// The caller only loads through it: the memory is mapped read-only, and a store faults.
+    pub unsafe fn get(&self) -> &T {
+        // SAFETY: as in `Region::get`; the caller only loads.
         unsafe { &*self.mapping.as_ptr().cast::<T>() }
     }
 }
@@ -259,7 +262,8 @@ mod tests {
         let read_only = region.read_only_fd().unwrap();
         let view = ReadRegion::<Page>::map(read_only.as_fd()).unwrap();
         region.get().0[1023].store(7, Ordering::Relaxed);
-        assert_eq!(view.get().0[1023].load(Ordering::Relaxed), 7);
+        // SAFETY: it only loads.
+        assert_eq!(unsafe { view.get() }.0[1023].load(Ordering::Relaxed), 7);
         let refused = Mapping::new(read_only.as_fd(), 0, size_of::<Page>(), true).unwrap_err();
         assert!(matches!(refused, RegionError::System { errno: Errno::ACCESS, .. }), "{refused}");
         assert_eq!(rustix::fs::fstat(&region.fd).unwrap().st_mode & 0o777, 0o444);

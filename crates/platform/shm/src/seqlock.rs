@@ -58,9 +58,9 @@ impl<const WORDS: usize> SeqLock<WORDS> {
         None
     }
 
-    /// As a writer leaves it that died in the middle.
-    #[cfg(test)]
-    pub(crate) fn cut_short(&self) {
+    /// What a writer leaves behind that dies in the middle of a write; for tests.
+    #[doc(hidden)]
+    pub fn cut_short(&self) {
         self.seq.store(self.seq.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 

@@ -38,7 +38,7 @@
 
 use std::collections::VecDeque;
 
-use fide_detector::{
+use fide_types::{
     HostSet,
     planted::{self, Planted},
 };

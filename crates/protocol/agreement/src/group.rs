@@ -49,11 +49,10 @@ mod tail;
 
 use std::{collections::VecDeque, fmt};
 
-use fide_detector::{
-    Event, HostSet, Verdict,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::{HOST_SLOT, MAX_HOSTS};
 
 use crate::{
     Decision, Refused, Start,
@@ -346,7 +345,7 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// Hosts that hear this one ([`fide_detector::Detector::heard_by`]). To be told before each datagram is received: of these
+    /// Hosts that hear this one (`Detector::heard_by`). To be told before each datagram is received: of these
     /// the detector will tell the end.
     pub fn heard_by(&mut self, hosts: HostSet) {
         self.met = HostSet(self.met.0 | hosts.0);
@@ -356,23 +355,6 @@ impl<P: Start> Group<P> {
     /// [`Group::heard_by`], by callers that learn incarnations later than the detector does.
     pub fn unsure_of(&mut self, hosts: HostSet) {
         self.unsure = hosts;
-    }
-
-    /// What the detector tells of hosts, in its order. For members that are processes: [`Group::up`], [`Group::down`] and
-    /// [`Group::excluded`].
-    pub fn detected(&mut self, event: &Event) {
-        match *event {
-            Event::Up { host, slot: HOST_SLOT, incarnation, .. } => self.up(host, incarnation),
-            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
-                self.down(host, incarnation);
-            }
-            Event::Excluded { incarnation, .. } | Event::PutBack { incarnation, .. }
-                if incarnation == self.config.incarnation =>
-            {
-                self.excluded();
-            }
-            _ => {}
-        }
     }
 
     /// An incarnation of a host is dead, or has left, for good.

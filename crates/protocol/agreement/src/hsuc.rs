@@ -32,7 +32,7 @@ mod resend;
 
 use std::collections::VecDeque;
 
-use fide_detector::{
+use fide_types::{
     HostSet,
     planted::{self, Planted},
 };

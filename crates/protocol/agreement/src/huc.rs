@@ -23,11 +23,10 @@
 //! **Lossy links** (with leases): a leader that has something to decide asks those whose proposals it lacks; a member that has something to say
 //! says it again until it is decided. Where nobody has anything to say, nothing is sent.
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use crate::{
     Agreement, Decision, Refused, Start, batch,

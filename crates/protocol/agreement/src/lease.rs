@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub now_ns: u64,
-    /// [`fide_detector::Detector::lease_until_ns`].
+    /// `Detector::lease_until_ns`.
     pub until_ns: u64,
 }
 

@@ -34,7 +34,7 @@ pub mod view;
 mod world;
 
 pub use fcurb::{Fcurb, Trust};
-pub use fide_detector::{HostSet, planted};
+pub use fide_types::{HostSet, planted};
 pub use group::{Entry, Group, GroupError, Standing};
 pub use hsuc::{ConfigError, Hsuc, Links};
 pub use huc::Huc;

@@ -10,7 +10,7 @@
 //!         an acks and an all chosen, the last instance; else none
 //! ```
 
-use fide_detector::HostSet;
+use fide_types::HostSet;
 
 /// Bytes before the value.
 pub const HEADER_LEN: usize = 16;

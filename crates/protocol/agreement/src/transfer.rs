@@ -47,11 +47,10 @@ mod transmit;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use arriving::{Arriving, Source};
 pub use config::{

@@ -10,8 +10,8 @@
 //!  6 for each: u16 host, u32 incarnation
 //! ```
 
-use fide_detector::HostSet;
-use fide_wire::MAX_HOSTS;
+use fide_types::HostSet;
+use fide_types::MAX_HOSTS;
 
 /// Bytes of a view without its members.
 const HEADER_LEN: usize = 6;

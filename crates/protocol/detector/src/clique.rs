@@ -2,7 +2,7 @@
 //! Partial partitions: two members do not hear each other, and others hear both (Alquraan et al., OSDI 2020, have what that does to
 //! systems). Who may stay is a clique of those who hear each other.
 
-use crate::types::HostSet;
+use fide_types::HostSet;
 use fide_wire::MAX_HOSTS;
 
 /// Members that have to go, so that all that stay hear each other. `reports`: of each member whose word is known, whom it does not

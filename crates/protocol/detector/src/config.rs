@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a cluster is, and which configurations are refused.
 
-use crate::planted::{self, Planted};
-use crate::types::HostSet;
+use fide_types::{
+    HostSet, Policy, Role, Trust,
+    planted::{self, Planted},
+};
 use fide_wire::{
     ACK_LEN, HEADER_LEN, MAX_HOSTS, MAX_NAME, MAX_PLANES, MONITOR_LEN, Name, PAYLOAD_MAX, PIGGYBACK_MAX, ROSTER_LEN,
     SECTION_HEADER_LEN, VIEW_STEADY_LEN,
 };
 use serde::{Deserialize, Serialize};
-
-/// Does a member count in views?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    Voter,
-    /// Watches and is watched, never counts.
-    Observer,
-    /// A voter that nobody's work depends on, and that remembers what it has voted ([`crate::view::Vote`]): the third of two.
-    Witness,
-}
 
 /// One host of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,24 +20,6 @@ pub struct Member {
     pub role: Role,
     /// The hosts whose silence this one judges.
     pub monitors: HostSet,
-}
-
-/// What makes a silence believable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Trust {
-    /// The network and the scheduler keep their bounds: silence is a crash (FiDe §2.1, §3.4).
-    Network,
-    /// A node stops acting before its silence can be acted upon ([`crate::lease`]).
-    Lease,
-}
-
-/// Who goes on after a silence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Policy {
-    /// Everyone who is left; each judges alone (FiDe §3.4).
-    Network,
-    /// A majority of the last agreed view ([`crate::view`]).
-    Majority,
 }
 
 /// Everything a [`crate::Detector`] has to know.

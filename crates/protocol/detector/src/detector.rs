@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The verbs.
 
-use crate::config::{Config, ConfigError, Policy, Role, Trust};
+use crate::config::{Config, ConfigError};
 use crate::lease::{self, Sent};
 use crate::peer::Peer;
 use crate::piggyback::{Pool, Queues};
-use crate::planted::{self, Planted};
 use crate::promise::wait_us;
 use crate::roster::{self, Carry, Local, REQUESTS_MAX, Remote, Request, Slots, WISHES_MAX, Wish};
 use crate::types::*;
 use crate::view::{Agreement, Outcome, Says, Vote};
+use fide_types::planted::{self, Planted};
+use fide_types::{HostSet, ProcessState, Reason};
+use fide_types::{Policy, Role, Trust};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -389,13 +391,7 @@ impl Detector {
         if local.state == state {
             return Ok(());
         }
-        let kind = match state {
-            ProcessState::Alive => VerdictKind::Recovered,
-            ProcessState::Exited { code } => VerdictKind::Exited { code },
-            ProcessState::Killed { signal } => VerdictKind::Killed { signal },
-            ProcessState::Stalled => VerdictKind::Stalled,
-            ProcessState::Left | ProcessState::HostSilent => VerdictKind::Left,
-        };
+        let reason = state.reason().unwrap_or(Reason::Recovered);
         local.state = state;
         local.at_ns = at_ns;
         local.pb_base = local.pb_sent;
@@ -408,7 +404,7 @@ impl Detector {
         let incarnation = local.incarnation;
         self.carrying = true;
         let evidence = self.own_evidence(now_ns, at_ns);
-        self.verdict(self.config.me, slot, incarnation, kind, evidence);
+        self.verdict(self.config.me, slot, incarnation, reason, evidence);
         Ok(())
     }
 

@@ -31,7 +31,7 @@
 //! watchers an exit, which is a fact whenever it was recorded.
 
 use crate::detector::Detector;
-use crate::planted::{self, Planted};
+use fide_types::planted::{self, Planted};
 use fide_wire::{Ack, Body, Builder, Packet, section};
 
 /// Echoes in one heartbeat; more peers take turns.

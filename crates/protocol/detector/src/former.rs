@@ -20,9 +20,9 @@
 //! never knew of this incarnation has promised it nothing.
 
 use crate::detector::Detector;
-use crate::planted::{self, Planted};
 use crate::types::PeerState;
-use crate::{Role, Trust};
+use fide_types::planted::{self, Planted};
+use fide_types::{Role, Trust};
 
 /// No measured timeout is longer. An agent may grant less than the one before it did, whose host was tuned since.
 /// (One whose configuration had a longer one, and has a shorter one now, is not known of: docs/promises.md.)

@@ -5,11 +5,12 @@ use crate::detector::{ACK_AHEAD_MAX, Detector, EXCLUDE_HEARTBEATS, HOST};
 use crate::lease;
 use crate::peer::{Peer, Superseded};
 use crate::piggyback::{REORDER_MAX, Waiting};
-use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Held, REQUESTS_MAX, Remote, Request};
 use crate::types::*;
 use crate::view::Outcome;
-use crate::{Policy, Trust};
+use fide_types::planted::{self, Planted};
+use fide_types::{HostSet, ProcessState, Reason};
+use fide_types::{Policy, Trust};
 use fide_wire::{Ack, Body, Excluded, Kind, MAX_PROCESSES, Monitor, Packet, Roster, Seen, ViewId, ViewRepr, section};
 
 /// Where a section came from.
@@ -469,7 +470,7 @@ impl Detector {
         peer.goodbye = true;
         let excluded = by_view && no_lease || must_know && peer.in_doubt(now_ns);
         if peer.state == PeerState::Up && (leaving || !excluded) {
-            self.host_ended(now_ns, host, VerdictKind::Left, Via::Goodbye, HostSet::EMPTY);
+            self.host_ended(now_ns, host, Reason::Left, Via::Goodbye, HostSet::EMPTY);
         }
     }
 
@@ -489,7 +490,7 @@ impl Detector {
 
     fn roster(&mut self, now_ns: u64, from: From, entry: &Roster) {
         let at = Self::remote_at(from.host, entry.slot);
-        let state = ProcessState::from_wire(entry.state, entry.code);
+        let state = entry.state;
         let known = self.remotes[at];
         if let Some(remote) = known {
             if roster::newer(remote.incarnation, entry.incarnation) {
@@ -544,12 +545,12 @@ impl Detector {
         }
         // Stalled and alive again come and go; an older heartbeat must not undo what a newer one (or a notice) said.
         if state != remote.state && entry.at_ns > remote.at_ns {
-            let kind = if state == ProcessState::Stalled { VerdictKind::Stalled } else { VerdictKind::Recovered };
+            let reason = if state == ProcessState::Stalled { Reason::Stalled } else { Reason::Recovered };
             remote.state = state;
             remote.at_ns = entry.at_ns;
             self.remotes[at] = Some(remote);
             let evidence = self.evidence(now_ns, from.host, from.via, HostSet::EMPTY, entry.at_ns);
-            self.verdict(from.host, entry.slot, entry.incarnation, kind, evidence);
+            self.verdict(from.host, entry.slot, entry.incarnation, reason, evidence);
         }
     }
 

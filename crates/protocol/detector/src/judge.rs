@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who is up, who is dead, and what is told of it.
 
-use crate::Trust;
 use crate::detector::{Detector, EXCLUDE_HEARTBEATS, HOST};
-use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Local};
 use crate::types::*;
 use crate::view::{Env, Outcome};
+use fide_types::Trust;
+use fide_types::planted::{self, Planted};
+use fide_types::{HostSet, ProcessState, Reason};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Membership};
 
 impl Detector {
@@ -35,7 +36,7 @@ impl Detector {
             if judged && must_know && in_doubt && !planted::is(Planted::JudgesInDoubt) {
                 self.outcome(now_ns, Outcome::Lost, self.config.me);
             } else if judged {
-                self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));
+                self.host_ended(now_ns, id, Reason::HostSilent, Via::Timeout, HostSet(1 << (self.config.me - 1)));
             }
         }
         if self.majority() && !self.excluded {
@@ -210,7 +211,7 @@ impl Detector {
                     if incarnation > peer.incarnation {
                         // Known through the view only; from now on its silence counts.
                         if peer.state == PeerState::Up {
-                            self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::View, votes);
+                            self.host_ended(now_ns, id, Reason::HostSilent, Via::View, votes);
                         }
                         self.peers[at].follow(incarnation);
                     }
@@ -227,11 +228,11 @@ impl Detector {
                 }
                 None => match peer.state {
                     PeerState::Up if peer.goodbye => {
-                        self.host_ended(now_ns, id, VerdictKind::Left, Via::Goodbye, votes);
+                        self.host_ended(now_ns, id, Reason::Left, Via::Goodbye, votes);
                         let peer = &mut self.peers[at];
                         peer.dead_incarnation = peer.incarnation;
                     }
-                    PeerState::Up => self.host_ended(now_ns, id, VerdictKind::HostSilent, Via::View, votes),
+                    PeerState::Up => self.host_ended(now_ns, id, Reason::HostSilent, Via::View, votes),
                     PeerState::Left => peer.dead_incarnation = peer.incarnation,
                     PeerState::Unknown | PeerState::Dead => {
                         if let Some(gone) = before.incarnation(id) {
@@ -257,17 +258,17 @@ impl Detector {
         evidence.last_seq = old.last_seq;
         evidence.last_rx_ns = old.last_rx_ns;
         evidence.superseded_by = by;
-        self.verdict(id, HOST, old.incarnation, VerdictKind::HostSilent, evidence);
-        self.end_processes(now_ns, id, VerdictKind::HostSilent, evidence);
+        self.verdict(id, HOST, old.incarnation, Reason::HostSilent, evidence);
+        self.end_processes(now_ns, id, Reason::HostSilent, evidence);
     }
 
     /// The present incarnation of `id` is dead or has left.
-    pub(crate) fn host_ended(&mut self, now_ns: u64, id: u16, kind: VerdictKind, via: Via, votes: HostSet) {
+    pub(crate) fn host_ended(&mut self, now_ns: u64, id: u16, reason: Reason, via: Via, votes: HostSet) {
         let evidence = self.evidence(now_ns, id, via, votes, 0);
         let peer = &mut self.peers[usize::from(id) - 1];
         let incarnation = peer.incarnation;
         peer.suspected = false;
-        if kind == VerdictKind::Left {
+        if reason == Reason::Left {
             peer.state = PeerState::Left;
         } else {
             peer.state = PeerState::Dead;
@@ -278,8 +279,8 @@ impl Detector {
         }
         // What was received comes first.
         self.flush(id);
-        self.verdict(id, HOST, incarnation, kind, evidence);
-        self.end_processes(now_ns, id, kind, evidence);
+        self.verdict(id, HOST, incarnation, reason, evidence);
+        self.end_processes(now_ns, id, reason, evidence);
         self.renew_lease(now_ns);
     }
 
@@ -293,7 +294,7 @@ impl Detector {
         }
     }
 
-    fn end_processes(&mut self, now_ns: u64, host: u16, kind: VerdictKind, evidence: Evidence) {
+    fn end_processes(&mut self, now_ns: u64, host: u16, reason: Reason, evidence: Evidence) {
         self.flush(host);
         for slot in 0..MAX_PROCESSES as u8 {
             let at = (usize::from(host) - 1) * MAX_PROCESSES + usize::from(slot);
@@ -304,10 +305,10 @@ impl Detector {
             if remote.state.is_final() {
                 continue;
             }
-            remote.state = if kind == VerdictKind::Left { ProcessState::Left } else { ProcessState::HostSilent };
+            remote.state = if reason == Reason::Left { ProcessState::Left } else { ProcessState::HostSilent };
             let incarnation = remote.incarnation;
             let piggybacks_lost = remote.lost;
-            self.verdict(host, slot, incarnation, kind, Evidence { piggybacks_lost, ..evidence });
+            self.verdict(host, slot, incarnation, reason, Evidence { piggybacks_lost, ..evidence });
         }
     }
 
@@ -330,14 +331,10 @@ impl Detector {
         remote.at_ns = held.at_ns;
         let (incarnation, lost) = (remote.incarnation, remote.lost);
         self.peers[usize::from(host) - 1].open -= 1;
-        let kind = match held.state {
-            ProcessState::Exited { code } => VerdictKind::Exited { code },
-            ProcessState::Killed { signal } => VerdictKind::Killed { signal },
-            _ => VerdictKind::Left,
-        };
+        let reason = held.state.reason().unwrap_or(Reason::Left);
         let mut evidence = self.evidence(now_ns, host, held.via, HostSet(1 << (host - 1)), held.at_ns);
         evidence.piggybacks_lost = lost;
-        self.verdict(host, slot, incarnation, kind, evidence);
+        self.verdict(host, slot, incarnation, reason, evidence);
     }
 
     /// A newer process incarnation took the slot before the end of the older one was heard of.
@@ -354,11 +351,11 @@ impl Detector {
         if remote.state.is_final() {
             return;
         }
-        remote.state = ProcessState::Exited { code: -1 };
+        remote.state = ProcessState::Exited(-1);
         let (incarnation, piggybacks_lost) = (remote.incarnation, remote.lost);
         let evidence = self.evidence(now_ns, host, Via::Superseded, HostSet(1 << (host - 1)), 0);
         let evidence = Evidence { superseded_by: by, piggybacks_lost, ..evidence };
-        self.verdict(host, slot, incarnation, VerdictKind::Exited { code: -1 }, evidence);
+        self.verdict(host, slot, incarnation, Reason::Exited(-1), evidence);
     }
 
     pub(crate) fn evidence(&self, now_ns: u64, host: u16, via: Via, votes: HostSet, at_ns: u64) -> Evidence {
@@ -383,10 +380,10 @@ impl Detector {
         Evidence { last_seq: self.seq, ..self.evidence(now_ns, self.config.me, Via::Local, HostSet::EMPTY, at_ns) }
     }
 
-    pub(crate) fn verdict(&mut self, host: u16, slot: u8, incarnation: u32, kind: VerdictKind, evidence: Evidence) {
+    pub(crate) fn verdict(&mut self, host: u16, slot: u8, incarnation: u32, reason: Reason, evidence: Evidence) {
         self.verdict_id += 1;
         self.counters.verdicts += 1;
         let id = self.verdict_id;
-        self.tell(Event::Verdict(Verdict { id, host, slot, incarnation, kind, evidence }));
+        self.tell(Event::Verdict(Verdict { id, host, slot, incarnation, reason, evidence }));
     }
 }

@@ -42,7 +42,7 @@
 //!   other majority contains one of them. [`crate::view`] says what a change of view adds to this.
 
 use crate::config::Config;
-use crate::planted::{self, Planted};
+use fide_types::planted::{self, Planted};
 use fide_wire::MAX_HOSTS;
 use serde::{Deserialize, Serialize};
 

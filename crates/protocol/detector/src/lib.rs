@@ -43,7 +43,6 @@ pub mod lease;
 mod outbox;
 pub mod peer;
 pub mod piggyback;
-pub mod planted;
 mod promise;
 pub mod receive_model;
 pub mod roster;
@@ -51,8 +50,9 @@ mod snapshot;
 pub mod types;
 pub mod view;
 
-pub use config::{Config, ConfigError, Member, Policy, Role, Trust, timeout_ns};
+pub use config::{Config, ConfigError, Member, timeout_ns};
 pub use detector::{Detector, Transmit, TransmitKind, URGENT_MAX};
+pub use fide_types::{HostSet, Policy, ProcessState, Reason, Role, Trust};
 pub use former::Former;
 pub use snapshot::SnapshotError;
 pub use types::*;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is sent: notices at once, heartbeats on an absolute schedule, and some between: those that others wait for to decide a view.
 
+use crate::Config;
 use crate::detector::{Detector, Transmit, TransmitKind};
 use crate::lease;
 use crate::peer::Peer;
-use crate::planted::{self, Planted};
 use crate::roster::{self, Carry, Local};
 use crate::types::*;
-use crate::{Config, Trust};
+use fide_types::HostSet;
+use fide_types::Trust;
+use fide_types::planted::{self, Planted};
 use fide_wire::{Ack, Builder, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN};
 
 impl Detector {

@@ -14,8 +14,8 @@
 //! end. So the grace after a stall is the whole timeout.
 
 use crate::detector::LIFE_BITS;
-use crate::planted::{self, Planted};
 use crate::types::{PeerState, PeerView};
+use fide_types::planted::{self, Planted};
 use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
 

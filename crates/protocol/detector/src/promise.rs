@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The timeouts of pairs, and what this host promises by them: the least, to suspect nobody sooner ([`crate::lease`]).
 
-use crate::Trust;
 use crate::detector::Detector;
-use crate::planted::{self, Planted};
 use crate::types::*;
+use fide_types::Trust;
+use fide_types::planted::{self, Planted};
 
 impl Detector {
     /// Promises no more than `promise_us` from now on, however long timeouts become: what whoever starts this host again must know.

@@ -5,7 +5,8 @@
 
 use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId};
 
-use crate::types::{Beat, HostSet};
+use crate::types::Beat;
+use fide_types::HostSet;
 
 const PLANES: usize = 2;
 

@@ -12,7 +12,8 @@
 //! has settled. A receiver that hears of a process for the first time holds all former ones of its name for ended, and takes no notice
 //! of one whose successor it knows.
 
-use crate::types::{ProcessState, ProcessView, Via};
+use crate::types::{ProcessView, Via};
+use fide_types::ProcessState;
 use fide_wire::{MAX_PROCESSES, Name, Roster, SECTION_HEADER_LEN};
 use serde::{Deserialize, Serialize};
 
@@ -49,14 +50,12 @@ pub struct Local {
 
 impl Local {
     pub fn wire(&self, slot: usize) -> Roster {
-        let (state, code) = self.state.to_wire();
         Roster {
             slot: slot as u8,
-            state,
+            state: self.state,
             name: Some(self.name),
             incarnation: self.incarnation,
             pb_seq: if self.state.is_final() { self.pb_assigned } else { self.pb_base },
-            code,
             at_ns: self.at_ns,
         }
     }

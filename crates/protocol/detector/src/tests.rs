@@ -15,9 +15,9 @@ mod world;
 
 /// Whether a test fails with this fault planted.
 #[cfg(feature = "planted")]
-fn fails_with(fault: crate::planted::Planted, test: fn()) -> bool {
-    crate::planted::arm(Some(fault));
+fn fails_with(fault: fide_types::planted::Planted, test: fn()) -> bool {
+    fide_types::planted::arm_thread(Some(fault));
     let failed = std::panic::catch_unwind(test).is_err();
-    crate::planted::arm(None);
+    fide_types::planted::arm_thread(None);
     failed
 }

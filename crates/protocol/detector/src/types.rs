@@ -1,69 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What goes into and comes out of a [`crate::Detector`].
 
-use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PacketError, RosterState, ViewId};
+use fide_types::ProcessState;
+use fide_types::{HostSet, MAX_PLANES, Name, Reason};
+use fide_wire::{PacketError, ViewId};
 use serde::{Deserialize, Serialize};
-
-/// A set of host ids 1..=64, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct HostSet(pub u64);
-
-impl HostSet {
-    pub const EMPTY: HostSet = HostSet(0);
-
-    /// Hosts 1..=count.
-    pub fn first(count: usize) -> HostSet {
-        HostSet(if count >= MAX_HOSTS { u64::MAX } else { (1 << count) - 1 })
-    }
-
-    pub fn contains(self, id: u16) -> bool {
-        (1..=MAX_HOSTS as u16).contains(&id) && self.0 >> (id - 1) & 1 == 1
-    }
-
-    /// Panics unless `id` is in 1..=64.
-    pub fn insert(&mut self, id: u16) {
-        self.0 |= 1 << (id - 1);
-    }
-
-    /// Panics unless `id` is in 1..=64.
-    pub fn remove(&mut self, id: u16) {
-        self.0 &= !(1 << (id - 1));
-    }
-
-    pub fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub fn minus(self, other: HostSet) -> HostSet {
-        HostSet(self.0 & !other.0)
-    }
-
-    pub fn and(self, other: HostSet) -> HostSet {
-        HostSet(self.0 & other.0)
-    }
-
-    /// Ascending.
-    pub fn iter(self) -> impl Iterator<Item = u16> {
-        let mut rest = self.0;
-        std::iter::from_fn(move || {
-            let id = (rest != 0).then(|| rest.trailing_zeros() as u16 + 1)?;
-            rest &= rest - 1;
-            Some(id)
-        })
-    }
-}
-
-impl FromIterator<u16> for HostSet {
-    fn from_iter<I: IntoIterator<Item = u16>>(ids: I) -> HostSet {
-        let mut set = HostSet::EMPTY;
-        ids.into_iter().for_each(|id| set.insert(id));
-        set
-    }
-}
 
 /// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated, de-duplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,72 +159,6 @@ pub struct ViewInfo {
     pub members: HostSet,
 }
 
-/// What happens to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ProcessState {
-    Alive,
-    Exited {
-        code: i32,
-    },
-    Killed {
-        signal: i32,
-    },
-    Left,
-    Stalled,
-    /// Its host is dead. Never given to `process_changed`.
-    HostSilent,
-}
-
-impl ProcessState {
-    pub fn is_final(self) -> bool {
-        !matches!(self, ProcessState::Alive | ProcessState::Stalled)
-    }
-
-    pub(crate) fn to_wire(self) -> (RosterState, i32) {
-        match self {
-            ProcessState::Alive => (RosterState::Alive, 0),
-            ProcessState::Exited { code } => (RosterState::Exited, code),
-            ProcessState::Killed { signal } => (RosterState::Killed, signal),
-            ProcessState::Left | ProcessState::HostSilent => (RosterState::Left, 0),
-            ProcessState::Stalled => (RosterState::Stalled, 0),
-        }
-    }
-
-    pub(crate) fn from_wire(state: RosterState, code: i32) -> ProcessState {
-        match state {
-            RosterState::Alive => ProcessState::Alive,
-            RosterState::Exited => ProcessState::Exited { code },
-            RosterState::Killed => ProcessState::Killed { signal: code },
-            RosterState::Left => ProcessState::Left,
-            RosterState::Stalled => ProcessState::Stalled,
-        }
-    }
-}
-
-/// What is claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum VerdictKind {
-    Exited {
-        code: i32,
-    },
-    Killed {
-        signal: i32,
-    },
-    Left,
-    HostSilent,
-    /// Its beat stopped. Not final.
-    Stalled,
-    /// Its beat is back. Not final.
-    Recovered,
-}
-
-impl VerdictKind {
-    /// Irreversible for the incarnation.
-    pub fn is_final(self) -> bool {
-        !matches!(self, VerdictKind::Stalled | VerdictKind::Recovered)
-    }
-}
-
 /// Where a verdict came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Via {
@@ -336,7 +211,7 @@ pub struct Verdict {
     pub slot: u8,
     /// Of the process, or of the host for the host itself.
     pub incarnation: u32,
-    pub kind: VerdictKind,
+    pub reason: Reason,
     pub evidence: Evidence,
 }
 

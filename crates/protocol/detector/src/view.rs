@@ -92,8 +92,8 @@ mod round;
 mod tests;
 mod wanted;
 
-use crate::planted::{self, Planted};
-use crate::types::HostSet;
+use fide_types::HostSet;
+use fide_types::planted::{self, Planted};
 use fide_wire::{MAX_HOSTS, Membership, Proposal, ViewId, ViewRepr};
 use serde::{Deserialize, Serialize};
 

@@ -72,7 +72,7 @@ fn drive(policy: Policy, trust: Trust) -> (u64, u64) {
             let _ = hosts[from].join(now, names[slot]);
             let _ = hosts[from].piggyback(slot as u8, &[7; 300]);
             if turn % 7 == 0 {
-                let _ = hosts[from].process_changed(now, slot as u8, ProcessState::Killed { signal: 9 }, now);
+                let _ = hosts[from].process_changed(now, slot as u8, ProcessState::Killed(9), now);
             }
             let target = Target { host: (from as u16 + 1) % 3 + 1, process: Some(names[slot]) };
             let _ = hosts[from].monitor(now, target, Wanted::default(), 0);

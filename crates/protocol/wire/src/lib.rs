@@ -8,7 +8,6 @@
 //! - [`auth`]: the key, the SipHash-2-4 tag, [`seal`] and [`verify`].
 //! - [`shape`]: what a host takes the cluster to be, and the key of tags among hosts that agree on it.
 //! - [`window`]: [`ReplayWindow`], which refuses a sequence number seen before.
-//! - [`name`]: [`Name`] of a host or a process.
 //!
 //! A heartbeat is one UDP payload, little-endian:
 //!
@@ -30,7 +29,6 @@ pub mod auth;
 pub mod chunk;
 pub mod fuzz;
 pub mod message;
-pub mod name;
 pub mod packet;
 pub mod section;
 pub mod shape;
@@ -39,9 +37,12 @@ pub mod window;
 
 pub use auth::{Key, KeyError, Keys, WrongTag, seal, set_plane, set_seq, tag, verify};
 pub use chunk::{Chunk, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, ChunkPacketError, Scheme};
-pub use name::{Name, NameError};
+pub use fide_types::{
+    HOST_SLOT, MAX_CLIENTS, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES, Name, NameError, PAYLOAD_MAX,
+    PIGGYBACK_MAX, ProcessState,
+};
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
-pub use section::{Body, Echoes, Excluded, Monitor, Roster, RosterState, Section, SectionError};
+pub use section::{Body, Echoes, Excluded, Monitor, Roster, Section, SectionError};
 pub use shape::{Digest, SHAPE, SHAPE_LEN, Shape, Told};
 pub use view::{Membership, Proposal, View, ViewId, ViewRepr};
 pub use window::{ReplayWindow, Seen};
@@ -50,25 +51,9 @@ pub use window::{ReplayWindow, Seen};
 pub const MAGIC: u16 = 0xF1DE;
 /// Version of this format, in the upper half of byte 2.
 pub const VERSION: u8 = 1;
-/// Hosts of a cluster; ids are 1..=MAX_HOSTS.
-pub const MAX_HOSTS: usize = 64;
-/// Processes per host; slots are 0..MAX_PROCESSES.
-pub const MAX_PROCESSES: usize = 64;
-/// Redundant network planes (the two trees of FiDe §3.3).
-pub const MAX_PLANES: usize = 2;
-/// Client sessions per agent.
-pub const MAX_CLIENTS: usize = 64;
-/// Bytes of a name.
-pub const MAX_NAME: usize = 31;
 /// First and last multicast group of planned trees: 239.64.0.0/12. Their lowest 23 bits, which make the hardware address,
 /// differ.
 pub const TREE_GROUPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(239, 64, 0, 0), Ipv4Addr::new(239, 79, 255, 255));
-/// Largest UDP payload at an MTU of 1500.
-pub const PAYLOAD_MAX: usize = 1472;
-/// Largest piggybacked message.
-pub const PIGGYBACK_MAX: usize = 1418;
-/// Slot that means "the host itself".
-pub const HOST_SLOT: u8 = 0xff;
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 28;
 /// Bytes of one acknowledgement.

@@ -18,8 +18,8 @@
 
 use crate::view::View;
 use crate::{
-    ECHO_LEN, EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ROSTER_LEN,
-    VIEW_STEADY_LEN,
+    ECHO_LEN, EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ProcessState,
+    ROSTER_LEN, VIEW_STEADY_LEN,
 };
 
 pub const ROSTER: u8 = 1;
@@ -51,50 +51,17 @@ pub enum SectionError {
     View { what: &'static str },
 }
 
-/// What happened to a process, as its own host tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RosterState {
-    Alive = 1,
-    /// `code` is the exit code.
-    Exited = 2,
-    /// `code` is the signal.
-    Killed = 3,
-    /// It said goodbye; not a failure.
-    Left = 4,
-    /// Its beat stopped; it may recover.
-    Stalled = 5,
-}
-
-impl RosterState {
-    pub fn from_u8(state: u8) -> Option<RosterState> {
-        Some(match state {
-            1 => RosterState::Alive,
-            2 => RosterState::Exited,
-            3 => RosterState::Killed,
-            4 => RosterState::Left,
-            5 => RosterState::Stalled,
-            _ => return None,
-        })
-    }
-
-    /// Nothing follows this state in the same incarnation.
-    pub fn is_final(self) -> bool {
-        matches!(self, RosterState::Exited | RosterState::Killed | RosterState::Left)
-    }
-}
-
 /// One process, as told by its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roster {
     pub slot: u8,
-    pub state: RosterState,
+    /// Never [`ProcessState::HostSilent`]: observers conclude that.
+    pub state: ProcessState,
     /// `None` in a notice.
     pub name: Option<Name>,
     pub incarnation: u32,
     /// Last piggyback sequence number given out, 0 for none.
     pub pb_seq: u32,
-    pub code: i32,
     /// The sending host's CLOCK_MONOTONIC when this became so.
     pub at_ns: u64,
 }
@@ -108,11 +75,14 @@ impl Roster {
     /// The fixed part.
     pub fn emit(&self) -> [u8; ROSTER_LEN] {
         let mut out = [0; ROSTER_LEN];
-        out[0] = self.state as u8;
+        // A host that is taken out says no more of its processes than that they are gone.
+        let told = if self.state == ProcessState::HostSilent { ProcessState::Left } else { self.state };
+        let (state, code) = told.to_bytes();
+        out[0] = state;
         out[2] = self.name.map_or(0, |n| n.as_bytes().len()) as u8;
         out[4..8].copy_from_slice(&self.incarnation.to_le_bytes());
         out[8..12].copy_from_slice(&self.pb_seq.to_le_bytes());
-        out[12..16].copy_from_slice(&self.code.to_le_bytes());
+        out[12..16].copy_from_slice(&code.to_le_bytes());
         out[16..24].copy_from_slice(&self.at_ns.to_le_bytes());
         out
     }
@@ -129,11 +99,12 @@ impl Roster {
         process_slot(ROSTER, slot)?;
         Ok(Roster {
             slot,
-            state: RosterState::from_u8(b[0]).ok_or(SectionError::State { state: b[0] })?,
+            state: ProcessState::from_bytes(b[0], le32(b, 12) as i32)
+                .filter(|state| *state != ProcessState::HostSilent)
+                .ok_or(SectionError::State { state: b[0] })?,
             name: if name_len == 0 { None } else { Some(Name::new(&b[ROSTER_LEN..])?) },
             incarnation: le32(b, 4),
             pb_seq: le32(b, 8),
-            code: le32(b, 12) as i32,
             at_ns: le64(b, 16),
         })
     }

@@ -17,8 +17,9 @@ use fide_host_tuning::parse::steal_ticks;
 use fide_jitter_analysis::MISSING;
 use fide_latency_probe::packet::{HEADER, Header, Kind};
 use fide_shm::bpf_ring::BpfRing;
+use fide_sys::clock::mono_ns;
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use fide_testbed::sys::{bind_to_core, now_ns, usable_cores};
+use fide_testbed::sys::{bind_to_core, usable_cores};
 use fide_testbed::{Spec, Testbed, Victim, VictimSpec};
 use std::cell::RefCell;
 use std::net::{SocketAddrV4, UdpSocket};
@@ -52,8 +53,8 @@ fn spin<T: Send>(
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
             bind_to_core(None, core)?;
-            let until_ns = now_ns() + SPIN_NS;
-            while now_ns() < until_ns {
+            let until_ns = mono_ns() + SPIN_NS;
+            while mono_ns() < until_ns {
                 if let Some(seen) = look() {
                     return Ok(seen);
                 }
@@ -114,7 +115,7 @@ impl Subject for ExitFloor<'_> {
             let mut seen = None;
             let drained = ring.drain(1, |bytes| {
                 let of = Wake::read_from_prefix(bytes).map(|(wake, _)| wake.cookie);
-                seen = of.is_ok_and(|cookie| cookie == serial).then(now_ns);
+                seen = of.is_ok_and(|cookie| cookie == serial).then(mono_ns);
             });
             drained.map_or_else(|broken| Some(Err(broken)), |_| seen.map(Ok))
         };
@@ -142,7 +143,7 @@ impl<'a> HopFloor<'a> {
         let mut receive = PingPong::load(HOP_PORT, Mode::Slot, 1)?;
         let address = there.address(0);
         there.run_in(|| -> anyhow::Result<()> {
-            let interface = fide_net::interface::by_address(address)?;
+            let interface = fide_sys::interface::by_address(address)?;
             Ok(receive.attach(interface.index, XdpMode::Native)?)
         })??;
         let from = SocketAddrV4::new(here.address(0), 0);
@@ -177,9 +178,9 @@ impl Subject for HopFloor<'_> {
         let (receive, socket, to) = (&mut self.receive, &self.socket, self.to);
         let (sent_ns, seen_ns) = spin(
             self.cores.spins,
-            || receive.take().map(|_| now_ns()),
+            || receive.take().map(|_| mono_ns()),
             || {
-                let at = now_ns();
+                let at = mono_ns();
                 socket.send_to(&packet, to)?;
                 Ok(at)
             },

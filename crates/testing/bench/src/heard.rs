@@ -5,8 +5,9 @@
 use anyhow::Context;
 use fide_host_tuning::parse::steal_ticks;
 use fide_shm::gaps::{Gaps, bucket};
+use fide_sys::clock::mono_ns;
 use fide_testbed::Agents;
-use fide_testbed::sys::{now_ns, usable_cores};
+use fide_testbed::sys::usable_cores;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ impl Listener {
         let judged = (1..=hosts).map(|host| judged(agents, host)).collect::<anyhow::Result<_>>()?;
         let steal_ticks = stolen();
         let stolen_before = steal_ticks > steal_before;
-        Ok(Listener { pairs, judged, steal_ticks, read_ns: now_ns(), stolen_before })
+        Ok(Listener { pairs, judged, steal_ticks, read_ns: mono_ns(), stolen_before })
     }
 
     /// What was heard since the last call.
@@ -95,7 +96,7 @@ impl Listener {
             all.absorb(&now.since(&before));
             pair.before = now;
         }
-        let (now, steal) = (now_ns(), stolen());
+        let (now, steal) = (mono_ns(), stolen());
         let heard = apart(all, now - self.read_ns, steal - self.steal_ticks, self.stolen_before);
         (self.read_ns, self.steal_ticks, self.stolen_before) = (now, steal, heard.steal_ticks > 0);
         Ok(heard)

@@ -5,9 +5,9 @@ use crate::Args;
 use crate::killed::NOTICE_LIMIT_NS;
 use crate::trials::Subject;
 use anyhow::Context;
+use fide_sys::clock::mono_ns;
 use fide_testbed::baseline::{Fastest, Knobs, Memberlist, find_fastest};
 use fide_testbed::figures::{Figure, Report};
-use fide_testbed::sys::now_ns;
 use fide_testbed::{Spec, Testbed, find_binary};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -120,7 +120,7 @@ impl Subject for Kill<'_> {
         let mut cluster = Cluster::start(self.bed, self.knobs)?;
         std::thread::sleep(SETTLE);
         let victim = self.bed.host(VICTIM_HOST).name();
-        let killed = now_ns();
+        let killed = mono_ns();
         cluster.members[VICTIM_HOST - 1].kill()?;
         let told = cluster.await_event("dead", victim, Duration::from_nanos(NOTICE_LIMIT_NS))?;
         Ok(told.saturating_sub(killed))

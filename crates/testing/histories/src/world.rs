@@ -12,7 +12,8 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, sys::now_ns};
+use fide_sys::clock::mono_ns;
+use fide_testbed::{Agents, AgentsSpec, Spec, Testbed};
 
 use crate::{
     MEMBER,
@@ -201,14 +202,14 @@ impl World {
             protocol,
             planted,
             programs: programs.clone(),
-            begun_ns: now_ns(),
+            begun_ns: mono_ns(),
             diary: Vec::new(),
             bed,
         };
         if let Err(why) = world.await_members() {
             bail!("{why:#}\n{}", world.logs());
         }
-        world.begun_ns = now_ns();
+        world.begun_ns = mono_ns();
         Ok(world)
     }
 
@@ -234,7 +235,7 @@ impl World {
     }
 
     pub(crate) fn note(&mut self, what: &str) {
-        let since_ns = now_ns().saturating_sub(self.begun_ns);
+        let since_ns = mono_ns().saturating_sub(self.begun_ns);
         self.diary.push(format!("{:9.3} s  {what}", since_ns as f64 / 1e9));
     }
 

@@ -12,10 +12,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use fide_net::{
-    isolation::{pin, set_fifo},
-    now_ns,
-};
+use fide_net::isolation::{pin, set_fifo};
+use fide_sys::clock::mono_ns;
 
 /// Name of a planting thread.
 pub const PLANTED_BY: &str = "planted";
@@ -46,7 +44,7 @@ impl Plant {
     pub fn thread(core: usize, period_ns: u64, duration_ns: u64) -> io::Result<Self> {
         Self::start(core, period_ns, move |due_ns| {
             let end_ns = due_ns + duration_ns;
-            while now_ns() < end_ns {
+            while mono_ns() < end_ns {
                 std::hint::spin_loop();
             }
             Ok(())
@@ -99,16 +97,16 @@ impl Plant {
             if failed {
                 return windows;
             }
-            let mut due = now_ns() + period_ns;
+            let mut due = mono_ns() + period_ns;
             while !told.load(Ordering::Relaxed) && windows.len() < WINDOWS_MAX {
                 sleep_until(due);
-                let start_ns = now_ns();
+                let start_ns = mono_ns();
                 if disturb(due).is_err() {
                     break;
                 }
-                windows.push(Window { start_ns, end_ns: now_ns() });
+                windows.push(Window { start_ns, end_ns: mono_ns() });
                 // One that came too late for the next is not to run after it for ever.
-                due += period_ns * (now_ns().saturating_sub(due) / period_ns).max(1);
+                due += period_ns * (mono_ns().saturating_sub(due) / period_ns).max(1);
             }
             windows
         })?;

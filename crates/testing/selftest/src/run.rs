@@ -20,7 +20,7 @@ use fide_latency_probe::{
     session::{self, Measurement, Options, PONG, SameMachine},
     setting::{self, Wanted},
 };
-use fide_net::interface;
+use fide_sys::interface;
 use fide_testbed::Testbed;
 
 /// Cores of the two ends.
@@ -90,7 +90,7 @@ pub fn measure(bed: &Testbed, cores: Cores, how: How) -> anyhow::Result<Measurem
                         period_ns: how.period_ns,
                         packet_bytes: fide_latency_probe::PACKET_BYTES,
                         schedule: how.schedule,
-                        run: fide_net::now_ns(),
+                        run: fide_sys::clock::mono_ns(),
                         spin: false,
                     },
                     wanted: wanted(cores.a),

@@ -2,7 +2,7 @@
 //! How late a thread wakes that is isolated as a measuring one is.
 
 use fide_latency_probe::setting::{self, Wanted};
-use fide_net::now_ns;
+use fide_sys::clock::mono_ns;
 
 use crate::plant::sleep_until;
 
@@ -11,11 +11,11 @@ use crate::plant::sleep_until;
 pub fn lateness(core: usize, period_ns: u64, count: u32) -> Vec<u64> {
     let measure = move || {
         let _setting = setting::take(&Wanted { core: Some(core), ..Wanted::default() });
-        let mut due = now_ns() + period_ns;
+        let mut due = mono_ns() + period_ns;
         let mut late = Vec::with_capacity(count as usize);
         for _ in 0..count {
             sleep_until(due);
-            late.push(now_ns().saturating_sub(due));
+            late.push(mono_ns().saturating_sub(due));
             due += period_ns;
         }
         late

@@ -2,8 +2,8 @@
 //! `fide agent` on every host of a testbed or a fabric.
 
 use crate::node::{Cluster, Host};
-use crate::sys::now_ns;
 use crate::{Error, Result, find_binary, retry_until};
+use fide_sys::clock::mono_ns;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
     sockopt,
@@ -381,7 +381,7 @@ impl Agents {
     /// SIGKILL, and waits; gives CLOCK_MONOTONIC in ns just before.
     pub fn kill(&mut self, host: usize) -> Result<u64> {
         let slot = self.slot(host);
-        let at = now_ns();
+        let at = mono_ns();
         for mut child in [self.children[slot].take(), self.successors[slot].take()].into_iter().flatten() {
             child.kill().and_then(|()| child.wait()).map_err(|e| Error::io("killing an agent", e))?;
         }
@@ -399,7 +399,7 @@ impl Agents {
     }
 
     fn signal(&self, host: usize, which: Signal) -> Result<u64> {
-        let at = now_ns();
+        let at = mono_ns();
         match &self.children[self.slot(host)] {
             Some(child) => signal(child, which).map(|()| at),
             None => Err(Error::Spec(format!("h{host} has no running agent to send {which:?} to"))),

@@ -3,8 +3,9 @@
 
 use crate::net::BULK_PORT;
 use crate::node::Host;
-use crate::sys::{bind_to_core, now_ns};
+use crate::sys::bind_to_core;
 use crate::{Error, Result};
+use fide_sys::clock::mono_ns;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,10 +124,10 @@ fn send_flood(socket: &UdpSocket, spec: FloodSpec, stop: &AtomicBool) -> FloodRe
     let per_step = (u64::from(spec.rate_mbit) * FLOOD_STEP_NS / 1000 / packet_bits).max(1);
     let step_ns = per_step * packet_bits * 1000 / u64::from(spec.rate_mbit);
     let mut report = FloodReport::default();
-    let start = now_ns();
+    let start = mono_ns();
     let mut next = start;
     loop {
-        let now = now_ns();
+        let now = mono_ns();
         if stop.load(Ordering::Relaxed) || now - start >= spec.duration_ns {
             return report;
         }
@@ -166,7 +167,7 @@ impl CpuLoad {
         }
         let mut load =
             CpuLoad { stop: Arc::new(AtomicBool::new(false)), turns: Arc::new(AtomicU64::new(0)), threads: Vec::new() };
-        let until = now_ns() + duration_ns;
+        let until = mono_ns() + duration_ns;
         for core in cores.iter().flat_map(|c| std::iter::repeat_n(*c, per_core)) {
             let (stop, turns) = (load.stop.clone(), load.turns.clone());
             let thread = std::thread::Builder::new()
@@ -174,7 +175,7 @@ impl CpuLoad {
                 .spawn(move || {
                     // A core that this process may not use is taken through whichever it gets.
                     let _ = bind_to_core(None, core);
-                    while !stop.load(Ordering::Relaxed) && now_ns() < until {
+                    while !stop.load(Ordering::Relaxed) && mono_ns() < until {
                         for i in 0..10_000u32 {
                             std::hint::black_box(i);
                         }

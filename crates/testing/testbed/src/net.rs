@@ -213,9 +213,9 @@ impl Testbed {
     fn set_port(&self, host: usize, plane: usize, state: u8) -> Result<(u64, u64)> {
         let index = self.host(host).index() - FIRST_HOST;
         let switch = self.switch(plane)?;
-        let before = sys::now_ns();
+        let before = fide_sys::clock::mono_ns();
         switch.control.set_port_state(switch.ports[index], state)?;
-        Ok((before, sys::now_ns()))
+        Ok((before, fide_sys::clock::mono_ns()))
     }
 
     /// Pulls the plug: the link goes down and the host sees its carrier go.

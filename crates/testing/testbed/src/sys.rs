@@ -8,12 +8,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, LinkNameSpaceType};
 
-/// CLOCK_MONOTONIC, the clock that every number of the testbed is in.
-pub fn now_ns() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 /// Moves the calling thread into a network namespace, for good.
 pub(crate) fn enter_netns(ns: BorrowedFd<'_>) -> std::io::Result<()> {
     rustix::thread::move_into_link_name_space(ns, Some(LinkNameSpaceType::Network))?;

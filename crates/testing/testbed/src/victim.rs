@@ -2,8 +2,8 @@
 //! A process made to die: `fide-victim`, and the handle to one.
 
 use crate::node::Host;
-use crate::sys::now_ns;
 use crate::{Error, Lines, Result, find_binary};
+use fide_sys::clock::mono_ns;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ impl Victim {
     /// Sends a signal; gives CLOCK_MONOTONIC in ns just before.
     pub fn signal(&self, signal: Signal) -> Result<u64> {
         let pid = Pid::from_child(&self.child);
-        let at = now_ns();
+        let at = mono_ns();
         kill_process(pid, signal).map_err(|e| Error::io(format!("sending {signal:?} to a victim"), e))?;
         Ok(at)
     }

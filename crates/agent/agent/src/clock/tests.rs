@@ -93,7 +93,7 @@ fn suspension_is_a_doubt_once() {
     assert_eq!(clock.looked(&machine.look(), true), None);
     assert_eq!(clock.doubts.suspended, 1);
     // The lease of before is over for its readers, and stays so; one that is given now is not.
-    let clocks = |tsc| fide_shm::clock::Clocks {
+    let clocks = |tsc| fide_sys::clock::Clocks {
         mono_ns: machine.mono_ns,
         boot_ns: machine.mono_ns + machine.asleep_ns,
         raw_ns: machine.raw_ns,
@@ -175,7 +175,7 @@ fn lease_with_a_witness_ends_for_readers_when_it_ends() {
     let clock = machine.clock();
     let lease = clock.lease(machine.raw_ns + 60 * MS);
     let left = |machine: &Machine| {
-        lease.left_ns(&fide_shm::clock::Clocks {
+        lease.left_ns(&fide_sys::clock::Clocks {
             mono_ns: machine.mono_ns,
             boot_ns: machine.mono_ns + machine.asleep_ns,
             raw_ns: machine.raw_ns,
@@ -333,7 +333,7 @@ fn clocks_that_become_slow_after_the_counter_was_trusted_fence_nobody() {
     let mut clock = machine.clock();
     let until_ns = |machine: &Machine| machine.raw_ns + 63 * MS;
     let left_ns = |clock: &Clock, machine: &Machine| {
-        let reader = fide_shm::clock::Clocks {
+        let reader = fide_sys::clock::Clocks {
             mono_ns: machine.mono_ns,
             boot_ns: machine.mono_ns + machine.asleep_ns,
             raw_ns: machine.raw_ns,

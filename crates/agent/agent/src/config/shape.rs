@@ -3,7 +3,7 @@
 
 use fide_wire::{Digest, Shape};
 
-use super::{Config, Policy, Role, Trust};
+use super::{Config, Policy, Trust};
 
 const NETWORK: u8 = 1;
 const LEASE: u8 = 2;
@@ -22,11 +22,7 @@ impl Config {
         let mut list = Digest::default();
         for member in &self.members {
             list.add(member.name.as_bytes());
-            list.add(match member.role {
-                Role::Voter => b"voter",
-                Role::Observer => b"observer",
-                Role::Witness => b"witness",
-            });
+            list.add(member.role.as_str().as_bytes());
             let addresses: Vec<u8> = member.addresses.iter().flat_map(|address| address.octets()).collect();
             list.add(&addresses);
             let mut monitors = member.monitors.clone();

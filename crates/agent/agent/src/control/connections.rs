@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_client::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
+use fide_agent_api::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
 use fide_wire::{MAX_CLIENTS, MAX_PROCESSES};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fide_client::protocol::{Empty, ErrorCode, Op, Refusal, Reply as Answer, Request, TakeOverPhase};
+use fide_agent_api::protocol::{Empty, ErrorCode, Op, Refusal, Reply as Answer, Request, TakeOverPhase};
 use fide_net::isolation::Urgent;
 
 use super::{Control, End};

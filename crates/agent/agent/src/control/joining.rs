@@ -9,8 +9,8 @@
 
 use std::process;
 
+use fide_agent_api::protocol::{Empty, ErrorCode, JoinOk, Refusal, Reply as Answer};
 use fide_bpf::Registration;
-use fide_client::protocol::{Empty, ErrorCode, JoinOk, Refusal, Reply as Answer};
 use fide_detector::JoinError;
 use fide_wire::{MAX_PROCESSES, Name};
 use rustix::{event::epoll, io::Errno};
@@ -289,7 +289,7 @@ impl Control {
         if let Some(exit_watch) = &self.parts.exit_watch {
             exit_watch.unwatch(watched.process.pid());
         }
-        let at_ns = fide_net::now_ns();
+        let at_ns = fide_sys::clock::mono_ns();
         self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change: Change::Left, at_ns })?;
         Ok(Answer::ok(id, &Empty {}))
     }

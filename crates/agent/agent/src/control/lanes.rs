@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_client::protocol::{Empty, ErrorCode, Refusal, Reply as Answer};
+use fide_agent_api::protocol::{Empty, ErrorCode, Refusal, Reply as Answer};
 use rustix::event::EventfdFlags;
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_client::protocol::{ErrorCode, Op, Refusal};
+use fide_agent_api::protocol::{ErrorCode, Op, Refusal};
 
 /// Part of everything that is kept for privileged users, and as much for all others.
 const RESERVE: usize = 8;

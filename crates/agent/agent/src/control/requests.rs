@@ -3,18 +3,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use fide_bpf::ClientRings;
-use fide_client::protocol::{
+use fide_agent_api::protocol::{
     Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, MESSAGE_MAX, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION,
     PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
+use fide_bpf::ClientRings;
 use std::time::Instant;
 
+use fide_agent_api::session::{AgentSession, SESSION_BYTES};
 use fide_detector::{MonitorError, Wanted};
-use fide_shm::{
-    region::RegionError,
-    session::{AgentSession, SESSION_BYTES},
-};
+use fide_shm::region::RegionError;
 use fide_wire::{MAX_CLIENTS, Name};
 use serde_json::json;
 
@@ -142,7 +140,7 @@ impl Control {
                 session: open.token.clone(),
                 events: if open.ring { EventsVia::Bpf } else { EventsVia::Shm },
                 heartbeat_us: u32::try_from(self.parts.config.heartbeat_ns / 1000).unwrap_or(u32::MAX),
-                trust: status::trust_name(self.parts.config.trust).to_owned(),
+                trust: self.parts.config.trust.as_str().to_owned(),
                 members: members.collect(),
             },
         ))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the loop does when its clock may have stood still, and how a lease gets into shared memory.
 
-use fide_net::raw_ns;
+use fide_sys::clock::raw_ns;
 
 use super::Engine;
 

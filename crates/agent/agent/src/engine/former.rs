@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ends of what an agent before this one has told to be up ([`fide_detector::former`]).
 
+use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{Former, PeerState};
-use fide_net::now_ns;
-use fide_shm::event::{EventRecord, Reason, kind};
+use fide_sys::clock::mono_ns;
+use fide_types::Reason;
 use fide_wire::{HOST_SLOT, Name};
 use serde::{Deserialize, Serialize};
 
@@ -207,6 +208,6 @@ impl Engine {
     /// The end of a subject, for one watch.
     pub(super) fn end_of(&self, watch: u32, host: u16, slot: u8, incarnation: u32, why: Reason) -> EventRecord {
         let record = EventRecord { kind: kind::VERDICT, watch, host, slot, incarnation, ..EventRecord::default() };
-        EventRecord { rx_ns: now_ns(), ..record }.with_reason(why)
+        EventRecord { rx_ns: mono_ns(), ..record }.with_reason(why)
     }
 }

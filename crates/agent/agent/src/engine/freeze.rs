@@ -6,7 +6,7 @@
 //! would not know of. The new agent begins [`REPEATS_MAX`] numbers further.
 
 use fide_detector::{Detector, SnapshotError};
-use fide_net::{now_ns, raw_ns};
+use fide_sys::clock::{mono_ns, raw_ns};
 use fide_wire::{PAYLOAD_MAX, Packet, seal, set_seq};
 use serde::{Deserialize, Serialize};
 
@@ -141,7 +141,7 @@ impl Engine {
             self.counters.sends_failed += u64::from(sender.send(payload).is_err());
         }
         self.publish_lease();
-        self.parts.table.tick(now_ns());
+        self.parts.table.tick(mono_ns());
     }
 
     /// Goes on where `frozen` stopped, with the clients' memory. To be called before [`Engine::run`].

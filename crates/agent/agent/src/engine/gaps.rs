@@ -5,8 +5,8 @@
 //! it took the heartbeat in, which is what the detector goes by there: a stall of this loop is in the gaps of all peers.
 
 use fide_detector::{Accepted, PeerState};
-use fide_net::{now_ns, raw_ns};
 use fide_shm::gaps::{BUCKETS, Gaps};
+use fide_sys::clock::{mono_ns, raw_ns};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
@@ -42,7 +42,7 @@ impl Engine {
         }
         *into = self.gaps[usize::from(host) - 1];
         if into.longest_ns != 0 {
-            into.longest_at_ns = now_ns().saturating_sub(raw_ns().saturating_sub(into.longest_at_ns));
+            into.longest_at_ns = mono_ns().saturating_sub(raw_ns().saturating_sub(into.longest_at_ns));
         }
     }
 

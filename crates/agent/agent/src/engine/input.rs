@@ -3,7 +3,9 @@
 
 use fide_bpf::intf::{self, Wake};
 use fide_detector::{Beat, HostSet, ProcessState};
-use fide_net::{jitter::Spread, now_ns, raw_ns, service::Finding};
+use fide_lane::Finding;
+use fide_net::jitter::Spread;
+use fide_sys::clock::{mono_ns, raw_ns};
 use fide_wire::{
     HEADER_LEN, KIND_OFFSET, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, Told, ViewId, chunk,
     verify,
@@ -11,7 +13,7 @@ use fide_wire::{
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, EVENTS_PER_TURN, Engine, RECORDS_PER_TURN};
-use crate::{process::Exit, timeout::Network};
+use crate::timeout::Network;
 
 /// Bytes of the longest record in the wake ring.
 const RECORD_MAX: usize = size_of::<Wake>() + PAYLOAD_MAX;
@@ -139,7 +141,13 @@ impl Engine {
         match wake.kind {
             intf::WAKE_EXIT => {
                 let slot = u8::try_from(wake.subject).unwrap_or(u8::MAX);
-                self.process_exited(now, slot, wake.cookie, Exit::from_status(wake.detail.cast_signed()), wake.ns);
+                self.process_exited(
+                    now,
+                    slot,
+                    wake.cookie,
+                    ProcessState::from_wait_status(wake.detail.cast_signed()),
+                    wake.ns,
+                );
                 // On its way before anything else; and then the core is free for who is told.
                 self.transmit();
                 if self.watches.clients(self.parts.me, slot) != 0 {
@@ -176,14 +184,10 @@ impl Engine {
     }
 
     /// A local process has left, by the kernel's word or by its pidfd's.
-    pub(super) fn process_exited(&mut self, now: u64, slot: u8, cookie: u64, exit: Exit, at_ns: u64) {
+    pub(super) fn process_exited(&mut self, now: u64, slot: u8, cookie: u64, ended: ProcessState, at_ns: u64) {
         // What it said last comes before the news of its end.
         self.drain_outboxes();
-        let state = match exit {
-            Exit::Code(code) => ProcessState::Exited { code },
-            Exit::Signal(signal) => ProcessState::Killed { signal },
-        };
-        self.process_changed(now, slot, cookie, state, at_ns);
+        self.process_changed(now, slot, cookie, ended, at_ns);
     }
 
     /// Only for the registration it is about: a slot may have a new owner by now.
@@ -230,7 +234,7 @@ impl Engine {
         if chunks && (whole || self.parts.salvage) {
             let mut copy = [0; PAYLOAD_MAX];
             copy[..len].copy_from_slice(payload);
-            self.chunks_received(now_ns(), &copy[..len], whole);
+            self.chunks_received(mono_ns(), &copy[..len], whole);
             return;
         }
         if !whole {

@@ -9,16 +9,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use fide_agent_api::event::{EventRecord, kind};
+use fide_agent_api::session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage};
 use fide_detector::PeerState;
-use fide_net::{
-    link::Sender,
-    now_ns,
-    service::{Copies, Finding, Inlet, LANES_MAX, Outlet, Terms, lane_of, number_of},
-};
-use fide_shm::{
-    event::{EventRecord, kind},
-    session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage},
-};
+use fide_lane::{Copies, Finding, Inlet, LANES_MAX, Outlet, Terms, lane_of, number_of};
+use fide_net::link::Sender;
+use fide_sys::clock::mono_ns;
 use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, Name, chunk};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +151,7 @@ impl Lanes {
     pub(super) fn change(&mut self, handle: u8, terms: Terms, type_of_service: u8) {
         let Some(lane) = self.lane(handle) else { return };
         if lane.outlet.terms() != terms {
-            lane.outlet.change(now_ns(), terms);
+            lane.outlet.change(mono_ns(), terms);
         }
         for sender in lane.trees.iter_mut().flatten() {
             // Refused for no socket of ours: it is the class that is asked for, not a right.
@@ -218,7 +214,7 @@ impl Engine {
         self.drain_lane_outboxes();
         let incarnation = self.parts.detector.config().incarnation;
         for lane in self.lanes.own.iter_mut().flatten() {
-            let Ok(Some(packet)) = lane.outlet.poll(now_ns(), incarnation) else { continue };
+            let Ok(Some(packet)) = lane.outlet.poll(mono_ns(), incarnation) else { continue };
             for (plane, sender) in (0u8..).zip(&mut lane.trees) {
                 let Some(sender) = sender else { continue };
                 chunk::seal(packet, plane, &self.parts.keys.current);
@@ -248,7 +244,7 @@ impl Engine {
                 self.busy_turn |= count == MESSAGES_PER_TURN;
                 match self.lanes.lane(handle).filter(|lane| service != 0 && lane.clients >> client & 1 == 1) {
                     Some(lane) => {
-                        if lane.outlet.offer(now_ns(), service, bytes).is_err() {
+                        if lane.outlet.offer(mono_ns(), service, bytes).is_err() {
                             let exceeded = lane.outlet.sent().exceeded;
                             lane.counters.exceeded.store(exceeded, Ordering::Relaxed);
                             self.counters.lane_messages_exceeded += 1;

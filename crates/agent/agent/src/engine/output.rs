@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What leaves: packets on every plane, and the alive table.
 
-use fide_detector::{PeerState, ProcessState, TransmitKind};
-use fide_net::{now_ns, raw_ns};
-use fide_shm::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
+use fide_agent_api::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
+use fide_detector::{PeerState, TransmitKind};
+use fide_sys::clock::{mono_ns, raw_ns};
 use fide_wire::{MAX_PLANES, seal};
 
 use super::{Engine, TRANSMITS_PER_TURN};
@@ -41,7 +41,7 @@ impl Engine {
 
     /// What clients read without asking.
     pub(super) fn publish(&mut self) {
-        let now = now_ns();
+        let now = mono_ns();
         for host in (1..=self.parts.members).filter(|host| *host != self.parts.me) {
             self.publish_host(host, now);
         }
@@ -68,7 +68,7 @@ impl Engine {
         let record = HostRecord {
             state: state::ALIVE,
             incarnation: self.parts.detector.config().incarnation,
-            changed_ns: now_ns(),
+            changed_ns: mono_ns(),
             name: self.host_name(me),
             ..HostRecord::default()
         };
@@ -115,17 +115,10 @@ impl Engine {
 
     pub(super) fn publish_process(&self, host: u16, slot: u8, now: u64) {
         let Some(process) = self.parts.detector.process(host, slot) else { return };
-        let (state, code) = match process.state {
-            ProcessState::Alive => (state::ALIVE, 0),
-            ProcessState::Exited { code } => (state::EXITED, code),
-            ProcessState::Killed { signal } => (state::KILLED, signal),
-            ProcessState::Left => (state::LEFT, 0),
-            ProcessState::Stalled => (state::STALLED, 0),
-            ProcessState::HostSilent => (state::HOST_SILENT, 0),
-        };
+        let (state, code) = process.state.to_bytes();
         let record = ProcessRecord {
             state,
-            reason: self::reason(process.state),
+            reason: process.state.reason().map_or(0, |why| why.to_bytes().0),
             incarnation: process.incarnation,
             code,
             pb_seq: process.pb_seq,
@@ -137,18 +130,5 @@ impl Engine {
         };
         self.parts.table.write_process(host, slot, &record);
         self.parts.table.changed();
-    }
-}
-
-/// The reason an event record gives for a state; 0 while alive.
-fn reason(state: ProcessState) -> u8 {
-    use fide_shm::event::reason;
-    match state {
-        ProcessState::Alive => 0,
-        ProcessState::Exited { .. } => reason::EXITED,
-        ProcessState::Killed { .. } => reason::KILLED,
-        ProcessState::Left => reason::LEFT,
-        ProcessState::Stalled => reason::STALLED,
-        ProcessState::HostSilent => reason::HOST_SILENT,
     }
 }

@@ -3,9 +3,10 @@
 
 use std::os::fd::AsFd;
 
+use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{HostSet, PeerState, ProcessState, Target, Wanted};
-use fide_net::{now_ns, raw_ns};
-use fide_shm::event::{EventRecord, Reason, kind};
+use fide_sys::clock::{mono_ns, raw_ns};
+use fide_types::Reason;
 use fide_wire::{HOST_SLOT, Keys, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -162,7 +163,7 @@ impl Engine {
                 self.publish_me();
                 let mut record = EventRecord::of_host(kind::REJOINED, self.parts.me);
                 record.incarnation = incarnation;
-                record.rx_ns = now_ns();
+                record.rx_ns = mono_ns();
                 self.tell_all(record);
                 Reply::Done
             }
@@ -336,7 +337,8 @@ impl Engine {
     }
 
     fn tell_newcomer(&mut self, client: u8, watch: u32, host: u16, slot: u8, incarnation: u32, name: Option<Name>) {
-        let record = EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now_ns(), ..EventRecord::default() };
+        let record =
+            EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: mono_ns(), ..EventRecord::default() };
         self.tell_watcher_up(client, watch, record, name);
     }
 
@@ -380,10 +382,10 @@ impl Engine {
     /// Takes a part of the watches of a client away, and with the last of them the session. None: there are more, for the next
     /// turn. Counts the heartbeats that this has cost.
     pub(super) fn end_session(&mut self, client: u8) -> Option<Option<Box<Memory>>> {
-        let begun_ns = now_ns();
+        let begun_ns = mono_ns();
         self.closing = self.forget_some(client).then_some(client);
         let closed = self.closing.is_none().then(|| self.close_session(client));
-        let late_ns = now_ns().saturating_sub(begun_ns);
+        let late_ns = mono_ns().saturating_sub(begun_ns);
         self.counters.session_end_skipped += late_ns / self.parts.heartbeat_ns.max(1);
         closed
     }
@@ -433,7 +435,7 @@ impl Engine {
                 let state = if stalled { ProcessState::Stalled } else { ProcessState::Alive };
                 let slot = u8::try_from(slot).expect("64 slots");
                 // A process that has ended is not stalled any more.
-                let _ = self.parts.detector.process_changed(now, slot, state, now_ns());
+                let _ = self.parts.detector.process_changed(now, slot, state, mono_ns());
             }
         }
     }
@@ -488,7 +490,7 @@ impl Engine {
                     host: self.parts.me,
                     slot,
                     code: i32::try_from(granted).unwrap_or(i32::MAX),
-                    rx_ns: now_ns(),
+                    rx_ns: mono_ns(),
                     ..EventRecord::default()
                 };
                 self.tell_one(client, record, &[]);
@@ -512,7 +514,7 @@ impl Engine {
         let detector = &self.parts.detector;
         let now = raw_ns();
         snapshot.now_ns = now;
-        snapshot.mono_ns = now_ns();
+        snapshot.mono_ns = mono_ns();
         snapshot.started_ns = self.started_ns;
         snapshot.incarnation = detector.config().incarnation;
         snapshot.lease_until_ns = detector.lease_until_ns();

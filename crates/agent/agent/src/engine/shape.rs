@@ -3,7 +3,7 @@
 //! packets of their own ([`fide_wire::shape`]), while somebody is not heard.
 
 use fide_detector::PeerState;
-use fide_net::raw_ns;
+use fide_sys::clock::raw_ns;
 use fide_wire::{Key, SHAPE_LEN, Told, seal, verify};
 
 use super::Engine;

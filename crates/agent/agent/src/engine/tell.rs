@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Telling clients what the detector says.
 
+use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
+use fide_agent_api::table::NameBytes;
 use fide_bpf::{
     Told,
     intf::{ADMIT_DEAD, ADMIT_MONITOR, Admit},
 };
-use fide_detector::{Event, PeerState, Verdict, VerdictKind};
-use fide_net::now_ns;
-use fide_shm::{
-    event::{EVENT_MAX, EventRecord, Reason, kind},
-    table::NameBytes,
-};
+use fide_detector::{Event, PeerState, Verdict};
+use fide_sys::clock::mono_ns;
+use fide_types::Reason;
 use fide_wire::{HOST_SLOT, MAX_NAME, MAX_PROCESSES, Name, PIGGYBACK_MAX};
 
 use super::Engine;
@@ -25,7 +24,7 @@ impl Engine {
         for _ in 0..most {
             let Some(event) = self.parts.detector.poll_event() else { return false };
             let event = self.parts.clock.told(event);
-            let now = now_ns();
+            let now = mono_ns();
             if !matches!(event, Event::Piggyback { .. }) {
                 self.parts.exchange.note(Record { now_ns: now, event });
             }
@@ -100,7 +99,7 @@ impl Engine {
             slot,
             incarnation: self.parts.detector.process(host, slot).map_or(0, |process| process.incarnation),
             seq: u64::from(pb_seq),
-            rx_ns: now_ns(),
+            rx_ns: mono_ns(),
             ..EventRecord::default()
         };
         self.tell_each(clients, record, bytes);
@@ -160,7 +159,7 @@ impl Engine {
         self.publish_process(host, slot, now);
         let mut bytes = [0; EVENT_MAX];
         let Ok(encoded) = record.encode(&[], &mut bytes) else { return };
-        if verdict.kind.is_final()
+        if verdict.reason.is_final()
             && let Some(kernel) = &mut self.parts.kernel
         {
             match kernel.receive.tell_watch(host, slot, encoded) {
@@ -171,7 +170,7 @@ impl Engine {
             return;
         }
         let clients = self.watches.clients(host, slot);
-        if verdict.kind.is_final() {
+        if verdict.reason.is_final() {
             self.tell_end(host, slot, clients, record);
         } else {
             self.tell_each(clients, record, &[]);
@@ -362,22 +361,16 @@ impl Engine {
                 PeerState::Unknown | PeerState::Up => return None,
             };
             let of_host = EventRecord::of_host(kind::VERDICT, host);
-            return Some(EventRecord { incarnation: peer.incarnation, rx_ns: now_ns(), ..of_host }.with_reason(why));
+            return Some(EventRecord { incarnation: peer.incarnation, rx_ns: mono_ns(), ..of_host }.with_reason(why));
         }
         let process = self.parts.detector.process(host, slot)?;
-        let why = match process.state {
-            fide_detector::ProcessState::Exited { code } => Reason::Exited(code),
-            fide_detector::ProcessState::Killed { signal } => Reason::Killed(signal),
-            fide_detector::ProcessState::Left => Reason::Left,
-            fide_detector::ProcessState::HostSilent => Reason::HostSilent,
-            fide_detector::ProcessState::Alive | fide_detector::ProcessState::Stalled => return None,
-        };
+        let why = process.state.reason().filter(|why| why.is_final())?;
         let record = EventRecord {
             kind: kind::VERDICT,
             host,
             slot,
             incarnation: process.incarnation,
-            rx_ns: now_ns(),
+            rx_ns: mono_ns(),
             at_ns: process.at_ns,
             ..EventRecord::default()
         };
@@ -412,14 +405,6 @@ fn each(mut clients: u64, mut f: impl FnMut(u8)) {
 }
 
 fn verdict_record(verdict: &Verdict) -> EventRecord {
-    let why = match verdict.kind {
-        VerdictKind::Exited { code } => Reason::Exited(code),
-        VerdictKind::Killed { signal } => Reason::Killed(signal),
-        VerdictKind::Left => Reason::Left,
-        VerdictKind::HostSilent => Reason::HostSilent,
-        VerdictKind::Stalled => Reason::Stalled,
-        VerdictKind::Recovered => Reason::Recovered,
-    };
     let record = EventRecord {
         kind: kind::VERDICT,
         host: verdict.host,
@@ -430,5 +415,5 @@ fn verdict_record(verdict: &Verdict) -> EventRecord {
         at_ns: verdict.evidence.at_ns,
         ..EventRecord::default()
     };
-    record.with_reason(why)
+    record.with_reason(verdict.reason)
 }

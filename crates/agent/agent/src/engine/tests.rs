@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
+use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
+use fide_agent_api::session::{AgentSession, ClientSession};
+use fide_agent_api::table::AliveTable;
 use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
 use fide_net::jitter::HostKind;
-use fide_shm::{
-    event::{EVENT_MAX, EventRecord, kind},
-    session::{AgentSession, ClientSession},
-    table::AliveTable,
-};
 use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
 use rustix::event::EventfdFlags;
 
@@ -67,8 +65,8 @@ pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
         salvage: false,
         receivers: vec![None],
         kernel: None,
-        table: AliveTable::create(me, 2, 7, "h1", now_ns()).expect("a table"),
-        names: vec![fide_shm::table::name_bytes("h1"), fide_shm::table::name_bytes("h2")],
+        table: AliveTable::create(me, 2, 7, "h1", mono_ns()).expect("a table"),
+        names: vec![fide_agent_api::table::name_bytes("h1"), fide_agent_api::table::name_bytes("h2")],
         keys: Keys::from(Key([7; 16])),
         plain: Keys::from(Key([7; 16])),
         shape: Shape { trust: 1, policy: 1, members: 2, cluster: 0, list: 0 },
@@ -363,11 +361,7 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
         while engine.tell_one(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
     }
     for slot in slots {
-        engine
-            .parts
-            .detector
-            .process_changed(raw_ns(), slot, ProcessState::Exited { code: 0 }, now_ns())
-            .expect("it ran");
+        engine.parts.detector.process_changed(raw_ns(), slot, ProcessState::Exited(0), mono_ns()).expect("it ran");
     }
     engine.tell_events(EVENTS_PER_TURN);
     assert_eq!(ends(&mut clients[1]), 0, "there was no room");
@@ -393,7 +387,7 @@ fn clients_that_ring_without_end_are_heard_again_after_a_period() {
         let mut heard = 0;
         for bell in bells[..clients].iter().cycle().take(3 * clients * RINGS_MAX as usize) {
             rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
-            engine.waiter.wait(now_ns(), &mut ready).expect("a wait");
+            engine.waiter.wait(mono_ns(), &mut ready).expect("a wait");
             for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
                 engine.rung(client);
                 // A bell that was left full rings once when it is heard again.

@@ -20,8 +20,8 @@ fn evidence() -> Evidence {
     }
 }
 
-fn verdict(host: u16, slot: u8, kind: VerdictKind) -> Record {
-    let verdict = Verdict { id: 1, host, slot, incarnation: 1, kind, evidence: evidence() };
+fn verdict(host: u16, slot: u8, reason: Reason) -> Record {
+    let verdict = Verdict { id: 1, host, slot, incarnation: 1, reason, evidence: evidence() };
     Record { now_ns: 0, event: Event::Verdict(verdict) }
 }
 
@@ -37,13 +37,13 @@ fn count(journal: &Journal, host: u16) -> usize {
 fn programs_that_flap_make_nobody_forget_a_death() {
     let mut journal = Journal::new("h1");
     journal.add(up(2, 0, "redis"));
-    let death = journal.add(verdict(2, 0, VerdictKind::Killed { signal: 9 })).id.clone();
-    let silence = journal.add(verdict(3, HOST_SLOT, VerdictKind::HostSilent)).id.clone();
+    let death = journal.add(verdict(2, 0, Reason::Killed(9))).id.clone();
+    let silence = journal.add(verdict(3, HOST_SLOT, Reason::HostSilent)).id.clone();
     for slot in 0..64 {
         journal.add(up(1, slot, &format!("flaps{slot}")));
     }
     for n in 0..3_000u32 {
-        let kind = if n / 64 % 2 == 0 { VerdictKind::Stalled } else { VerdictKind::Recovered };
+        let kind = if n / 64 % 2 == 0 { Reason::Stalled } else { Reason::Recovered };
         journal.add(verdict(1, (n % 64) as u8, kind));
     }
     assert!(journal.find(&death).is_some() && journal.find(&silence).is_some());
@@ -54,19 +54,19 @@ fn programs_that_flap_make_nobody_forget_a_death() {
 fn programs_that_join_and_end_take_the_place_of_their_own_past() {
     let mut journal = Journal::new("h1");
     journal.add(up(2, 0, "redis"));
-    let death = journal.add(verdict(2, 0, VerdictKind::Killed { signal: 9 })).id.clone();
+    let death = journal.add(verdict(2, 0, Reason::Killed(9))).id.clone();
     // Of the same host, but under another name.
     journal.add(up(1, 5, "postgres"));
-    let near = journal.add(verdict(1, 5, VerdictKind::Exited { code: 1 })).id.clone();
+    let near = journal.add(verdict(1, 5, Reason::Exited(1))).id.clone();
     for _ in 0..1_100 {
         journal.add(up(1, 7, "again"));
-        journal.add(verdict(1, 7, VerdictKind::Exited { code: 0 }));
+        journal.add(verdict(1, 7, Reason::Exited(0)));
     }
     assert!(journal.find(&death).is_some() && journal.find(&near).is_some());
     // Under ever new names what happened on other hosts is kept.
     for n in 0..1_100 {
         journal.add(up(1, 7, &format!("n{n}")));
-        journal.add(verdict(1, 7, VerdictKind::Exited { code: 0 }));
+        journal.add(verdict(1, 7, Reason::Exited(0)));
     }
     assert!(journal.find(&death).is_some());
     assert_eq!(count(&journal, 2), 2);
@@ -78,8 +78,8 @@ fn last_entries_come_in_order_whatever_they_are() {
     let mut journal = Journal::new("h1");
     for n in 0..50 {
         journal.add(up(1, n, "a"));
-        journal.add(verdict(2, HOST_SLOT, VerdictKind::HostSilent));
-        journal.add(verdict(1, n, VerdictKind::Stalled));
+        journal.add(verdict(2, HOST_SLOT, Reason::HostSilent));
+        journal.add(verdict(1, n, Reason::Stalled));
     }
     let seqs: Vec<u64> = journal.last(0, None).iter().map(|entry| entry.seq).collect();
     assert_eq!(seqs, (51..=150).collect::<Vec<_>>());
@@ -90,9 +90,9 @@ fn last_entries_come_in_order_whatever_they_are() {
 #[test]
 fn log_is_not_filled_by_programs_that_flap() {
     let mut journal = Journal::new("h1");
-    let at = |now_ns| Record { now_ns, ..verdict(1, 0, VerdictKind::Stalled) };
+    let at = |now_ns| Record { now_ns, ..verdict(1, 0, Reason::Stalled) };
     let logged = (0..1000).filter(|n| journal.may_log(&at(n * 1_000_000)).is_some()).count();
     assert_eq!(logged, (LOGGED_AT_ONCE + LOGGED_PER_SECOND - 1) as usize);
-    assert_eq!(journal.may_log(&verdict(1, 0, VerdictKind::Killed { signal: 9 })), Some(0));
+    assert_eq!(journal.may_log(&verdict(1, 0, Reason::Killed(9))), Some(0));
     assert_eq!(journal.may_log(&at(60_000_000_000)), Some(99), "since the last one");
 }

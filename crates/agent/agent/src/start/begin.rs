@@ -3,16 +3,18 @@
 
 use std::{io, os::fd::OwnedFd};
 
+use fide_agent_api::session::AgentSession;
+use fide_agent_api::table::AliveTable;
 use fide_detector::{self as detector, Detector, HostSet};
 use fide_host_tuning::roots::Roots;
-use fide_net::{interface, now_ns, raw_ns};
-use fide_shm::{session::AgentSession, table::AliveTable};
+use fide_sys::clock::{mono_ns, raw_ns};
+use fide_sys::interface;
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::StartError;
 use crate::{
     command::{Channel, Memory},
-    config::{self, Config},
+    config::Config,
     control::{self, Resumed},
     engine::Frozen,
     handover::{HandoverError, Successor},
@@ -92,7 +94,7 @@ pub(super) fn fresh(
         }
     }
     let members = u16::try_from(config.members.len()).expect("at most 64");
-    let table = AliveTable::create(me, members, incarnation, config.member(me).name.as_str(), now_ns())?;
+    let table = AliveTable::create(me, members, incarnation, config.member(me).name.as_str(), mono_ns())?;
     Ok(Begin { detector, table, incarnation, timeout_ns, resumed: None })
 }
 
@@ -154,24 +156,14 @@ fn detector_config(
             .map(|(id, member)| detector::Member {
                 id,
                 name: member.name,
-                role: match member.role {
-                    config::Role::Voter => detector::Role::Voter,
-                    config::Role::Observer => detector::Role::Observer,
-                    config::Role::Witness => detector::Role::Witness,
-                },
+                role: member.role,
                 monitors: member.monitors.iter().copied().collect::<HostSet>(),
             })
             .collect(),
         planes: u8::try_from(config.planes.len()).expect("at most 2"),
         heartbeat_ns: config.heartbeat_ns,
-        trust: match config.trust {
-            config::Trust::Network => detector::Trust::Network,
-            config::Trust::Lease => detector::Trust::Lease,
-        },
-        policy: match config.policy {
-            config::Policy::Network => detector::Policy::Network,
-            config::Policy::Majority => detector::Policy::Majority,
-        },
+        trust: config.trust,
+        policy: config.policy,
         timeout_ns,
         stall_slack_ns,
         drift_ppm: config.drift_ppm,

@@ -8,7 +8,9 @@ use fide_host_tuning::{
     bound::{self, Here},
     roots::Roots,
 };
-use fide_net::{isolation::isolate, jitter::HostKind, now_ns};
+use fide_net::isolation::isolate;
+use fide_net::jitter::HostKind;
+use fide_sys::clock::mono_ns;
 
 use crate::rungs::Rung;
 
@@ -78,13 +80,13 @@ fn calibrate(core: usize, heartbeat_ns: u64, length_ns: u64) -> io::Result<(Host
             (false, true) => HostKind::Shared,
             (_, false) => HostKind::Ordinary,
         };
-        let start = now_ns();
+        let start = mono_ns();
         let mut worst = 0;
         let mut due = start;
         while due < start + length_ns {
             due += heartbeat_ns;
-            thread::sleep(std::time::Duration::from_nanos(due.saturating_sub(now_ns())));
-            worst = worst.max(now_ns().saturating_sub(due));
+            thread::sleep(std::time::Duration::from_nanos(due.saturating_sub(mono_ns())));
+            worst = worst.max(mono_ns().saturating_sub(due));
         }
         (kind, worst)
     };

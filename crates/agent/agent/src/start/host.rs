@@ -4,11 +4,9 @@
 use std::os::fd::OwnedFd;
 
 use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, intf};
-use fide_net::{
-    interface::Interface,
-    link::{Destination, Membership, Receiver, Sender, Sockets},
-};
+use fide_net::link::{Destination, Membership, Receiver, Sender, Sockets};
 use fide_shm::bpf_ring::BpfRing;
+use fide_sys::interface::Interface;
 use fide_wire::{Keys, MAX_PLANES};
 
 use super::{StartError, receive};

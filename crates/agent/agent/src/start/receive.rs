@@ -2,10 +2,8 @@
 //! The receive ladder: XDP native, XDP generic, AF_PACKET, UDP.
 
 use fide_bpf::{Receive, XdpMode};
-use fide_net::{
-    interface::Interface,
-    link::{Destination, Membership, Receiver, Sockets, UdpReceiver},
-};
+use fide_net::link::{Destination, Membership, Receiver, Sockets, UdpReceiver};
+use fide_sys::interface::Interface;
 
 use super::StartError;
 use crate::{config::ReceiveRung, rungs::Rung};

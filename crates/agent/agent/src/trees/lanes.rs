@@ -18,14 +18,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_client::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
+use fide_agent_api::event::EventRecord;
+use fide_agent_api::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
 use fide_controller::handler::Method;
-use fide_net::{
-    link::Sender,
-    now_ns,
-    service::{LANES_MAX, Outlet},
-};
-use fide_shm::event::EventRecord;
+use fide_lane::{LANES_MAX, Outlet};
+use fide_net::link::Sender;
+use fide_sys::clock::mono_ns;
 use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde_json::{Value, json};
 
@@ -212,7 +210,7 @@ impl Lanes {
             return Err(asked::nonsense(&told));
         };
         let counters = Arc::new(engine::LaneCounters::default());
-        let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), now_ns());
+        let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), mono_ns());
         let lane = engine::Lane {
             name: Name::new(name.as_bytes()).expect("checked"),
             outlet,

@@ -10,7 +10,7 @@ use std::{
 use fide_controller::handler::Method;
 use serde_json::json;
 
-use fide_net::service::Finding;
+use fide_lane::Finding;
 
 use super::{Report, Seen, Source, Talk, lock};
 

@@ -22,8 +22,8 @@ unsafe fn request_of(request: *const FideLaneRequest, needs_name: bool) -> Resul
     if given.receivers.is_null() && given.receivers_len > 0 {
         return Err(invalid("receivers is NULL; pass an array of host names"));
     }
-    if given.receivers_len > fide_shm::MAX_HOSTS {
-        let most = fide_shm::MAX_HOSTS;
+    if given.receivers_len > fide_types::MAX_HOSTS {
+        let most = fide_types::MAX_HOSTS;
         return Err(invalid(&format!("receivers_len is {}; a cluster has at most {most} hosts", given.receivers_len)));
     }
     let receivers = (0..given.receivers_len).map(|at| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use fide_shm::event::kind;
+use fide_agent_api::event::kind;
 
 fn granted(watch: u32, state: PeerState) -> MonitorOk {
     MonitorOk { watch, host_id: 2, timeout_us: 900, pbsize: 100, state, slot: 5, incarnation: 7 }
@@ -63,7 +63,7 @@ fn a_direct_verdict_needs_the_exact_incarnation() {
     assert_eq!(feed(&mut registry, verdict(0, 7, Reason::Killed(9)), b""), [], "never seen up");
     feed(&mut registry, record(kind::UP, 11, 8), b"");
     assert_eq!(feed(&mut registry, verdict(0, 7, Reason::Killed(9)), b""), [], "of the one before");
-    let host = EventRecord { slot: fide_shm::HOST_SLOT, ..verdict(0, 8, Reason::HostSilent) };
+    let host = EventRecord { slot: fide_types::HOST_SLOT, ..verdict(0, 8, Reason::HostSilent) };
     assert_eq!(feed(&mut registry, host, b""), []);
     assert_eq!(registry.unknown, 3);
     assert_eq!(registry.newest(MonitorId(1)), Some((2, 5, 8, false)));

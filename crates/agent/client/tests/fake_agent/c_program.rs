@@ -3,8 +3,8 @@
 //! that does.
 
 use crate::fake::*;
+use fide_agent_api::event::lane_reason;
 use fide_client::protocol::{Empty, Op};
-use fide_shm::event::lane_reason;
 use fide_testbed::Lines;
 use std::{
     path::{Path, PathBuf},

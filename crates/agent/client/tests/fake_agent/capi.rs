@@ -2,12 +2,12 @@
 //! The C ABI, called as C calls it.
 
 use crate::fake::*;
+use fide_agent_api::event::{EventRecord, kind, lane_reason};
 use fide_client::{
     LEASE_FOREVER_NS, Reason,
     capi::*,
     protocol::{Empty, LaneOk, Op},
 };
-use fide_shm::event::{EventRecord, kind, lane_reason};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     os::unix::ffi::OsStrExt,
@@ -270,7 +270,7 @@ fn fences_and_beats_need_no_dispatching() {
         let mut permit = FidePermit { size: size_of::<FidePermit>(), ..std::mem::zeroed() };
         assert_eq!(fide_may_act(set.fide, &raw mut permit), 1);
         assert_eq!((permit.incarnation, permit.host_id, permit.until_ns, permit.token[0]), (5, 1, u64::MAX, 0));
-        let view = fide_shm::table::ViewRecord { generation: 1, number: 2, members: 0b11, settled_ns: 0 };
+        let view = fide_agent_api::table::ViewRecord { generation: 1, number: 2, members: 0b11, settled_ns: 0 };
         set.agent.table.set_view(&view);
         assert_eq!(fide_may_act(set.fide, &raw mut permit), 1);
         assert_eq!((permit.view_number, permit.view_members, permit.lowest), (2, 0b11, 1));

@@ -2,15 +2,13 @@
 //! Other versions, nonsense, hang-ups, lost sessions.
 
 use crate::fake::*;
+use fide_agent_api::event::{EventRecord, kind};
+use fide_agent_api::table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, state};
 use fide_client::{
     Client, ConnectOptions, Declined, Error, Event, MonitorId, Reason, Wanted,
     protocol::{Empty, ErrorCode, HelloOk, JoinOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Refusal, Reply},
 };
-use fide_shm::{
-    PIGGYBACK_MAX,
-    event::{EventRecord, kind},
-    table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, state},
-};
+use fide_types::PIGGYBACK_MAX;
 use std::{path::PathBuf, time::Duration};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(20));

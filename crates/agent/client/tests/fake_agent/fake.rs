@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An agent made of a socket and memory, played by the test itself.
 
+use fide_agent_api::event::{EVENT_MAX, EventRecord, LaneTerms, kind};
+use fide_agent_api::session::{AgentSession, LANE_MESSAGE_MAX, SESSION_BYTES};
+use fide_agent_api::table::AliveTable;
 use fide_client::{
     Client, ConnectOptions, Reason,
     protocol::{EventsVia, HelloOk, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request},
-};
-use fide_shm::{
-    event::{EVENT_MAX, EventRecord, LaneTerms, kind},
-    session::{AgentSession, LANE_MESSAGE_MAX, SESSION_BYTES},
-    table::AliveTable,
 };
 use rustix::{
     event::EventfdFlags,

@@ -3,13 +3,11 @@
 
 use crate::edges::next;
 use crate::fake::*;
+use fide_agent_api::event::{EventRecord, kind};
+use fide_agent_api::table::{LEASE_FOREVER_NS, ViewRecord};
 use fide_client::{
     Error, Event, Wanted,
     protocol::{ErrorCode, Refusal, Reply},
-};
-use fide_shm::{
-    event::{EventRecord, kind},
-    table::{LEASE_FOREVER_NS, ViewRecord},
 };
 
 #[test]

@@ -2,11 +2,11 @@
 //! Lanes, where the agent goes away, refuses, answers late, or changes and ends them.
 
 use crate::{edges::next, fake::*};
+use fide_agent_api::event::lane_reason;
 use fide_client::{
     Client, Declined, Error, Event, LANES_MAX, Lane, LaneId, LaneReason, LaneWanted, Wanted,
     protocol::{Empty, ErrorCode, LaneOk, Op, Refusal, Reply},
 };
-use fide_shm::event::lane_reason;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::time::{Duration, Instant};
 

@@ -10,7 +10,7 @@ use fide_discover::{
     lldp::Role,
     probe::{Pace, Port, probe},
 };
-use fide_net::interface;
+use fide_sys::interface;
 
 use super::discover::stop_at_signals;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};

@@ -12,11 +12,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use fide_counter::{Order, Protocol, Replicas, Spec, Told};
-use fide_testbed::{
-    Agents, AgentsSpec, Spec as BedSpec, Testbed,
-    figures::{Figure, Goal, Report, Samples, Statistic},
-    sys::now_ns,
-};
+use fide_sys::clock::mono_ns;
+use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
+use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed};
 use serde::Serialize;
 use serde_json::json;
 
@@ -134,7 +132,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
 
     let mut clients = Clients::new(arguments.clients);
     let mut gaps = Vec::new();
-    let begun_ns = now_ns();
+    let begun_ns = mono_ns();
     let first = replicas.nodes[0].host;
     clients.led_by(first, &mut replicas)?;
     let between = Duration::from_millis(arguments.between);
@@ -161,7 +159,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
         leader = gap.next;
         gaps.push(gap);
     }
-    let ended_ns = now_ns();
+    let ended_ns = mono_ns();
     clients.stop(&mut replicas, Instant::now() + LIMIT)?;
     let last = replicas.node(leader).context("the last replica is gone")?;
     last.order(&Order::State { state: true })?;
@@ -197,7 +195,7 @@ fn kill(leader: u16, replicas: &mut Replicas, clients: &mut Clients) -> anyhow::
             Told::Leads { died_ns, ns, .. } if host != leader => {
                 gap = Gap { next: host, died_ns, leads_ns: ns, ..gap };
                 clients.led_by(host, replicas)?;
-                gap.asked_ns = now_ns();
+                gap.asked_ns = mono_ns();
             }
             Told::Counted { ns, .. } if host == gap.next => {
                 gap.decided_ns = ns;

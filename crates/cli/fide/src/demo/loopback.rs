@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fide_client::protocol::Op;
+use fide_agent_api::protocol::Op;
 use fide_testbed::{Scratch, baseline::TcpFin};
 use serde_json::Value;
 

@@ -19,7 +19,7 @@ use fide_latency_probe::{
     port::{Method, PortError},
     session::{self, Measurement, Options, SameMachine, SessionError},
 };
-use fide_net::interface;
+use fide_sys::interface;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Conditions;

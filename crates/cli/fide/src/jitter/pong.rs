@@ -17,7 +17,7 @@ use fide_latency_probe::{
     port::{self, Method},
     setting,
 };
-use fide_net::interface;
+use fide_sys::interface;
 
 use super::{Conditions, path::failure};
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};

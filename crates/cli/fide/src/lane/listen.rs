@@ -5,7 +5,7 @@ use std::{io, process::ExitCode};
 
 use fide_agent::signals::Signals;
 use fide_client::{Client, Event};
-use fide_net::service::lane_of;
+use fide_lane::lane_of;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 

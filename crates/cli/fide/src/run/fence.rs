@@ -5,6 +5,7 @@
 //! what it takes to stop it; a write of its that is on its way is not taken back. What must never see a late write refuses old
 //! fencing tokens ([`fide_client::Token`]).
 
+use fide_sys::clock::mono_ns;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -15,7 +16,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use fide_client::{Live, now_ns};
+use fide_client::Live;
 use fide_net::isolation::{LOOP_PRIORITY, lock_memory, set_fifo};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -249,7 +250,7 @@ fn turns(
 ) -> io::Result<()> {
     while !shared.ending.load(Ordering::SeqCst) {
         let lease = || if shared.held.load(Ordering::SeqCst) { 0 } else { live.lease_until_ns() };
-        let (act, wait_ns) = fence.look(now_ns(), lease());
+        let (act, wait_ns) = fence.look(mono_ns(), lease());
         if act == Act::Stop || act == Act::GoOn && !kills {
             let wrong = if act == Act::Stop {
                 shared.to_be_stopped.store(true, Ordering::SeqCst);
@@ -258,7 +259,7 @@ fn turns(
                     reached(stopper.stop(), shared)?;
                 }
                 // After the program, which is what acts; before it is killed, as the kernel would send what a dead one has written.
-                let wrong = network.fence(now_ns(), || stopper.pids());
+                let wrong = network.fence(mono_ns(), || stopper.pids());
                 if kills {
                     reached(stopper.kill(), shared)?;
                 } else {
@@ -266,11 +267,11 @@ fn turns(
                 }
                 wrong
             } else {
-                let wrong = network.lift(now_ns());
+                let wrong = network.lift(mono_ns());
                 // That took a while.
-                if lease() <= now_ns() {
+                if lease() <= mono_ns() {
                     fence = fence.stopped_again();
-                    let again = network.fence(now_ns(), || stopper.pids());
+                    let again = network.fence(mono_ns(), || stopper.pids());
                     note(shared, wrong.into_iter().chain(again));
                     continue;
                 }
@@ -287,13 +288,13 @@ fn turns(
             } else {
                 reached(stopper.stop_again(), shared)?;
             }
-            let done = network.retry(now_ns(), || stopper.pids());
+            let done = network.retry(mono_ns(), || stopper.pids());
             if !done.is_empty() {
                 note(shared, done);
                 let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());
             }
         } else {
-            let done = network.retry_to_lift(now_ns());
+            let done = network.retry_to_lift(mono_ns());
             if !done.is_empty() {
                 note(shared, done);
                 let _ = rustix::io::write(&shared.changed, &1u64.to_ne_bytes());

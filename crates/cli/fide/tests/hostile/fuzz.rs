@@ -20,11 +20,9 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
+use fide_agent_api::session::{INBOX_BYTES, OUTBOX_BYTES, SESSION_BYTES};
 use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
-use fide_shm::{
-    region::Mapping,
-    session::{INBOX_BYTES, OUTBOX_BYTES, SESSION_BYTES},
-};
+use fide_shm::region::Mapping;
 
 use super::common::{Agent, Got, LIMIT, Raw, USER, as_user};
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `fide lane listen` says.
 
-use fide_client::protocol::{ErrorCode, Op, Refusal, Reply};
-use fide_shm::{
-    event::{EventRecord, kind},
-    table::{HostRecord, name_bytes},
-};
+use fide_agent_api::event::{EventRecord, kind};
+use fide_agent_api::protocol::{ErrorCode, Op, Refusal, Reply};
+use fide_agent_api::table::{HostRecord, name_bytes};
 use rustix::process::Signal;
 use serde_json::json;
 

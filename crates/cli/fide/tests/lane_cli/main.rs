@@ -94,8 +94,8 @@ fn message(agent: &mut FakeAgent) -> (u8, u8, Vec<u8>) {
 }
 
 /// What is asked next, and that it is done.
-fn done(peer: &Peer, expected: &fide_client::protocol::Op) {
+fn done(peer: &Peer, expected: &fide_agent_api::protocol::Op) {
     let request = peer.request();
     assert_eq!(&request.op, expected);
-    peer.ok(request.id, &fide_client::protocol::Empty {});
+    peer.ok(request.id, &fide_agent_api::protocol::Empty {});
 }

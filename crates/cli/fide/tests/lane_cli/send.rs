@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use fide_client::protocol::{ErrorCode, LaneOk, Op, Refusal, Reply};
-use fide_shm::event::lane_reason;
+use fide_agent_api::event::lane_reason;
+use fide_agent_api::protocol::{ErrorCode, LaneOk, Op, Refusal, Reply};
 use rustix::process::Signal;
 
 use super::fake::{FakeAgent, Peer, lane_ok};
@@ -98,7 +98,7 @@ fn it_keeps_to_what_was_granted_unless_told_otherwise() {
         }
         // It says so after another turn, in which it has sent nothing.
         agent.tell_changed(9, lane_reason::TE);
-        agent.tell(fide_shm::event::EventRecord::of_host(fide_shm::event::kind::FENCED, 1), b"");
+        agent.tell(fide_agent_api::event::EventRecord::of_host(fide_agent_api::event::kind::FENCED, 1), b"");
         assert_eq!(sending.json()["kind"], "fenced");
         assert_eq!(agent.next_lane_message(), None);
         sending.signal(Signal::TERM);

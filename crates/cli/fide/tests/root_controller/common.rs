@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use fide_controller::client::{Caller, Ordered};
 use fide_controller::handler::Method;
 use fide_controller::tls::{ClientTls, Files};
+use fide_sys::clock::mono_ns;
 use fide_testbed::fabric::{Controller, ControllerSpec, Fabric, FabricSpec};
-use fide_testbed::{Host, supported, sys::now_ns};
+use fide_testbed::{Host, supported};
 use serde_json::{Value, json};
 
 /// Bound of every wait. Nothing is expected to come near it.
@@ -123,7 +124,7 @@ fn listen(mut caller: Caller, tell: &Sender<(u64, Value)>) {
         let path = format!("/v1/upcalls?after={after}&wait_ms={POLL_MS}");
         match caller.call(Method::Get, &path, None, None, Duration::from_millis(POLL_MS)) {
             Ok(answered) if answered.status == 200 => {
-                let at = now_ns();
+                let at = mono_ns();
                 for event in answered.body["events"].as_array().into_iter().flatten() {
                     after = event["number"].as_u64().unwrap_or(after);
                     if tell.send((at, event["event"].clone())).is_err() {

@@ -3,7 +3,8 @@
 
 use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, time::Duration};
 
-use fide_client::{Client, ConnectOptions, Error, Event, Reason, Wanted, protocol::ErrorCode};
+use fide_agent_api::protocol::ErrorCode;
+use fide_client::{Client, ConnectOptions, Error, Event, Reason, Wanted};
 use fide_testbed::{AgentsSpec, Victim, VictimSpec};
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 
 use std::{io::Write, process::Stdio, time::Duration};
 
-use fide_client::{Declined, Error, Event, Reason, Wanted, protocol::ErrorCode};
+use fide_agent_api::protocol::ErrorCode;
+use fide_client::{Declined, Error, Event, Reason, Wanted};
 use fide_testbed::{AgentSpec, AgentsSpec, Lines, Victim, VictimSpec};
 use rustix::process::Signal;
 
@@ -284,7 +285,7 @@ fn root_after_a_full_inbox_the_table_tells() {
     let Some(world) = world(3, AgentsSpec { agent: without_bpf(), ..calm() }) else { return };
     let (mut far, monitor) = overfull(&world);
     far.next("lost", |event| matches!(event, Event::Lost { .. }).then_some(()));
-    assert_eq!(far.client.peer_state(monitor.id), fide_client::protocol::PeerState::Dead);
+    assert_eq!(far.client.peer_state(monitor.id), fide_agent_api::protocol::PeerState::Dead);
 }
 
 /// What a call took is delivered, however fast the calls come; what is too fast is declined in the call.

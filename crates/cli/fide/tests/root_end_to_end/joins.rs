@@ -3,7 +3,8 @@
 
 use std::{fs, process::Command, process::Stdio, time::Duration};
 
-use fide_client::{Error, Event, Reason, protocol::ErrorCode};
+use fide_agent_api::protocol::ErrorCode;
+use fide_client::{Error, Event, Reason};
 use fide_testbed::{AgentSpec, AgentsSpec};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -5,7 +5,7 @@ use std::{net::UdpSocket, time::Duration};
 
 use fide_client::{Event, Reason};
 use fide_testbed::{AgentSpec, AgentsSpec, Victim, VictimSpec};
-use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, Roster, RosterState, seal};
+use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, ProcessState, Roster, seal};
 
 use super::common::{Eyes, World, calm, paper, until_true, world};
 
@@ -34,11 +34,10 @@ fn forgeries(incarnation: u32, victim: (u8, u32)) -> Vec<Vec<u8>> {
             packets.push(payload);
             let roster = Roster {
                 slot: victim.0,
-                state: RosterState::Killed,
+                state: ProcessState::Killed(9),
                 name: None,
                 incarnation: victim.1,
                 pb_seq: 0,
-                code: 9,
                 at_ns: 1,
             };
             let mut payload = vec![0; PAYLOAD_MAX];

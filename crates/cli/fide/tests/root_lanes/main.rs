@@ -11,7 +11,8 @@ use std::{
 };
 
 use common::{LIMIT, World, world, world_at};
-use fide_client::{Declined, Error, Event, LaneReason, LaneWanted, protocol::ErrorCode};
+use fide_agent_api::protocol::ErrorCode;
+use fide_client::{Declined, Error, Event, LaneReason, LaneWanted};
 use fide_testbed::{fabric::Cut, trace::Trace};
 
 const SERVICE: u8 = 7;

@@ -11,14 +11,10 @@ use fide_bpf::{
     XdpMode,
     pingpong::{Mode, PingPong},
 };
-use fide_net::{
-    interface::Interface,
-    link::{
-        frame::{ETHERNET, HEADERS, IPV4, finish, headers, payload_len},
-        frame_socket,
-    },
-    now_ns,
-};
+use fide_net::link::frame::{ETHERNET, HEADERS, IPV4, finish, headers, payload_len};
+use fide_net::link::frame_socket;
+use fide_sys::clock::mono_ns;
+use fide_sys::interface::Interface;
 use fide_wire::PAYLOAD_MAX;
 
 use super::{Arrived, Method, Port, PortError, stamp};
@@ -145,7 +141,7 @@ impl Port for FramePort {
             if let Some((program, _)) = &mut self.slots {
                 if let Some(arrived) = program.take() {
                     buffer[..HEADER].copy_from_slice(&arrived.header);
-                    let at_ns = now_ns();
+                    let at_ns = mono_ns();
                     return Ok(Some(Arrived { len: HEADER, at_ns, kernel_ns: Some(arrived.rx_ns) }));
                 }
             } else {
@@ -162,7 +158,7 @@ impl Port for FramePort {
                     Err(error) => return Err(error),
                 }
             }
-            if now_ns() >= until_ns {
+            if mono_ns() >= until_ns {
                 return Ok(None);
             }
             std::hint::spin_loop();

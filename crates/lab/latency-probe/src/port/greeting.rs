@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fide_net::now_ns;
+use fide_sys::clock::mono_ns;
 
 use super::hello::{HELLO, Hello, Kind};
 
@@ -89,7 +89,7 @@ impl Greeting {
         let mut told = None;
         for _ in 0..ASKS {
             // What keeps it from being sent may pass, as it does while a neighbour is looked for.
-            self.ask(now_ns());
+            self.ask(mono_ns());
             told = self.look();
             if told.is_some() {
                 break;

@@ -8,7 +8,8 @@ mod queue;
 
 use std::{io, net::Ipv4Addr};
 
-use fide_net::{interface::Interface, now_ns};
+use fide_sys::clock::mono_ns;
+use fide_sys::interface::Interface;
 use fide_wire::PAYLOAD_MAX;
 use queue::{Handle, Queue};
 
@@ -87,7 +88,7 @@ impl Port for RdmaPort {
     fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX], until_ns: u64) -> io::Result<Option<Arrived>> {
         loop {
             if let Some(datagram) = self.queue.take()? {
-                let at_ns = now_ns();
+                let at_ns = mono_ns();
                 let (from, qpn) = datagram.source();
                 let bytes = datagram.bytes();
                 let len = bytes.len().min(PAYLOAD_MAX);
@@ -97,7 +98,7 @@ impl Port for RdmaPort {
                     return Ok(Some(Arrived { len, at_ns, kernel_ns: None }));
                 }
             }
-            let now_ns = now_ns();
+            let now_ns = mono_ns();
             if let Some(told) = self.greeting.turn(now_ns)
                 && let Some((_, qpn)) = &mut self.to
             {

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-use fide_net::now_ns;
+use fide_sys::clock::mono_ns;
 
 /// Room for control messages, words.
 const CONTROL: usize = 16;
@@ -53,7 +53,7 @@ pub(super) fn receive(
     message.msg_controllen = size_of_val(&control);
     // SAFETY: the message points to live buffers of the lengths given.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    let at_ns = now_ns();
+    let at_ns = mono_ns();
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok((got.unsigned_abs(), at_ns, stamp(&message))) }
 }
 
@@ -80,5 +80,5 @@ fn to_monotonic(seen: libc::timespec) -> Option<u64> {
     let ago = ns(real.tv_sec, real.tv_nsec) - ns(seen.tv_sec, seen.tv_nsec);
     // Zero: the kernel has not stamped it.
     (seen.tv_sec != 0).then_some(())?;
-    u64::try_from(i128::from(now_ns()) - ago).ok()
+    u64::try_from(i128::from(mono_ns()) - ago).ok()
 }

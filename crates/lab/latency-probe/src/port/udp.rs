@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use fide_net::{interface::Interface, link::TYPE_OF_SERVICE, now_ns};
+use fide_net::link::TYPE_OF_SERVICE;
+use fide_sys::clock::mono_ns;
+use fide_sys::interface::Interface;
 use fide_wire::PAYLOAD_MAX;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -133,7 +135,7 @@ impl Port for UdpPort {
 
     fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX], until_ns: u64) -> io::Result<Option<Arrived>> {
         loop {
-            let left_ns = until_ns.saturating_sub(now_ns());
+            let left_ns = until_ns.saturating_sub(mono_ns());
             if !self.polls && left_ns >= COARSE_NS {
                 self.limit(left_ns)?;
                 return self.take(buffer, 0);
@@ -141,7 +143,7 @@ impl Port for UdpPort {
             if let Some(arrived) = self.take(buffer, libc::MSG_DONTWAIT)? {
                 return Ok(Some(arrived));
             }
-            let left_ns = until_ns.saturating_sub(now_ns());
+            let left_ns = until_ns.saturating_sub(mono_ns());
             if left_ns == 0 {
                 return Ok(None);
             }

@@ -17,11 +17,9 @@ use fide_bpf::{
     XdpMode,
     pingpong::{Mode, PingPong, STAMP_BYTES, stamp_in},
 };
-use fide_net::{
-    interface::Interface,
-    link::frame::{HEADERS, payload_len},
-    now_ns,
-};
+use fide_net::link::frame::{HEADERS, payload_len};
+use fide_sys::clock::mono_ns;
+use fide_sys::interface::Interface;
 use fide_wire::PAYLOAD_MAX;
 
 use crate::pages::{HUGE_BYTES, Pages};
@@ -320,7 +318,7 @@ impl Port for XskPort {
     fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX], until_ns: u64) -> io::Result<Option<Arrived>> {
         loop {
             if let Some(received) = self.rx.take() {
-                let at_ns = now_ns();
+                let at_ns = mono_ns();
                 let kernel_ns = self.stamp(received.addr);
                 let mut len = None;
                 if let Some(frame) = self.frame(received.addr, received.len)
@@ -338,7 +336,7 @@ impl Port for XskPort {
                     return Ok(Some(Arrived { len, at_ns, kernel_ns }));
                 }
             }
-            if now_ns() >= until_ns {
+            if mono_ns() >= until_ns {
                 return Ok(None);
             }
             std::hint::spin_loop();

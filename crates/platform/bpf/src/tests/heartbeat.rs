@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use fide_wire::{HEADER_LEN, PAYLOAD_MAX, ReplayWindow, Roster, RosterState, Seen, ViewId, ViewRepr, ack_index};
+use fide_wire::{HEADER_LEN, PAYLOAD_MAX, ProcessState, ReplayWindow, Roster, Seen, ViewId, ViewRepr, ack_index};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::rig::{Beat, INCARNATION, KEY, ME, MEMBERS, Rig, XDP_DROP, XDP_PASS, frame, notice, run};
@@ -255,11 +255,10 @@ fn root_other_sections_reach_the_agent_once() {
     let Some(mut rig) = Rig::new() else { return };
     let roster = Roster {
         slot: 3,
-        state: RosterState::Alive,
+        state: ProcessState::Alive,
         name: Some(fide_wire::Name::new(b"redis").expect("a name")),
         incarnation: 1,
         pb_seq: 0,
-        code: 0,
         at_ns: 0,
     };
     for seq in 1..=20 {

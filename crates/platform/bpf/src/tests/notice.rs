@@ -3,12 +3,11 @@
 
 use std::os::fd::AsFd;
 
-use fide_shm::{
-    event::{EventRecord, FLAG_DIRECT, Reason, kind},
-    region::Mapping,
-    session::{AgentSession, ClientSession, SESSION_BYTES},
-};
-use fide_wire::{HOST_SLOT, PIGGYBACK_MAX, Roster, RosterState};
+use fide_agent_api::event::{EventRecord, FLAG_DIRECT, kind};
+use fide_agent_api::session::{AgentSession, ClientSession, SESSION_BYTES};
+use fide_shm::region::Mapping;
+use fide_types::Reason;
+use fide_wire::{HOST_SLOT, PIGGYBACK_MAX, ProcessState, Roster};
 use rustix::{fs::FallocateFlags, mm::Advice};
 
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
@@ -23,7 +22,7 @@ const SLOT: u8 = 2;
 /// The agent's own record of the same death.
 fn verdict(host: u16, slot: u8, incarnation: u32) -> Vec<u8> {
     let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
-    let mut bytes = [0; fide_shm::event::EVENT_MAX];
+    let mut bytes = [0; fide_agent_api::event::EVENT_MAX];
     record.with_reason(Reason::Killed(9)).encode(&[], &mut bytes).expect("small").to_vec()
 }
 
@@ -52,7 +51,7 @@ fn root_a_death_is_told_directly_and_once() {
         assert_eq!((told.kind, told.host, told.slot, told.incarnation), (kind::VERDICT, 1, SLOT, PROCESS));
         assert_eq!(
             (told.reason, told.code, told.seq, told.at_ns),
-            (fide_shm::event::reason::KILLED, 9, 42, 123_456_789)
+            (fide_types::process::reason::KILLED, 9, 42, 123_456_789)
         );
         assert_eq!((told.plane, told.flags, told.watch, told.data_len), (1, FLAG_DIRECT, 0, 0));
         assert_eq!(told.rx_ns, news[0].0.ns);
@@ -88,16 +87,16 @@ fn root_each_reason_and_only_ends() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 0);
     let states = [
-        (RosterState::Exited, 3, Some(Reason::Exited(3))),
-        (RosterState::Exited, -1, Some(Reason::Exited(-1))),
-        (RosterState::Killed, 11, Some(Reason::Killed(11))),
-        (RosterState::Left, 0, None),
-        (RosterState::Stalled, 0, None),
-        (RosterState::Alive, 0, None),
+        (ProcessState::Exited(3), Some(Reason::Exited(3))),
+        (ProcessState::Exited(-1), Some(Reason::Exited(-1))),
+        (ProcessState::Killed(11), Some(Reason::Killed(11))),
+        (ProcessState::Left, None),
+        (ProcessState::Stalled, None),
+        (ProcessState::Alive, None),
     ];
-    for (incarnation, (state, code, reason)) in (1u32..).zip(states) {
+    for (incarnation, (state, reason)) in (1u32..).zip(states) {
         rig.receive.begin_watch(5, 63, incarnation, 1, 0);
-        let roster = Roster { slot: 63, state, name: None, incarnation, pb_seq: 0, code, at_ns: 1 };
+        let roster = Roster { slot: 63, state, name: None, incarnation, pb_seq: 0, at_ns: 1 };
         rig.run(&notice_of(5, 0, &roster));
         let told: Vec<_> = ring.take();
         let expected: Vec<_> = reason

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_shm::bpf_ring::BpfRing;
-use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, Roster, RosterState, seal};
+use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, ProcessState, Roster, seal};
 use libbpf_rs::libbpf_sys;
 use zerocopy::FromBytes;
 
@@ -245,15 +245,7 @@ pub(super) fn notice(sender: u16, slot: u8, process: u32, pb_seq: u32, plane: u8
     notice_of(
         sender,
         plane,
-        &Roster {
-            slot,
-            state: RosterState::Killed,
-            name: None,
-            incarnation: process,
-            pb_seq,
-            code: 9,
-            at_ns: 123_456_789,
-        },
+        &Roster { slot, state: ProcessState::Killed(9), name: None, incarnation: process, pb_seq, at_ns: 123_456_789 },
     )
 }
 

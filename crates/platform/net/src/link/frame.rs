@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use fide_wire::PAYLOAD_MAX;
 
 use super::TYPE_OF_SERVICE;
-use crate::interface::Interface;
+use fide_sys::interface::Interface;
 
 pub const ETHERNET: usize = 14;
 pub const IPV4: usize = 20;

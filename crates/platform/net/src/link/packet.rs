@@ -15,7 +15,7 @@ use super::{
     frame::{DESTINATION, HEADERS, TYPE_OF_SERVICE_AT, finish, headers, multicast_hardware, payload_len},
     udp::{Membership, set_option},
 };
-use crate::interface::Interface;
+use fide_sys::interface::Interface;
 
 /// Room for what waits to be received, of which the kernel allots twice as much: on Linux 6.18 some 1600
 /// heartbeats of a cluster of 64 hosts, 25 of each, or 2500 short packets. Beyond it the kernel drops the

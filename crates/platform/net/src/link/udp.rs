@@ -10,7 +10,7 @@ use std::{
 use fide_wire::PAYLOAD_MAX;
 
 use super::{Destination, SOCKET_PRIORITY, Sockets, TYPE_OF_SERVICE, filter};
-use crate::interface::Interface;
+use fide_sys::interface::Interface;
 
 /// A socket and the addresses it sends to.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ pub(super) fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: T)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interface::by_address;
+    use fide_sys::interface::by_address;
 
     #[test]
     fn a_datagram_reaches_each_peer_on_loopback() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the survivors of a crash tell each other before they tell their users of it.
 
-use fide_detector::{
+use fide_types::{
     HostSet,
     planted::{self, Planted},
 };

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The way into a group, and out of it, as its leader has it.
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use crate::{
     transfer::Identity,

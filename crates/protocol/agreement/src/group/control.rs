@@ -20,7 +20,7 @@
 //!    recorded: nothing
 //! ```
 
-use fide_detector::HostSet;
+use fide_types::HostSet;
 
 use super::{
     datagram::DatagramError,

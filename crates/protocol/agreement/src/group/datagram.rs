@@ -11,7 +11,7 @@
 //! 24 the message
 //! ```
 
-use fide_wire::MAX_HOSTS;
+use fide_types::MAX_HOSTS;
 
 use crate::{message::MessageError, transfer::TransferError, view::ViewError};
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A protocol among the members of one view.
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use crate::{Start, view::View};
 

@@ -41,11 +41,10 @@
 //! lost, and a person has to say so by removing the records while none runs. Those that were only excluded found it again
 //! ([`super::holding`]).
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use super::{Config, Group, Standing, control::Control};
 use crate::{

@@ -66,11 +66,10 @@
 //! another first view; so does a member that was told the view without it, as who offers that view's state was told so too. It goes on to answer that it was told nothing. Any other goes on to answer that it has never begun a view after
 //! the one it held: it may be in one that others have begun, and been out before it heard of it.
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use super::{Group, GroupError, Standing, control::Control, forming::Forming, tail::Tail};
 use crate::{

@@ -8,7 +8,7 @@
 //! older one dies or is still thought to live. The older one's death ends no wait, and neither does that the host comes up as
 //! that member: else a payload would be decided which it does not have.
 
-use fide_detector::planted::{self, Planted};
+use fide_types::planted::{self, Planted};
 
 use super::{Group, entry};
 use crate::{

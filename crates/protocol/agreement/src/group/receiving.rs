@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What comes from other hosts, and what is sent to them.
 
-use fide_detector::{
+use fide_types::{
     HostSet,
     planted::{self, Planted},
 };

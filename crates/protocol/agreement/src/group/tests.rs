@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use fide_detector::{Evidence, VerdictKind, Via};
 use proptest::prelude::*;
 
 use super::*;
@@ -61,24 +60,6 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
     }
 }
 
-fn verdict(host: u16, incarnation: u32) -> Event {
-    let evidence = Evidence {
-        observer: 2,
-        via: Via::Timeout,
-        decided_ns: 0,
-        last_seq: 0,
-        last_rx_ns: [0; 2],
-        timeout_ns: 0,
-        at_ns: 0,
-        own_stalls: 0,
-        withheld: 0,
-        votes: HostSet::EMPTY,
-        superseded_by: 0,
-        piggybacks_lost: 0,
-    };
-    Event::Verdict(Verdict { id: 1, host, slot: HOST_SLOT, incarnation, kind: VerdictKind::HostSilent, evidence })
-}
-
 /// A group and the links between its hosts; a user's state is all that it was told.
 struct World {
     members: BTreeMap<u16, (Group<Hsuc>, Vec<u8>)>,
@@ -121,7 +102,7 @@ impl World {
     fn dies(&mut self, host: u16) {
         let (gone, _) = self.members.remove(&host).unwrap();
         for (group, _) in self.members.values_mut() {
-            group.detected(&verdict(host, gone.config.incarnation));
+            group.down(host, gone.config.incarnation);
         }
     }
 
@@ -252,9 +233,9 @@ fn what_is_not_from_a_member_to_a_member_is_refused_and_changes_nothing() {
 #[test]
 fn another_incarnation_is_another_member() {
     let mut world = World::of(2);
-    world.group(2).detected(&verdict(1, 9));
+    world.group(2).down(1, 9);
     assert_eq!(world.group(2).leader(), Some(1), "that was another");
-    world.group(2).detected(&verdict(1, 10));
+    world.group(2).down(1, 10);
     assert_eq!(world.group(2).leader(), Some(2));
 }
 
@@ -262,9 +243,8 @@ fn another_incarnation_is_another_member() {
 fn who_is_excluded_stops() {
     let mut world = World::of(2);
     world.group(1).propose(HELD, b"x").unwrap();
-    world.group(1).detected(&Event::Excluded { by: 2, incarnation: 9 });
     assert_eq!(world.group(1).standing(), Standing::Member);
-    world.group(1).detected(&Event::Excluded { by: 2, incarnation: 10 });
+    world.group(1).excluded();
     assert_eq!(world.group(1).standing(), Standing::Excluded);
     assert!(!world.group(1).may_answer(HELD));
     assert_eq!(world.sent(1), []);
@@ -354,7 +334,7 @@ fn who_joins_asks_another_when_nothing_comes() {
         }
     }
     world.members.remove(&1);
-    world.group(2).detected(&verdict(1, 10));
+    world.group(2).down(1, 10);
     world.run();
     assert_eq!((world.group(3).standing(), world.state(3).as_str()), (Standing::Member, "a"));
 }
@@ -377,11 +357,11 @@ fn a_new_member_is_told_of_crashes_that_it_cannot_know_of() {
     assert_eq!(world.group(4).standing(), Standing::Member);
     // Nobody changes the view meanwhile.
     world.group(1).admission.closing = true;
-    world.group(1).detected(&verdict(3, 30));
+    world.group(1).down(3, 30);
     world.run();
     for host in [1, 2] {
         world.members.remove(&host);
-        world.group(4).detected(&verdict(host, u32::from(host) * 10));
+        world.group(4).down(host, u32::from(host) * 10);
     }
     world.writes(4, "alone");
     assert_eq!(world.state(4), "alone");
@@ -406,13 +386,13 @@ fn word_of_a_death_is_not_taken_of_a_member_that_was_met() {
             world.group(1).heard_by(HostSet::from_iter([2, 3]));
         }
         // Host 2 holds host 1 dead, and may go on with host 3. Then it is excluded too, and host 3 says so.
-        world.group(2).detected(&verdict(1, 10));
+        world.group(2).down(1, 10);
         let mut bytes = Vec::new();
         Prefix { group: 7, sender: 30, receiver: 10, view: 1, kind: Kind::Control }.write(&mut bytes);
         Control::Dead { places: HostSet::from_iter([2]), asks: false }.write(&mut bytes);
         world.group(1).receive(3, &bytes).unwrap();
         // Of host 3 the detector tells.
-        world.group(1).detected(&verdict(3, 30));
+        world.group(1).down(3, 30);
         world.group(1).propose(HELD, b"a").unwrap();
         let decides = world.group(1).poll_decision(HELD).is_some();
         assert_eq!(

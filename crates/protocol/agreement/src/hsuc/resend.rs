@@ -13,11 +13,10 @@
 //!
 //! At most 2 W messages to each member follow one call: W decisions and W proposals.
 
-use fide_detector::{
-    HostSet,
+use fide_types::{
+    HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
-use fide_wire::MAX_HOSTS;
 
 use super::{Hsuc, Kind, Links};
 use crate::Agreement;

@@ -13,7 +13,7 @@ pub const ARRIVING_MAX: usize = 256;
 pub const PAYLOADS_MAX: usize = 1024;
 /// Of these, at most so many that are offered, here or by others: there is a place left for a state and for what was decided meanwhile, for each
 /// host that joins, here and at them.
-pub const OFFERED_MAX: usize = PAYLOADS_MAX - 2 * fide_wire::MAX_HOSTS;
+pub const OFFERED_MAX: usize = PAYLOADS_MAX - 2 * fide_types::MAX_HOSTS;
 /// Offers of a host from its oldest unanswered one on, at most; how many offers of each host are remembered.
 pub const OFFERS_MAX: u64 = 1024;
 /// Refusals that are kept until they are polled; more are taken when they come again.

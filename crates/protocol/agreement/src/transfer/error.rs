@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What may be wrong, and what would be right.
 
-use fide_wire::MAX_HOSTS;
+use fide_types::MAX_HOSTS;
 
 use super::{ARRIVING_MAX, CHUNK_MAX, Identity, OFFERS_MAX, PAYLOADS_MAX};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 
-use fide_detector::HostSet;
+use fide_types::HostSet;
 
 use super::{Identity, OFFERS_PER_RESEND, Transfers, message::Message, place, push_once};
 

@@ -61,7 +61,7 @@ fn three_members_and_a_loss() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_seen() {
-    use fide_detector::planted::Planted;
+    use fide_types::planted::Planted;
     let faults = [
         Planted::DecidesEarly,
         Planted::DropsAdopted,

@@ -52,7 +52,7 @@ fn three_members_and_a_loss() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_seen() {
-    use fide_detector::planted::Planted;
+    use fide_types::planted::Planted;
     let faults = [
         Planted::DeliversHeld,
         Planted::SkipsLevelling,
@@ -64,13 +64,13 @@ fn planted_faults_are_seen() {
     // Two survivors of two deaths: of so many not every order can be seen.
     let _alone = super::alone();
     assert!(!levels_too_early());
-    fide_detector::planted::arm(Some(Planted::LevelsWithOld));
+    fide_types::planted::arm(Some(Planted::LevelsWithOld));
     assert!(levels_too_early(), "a fault that nothing shows");
-    fide_detector::planted::arm(None);
+    fide_types::planted::arm(None);
     assert!(!takes_next_of_the_dead());
-    fide_detector::planted::arm(Some(Planted::KeepsNext));
+    fide_types::planted::arm(Some(Planted::KeepsNext));
     assert!(takes_next_of_the_dead(), "a fault that nothing shows");
-    fide_detector::planted::arm(None);
+    fide_types::planted::arm(None);
 }
 
 /// 3 waits for the word of others after the death of 4, and has two messages of 1, which dies then. 2 has only the first, and has told so. Does 3

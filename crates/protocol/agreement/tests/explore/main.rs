@@ -110,8 +110,8 @@ fn alone() -> impl Drop {
 
 /// Each of these faults makes one of the worlds break a promise.
 #[cfg(feature = "planted")]
-fn finds(faults: &[fide_detector::planted::Planted], worlds: &[impl Explored + Clone]) {
-    use fide_detector::planted::arm;
+fn finds(faults: &[fide_types::planted::Planted], worlds: &[impl Explored + Clone]) {
+    use fide_types::planted::arm;
     let _alone = alone();
     for fault in faults {
         arm(Some(*fault));

@@ -3,7 +3,7 @@
 
 use crate::config::tests::cluster;
 use crate::*;
-use fide_wire::{Ack, Body, Builder, PAYLOAD_MAX, Packet, Roster, RosterState};
+use fide_wire::{Ack, Body, Builder, PAYLOAD_MAX, Packet, ProcessState, Roster};
 
 const MS: u64 = 1_000_000;
 
@@ -13,16 +13,8 @@ fn plain(me: u16) -> Detector {
 }
 
 /// A process of host 2 with this name, in one of its heartbeats.
-fn entry(slot: u8, incarnation: u32, state: RosterState) -> Roster {
-    Roster {
-        slot,
-        state,
-        name: Some("db".parse().unwrap()),
-        incarnation,
-        pb_seq: 0,
-        code: 0,
-        at_ns: incarnation.into(),
-    }
+fn entry(slot: u8, incarnation: u32, state: ProcessState) -> Roster {
+    Roster { slot, state, name: Some("db".parse().unwrap()), incarnation, pb_seq: 0, at_ns: incarnation.into() }
 }
 
 /// Host 2 says this to host 1, one heartbeat after the other; what host 1 tells of it: slots, and whether they ended.
@@ -46,8 +38,8 @@ fn told(heartbeats: &[&[Roster]]) -> Vec<(u8, bool)> {
 }
 
 const HOST: u8 = fide_wire::HOST_SLOT;
-const ALIVE: RosterState = RosterState::Alive;
-const EXITED: RosterState = RosterState::Exited;
+const ALIVE: ProcessState = ProcessState::Alive;
+const EXITED: ProcessState = ProcessState::Exited(0);
 
 #[test]
 fn who_is_succeeded_is_not_told_up_after_its_successor() {
@@ -95,7 +87,7 @@ fn succeeded() -> Detector {
     let mut detector = plain(2);
     let join = |detector: &mut Detector, name: &str| detector.join(0, name.parse().unwrap()).unwrap().slot;
     let ends = |detector: &mut Detector, slot| {
-        detector.process_changed(1, slot, ProcessState::Exited { code: 0 }, 1).unwrap();
+        detector.process_changed(1, slot, ProcessState::Exited(0), 1).unwrap();
     };
     assert_eq!((join(&mut detector, "other"), join(&mut detector, "db")), (0, 1));
     ends(&mut detector, 0);

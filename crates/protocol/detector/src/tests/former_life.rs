@@ -64,7 +64,7 @@ fn former_life_acknowledged_late_is_none_of_the_present_one() {
 #[test]
 fn planted_faults_take_what_a_former_life_was_acknowledged() {
     assert!(super::fails_with(
-        crate::planted::Planted::TakesFormerAcks,
+        fide_types::planted::Planted::TakesFormerAcks,
         former_life_acknowledged_late_is_none_of_the_present_one
     ));
 }

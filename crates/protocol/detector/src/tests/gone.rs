@@ -148,7 +148,7 @@ fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
 #[test]
 fn planted_faults_end_formers_while_their_programs_act() {
     assert!(super::fails_with(
-        crate::planted::Planted::EndsFormers,
+        fide_types::planted::Planted::EndsFormers,
         former_is_over_no_sooner_than_the_longest_lease_of_its_programs
     ));
 }

@@ -48,7 +48,7 @@ fn healed_partial_partition_excludes_nobody_on_any_rung() {
 #[test]
 fn planted_faults_keep_reports_of_partitions_that_are_over() {
     assert!(super::fails_with(
-        crate::planted::Planted::KeepsReports,
+        fide_types::planted::Planted::KeepsReports,
         healed_partial_partition_excludes_nobody_on_any_rung
     ));
 }

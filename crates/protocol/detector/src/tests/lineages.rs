@@ -2,8 +2,8 @@
 //! Views are founded again and again, by hosts whose wall clocks differ: their generations grow as they were founded.
 
 use super::world::World;
-use crate::Role;
 use crate::config::tests::cluster;
+use fide_types::Role;
 use fide_wire::ViewId;
 
 const MS: u64 = 1_000_000;
@@ -231,7 +231,7 @@ fn host_whose_disk_is_full_is_let_in_to_no_view() {
 #[test]
 fn planted_faults_mix_lineages() {
     std::panic::set_hook(Box::new(|_| {}));
-    let fails = |test| super::fails_with(crate::planted::Planted::ForgetsGeneration, test);
+    let fails = |test| super::fails_with(fide_types::planted::Planted::ForgetsGeneration, test);
     let found = [
         fails(who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted),
         fails(first_views_of_two_foundings_never_have_one_number),

@@ -123,7 +123,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
                 if !live.is_empty() {
                     let (slot, _) = live[hosts.below(live.len() as u64) as usize];
                     let now = hosts.now;
-                    hosts.node(1).process_changed(now, slot, ProcessState::Exited { code: 1 }, now).unwrap();
+                    hosts.node(1).process_changed(now, slot, ProcessState::Exited(1), now).unwrap();
                 }
             }
             5 if ms % 10 == 0 => {
@@ -161,10 +161,10 @@ fn no_live_process_is_missing_once_all_are_named() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_name_some() {
-    planted::arm(Some(planted::Planted::NamesSome));
+    planted::arm_thread(Some(planted::Planted::NamesSome));
     let found =
         (1..=10).any(|seed| std::panic::catch_unwind(|| disturbed(Trust::Network, Policy::Network, seed)).is_err());
-    planted::arm(None);
+    planted::arm_thread(None);
     assert!(found);
 }
 
@@ -185,7 +185,7 @@ fn end_whose_slot_is_used_again_while_the_watchers_agent_is_away_is_certain() {
     (0..30).for_each(|_| hosts.round(0));
     let ends = |hosts: &mut Hosts, slot| {
         let now = hosts.now;
-        hosts.node(1).process_changed(now, slot, ProcessState::Killed { signal: 9 }, now).unwrap();
+        hosts.node(1).process_changed(now, slot, ProcessState::Killed(9), now).unwrap();
         (0..100).for_each(|_| hosts.round(0));
     };
     ends(&mut hosts, db.slot);

@@ -391,7 +391,7 @@ fn beat_of_the_receive_program_shows_it_too() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_miss_that_a_machine_was_put_back() {
-    use crate::planted::Planted::*;
+    use fide_types::planted::Planted::*;
     assert!(super::fails_with(MissesItself, beat_of_the_receive_program_shows_it_too));
     assert!(super::fails_with(MissesItself, acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
     let not_yet_known = acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too;

@@ -144,8 +144,8 @@ fn command(world: &mut World, line: &str) {
             let slot = slot_of(world, node, words[2]);
             let number = words.get(3).map_or(0, |n| n.parse().unwrap());
             let state = match words[0] {
-                "exit" => ProcessState::Exited { code: number },
-                "kill" => ProcessState::Killed { signal: number },
+                "exit" => ProcessState::Exited(number),
+                "kill" => ProcessState::Killed(number),
                 "quit" => ProcessState::Left,
                 "stall" => ProcessState::Stalled,
                 _ => ProcessState::Alive,

@@ -246,9 +246,9 @@ fn work(world: &mut World, rng: &mut Rng) {
             let state = match rng.below(5) {
                 0 => ProcessState::Stalled,
                 1 => ProcessState::Alive,
-                2 => ProcessState::Exited { code: 3 },
+                2 => ProcessState::Exited(3),
                 3 => ProcessState::Left,
-                _ => ProcessState::Killed { signal: 9 },
+                _ => ProcessState::Killed(9),
             };
             let _ = d.process_changed(now, slot, state, now);
         }
@@ -313,7 +313,7 @@ fn run(name: &str, plan: &Plan, default: u64) {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_found() {
-    use crate::planted::{Planted, arm};
+    use fide_types::planted::{Planted, arm_thread};
     let uneven = |hosts| Plan { hosts, uneven: true, ..LEASE_MAJORITY };
     // With the seed that found it before, which is tried first.
     let faults = [
@@ -330,14 +330,14 @@ fn planted_faults_are_found() {
     let mut missed = Vec::new();
     for (fault, plan, known) in faults {
         scenario(known, &plan);
-        arm(Some(fault));
+        arm_thread(Some(fault));
         let broken = |seed| {
             let why = std::panic::catch_unwind(|| scenario(seed, &plan)).err()?;
             let why = why.downcast::<String>().map_or_else(|_| "a panic".to_owned(), |why| *why);
             Some(format!("seed {seed}: {}", why.split(": Verdict").next().unwrap_or_default()))
         };
         let found = broken(known).or_else(|| (0..most).find_map(broken));
-        arm(None);
+        arm_thread(None);
         println!("{fault:?}: {found:?}");
         if found.is_none() {
             missed.push(fault);
@@ -357,9 +357,9 @@ fn planted_faults_are_found() {
         (Planted::DroppedUnheard, include_str!("../../scenarios/35_witness_dropped_meanwhile.txt")),
     ];
     for (fault, text) in scenarios {
-        arm(Some(fault));
+        arm_thread(Some(fault));
         let found = std::panic::catch_unwind(|| super::scenario::run(text)).map_or(true, |got| got != text);
-        arm(None);
+        arm_thread(None);
         if !found {
             missed.push(fault);
         }

@@ -5,7 +5,7 @@ use crate::config::tests::cluster;
 use crate::detector::{EVENTS_MAX, EVENTS_RESERVE};
 use crate::piggyback::{POOL_MAX, QUEUE_MAX, REORDER_MAX};
 use crate::*;
-use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, RosterState, set_plane};
+use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, ProcessState, set_plane};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -27,17 +27,17 @@ fn heartbeat(sender: u16, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Bui
     buf[..len].to_vec()
 }
 
-fn process(slot: u8, state: RosterState, pb_seq: u32, at_ns: u64) -> fide_wire::Roster {
+fn process(slot: u8, state: ProcessState, pb_seq: u32, at_ns: u64) -> fide_wire::Roster {
     let name = Some(format!("p{slot}").parse().unwrap());
-    fide_wire::Roster { slot, state, name, incarnation: 7, pb_seq, code: 0, at_ns }
+    fide_wire::Roster { slot, state, name, incarnation: 7, pb_seq, at_ns }
 }
 
 fn events(d: &mut Detector) -> Vec<Event> {
     std::iter::from_fn(|| d.poll_event()).collect()
 }
 
-fn verdicts(d: &mut Detector) -> Vec<(u16, u8, VerdictKind)> {
-    let verdict = |e| if let Event::Verdict(v) = e { Some((v.host, v.slot, v.kind)) } else { None };
+fn verdicts(d: &mut Detector) -> Vec<(u16, u8, Reason)> {
+    let verdict = |e| if let Event::Verdict(v) = e { Some((v.host, v.slot, v.reason)) } else { None };
     events(d).into_iter().filter_map(verdict).collect()
 }
 
@@ -74,7 +74,7 @@ fn a_notice_goes_before_any_heartbeat() {
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "a".parse().unwrap()).unwrap().slot;
     d.poll_transmit(0, &mut buf).unwrap();
-    d.process_changed(100, slot, ProcessState::Killed { signal: 9 }, 99).unwrap();
+    d.process_changed(100, slot, ProcessState::Killed(9), 99).unwrap();
     assert_eq!(d.poll_timeout(), 0, "at once");
     let notice = d.poll_transmit(2 * MS, &mut buf).unwrap();
     assert_eq!((notice.kind, notice.len, notice.seq), (TransmitKind::Notice, NOTICE_LEN, 1));
@@ -109,8 +109,8 @@ fn stalled_and_recovered_send_no_packet_of_their_own() {
     let (heartbeat, before) = (d.poll_transmit(now, &mut buf).unwrap(), d.counters().notices_sent);
     assert_eq!((heartbeat.kind, before), (TransmitKind::Heartbeat, 0));
     told.handle_packet(now, now, 0, &buf[..heartbeat.len]).unwrap();
-    assert_eq!(verdicts(&mut told), vec![(1, slot, VerdictKind::Stalled)]);
-    d.process_changed(now, slot, ProcessState::Killed { signal: 9 }, now).unwrap();
+    assert_eq!(verdicts(&mut told), vec![(1, slot, Reason::Stalled)]);
+    d.process_changed(now, slot, ProcessState::Killed(9), now).unwrap();
     assert_eq!(d.poll_transmit(now, &mut buf).unwrap().kind, TransmitKind::Notice);
 }
 
@@ -123,7 +123,7 @@ fn a_timer_hint_is_not_a_verdict() {
     }
     assert_eq!(verdicts(&mut d), vec![]);
     d.timer_fired(5 * MS, 2);
-    assert_eq!(verdicts(&mut d), vec![(2, HOST_SLOT, VerdictKind::HostSilent)]);
+    assert_eq!(verdicts(&mut d), vec![(2, HOST_SLOT, Reason::HostSilent)]);
     assert_eq!(d.counters().timer_hints, 51);
 }
 
@@ -141,7 +141,7 @@ fn unknown_peers_are_never_judged() {
 #[test]
 fn what_is_refused_changes_nothing() {
     let mut d = plain(1);
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 100, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 100, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
     d.handle_packet(0, 0, 0, &heartbeat(3, 8, 1, |_| {})).unwrap();
     for now in (0..=5 * MS).step_by(500_000) {
@@ -151,7 +151,7 @@ fn what_is_refused_changes_nothing() {
     events(&mut d);
     assert_eq!(d.peer(3).unwrap().state, PeerState::Dead);
     let now = 6 * MS;
-    let kill = |b: &mut Builder<'_>| b.roster(&process(0, RosterState::Killed, 0, 2)).unwrap();
+    let kill = |b: &mut Builder<'_>| b.roster(&process(0, ProcessState::Killed(0), 0, 2)).unwrap();
     let mut wrong_plane = heartbeat(2, 5, 200, kill);
     set_plane(&mut wrong_plane, 1);
     let mut few = [0u8; PAYLOAD_MAX];
@@ -175,7 +175,7 @@ fn what_is_refused_changes_nothing() {
     assert_eq!((c.refused_replayed, c.refused_stale_incarnation, c.refused_dead_incarnation), (2, 1, 1));
     // A notice of an incarnation never heard is not believed either.
     let mut buf = [0u8; PAYLOAD_MAX];
-    let len = Builder::notice(&mut buf, 2, 6, 1, &process(0, RosterState::Killed, 0, 1)).unwrap();
+    let len = Builder::notice(&mut buf, 2, 6, 1, &process(0, ProcessState::Killed(0), 0, 1)).unwrap();
     assert!(d.handle_packet(now, now, 0, &buf[..len]).is_err());
     assert_eq!(d.peer(2).unwrap().incarnation, 5);
     // The zombie is told.
@@ -211,7 +211,7 @@ fn beats_skip_repeat_and_count_losses() {
     ));
     // Sections of a heartbeat whose beat came first are still read; twice does nothing more.
     let bytes = heartbeat(2, 5, 9, |b| {
-        b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap();
+        b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap();
         b.piggyback(0, 1, b"x").unwrap();
     });
     d.handle_sections(MS, MS, 0, &bytes).unwrap();
@@ -227,11 +227,11 @@ fn beats_skip_repeat_and_count_losses() {
 #[test]
 fn a_verdict_waits_for_the_messages_before_it() {
     let mut d = plain(1);
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
     events(&mut d);
     let mut buf = [0u8; PAYLOAD_MAX];
-    let len = Builder::notice(&mut buf, 2, 5, 1, &process(0, RosterState::Killed, 2, 2)).unwrap();
+    let len = Builder::notice(&mut buf, 2, 5, 1, &process(0, ProcessState::Killed(0), 2, 2)).unwrap();
     d.handle_packet(10, 10, 0, &buf[..len]).unwrap();
     assert_eq!(verdicts(&mut d), vec![], "two messages are still missing");
     d.handle_packet(20, 20, 0, &heartbeat(2, 5, 3, |b| b.piggyback(0, 2, b"two").unwrap())).unwrap();
@@ -249,7 +249,7 @@ fn a_verdict_waits_for_the_messages_before_it() {
         50,
         0,
         &heartbeat(2, 5, 4, |b| {
-            b.roster(&process(0, RosterState::Killed, 2, 2)).unwrap();
+            b.roster(&process(0, ProcessState::Killed(0), 2, 2)).unwrap();
             b.piggyback(0, 3, b"late").unwrap();
         }),
     )
@@ -260,9 +260,9 @@ fn a_verdict_waits_for_the_messages_before_it() {
 #[test]
 fn missing_messages_are_given_up_when_every_plane_passed_them() {
     let mut d = plain(1);
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 3, |b| b.roster(&process(0, RosterState::Exited, 1, 2)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 3, |b| b.roster(&process(0, ProcessState::Exited(0), 1, 2)).unwrap()))
         .unwrap();
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 4, |_| {})).unwrap();
     assert_eq!(verdicts(&mut d), vec![], "plane 1 may still bring heartbeat 2");
@@ -271,14 +271,14 @@ fn missing_messages_are_given_up_when_every_plane_passed_them() {
     d.handle_packet(0, 0, 1, &other).unwrap();
     let told = events(&mut d);
     let [Event::Verdict(v)] = told[..] else { panic!("{told:?}") };
-    assert_eq!((v.kind, v.evidence.piggybacks_lost), (VerdictKind::Exited { code: 0 }, 1));
+    assert_eq!((v.reason, v.evidence.piggybacks_lost), (Reason::Exited(0), 1));
     assert_eq!(d.counters().piggybacks_lost, 1);
 }
 
 #[test]
 fn at_the_reorder_bound_the_oldest_gap_is_given_up() {
     let mut d = plain(1);
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
     events(&mut d);
     for i in 0..REORDER_MAX as u32 {
@@ -296,7 +296,7 @@ fn at_the_reorder_bound_the_oldest_gap_is_given_up() {
 #[test]
 fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
     let mut d = plain(1);
-    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, RosterState::Alive, 0, 1)).unwrap()))
+    d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
     let count = POOL_MAX as u64 + 100;
     for i in 0..count {
@@ -490,7 +490,7 @@ fn put(builder: &mut Builder<'_>, s: &Section) {
     let mut members = fide_wire::Membership { hosts: 0, incarnations: [0; MAX_HOSTS] };
     HostSet(s.hosts).iter().for_each(|h| members.insert(h, if h == 1 && s.own { 10 } else { s.b }));
     let id = fide_wire::ViewId { generation: s.a % 4, number: s.b % 4 };
-    let state = RosterState::from_u8(s.state).unwrap();
+    let state = ProcessState::from_bytes(s.state, 0).unwrap();
     let _ = match s.which {
         0 => builder.roster(&fide_wire::Roster { pb_seq: s.a, incarnation: s.b, ..process(s.slot, state, s.a, 1) }),
         1 => builder.piggyback(s.slot, s.a + 1, b"anything"),
@@ -556,7 +556,7 @@ proptest! {
                 match event {
                     Event::Verdict(v) => {
                         let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[usize::from(v.host) - 1].dead_incarnation });
-                        let first = !v.kind.is_final() || v.slot != HOST_SLOT || ended.insert(key);
+                        let first = !v.reason.is_final() || v.slot != HOST_SLOT || ended.insert(key);
                         prop_assert!(first, "{v:?}");
                     }
                     Event::Up { host, slot, incarnation, .. } => { last.insert((host, slot), (incarnation, 0)); }
@@ -642,7 +642,7 @@ fn recorded_heartbeat_is_no_sign_of_life() {
     }
     assert_eq!((events(&mut d).len(), d.counters().heartbeats_unanswered), (0, 36));
     // A notice of it is a fact, but of a process that nobody knows.
-    let len = Builder::notice(&mut buf, 2, 5, 9, &process(0, RosterState::Killed, 0, 1)).unwrap();
+    let len = Builder::notice(&mut buf, 2, 5, 9, &process(0, ProcessState::Killed(0), 0, 1)).unwrap();
     assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &buf[..len]), Ok(Accepted::Unanswered));
     // Alive after all.
     assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(5, 10, Some((1, 10, 9)))), Ok(Accepted::Heartbeat));

@@ -454,8 +454,8 @@ impl World {
                     panic!("h{}: a verdict about something never up: {line}", node + 1)
                 };
                 assert!(!entry.0, "h{}: a verdict after a final one: {line}", node + 1);
-                entry.0 = v.kind.is_final();
-                if v.slot == HOST_SLOT && v.kind == VerdictKind::HostSilent {
+                entry.0 = v.reason.is_final();
+                if v.slot == HOST_SLOT && v.reason == Reason::HostSilent {
                     self.judged(node, &v);
                 }
             }
@@ -588,7 +588,7 @@ pub(super) fn describe(event: &Event, detector: &Detector) -> String {
         Event::Up { host, slot, incarnation, .. } => format!("up {}", who(*host, *slot, *incarnation)),
         Event::Verdict(v) => {
             let e = &v.evidence;
-            let mut line = format!("verdict {} {:?} via {:?}", who(v.host, v.slot, v.incarnation), v.kind, e.via);
+            let mut line = format!("verdict {} {:?} via {:?}", who(v.host, v.slot, v.incarnation), v.reason, e.via);
             if !e.votes.is_empty() {
                 line += &format!(" votes {}", set(&e.votes));
             }

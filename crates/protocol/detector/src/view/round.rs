@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A view's decision: what this host accepts, what it proposes and when, and whether that is decided.
 
-use crate::planted::{self, Planted};
-use crate::types::HostSet;
+use fide_types::HostSet;
+use fide_types::planted::{self, Planted};
 use fide_wire::{MAX_HOSTS, Proposal, ViewId};
 
 use super::{Agreement, BACKOFF_HEARTBEATS, Env, Outcome, Proposer, RETRY_HEARTBEATS, founding_id};

@@ -76,12 +76,12 @@ fn crashed_host_is_let_in_at_once_though_stalled_observers_hid_its_silence() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_bar_a_crashed_host() {
-    crate::planted::arm(Some(Planted::BarsTheCrashed));
+    fide_types::planted::arm_thread(Some(Planted::BarsTheCrashed));
     let (mut this, incarnations) = five();
     reports(&mut this, 2, 1, &[3]);
     let _ = this.step(&env(TIMEOUT_NS, &incarnations, &[2, 4, 5], &[3]));
     let wanted = wanted_again(this, &incarnations, 3, 2 * TIMEOUT_NS);
-    crate::planted::arm(None);
+    fide_types::planted::arm_thread(None);
     assert!(!wanted);
 }
 

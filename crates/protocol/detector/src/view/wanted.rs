@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who should be in the next view.
 
-use crate::{clique, types::HostSet};
+use crate::clique;
+use fide_types::HostSet;
 use fide_wire::{Membership, ViewRepr};
 
 use super::{Agreement, BARRED_TIMEOUTS, Env, PARTIAL_TIMEOUTS};

@@ -23,11 +23,10 @@ fn check_golden(text: &str, plane: u8, build: impl FnOnce(&mut [u8]) -> usize) {
 fn roster() -> Roster {
     Roster {
         slot: 3,
-        state: RosterState::Alive,
+        state: ProcessState::Alive,
         name: Some(Name::try_from("redis").unwrap()),
         incarnation: 7,
         pb_seq: 2,
-        code: 0,
         at_ns: 100_000_000,
     }
 }
@@ -74,11 +73,10 @@ fn golden_heartbeat() {
 fn golden_notice() {
     let roster = Roster {
         slot: 2,
-        state: RosterState::Killed,
+        state: ProcessState::Killed(9),
         name: Some(Name::try_from("left-out").unwrap()),
         incarnation: 1,
         pb_seq: 0,
-        code: 9,
         at_ns: 123_456_789,
     };
     check_golden(include_str!("../../golden/notice.txt"), 0, |buf| Builder::notice(buf, 1, 5, 42, &roster).unwrap());
@@ -268,8 +266,8 @@ prop_compose! {
         incarnation in any::<u32>(), pb_seq in any::<u32>(), code in any::<i32>(), at_ns in any::<u64>(),
     ) -> Roster {
         Roster {
-            slot, state: RosterState::from_u8(state).unwrap(), name: name.map(|n| Name::try_from(n.as_str()).unwrap()),
-            incarnation, pb_seq, code, at_ns,
+            slot, state: ProcessState::from_bytes(state, code).unwrap(), name: name.map(|n| Name::try_from(n.as_str()).unwrap()),
+            incarnation, pb_seq, at_ns,
         }
     }
 }

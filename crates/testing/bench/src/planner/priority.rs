@@ -5,9 +5,9 @@ use crate::Args;
 use anyhow::{Context, anyhow};
 use fide_switch::linux::Linux;
 use fide_switch::{Driver, GroupRange, Lanes, Rule};
+use fide_sys::clock::mono_ns;
 use fide_testbed::fabric::{Fabric, FabricSpec, LinkFloodSpec};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use fide_testbed::sys::now_ns;
 use fide_testbed::{LOAD_MAX_NS, MAX_FLOOD_PACKETS};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -109,7 +109,7 @@ fn beat(fabric: &Fabric, tos: i32, beats: u32, samples: &mut Samples) -> anyhow:
             let mut got = 0;
             let mut bytes = [0; 64];
             while let Ok(len) = receiver.recv(&mut bytes) {
-                let now = now_ns();
+                let now = mono_ns();
                 let Some(stamp) = bytes[..len].first_chunk::<8>() else { continue };
                 match u64::from_le_bytes(*stamp) {
                     // The end.
@@ -123,7 +123,7 @@ fn beat(fabric: &Fabric, tos: i32, beats: u32, samples: &mut Samples) -> anyhow:
             got
         });
         for _ in 0..beats {
-            sender.send(&now_ns().to_le_bytes()).context("sending a beat")?;
+            sender.send(&mono_ns().to_le_bytes()).context("sending a beat")?;
             std::thread::sleep(PERIOD);
         }
         // The last words may be lost too; the receiver then stops waiting by itself.

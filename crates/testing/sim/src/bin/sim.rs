@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use fide_detector::planted::Planted;
 use fide_sim::cluster::{
     Failure,
     plan::{Features, Plan, WALLS},
@@ -19,6 +18,7 @@ use fide_sim::cluster::{
     shrink::shrink,
     world::Stats,
 };
+use fide_types::planted::Planted;
 use serde_json::json;
 
 /// Runs whole clusters in a seeded world: the real detector and the real agreement under drift, pauses, loss, cuts and crashes.
@@ -171,7 +171,7 @@ fn features(arguments: &Arguments) -> anyhow::Result<Features> {
 
 #[cfg(feature = "planted")]
 fn plant(fault: Option<Planted>) {
-    fide_detector::planted::arm(fault);
+    fide_types::planted::arm(fault);
 }
 
 #[cfg(not(feature = "planted"))]

@@ -3,14 +3,13 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use fide_client::protocol::{JoinOk, MonitorOk, PeerState as Known};
+use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
+use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState as Known};
 use fide_detector::{
-    Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, VerdictKind, Wanted,
+    Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, Wanted,
 };
-use fide_shm::{
-    clock::{ASLEEP_NOISE_NS, Clocks},
-    event::{EVENT_MAX, EventRecord, Reason, kind},
-};
+use fide_sys::clock::{ASLEEP_NOISE_NS, Clocks};
+use fide_types::Reason;
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
 
 use super::{
@@ -196,7 +195,7 @@ impl Agent {
             for (slot, _, token) in self.owners.extract_if(.., |(_, of, _)| *of == pid) {
                 let _ = token;
                 // It may have said goodbye.
-                let _ = self.detector.process_changed(now_ns, slot, ProcessState::Killed { signal: 9 }, now_ns);
+                let _ = self.detector.process_changed(now_ns, slot, ProcessState::Killed(9), now_ns);
             }
         }
         self.detector.has_kept_generation(kept);
@@ -322,7 +321,7 @@ impl Agent {
         if let Some(Some(process)) = ended {
             let record =
                 EventRecord { kind: kind::VERDICT, watch: id, host, slot, incarnation, ..EventRecord::default() };
-            self.tell_one(token, record.with_reason(reason(process.state)), &[]);
+            self.tell_one(token, record.with_reason(process.state.reason().unwrap_or(Reason::Left)), &[]);
         }
         Some(monitored)
     }
@@ -427,7 +426,7 @@ impl Agent {
             Event::Verdict(verdict) => {
                 let Verdict { host, slot, incarnation, .. } = verdict;
                 let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
-                self.tell_watchers(host, slot, record.with_reason(reason_of(verdict.kind)), &[]);
+                self.tell_watchers(host, slot, record.with_reason(verdict.reason), &[]);
             }
             Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
                 let bytes = self.detector.piggyback_bytes(event);
@@ -496,24 +495,4 @@ impl Agent {
 fn push(session: &Session, record: EventRecord, data: &[u8]) {
     let mut bytes = [0; EVENT_MAX];
     session.push(record.encode(data, &mut bytes).expect("short data"));
-}
-
-fn reason_of(kind: VerdictKind) -> Reason {
-    match kind {
-        VerdictKind::Exited { code } => Reason::Exited(code),
-        VerdictKind::Killed { signal } => Reason::Killed(signal),
-        VerdictKind::Left => Reason::Left,
-        VerdictKind::HostSilent => Reason::HostSilent,
-        VerdictKind::Stalled => Reason::Stalled,
-        VerdictKind::Recovered => Reason::Recovered,
-    }
-}
-
-fn reason(state: ProcessState) -> Reason {
-    match state {
-        ProcessState::Exited { code } => Reason::Exited(code),
-        ProcessState::Killed { signal } => Reason::Killed(signal),
-        ProcessState::HostSilent => Reason::HostSilent,
-        ProcessState::Alive | ProcessState::Stalled | ProcessState::Left => Reason::Left,
-    }
 }

@@ -7,16 +7,12 @@
 
 use std::{collections::VecDeque, rc::Rc};
 
+use fide_agent_api::event::EventRecord;
+use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState};
 use fide_agreement::Lease;
-use fide_client::{
-    Event, MonitorId, Wanted,
-    protocol::{JoinOk, MonitorOk, PeerState},
-    registry::Registry,
-};
-use fide_shm::{
-    clock::{Clocks, FOREVER_NS},
-    event::EventRecord,
-};
+use fide_client::registry::Registry;
+use fide_client::{Event, MonitorId, Wanted};
+use fide_sys::clock::{Clocks, FOREVER_NS};
 
 use super::{
     agent::Agent,
@@ -408,7 +404,8 @@ impl Client {
             (Item::Monitor(id), _) => self.registry.monitors.remove(&id).is_some(),
         };
         if refused {
-            let refusal = fide_client::protocol::Refusal::new(fide_client::protocol::ErrorCode::NameTaken, "taken", "");
+            let refusal =
+                fide_agent_api::protocol::Refusal::new(fide_agent_api::protocol::ErrorCode::NameTaken, "taken", "");
             self.pending.push_back(Event::Dropped { what: "it".into(), refusal });
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clocks of one host.
 
-use fide_detector::planted::{self, Planted};
-use fide_shm::clock::Clocks;
+use fide_sys::clock::Clocks;
+use fide_types::planted::{self, Planted};
 
 /// No run takes longer: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;

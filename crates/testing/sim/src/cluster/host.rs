@@ -4,12 +4,10 @@
 use std::{collections::VecDeque, rc::Rc};
 
 use fide_agreement::{HostSet, Standing};
-use fide_detector::{
-    Config, Detector, Member, Role, Trust, Vote,
-    planted::{self, Planted},
-    receive_model::ReceiveModel,
-};
+use fide_detector::receive_model::ReceiveModel;
+use fide_detector::{Config, Detector, Member, Role, Trust, Vote};
 use fide_group::packet::Sender;
+use fide_types::planted::{self, Planted};
 use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
 
 use super::{

@@ -297,7 +297,7 @@ impl Plan {
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
                 0 => longest_ns + random.random_range(0..3 * MS),
-                // None is shorter: `fide_shm::clock::ASLEEP_NOISE_NS`.
+                // None is shorter: `fide_sys::clock::ASLEEP_NOISE_NS`.
                 _ => random.random_range(2 * MS..120 * MS),
             };
             What::Suspend { host, for_ns }

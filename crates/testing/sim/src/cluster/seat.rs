@@ -9,7 +9,7 @@ use fide_group::{
     core::{self, Core},
     packet::{Datagrams, Opened as OpenedPacket, PacketError, Sender},
 };
-use fide_shm::clock::Clocks;
+use fide_sys::clock::Clocks;
 
 use super::{
     agent::Agent,
@@ -261,7 +261,7 @@ impl<P: Protocol> Seat<P> {
             match opened {
                 Opened::Joined(granted) => self.sender.process = granted.incarnation,
                 Opened::Monitored(granted) => {
-                    let up = granted.state == fide_client::protocol::PeerState::Alive;
+                    let up = granted.state == fide_agent_api::protocol::PeerState::Alive;
                     self.core.now_up(granted.host_id, up.then_some(granted.incarnation));
                 }
             }

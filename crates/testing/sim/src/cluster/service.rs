@@ -5,8 +5,8 @@
 //! program acts whenever it is not stopped, and asks nobody.
 
 use fide_client::{Event, Verdict};
-use fide_detector::planted::{self, Planted};
-use fide_shm::clock::Clocks;
+use fide_sys::clock::Clocks;
+use fide_types::planted::{self, Planted};
 
 use super::{
     agent::Agent,

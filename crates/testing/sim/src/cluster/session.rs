@@ -8,10 +8,10 @@ use std::{
     rc::Rc,
 };
 
+use fide_agent_api::protocol::{JoinOk, MonitorOk};
 use fide_agreement::HostSet;
-use fide_client::protocol::{JoinOk, MonitorOk};
-use fide_detector::planted::{self, Planted};
-use fide_shm::clock::{Clocks, FOREVER_NS, Lease};
+use fide_sys::clock::{Clocks, FOREVER_NS, Lease};
+use fide_types::planted::{self, Planted};
 use fide_wire::ViewId;
 
 mod copies;

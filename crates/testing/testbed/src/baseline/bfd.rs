@@ -6,8 +6,8 @@
 //! a session without an interface needs none.
 
 use crate::net::Testbed;
-use crate::sys::now_ns;
 use crate::{Error, Result, retry_until};
+use fide_sys::clock::mono_ns;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -166,9 +166,9 @@ fn user_ids() -> Result<(u32, u32)> {
 fn wall_minus_monotonic_ns() -> u64 {
     const READINGS: usize = 8;
     let reading = || {
-        let before = now_ns();
+        let before = mono_ns();
         let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let after = now_ns();
+        let after = mono_ns();
         let wall = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
         (after - before, wall - before.midpoint(after))
     };

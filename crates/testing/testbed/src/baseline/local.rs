@@ -2,8 +2,8 @@
 //! TCP FIN and pidfd: ordinary threads that block until the kernel tells them.
 
 use crate::node::Host;
-use crate::sys::now_ns;
 use crate::{Error, Result};
+use fide_sys::clock::mono_ns;
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Read;
@@ -76,7 +76,7 @@ impl TcpFin {
             prepare();
             let mut byte = [0u8; 1];
             while matches!(stream.read(&mut byte), Ok(n) if n > 0) {}
-            let _ = tx.send(now_ns());
+            let _ = tx.send(mono_ns());
         })
     }
 }
@@ -98,6 +98,6 @@ pub fn watch_pidfd(pid: u32) -> Result<Notice> {
                 Err(_) => return,
             }
         }
-        let _ = tx.send(now_ns());
+        let _ = tx.send(mono_ns());
     })
 }

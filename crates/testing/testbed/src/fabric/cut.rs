@@ -2,9 +2,10 @@
 //! Links and switches that fail, noticed or not.
 
 use super::{Fabric, SwitchKind, wire};
-use crate::sys::{PORT_DISABLED, PORT_FORWARDING, now_ns};
+use crate::sys::{PORT_DISABLED, PORT_FORWARDING};
 use crate::tools::retry_until;
 use crate::{Error, Result};
+use fide_sys::clock::mono_ns;
 use std::time::Duration;
 
 /// How long a link may take until its carrier is told.
@@ -42,11 +43,11 @@ impl Fabric {
 
     fn on_links(&self, switch: &str, f: impl Fn(usize) -> Result<(u64, u64)>) -> Result<(u64, u64)> {
         self.switch(switch)?;
-        let before = now_ns();
+        let before = mono_ns();
         for link in self.spec.links_of(switch) {
             f(link)?;
         }
-        Ok((before, now_ns()))
+        Ok((before, mono_ns()))
     }
 
     fn set_link(&self, link: usize, cut: Option<Cut>) -> Result<(u64, u64)> {
@@ -64,7 +65,7 @@ impl Fabric {
             return Err(Error::Spec(format!("link {link} has no switch at either end")));
         };
         let index = wire::link_index(link, *second);
-        let before = now_ns();
+        let before = mono_ns();
         match (cut, &switch.ovs) {
             (Some(Cut::Carrier), _) => switch.control.set_up(index, false)?,
             (Some(Cut::Silent), None) => switch.control.set_port_state(index, PORT_DISABLED)?,
@@ -80,6 +81,6 @@ impl Fabric {
                 }
             }
         }
-        Ok((before, now_ns()))
+        Ok((before, mono_ns()))
     }
 }

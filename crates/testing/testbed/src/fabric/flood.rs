@@ -6,8 +6,9 @@
 
 use super::Fabric;
 use crate::load::{LOAD_MAX_NS, MAX_FLOOD_PACKETS};
-use crate::sys::{now_ns, packet_socket};
+use crate::sys::packet_socket;
 use crate::{Error, Result};
+use fide_sys::clock::mono_ns;
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use std::sync::Arc;
@@ -107,10 +108,10 @@ fn run(sockets: &[OwnedFd], spec: LinkFloodSpec, stop: &AtomicBool) -> LinkFlood
     frame[12..14].copy_from_slice(&ETHERTYPE);
     let frame_bits = (FRAME_LEN * 8) as u64;
     let mut report = LinkFloodReport::default();
-    let start = now_ns();
+    let start = mono_ns();
     let (mut last, mut credit_bits) = (start, frame_bits);
     while !stop.load(Ordering::Relaxed) {
-        let now = now_ns();
+        let now = mono_ns();
         if now - start >= spec.duration_ns {
             break;
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::os::fd::AsFd;
 
-use fide_net::raw_ns;
-use fide_shm::{event::EVENT_MAX, session::ClientSession};
-use fide_wire::{Ack, Builder, Name, PAYLOAD_MAX, Roster, RosterState};
+use fide_agent_api::event::EVENT_MAX;
+use fide_agent_api::session::ClientSession;
+use fide_sys::clock::raw_ns;
+use fide_wire::{Ack, Builder, Name, PAYLOAD_MAX, ProcessState, Roster};
 
 use super::{
     super::tests::{engine, heartbeat, memory},
@@ -60,8 +61,8 @@ impl Watcher {
         assert!(heartbeat(&mut self.engine, HOST, seq, now, |packet| {
             for (slot, incarnation) in processes {
                 let name = Some(Name::new(b"p").expect("a name"));
-                let (slot, incarnation, state) = (*slot, *incarnation, RosterState::Alive);
-                packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, code: 0, at_ns: 1 }).expect("room");
+                let (slot, incarnation, state) = (*slot, *incarnation, ProcessState::Alive);
+                packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, at_ns: 1 }).expect("room");
             }
         }));
         self.engine.parts.detector.tick(now);
@@ -339,8 +340,8 @@ fn end_that_a_new_watch_is_told_at_once_is_for_that_watch_alone() {
     let Watcher { engine, session, now, .. } = &mut watcher;
     assert!(heartbeat(engine, HOST, 9, *now + 1, |packet| {
         let name = Some(Name::new(b"p").expect("a name"));
-        let (slot, incarnation, state) = (4, process(1), RosterState::Exited);
-        packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, code: 3, at_ns: 2 }).expect("room");
+        let (slot, incarnation, state) = (4, process(1), ProcessState::Exited(3));
+        packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, at_ns: 2 }).expect("room");
     }));
     let mut bytes = [0; EVENT_MAX];
     while session.pop_inbox(&mut bytes).expect("whole").is_some() {}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What programs may ask for, and what the controller is asked instead.
 
-use fide_client::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
+use fide_agent_api::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
 use fide_controller::client::Answered;
-use fide_net::{link::SUB_LANES, service::Terms};
+use fide_lane::Terms;
+use fide_net::link::SUB_LANES;
 use fide_wire::{Scheme, message};
 use serde_json::{Value, json};
 

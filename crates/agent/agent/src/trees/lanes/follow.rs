@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fide_agent_api::event::{EventRecord, kind, lane_reason};
 use fide_controller::handler::Method;
-use fide_net::{now_ns, service::LANES_MAX};
-use fide_shm::event::{EventRecord, kind, lane_reason};
+use fide_lane::LANES_MAX;
+use fide_sys::clock::mono_ns;
 use fide_wire::MAX_PLANES;
 use serde_json::{Value, json};
 use zerocopy::IntoBytes;
@@ -100,7 +101,7 @@ impl Lanes {
         let before = (held.terms(), held.bounded);
         held.granted(resources);
         let record =
-            EventRecord { kind: kind::LANE_CHANGED, code: code(handle), rx_ns: now_ns(), ..EventRecord::default() };
+            EventRecord { kind: kind::LANE_CHANGED, code: code(handle), rx_ns: mono_ns(), ..EventRecord::default() };
         let (clients, data) = (held.clients, held.event(reason, grace_ns));
         if before.1 != held.bounded {
             held.later = Some((Instant::now(), Later::Terms));
@@ -121,7 +122,7 @@ impl Lanes {
             kind: kind::LANE_TERMINATED,
             code: code(handle),
             at_ns: grace_ns,
-            rx_ns: now_ns(),
+            rx_ns: mono_ns(),
             ..EventRecord::default()
         };
         let clients = held.clients;

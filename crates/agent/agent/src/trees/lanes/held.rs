@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_client::protocol::{ErrorCode, LaneAsked, LaneOk, Refusal};
-use fide_net::{link::BEST_EFFORT, service::Terms};
-use fide_shm::event::{LaneTerms, lane_reason};
+use fide_agent_api::event::{LaneTerms, lane_reason};
+use fide_agent_api::protocol::{ErrorCode, LaneAsked, LaneOk, Refusal};
+use fide_lane::Terms;
+use fide_net::link::BEST_EFFORT;
 use fide_wire::MAX_PLANES;
 use serde_json::Value;
 

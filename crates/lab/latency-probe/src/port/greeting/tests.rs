@@ -73,7 +73,7 @@ fn it_meets_who_answers_and_nobody_else() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !met.load(Ordering::Acquire) {
-                pong.turn(now_ns());
+                pong.turn(mono_ns());
                 std::thread::sleep(Duration::from_millis(1));
             }
         });

@@ -10,7 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use fide_net::{interface::Interface, link::TYPE_OF_SERVICE};
+use fide_net::link::TYPE_OF_SERVICE;
+use fide_sys::interface::Interface;
 
 use super::super::{Method, PortError};
 

@@ -67,7 +67,7 @@ fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
     let mut world = with_one_not_up();
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.settle();
-    world.group(1).detected(&verdict(3, 30));
+    world.group(1).down(3, 30);
     world.run();
     assert_eq!(world.state(1), "", "host 3 does not have it");
     world.group(1).up(3, 31);
@@ -78,7 +78,7 @@ fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
 #[test]
 fn a_payload_waits_for_a_member_that_is_not_up_yet() {
     let mut world = with_one_not_up();
-    world.group(1).detected(&verdict(3, 30));
+    world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.run();
     assert_eq!(world.state(1), "", "host 3 does not have it");
@@ -91,7 +91,7 @@ fn a_payload_waits_for_a_member_that_is_not_up_yet() {
 #[test]
 fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
     let mut world = with_one_not_up();
-    world.group(1).detected(&verdict(3, 30));
+    world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.run();
     world.dies(3);

@@ -190,7 +190,7 @@ fn one_resend_makes_so_many_messages() {
         sent(host).into_iter().filter_map(read).collect()
     };
     host.resend();
-    assert_eq!(wants(&mut host), [], "they may be under way");
+    assert!(wants(&mut host).is_empty(), "they may be under way");
     host.resend();
     assert_eq!(wants(&mut host), (0..32).map(|at| 2 * at + 1).collect::<Vec<_>>());
     host.resend();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fide_detector::{Event, Verdict, VerdictKind};
+use fide_detector::{Event, Reason, Verdict};
 use fide_wire::HOST_SLOT;
 
 use super::{
@@ -59,7 +59,7 @@ impl Calm {
             return Ok(());
         }
         // Who gives up a view by itself, as too few of it are left, is not put out by others.
-        let Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind: VerdictKind::HostSilent, .. }) = *event
+        let Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, reason: Reason::HostSilent, .. }) = *event
         else {
             return Ok(());
         };

@@ -50,7 +50,7 @@ impl Verdicts {
         let (observer, beliefs) = (hosts[at].id, self.0.entry(at).or_default());
         let (host, incarnation, ended) = match *event {
             Event::Up { host, slot: HOST_SLOT, incarnation, .. } => (host, incarnation, false),
-            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, kind, .. }) if kind.is_final() => {
+            Event::Verdict(Verdict { host, slot: HOST_SLOT, incarnation, reason, .. }) if reason.is_final() => {
                 (host, incarnation, true)
             }
             Event::Up { host, incarnation, name, .. } => return beliefs.begins(observer, host, name, incarnation),

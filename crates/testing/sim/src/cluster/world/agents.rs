@@ -3,7 +3,7 @@
 
 use fide_agreement::HostSet;
 use fide_detector::{Event as Told, Verdict};
-use fide_shm::clock::Clocks;
+use fide_sys::clock::Clocks;
 use rand::RngExt;
 
 use super::{
@@ -182,8 +182,11 @@ impl<P: Protocol> World<'_, P> {
             }
             self.note(|_| match event {
                 Told::Verdict(verdict) => {
-                    let Verdict { host, slot, incarnation, kind, evidence, .. } = verdict;
-                    format!("h{id} is told that h{host}.{slot}#{incarnation} is dead: {kind:?}, by {:?}", evidence.via)
+                    let Verdict { host, slot, incarnation, reason, evidence, .. } = verdict;
+                    format!(
+                        "h{id} is told that h{host}.{slot}#{incarnation} is dead: {reason:?}, by {:?}",
+                        evidence.via
+                    )
                 }
                 Told::ViewChanged { id: view, members } => {
                     let members: Vec<u16> = members.iter().collect();

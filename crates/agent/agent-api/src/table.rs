@@ -4,12 +4,10 @@
 //! One writer (the agent), any number of readers. The lease lies in it as a point in time, so that the clients of an
 //! agent that was killed are fenced when it passes, with nobody's help.
 
-use crate::{
-    HOST_SLOT, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES,
-    clock::{self, Clocks, Lease},
-    region::{ReadRegion, Region, RegionError, Shared},
-    seqlock::SeqLock,
-};
+use fide_shm::region::{ReadRegion, Region, RegionError, Shared};
+use fide_shm::seqlock::SeqLock;
+use fide_sys::clock::{self, Clocks, Lease};
+use fide_types::{HOST_SLOT, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -23,22 +21,24 @@ pub const LEASE_FOREVER_NS: u64 = clock::FOREVER_NS;
 
 const RECORD_WORDS: usize = 15;
 
-/// States of a host or process in the table, as bytes.
+/// States of a host or process in the table, as bytes: those of [`fide_types::ProcessState::to_bytes`], and one for what was never heard of.
 pub mod state {
+    use fide_types::ProcessState;
+
     /// Never heard of (all zero).
     pub const UNKNOWN: u8 = 0;
     /// Alive.
-    pub const ALIVE: u8 = 1;
+    pub const ALIVE: u8 = ProcessState::Alive.to_bytes().0;
     /// Process: exited by itself (`code` is the exit code).
-    pub const EXITED: u8 = 2;
+    pub const EXITED: u8 = ProcessState::Exited(0).to_bytes().0;
     /// Process: killed by a signal (`code` is the signal).
-    pub const KILLED: u8 = 3;
+    pub const KILLED: u8 = ProcessState::Killed(0).to_bytes().0;
     /// Said goodbye; not a failure.
-    pub const LEFT: u8 = 4;
+    pub const LEFT: u8 = ProcessState::Left.to_bytes().0;
     /// Process: alive for the kernel, but its beats stopped.
-    pub const STALLED: u8 = 5;
+    pub const STALLED: u8 = ProcessState::Stalled.to_bytes().0;
     /// The host fell silent (on the host and on each of its processes).
-    pub const HOST_SILENT: u8 = 6;
+    pub const HOST_SILENT: u8 = ProcessState::HostSilent.to_bytes().0;
 }
 
 /// A name in the table: UTF-8, padded with zeros.
@@ -94,7 +94,7 @@ pub struct HostRecord {
 pub struct ProcessRecord {
     /// One of [`state`].
     pub state: u8,
-    /// Why it is dead: a reason of [`crate::event::reason`], 0 if it is not.
+    /// Why it is dead: a [`fide_types::Reason`] as its `to_bytes` writes it, 0 if it is not.
     pub reason: u8,
     /// Zero.
     pub reserved: [u8; 2],
@@ -410,12 +410,17 @@ impl TableReader {
     /// [`RegionError`] telling what it is instead of an alive table of this version.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
         let reader = Self { region: ReadRegion::map(fd)? };
-        reader.region.get().validate()?;
+        reader.layout().validate()?;
         Ok(reader)
     }
 
+    fn layout(&self) -> &Layout {
+        // SAFETY: `TableReader` only loads: through methods of `Layout` that read, and from its header's words.
+        unsafe { self.region.get() }
+    }
+
     fn header(&self) -> &Header {
-        &self.region.get().header
+        &self.layout().header
     }
 
     /// Id of the own host.
@@ -491,12 +496,12 @@ impl TableReader {
 
     /// A host's record; `None` if there is no such host, or the agent died in the middle of writing it.
     pub fn host(&self, host: u16) -> Option<HostRecord> {
-        self.region.get().read_host(host)
+        self.layout().read_host(host)
     }
 
     /// A process's record; `None` as in [`TableReader::host`].
     pub fn process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
-        self.region.get().read_process(host, slot)
+        self.layout().read_process(host, slot)
     }
 
     /// The state of a process, or of the host itself with [`HOST_SLOT`]; a process of a silent host is silent.

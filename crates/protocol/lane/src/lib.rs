@@ -12,6 +12,8 @@
 //!
 //! Pure: they take `now` and bytes.
 
+#![forbid(unsafe_code)]
+
 mod copies;
 
 use fide_wire::{

@@ -2,7 +2,7 @@
 //! The event record: what an agent, or the kernel's receive program, tells a client. 48 bytes and optional data, native
 //! endianness (it never leaves the host).
 
-use crate::{HOST_SLOT, PIGGYBACK_MAX};
+use fide_types::{HOST_SLOT, PIGGYBACK_MAX, Reason};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the header.
@@ -58,23 +58,6 @@ pub mod lane_reason {
     pub const BW_UNUSED: u8 = 3;
 }
 
-/// Values of [`EventRecord::reason`].
-pub mod reason {
-    /// Exited by itself; `code` is the exit code. Certain.
-    pub const EXITED: u8 = 1;
-    /// Killed; `code` is the signal. Certain.
-    pub const KILLED: u8 = 2;
-    /// Said goodbye.
-    pub const LEFT: u8 = 3;
-    /// No heartbeat of its host on any plane within the timeout.
-    pub const HOST_SILENT: u8 = 4;
-    // 5 was never given.
-    /// Its beats stopped (not final: `RECOVERED` may follow).
-    pub const STALLED: u8 = 6;
-    /// Its beats came back.
-    pub const RECOVERED: u8 = 7;
-}
-
 /// The header, as it lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -85,7 +68,7 @@ pub struct EventRecord {
     pub host: u16,
     /// Its slot; [`HOST_SLOT`] for the host itself.
     pub slot: u8,
-    /// One of [`reason`] for verdicts, else 0.
+    /// A [`Reason`] as [`Reason::to_bytes`] writes it for verdicts, else 0.
     pub reason: u8,
     /// Incarnation of the subject.
     pub incarnation: u32,
@@ -161,35 +144,6 @@ pub enum EventError {
     /// Data that does not fit.
     #[error("event data of {0} bytes, at most {PIGGYBACK_MAX} fit")]
     DataTooLong(usize),
-}
-
-/// Why a subject is held dead (or stalled, or recovered).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// Exited by itself with this code. Certain.
-    Exited(i32),
-    /// Killed by this signal. Certain.
-    Killed(i32),
-    /// Said goodbye; not a failure.
-    Left,
-    /// Its host was not heard on any plane within the timeout.
-    HostSilent,
-    /// Its beats stopped. Not final.
-    Stalled,
-    /// Its beats came back after `Stalled`.
-    Recovered,
-}
-
-impl Reason {
-    /// Whether the incarnation is over for good.
-    pub fn is_final(self) -> bool {
-        !matches!(self, Self::Stalled | Self::Recovered)
-    }
-
-    /// Whether it is a failure (everything final but a goodbye).
-    pub fn is_failure(self) -> bool {
-        self.is_final() && self != Self::Left
-    }
 }
 
 /// An event, checked. The record's common fields (host, slot, incarnation, times) are in the [`EventRecord`].
@@ -270,15 +224,10 @@ impl EventRecord {
         let unsigned = self.code.max(0) as u32;
         Ok(match self.kind {
             kind::UP => Event::Up { name: data },
-            kind::VERDICT => Event::Verdict(match self.reason {
-                reason::EXITED => Reason::Exited(self.code),
-                reason::KILLED => Reason::Killed(self.code),
-                reason::LEFT => Reason::Left,
-                reason::HOST_SILENT => Reason::HostSilent,
-                reason::STALLED => Reason::Stalled,
-                reason::RECOVERED => Reason::Recovered,
-                other => return Err(EventError::Reason(other)),
-            }),
+            kind::VERDICT => {
+                let unknown = EventError::Reason(self.reason);
+                Event::Verdict(Reason::from_bytes(self.reason, self.code).ok_or(unknown)?)
+            }
             kind::PIGGYBACK => Event::Piggyback(data),
             kind::TIMEOUT_CHANGED => Event::TimeoutChanged { timeout_us: unsigned },
             kind::MONITOR_REQ => Event::MonitorReq { pbsize: unsigned, watcher: data },
@@ -306,14 +255,7 @@ impl EventRecord {
 
     /// Sets `reason` and `code`.
     pub fn with_reason(mut self, why: Reason) -> Self {
-        (self.reason, self.code) = match why {
-            Reason::Exited(code) => (reason::EXITED, code),
-            Reason::Killed(signal) => (reason::KILLED, signal),
-            Reason::Left => (reason::LEFT, 0),
-            Reason::HostSilent => (reason::HOST_SILENT, 0),
-            Reason::Stalled => (reason::STALLED, 0),
-            Reason::Recovered => (reason::RECOVERED, 0),
-        };
+        (self.reason, self.code) = why.to_bytes();
         self
     }
 

@@ -5,12 +5,10 @@
 //! The client may write all of it and need not be honest: the agent reads the outbox with checks, and what a client
 //! does to its inbox hurts only that client.
 
-use crate::{
-    PIGGYBACK_MAX,
-    event::EVENT_MAX,
-    region::{Region, RegionError, Shared},
-    spsc::{Broken, Consumer, Producer, PushError, RingRef},
-};
+use crate::event::EVENT_MAX;
+use fide_shm::region::{Region, RegionError, Shared};
+use fide_shm::spsc::{Broken, Consumer, Producer, PushError, RingRef};
+use fide_types::PIGGYBACK_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

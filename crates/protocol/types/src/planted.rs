@@ -236,41 +236,34 @@ planted! {
     TakesNothingForANumber,
 }
 
-/// 0: none; else one more than its place.
-#[cfg(all(feature = "planted", not(test)))]
+/// In the whole process. 0: none; else one more than its place.
+#[cfg(feature = "planted")]
 static ARMED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-// The crate's own tests run side by side: each arms its thread alone.
-#[cfg(all(feature = "planted", test))]
+// Tests that run side by side arm their own threads.
+#[cfg(feature = "planted")]
 thread_local! {
     static MINE: core::cell::Cell<Option<Planted>> = const { core::cell::Cell::new(None) };
 }
 
 /// Arms one fault in this thread, or none.
-#[cfg(all(feature = "planted", test))]
-pub fn arm(fault: Option<Planted>) {
+#[cfg(feature = "planted")]
+pub fn arm_thread(fault: Option<Planted>) {
     MINE.set(fault);
 }
 
-/// Is this fault armed?
-#[cfg(all(feature = "planted", test))]
-#[must_use]
-pub fn is(fault: Planted) -> bool {
-    MINE.get() == Some(fault)
-}
-
 /// Arms one fault in this process, or none.
-#[cfg(all(feature = "planted", not(test)))]
+#[cfg(feature = "planted")]
 pub fn arm(fault: Option<Planted>) {
     ARMED.store(fault.map_or(0, |fault| fault as usize + 1), std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Is this fault armed?
-#[cfg(all(feature = "planted", not(test)))]
+#[cfg(feature = "planted")]
 #[inline]
 #[must_use]
 pub fn is(fault: Planted) -> bool {
-    ARMED.load(std::sync::atomic::Ordering::Relaxed) == fault as usize + 1
+    ARMED.load(std::sync::atomic::Ordering::Relaxed) == fault as usize + 1 || MINE.get() == Some(fault)
 }
 
 /// Is this fault armed? It cannot be.

@@ -9,7 +9,7 @@
 //! session region (read-write memfd), and what events come through (a BPF ring buffer map, or a timer that
 //! runs out when the session's inbox was filled).
 
-use fide_shm::MAX_NAME;
+use fide_types::MAX_NAME;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::net::Ipv4Addr;

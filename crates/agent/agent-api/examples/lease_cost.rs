@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What it costs a reader to ask for its lease: `cargo run --release -p fide-shm --example lease_cost`.
 
-use fide_shm::clock::{Clocks, Lease, mono_ns, tsc};
+use fide_sys::clock::{Clocks, Lease, mono_ns, tsc};
 use std::hint::black_box;
 
 const ROUNDS: usize = 200;

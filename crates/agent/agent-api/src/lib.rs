@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything that crosses the boundary between an agent and its clients. Both sides use these types and no others.
+//!
+//! - [`protocol`]: requests and replies, over the agent's socket.
+//! - [`table`]: the alive table: what the agent knows, in memory that clients read without a system call.
+//! - [`session`]: the memory that one client shares with its agent: beat counter, outboxes, inbox.
+//! - [`event`]: the record of an event, as it lies in an inbox or a BPF ring buffer.
+//!
+//! **Invariant:** nothing here decides anything, and nothing here waits.
+
+pub mod event;
+pub mod protocol;
+pub mod session;
+pub mod table;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The vocabulary that all other crates share. Nothing here knows of packets, memory layouts or the kernel.
+//!
+//! - [`bounds`]: how many hosts, processes, planes and clients there can be. Everything that has such a bound uses these, the C
+//!   headers of the BPF programs included.
+//! - [`host_set`]: [`HostSet`], a set of host ids in one word.
+//! - [`name`]: [`Name`] of a host or a process.
+//! - [`process`]: [`ProcessState`] and [`Reason`]: what became of a process, and why a verdict was given.
+//! - [`trust`]: [`Trust`], [`Policy`], [`Role`]: how a cluster judges silence, and who counts.
+//! - [`planted`]: fault points that the simulator and the explorations arm.
+//!
+//! **Invariant:** no I/O, no clock, no allocation.
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+pub mod host_set;
+pub mod name;
+pub mod planted;
+pub mod process;
+pub mod trust;
+
+pub use bounds::{HOST_SLOT, MAX_CLIENTS, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX, PIGGYBACK_MAX};
+pub use host_set::HostSet;
+pub use name::{Name, NameError};
+pub use process::{ProcessState, Reason};
+pub use trust::{Policy, Role, Trust};
