@@ -59,7 +59,7 @@ pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
         me: 1,
         members: 1,
         port: PORT,
-        ifindex: [0; fide_bpf::intf::MAX_PLANES],
+        ifindex: [0; fide_types::MAX_PLANES],
         any_plane: false,
         salvage: false,
         key: [0; 16],

@@ -14,16 +14,12 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 
-use crate::{
-    BpfError,
-    intf::{
-        Admit, CLIENT_RING_BYTES, Config, Gaps, Key, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Slot, Stats,
-        TELL_ONE, TELL_WATCH, Tell, Watch,
-    },
-    map::MappedArray,
-    skel::heartbeat::HeartbeatSkelBuilder,
-    xdp::{self, XdpMode},
-};
+use crate::BpfError;
+use crate::intf::{Admit, CLIENT_RING_BYTES, Config, Gaps, Key, Slot, Stats, TELL_ONE, TELL_WATCH, Tell, Watch};
+use crate::map::MappedArray;
+use crate::skel::heartbeat::HeartbeatSkelBuilder;
+use crate::xdp::{self, XdpMode};
+use fide_types::{MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES};
 
 /// Attempts at one slot before a reader gives up for this round. The writer holds a slot for less
 /// than a microsecond; a reader that meets 64 writes in a row is reading a flood.

@@ -20,12 +20,15 @@
 //!  7 u8  section_count
 //! ```
 //!
-//! **Invariant:** no I/O, no allocation, no clock.
+//! - [`c_header`]: the same for the BPF programs, as a header that their build writes.
+//!
+//! **Invariant:** no I/O, no clock; no allocation but in [`c_header`].
 #![forbid(unsafe_code)]
 
 use core::net::Ipv4Addr;
 
 pub mod auth;
+pub mod c_header;
 pub mod chunk;
 pub mod fuzz;
 pub mod message;

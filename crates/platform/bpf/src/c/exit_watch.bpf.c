@@ -62,10 +62,10 @@ static __always_inline struct fide_watched *lookup(struct task_struct *task)
 	return entry;
 }
 
-static __always_inline void report(__u32 type, struct fide_watched *entry, __u32 detail)
+static __always_inline void report(__u32 kind, struct fide_watched *entry, __u32 detail)
 {
 	struct fide_wake record = {
-		.type = type,
+		.kind = kind,
 		.ns = bpf_ktime_get_ns(),
 		.subject = entry->slot,
 		.detail = detail,
@@ -76,7 +76,7 @@ static __always_inline void report(__u32 type, struct fide_watched *entry, __u32
 
 	if (bpf_ringbuf_output(&wake, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) && counters)
 		__sync_fetch_and_add(&counters->wake_ring_full, 1);
-	if (type == FIDE_WAKE_EXIT && counters)
+	if (kind == FIDE_WAKE_EXIT && counters)
 		__sync_fetch_and_add(&counters->exits_seen, 1);
 }
 

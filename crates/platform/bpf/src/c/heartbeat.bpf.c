@@ -21,52 +21,7 @@
 #include "intf.h"
 #include "siphash.h"
 
-#define HEADER_BYTES 28
-#define ACK_BYTES 8
-#define NOTICE_BYTES 56
-#define MAGIC 0xF1DE
-#define VERSION 1
-#define KIND_HEARTBEAT 1
-#define KIND_NOTICE 2
-#define KIND_CHUNKS 3
-#define KIND_SHAPE 4
-#define SHAPE_BYTES 84
-#define SECTION_ROSTER 1
-#define SECTION_VIEW 3
-#define SECTION_PROMISE 4
-#define STATE_EXITED 2
-#define STATE_KILLED 3
-#define WINDOW 64
 #define CLOCK_MONOTONIC 1
-
-struct header {
-	__u16 magic;
-	__u8 version_kind;
-	__u8 plane;
-	__u16 sender;
-	__u8 ack_count;
-	__u8 section_count;
-	__u64 seq;
-	__u64 tag;
-	__u32 incarnation;
-} __attribute__((packed));
-
-struct section {
-	__u8 kind;
-	__u8 slot;
-	__u16 len;
-} __attribute__((packed));
-
-struct roster {
-	__u8 state;
-	__u8 reserved0;
-	__u8 name_len;
-	__u8 reserved1;
-	__u32 incarnation;
-	__u32 piggyback_seq;
-	__s32 code;
-	__u64 at_ns;
-} __attribute__((packed));
 
 struct peer {
 	struct bpf_spin_lock lock;
@@ -154,7 +109,7 @@ static int on_silence(void *map, __u32 *key, struct peer *peer)
 	struct fide_admit *admit = bpf_map_lookup_elem(&admits, &host);
 	__u64 now = bpf_ktime_get_ns(), last = 0;
 	struct fide_wake record = {
-		.type = FIDE_WAKE_SILENCE,
+		.kind = FIDE_WAKE_SILENCE,
 		.ns = now,
 		.subject = host + 1,
 	};
@@ -268,14 +223,14 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 					  __u32 host)
 {
 	struct header *header = (void *)scratch->words;
-	struct section *section = (void *)scratch->words + HEADER_BYTES;
-	struct roster *roster = (void *)scratch->words + HEADER_BYTES + sizeof(*section);
+	struct section *section = (void *)scratch->words + FIDE_HEADER_BYTES;
+	struct roster *roster = (void *)scratch->words + FIDE_HEADER_BYTES + sizeof(*section);
 	struct fide_event event = {};
 	struct fide_watch *watch;
 	__u64 flags = BPF_RB_FORCE_WAKEUP;
 	__u32 index;
 
-	if (len != NOTICE_BYTES || header->ack_count || header->section_count != 1 || section->kind != SECTION_ROSTER ||
+	if (len != FIDE_NOTICE_BYTES || header->ack_count || header->section_count != 1 || section->kind != FIDE_SECTION_ROSTER ||
 	    section->len != sizeof(*roster) || section->slot >= FIDE_MAX_PROCESSES) {
 		COUNT(malformed);
 		return XDP_DROP;
@@ -286,12 +241,12 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 	 * Piggybacks come before the verdict of their sender: with some still on
 	 * the way the agent has to tell the two in order.
 	 */
-	if (watch && (roster->state == STATE_EXITED || roster->state == STATE_KILLED) &&
+	if (watch && (roster->state == FIDE_STATE_EXITED || roster->state == FIDE_STATE_KILLED) &&
 	    roster->piggyback_seq == watch->piggyback_seq) {
 		event.kind = FIDE_EVENT_VERDICT;
 		event.host = host + 1;
 		event.slot = section->slot;
-		event.reason = roster->state == STATE_EXITED ? FIDE_REASON_EXITED : FIDE_REASON_KILLED;
+		event.reason = roster->state == FIDE_STATE_EXITED ? FIDE_REASON_EXITED : FIDE_REASON_KILLED;
 		event.incarnation = roster->incarnation;
 		event.code = roster->code;
 		event.seq = header->seq;
@@ -313,7 +268,7 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 	if (watch && !watch->clients)
 		flags = BPF_RB_NO_WAKEUP;
 	scratch->wake.detail = FIDE_PACKET_NOTICE;
-	wake_agent(counters, scratch, sizeof(scratch->wake) + NOTICE_BYTES, flags);
+	wake_agent(counters, scratch, sizeof(scratch->wake) + FIDE_NOTICE_BYTES, flags);
 	return XDP_DROP;
 }
 
@@ -335,7 +290,7 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 		return XDP_DROP;
 	/* Nobody sends the number 0: the window below could not tell it from none. */
 	if (!seq || header->ack_count + 1 != cfg->members ||
-	    HEADER_BYTES + (__u32)header->ack_count * ACK_BYTES > len) {
+	    FIDE_HEADER_BYTES + (__u32)header->ack_count * FIDE_ACK_BYTES > len) {
 		COUNT(malformed);
 		return XDP_DROP;
 	}
@@ -343,19 +298,19 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	ack = cfg->me - 1;
 	if (cfg->me > header->sender)
 		ack--;
-	ack_incarnation = payload_word(scratch, HEADER_BYTES + ack * ACK_BYTES, len);
-	ack_seq_low = payload_word(scratch, HEADER_BYTES + ack * ACK_BYTES + 4, len);
+	ack_incarnation = payload_word(scratch, FIDE_HEADER_BYTES + ack * FIDE_ACK_BYTES, len);
+	ack_seq_low = payload_word(scratch, FIDE_HEADER_BYTES + ack * FIDE_ACK_BYTES + 4, len);
 	/* What steady heartbeats carry, in either order; anything else is the agent's. */
-	offset = HEADER_BYTES + header->ack_count * ACK_BYTES;
+	offset = FIDE_HEADER_BYTES + header->ack_count * FIDE_ACK_BYTES;
 	for (steady = 0; steady < 2; steady++) {
 		__u32 word = payload_word(scratch, offset, len);
 
-		if (word == SECTION_WORD(SECTION_VIEW, 8)) {
+		if (word == SECTION_WORD(FIDE_SECTION_VIEW, 8)) {
 			generation = payload_word(scratch, offset + 4, len);
 			number = payload_word(scratch, offset + 8, len);
 			view_known = 1;
 			offset += 12;
-		} else if (word == SECTION_WORD(SECTION_PROMISE, 4)) {
+		} else if (word == SECTION_WORD(FIDE_SECTION_PROMISE, 4)) {
 			promise_us = payload_word(scratch, offset + 4, len);
 			offset += 8;
 		}
@@ -381,13 +336,13 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	if (seq > peer->max_seq) {
 		__u64 ahead = seq - peer->max_seq;
 
-		peer->window = ahead < WINDOW ? peer->window << ahead | 1 : 1;
+		peer->window = ahead < FIDE_REPLAY_WINDOW ? peer->window << ahead | 1 : 1;
 		peer->max_seq = seq;
 		fresh = true;
 	} else {
 		__u64 behind = peer->max_seq - seq;
 
-		if (behind < WINDOW && !(peer->window & (1ULL << behind))) {
+		if (behind < FIDE_REPLAY_WINDOW && !(peer->window & (1ULL << behind))) {
 			peer->window |= 1ULL << behind;
 			fresh = true;
 		}
@@ -437,7 +392,7 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 	}
 	if (offset < len) {
 		scratch->wake.detail = FIDE_PACKET_SECTIONS;
-		if (len >= HEADER_BYTES && len <= FIDE_PAYLOAD_MAX)
+		if (len >= FIDE_HEADER_BYTES && len <= FIDE_PAYLOAD_MAX)
 			wake_agent(counters, scratch, sizeof(scratch->wake) + len, BPF_RB_FORCE_WAKEUP);
 	}
 	return XDP_DROP;
@@ -455,7 +410,7 @@ static __always_inline int receive_chunks(struct fide_stats *counters, struct fi
 		return XDP_DROP;
 	}
 	scratch->wake.detail = detail;
-	if (len >= HEADER_BYTES && len <= FIDE_PAYLOAD_MAX)
+	if (len >= FIDE_HEADER_BYTES && len <= FIDE_PAYLOAD_MAX)
 		wake_agent(counters, scratch, sizeof(scratch->wake) + len, BPF_RB_FORCE_WAKEUP);
 	return XDP_DROP;
 }
@@ -474,7 +429,7 @@ static __always_inline int receive_shape(struct fide_stats *counters, struct fid
 	scratch->wake.detail = FIDE_PACKET_SHAPE;
 	scratch->wake.subject = 0;
 	scratch->wake.cookie = 0;
-	wake_agent(counters, scratch, sizeof(scratch->wake) + SHAPE_BYTES, BPF_RB_NO_WAKEUP);
+	wake_agent(counters, scratch, sizeof(scratch->wake) + FIDE_SHAPE_BYTES, BPF_RB_NO_WAKEUP);
 	return XDP_DROP;
 }
 
@@ -505,7 +460,7 @@ int heartbeat_receive(struct xdp_md *ctx)
 		return XDP_PASS;
 
 	len = bpf_ntohs(udp->len);
-	if (len < sizeof(*udp) + HEADER_BYTES || len > sizeof(*udp) + FIDE_PAYLOAD_MAX ||
+	if (len < sizeof(*udp) + FIDE_HEADER_BYTES || len > sizeof(*udp) + FIDE_PAYLOAD_MAX ||
 	    ip->frag_off & bpf_htons(0x3fff)) {
 		COUNT(malformed);
 		return XDP_DROP;
@@ -513,12 +468,12 @@ int heartbeat_receive(struct xdp_md *ctx)
 	len -= sizeof(*udp);
 	/* clang may fold the range above away from the value the verifier sees. */
 	asm volatile("" : "+r"(len));
-	if (len < HEADER_BYTES || len > FIDE_PAYLOAD_MAX ||
+	if (len < FIDE_HEADER_BYTES || len > FIDE_PAYLOAD_MAX ||
 	    bpf_xdp_load_bytes(ctx, payload_offset, scratch->words, len)) {
 		COUNT(malformed);
 		return XDP_DROP;
 	}
-	scratch->wake.type = FIDE_WAKE_PACKET;
+	scratch->wake.kind = FIDE_WAKE_PACKET;
 	scratch->wake.len = len;
 	scratch->wake.ns = bpf_ktime_get_ns();
 
@@ -526,7 +481,7 @@ int heartbeat_receive(struct xdp_md *ctx)
 	tag = header->tag;
 	header->tag = 0;
 	/* Hosts that take the cluster for something else have other keys: this alone they can tell each other. */
-	shape = len == SHAPE_BYTES && header->version_kind == (VERSION << 4 | KIND_SHAPE);
+	shape = len == FIDE_SHAPE_BYTES && header->version_kind == (FIDE_WIRE_VERSION << 4 | FIDE_KIND_SHAPE);
 	for (key = 0; key < 2; key++) {
 		struct fide_key *k = shape ? &cfg->plain[key] : &cfg->keys[key];
 
@@ -537,11 +492,11 @@ int heartbeat_receive(struct xdp_md *ctx)
 	}
 	if (!authentic) {
 		COUNT(bad_tag);
-		if (!cfg->salvage || header->version_kind != (VERSION << 4 | KIND_CHUNKS))
+		if (!cfg->salvage || header->version_kind != (FIDE_WIRE_VERSION << 4 | FIDE_KIND_CHUNKS))
 			return XDP_DROP;
 	}
 	header->tag = tag;
-	if (header->magic != MAGIC || header->version_kind >> 4 != VERSION) {
+	if (header->magic != FIDE_WIRE_MAGIC || header->version_kind >> 4 != FIDE_WIRE_VERSION) {
 		COUNT(malformed);
 		return XDP_DROP;
 	}
@@ -567,7 +522,7 @@ int heartbeat_receive(struct xdp_md *ctx)
 		__u64 before = 0;
 
 		/* A lane's packet tells nothing of its host's life. */
-		if ((header->version_kind & 15) == KIND_CHUNKS) {
+		if ((header->version_kind & 15) == FIDE_KIND_CHUNKS) {
 			if (authentic)
 				COUNT(stale);
 			return XDP_DROP;
@@ -586,11 +541,11 @@ int heartbeat_receive(struct xdp_md *ctx)
 		return XDP_DROP;
 	}
 	switch (header->version_kind & 15) {
-	case KIND_HEARTBEAT:
+	case FIDE_KIND_HEARTBEAT:
 		return receive_heartbeat(counters, cfg, admit, scratch, len, host);
-	case KIND_NOTICE:
+	case FIDE_KIND_NOTICE:
 		return receive_notice(counters, scratch, len, host);
-	case KIND_CHUNKS:
+	case FIDE_KIND_CHUNKS:
 		return receive_chunks(counters, scratch, len, authentic ? FIDE_PACKET_CHUNKS : FIDE_PACKET_DAMAGED);
 	}
 	COUNT(malformed);

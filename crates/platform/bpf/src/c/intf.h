@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The only contract between the BPF programs and user space.
- * `src/intf.rs` mirrors it; a unit test compares every size and the loader
- * compares every map's value size, so that the two cannot drift apart.
+ * The only contract between the BPF programs and user space. The build
+ * generates its Rust side from this file, and `wire.h`, the bounds and the
+ * format of packets, from the Rust of fide-types and fide-wire.
  *
  * All times are CLOCK_MONOTONIC nanoseconds of this host.
  */
 #ifndef FIDE_INTF_H
 #define FIDE_INTF_H
 
-#define FIDE_MAX_HOSTS 64
-#define FIDE_MAX_PROCESSES 64
-#define FIDE_MAX_PLANES 2
-#define FIDE_MAX_CLIENTS 64
-#define FIDE_PAYLOAD_MAX 1472
+#include "wire.h"
+
 #define FIDE_MAX_WATCHED 256
 /* Bound of the ring that wakes the agent: about 640 packets of full size. */
 #define FIDE_WAKE_RING_BYTES (1024 * 1024)
@@ -138,7 +135,7 @@ struct fide_stats {
 #define FIDE_PACKET_DAMAGED 4 /* the same, but its tag does not fit: anybody may have written it */
 
 struct fide_wake {
-	__u32 type;
+	__u32 kind;
 	__u32 len; /* payload bytes behind this header (FIDE_WAKE_PACKET) */
 	__u64 ns; /* when the program ran */
 	__u32 subject; /* EXIT: slot; SILENCE: host id; PACKET: plane */
@@ -176,6 +173,9 @@ struct fide_event {
 	__u8 flags;
 };
 
+/* The largest event: its data is a piggyback, padded to whole words. */
+#define FIDE_EVENT_MAX (sizeof(struct fide_event) + (FIDE_PIGGYBACK_MAX + 7) / 8 * 8)
+
 /* ---- argument of the `tell` program, in the map `outbox` ---- */
 
 #define FIDE_TELL_ONE 1 /* `event` to client `subject` */
@@ -191,7 +191,7 @@ struct fide_tell {
 	__u32 subject;
 	__u32 len; /* bytes of `event` */
 	__u32 reserved;
-	__u8 event[48 + 1424]; /* struct fide_event, then its data */
+	__u8 event[FIDE_EVENT_MAX]; /* struct fide_event, then its data */
 } __attribute__((aligned(8)));
 
 #endif

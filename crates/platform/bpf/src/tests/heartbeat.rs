@@ -11,9 +11,9 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::rig::{Beat, INCARNATION, KEY, ME, MEMBERS, Rig, XDP_DROP, XDP_PASS, frame, notice, run};
 use crate::intf::{
-    ADMIT_DEAD, Admit, MAX_PLANES, PACKET_NOTICE, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET,
-    WAKE_RING_BYTES,
+    ADMIT_DEAD, Admit, PACKET_NOTICE, PACKET_SECTIONS, PACKET_UNADMITTED, Stats, WAKE_PACKET, WAKE_RING_BYTES,
 };
+use fide_types::MAX_PLANES;
 
 /// Counters that a frame raised.
 fn raised(rig: &Rig, frame: &[u8]) -> (u32, Stats) {

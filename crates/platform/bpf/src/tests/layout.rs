@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `c/intf.h` and `intf.rs` say the same, by what clang told the kernel about the loaded program.
+//! The types generated from `c/intf.h` have the layout that clang gave it for BPF, as the loaded program says.
 
 use std::{
     mem::{offset_of, size_of},
@@ -26,12 +26,10 @@ pub(super) fn c_layout(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)
 }
 
 macro_rules! same {
-    ($btf:expr, $c:literal, $rust:ty, $($field:ident $(= $c_field:literal)?),*) => {
-        let fields = vec![$((same!(@name $field $($c_field)?).to_owned(), offset_of!($rust, $field))),*];
+    ($btf:expr, $c:literal, $rust:ty, $($field:ident),*) => {
+        let fields = vec![$((stringify!($field).to_owned(), offset_of!($rust, $field))),*];
         assert_eq!(c_layout($btf, $c), (size_of::<$rust>(), fields), $c);
     };
-    (@name $field:ident) => { stringify!($field) };
-    (@name $field:ident $c_field:literal) => { $c_field };
 }
 
 pub(super) fn btf_of(program: std::os::fd::BorrowedFd<'_>) -> Btf<'static> {
@@ -91,7 +89,7 @@ fn root_both_sides_of_the_interface_have_one_layout() {
         shape_next_ns,
         reserved
     );
-    same!(btf, "fide_wake", Wake, kind = "type", len, ns, subject, detail, cookie);
+    same!(btf, "fide_wake", Wake, kind, len, ns, subject, detail, cookie);
     same!(btf, "fide_tell", Tell, op, subject, len, reserved, event);
 }
 

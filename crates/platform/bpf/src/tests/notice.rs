@@ -11,10 +11,9 @@ use fide_wire::{HOST_SLOT, PIGGYBACK_MAX, ProcessState, Roster};
 use rustix::{fs::FallocateFlags, mm::Advice};
 
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
-use crate::{
-    ClientRings, Told,
-    intf::{ADMIT_DEAD, Admit, MAX_CLIENTS, PACKET_NOTICE, PACKET_UNADMITTED},
-};
+use crate::intf::{ADMIT_DEAD, Admit, PACKET_NOTICE, PACKET_UNADMITTED};
+use crate::{ClientRings, Told};
+use fide_types::MAX_CLIENTS;
 
 const PROCESS: u32 = 3;
 const SLOT: u8 = 2;

@@ -11,10 +11,9 @@ use fide_wire::{Ack, Builder, Key, PAYLOAD_MAX, ProcessState, Roster, seal};
 use libbpf_rs::libbpf_sys;
 use zerocopy::FromBytes;
 
-use crate::{
-    BpfError, Receive, Settings,
-    intf::{ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, MAX_PLANES, Slot, WAKE_RING_BYTES, Wake},
-};
+use crate::intf::{ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, Slot, WAKE_RING_BYTES, Wake};
+use crate::{BpfError, Receive, Settings};
+use fide_types::MAX_PLANES;
 
 pub(super) const XDP_DROP: u32 = 1;
 pub(super) const XDP_PASS: u32 = 2;
