@@ -27,8 +27,8 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
   headers          only the check of licence headers and file lengths
-  demo [...]       `fide demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
-  demo-network [...] `fide demo-network`, with its arguments; needs root
+  demo [...]       `fide-lab demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
+  demo-network [...] `fide-lab demo-network`, with its arguments; needs root
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     the jitter bench tested -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
@@ -40,8 +40,16 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
-const NEED_BPF: [&str; 7] =
-    ["fide-bpf", "fide-host-tuning", "fide-agent", "fide-latency-probe", "fide-selftest", "fide-bench", "fide"];
+const NEED_BPF: [&str; 8] = [
+    "fide-bpf",
+    "fide-host-tuning",
+    "fide-agent",
+    "fide-latency-probe",
+    "fide-selftest",
+    "fide-bench",
+    "fide",
+    "fide-lab",
+];
 
 type Outcome = Result<(), String>;
 
@@ -165,7 +173,7 @@ fn need_bpf(verb: &str) -> Outcome {
 
 fn demo(args: &[String]) -> Outcome {
     need_bpf("the demo")?;
-    let mut step = Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo"]);
+    let mut step = lab()?.args(&["demo"]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     // It has no way over loopback, and says so itself.
     let agreement = args.first() == Some(&"agreement");
@@ -176,10 +184,16 @@ fn demo(args: &[String]) -> Outcome {
     step.args(&args).run("demo")
 }
 
+/// `fide-lab`, which starts `fide` on the hosts that it builds.
+fn lab() -> Result<Step, String> {
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-lab"]).run("build")?;
+    Ok(Step::new(&target_dir().join("release/fide-lab").to_string_lossy()))
+}
+
 fn demo_network(args: &[String]) -> Outcome {
     need_bpf("the demo")?;
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    Step::cargo(&["run", "--release", "--quiet", "-p", "fide", "--", "demo-network"]).args(&args).run("demo-network")
+    lab()?.args(&["demo-network"]).args(&args).run("demo-network")
 }
 
 fn bench(names: &[&str], args: &[String]) -> Outcome {

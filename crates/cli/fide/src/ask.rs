@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide status`, `fide explain`, `fide metrics`: questions to this host's agent.
 
-use std::{
-    fmt::Write,
-    io::ErrorKind,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{fmt::Write, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::anyhow;
-use fide_agent::socket;
-use fide_agent_api::protocol::{DEFAULT_SOCKET, MESSAGE_MAX, Op, Reply, Request, SOCKET_ENV};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use fide_agent_api::protocol::{DEFAULT_SOCKET, Op, SOCKET_ENV};
+use fide_cli::call::ask;
 use serde_json::Value;
 
 use crate::{
-    exit::{Done, Failure, UNHEALTHY},
+    exit::{Done, UNHEALTHY},
     gaps, timeouts,
 };
 
@@ -60,30 +51,6 @@ pub(crate) struct ExplainArguments {
 pub(crate) struct MetricsArguments {
     #[command(flatten)]
     socket: SocketArguments,
-}
-
-/// How long an agent may take to answer.
-const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-
-/// Asks the agent one thing.
-pub(crate) fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
-    let agent = socket::connect(path).map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::WouldBlock => "it runs, and took no connection for seconds: is it stopped?",
-            _ => "start one with `fide agent`, or say where it is with --socket",
-        };
-        anyhow::Error::new(error).context(format!("no agent answers at {}; {hint}", path.display()))
-    })?;
-    socket::send(agent.as_fd(), &Request { id: 1, op }.to_bytes(), &[])?;
-    let mut buffer = vec![0; MESSAGE_MAX];
-    rustix::event::poll(&mut [PollFd::new(&agent, PollFlags::IN)], Some(&ANSWER)).map_err(std::io::Error::from)?;
-    match socket::receive(agent.as_fd(), &mut buffer)? {
-        Some((len, _)) if len > 0 => {
-            let reply = Reply::parse(&buffer[..len]).map_err(|error| anyhow!("the agent's answer: {error}"))?;
-            Ok(reply.result::<Value>().map_err(fide_client::Error::from)?)
-        }
-        _ => Err(Failure::new(UNHEALTHY, anyhow!("the agent at {} does not answer", path.display()))),
-    }
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> Done {

@@ -19,8 +19,10 @@ use fide_host_tuning::{
 };
 use serde_json::{Value, json};
 
+use fide_cli::call::ask;
+
 use crate::{
-    ask::{SocketArguments, ask, differs},
+    ask::{SocketArguments, differs},
     exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
     host::HostArguments,
 };

@@ -7,30 +7,30 @@ use fide_agent_api::protocol::ErrorCode;
 use fide_client::Error;
 
 /// Something is wrong with the cluster, the agent or what was watched.
-pub(crate) const UNHEALTHY: u8 = 1;
+pub const UNHEALTHY: u8 = 1;
 /// The command or a configuration is wrong.
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// This host cannot do it.
-pub(crate) const UNSUPPORTED: u8 = 3;
+pub const UNSUPPORTED: u8 = 3;
 /// The caller may not do it.
-pub(crate) const NOT_PERMITTED: u8 = 4;
+pub const NOT_PERMITTED: u8 = 4;
 /// `fide run`: the program goes on, and cannot be stopped or ended. Beside 126 and 127, which say that it could not begin.
-pub(crate) const OUT_OF_REACH: u8 = 125;
+pub const OUT_OF_REACH: u8 = 125;
 
 /// Why a subcommand failed, and with which exit code.
-pub(crate) struct Failure {
-    pub(crate) code: u8,
-    pub(crate) error: anyhow::Error,
+pub struct Failure {
+    pub code: u8,
+    pub error: anyhow::Error,
 }
 
 impl Failure {
-    pub(crate) fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
+    pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
 }
 
 /// What a subcommand returns.
-pub(crate) type Done = Result<std::process::ExitCode, Failure>;
+pub type Done = Result<std::process::ExitCode, Failure>;
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {

@@ -8,7 +8,6 @@ mod ping;
 mod pong;
 mod report;
 mod say;
-mod selftest;
 mod sweep;
 
 use fide_latency_probe::pages::Pages;
@@ -31,8 +30,6 @@ enum Command {
     Report(report::Arguments),
     /// Measure at several sending intervals, and explain them by one disturbance
     Sweep(sweep::Arguments),
-    /// Plant disturbances on this machine and see whether they are found
-    Selftest(selftest::Arguments),
     /// Write the packets of a log as CSV
     Export(export::Arguments),
 }
@@ -43,7 +40,6 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Pong(arguments) => pong::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Sweep(arguments) => sweep::run(arguments),
-        Command::Selftest(arguments) => selftest::run(arguments),
         Command::Export(arguments) => export::run(arguments),
     }
 }

@@ -4,9 +4,7 @@
 mod agent;
 mod ask;
 mod controller;
-mod demo;
 mod doctor;
-mod exit;
 mod gaps;
 mod host;
 mod jitter;
@@ -22,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use exit::Failure;
+use fide_cli::exit::{self, Failure};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
@@ -81,10 +79,6 @@ enum Command {
     Tune(tune::Arguments),
     /// Run the resource controller, make its certificates, ask it
     Controller(controller::Arguments),
-    /// Build a cluster on this machine, have things die in it, and show what was told when
-    Demo(demo::Arguments),
-    /// Build a network of switches on this machine, plan trees in it, cut every cable in turn
-    DemoNetwork(demo::network::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -92,16 +86,6 @@ fn main() -> ExitCode {
     match words.next().as_deref() {
         Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
         Some(run::WARDEN) => return run::warden(&words.collect::<Vec<_>>()),
-        Some(demo::REPLICA) => {
-            return match fide_counter::main(&words.collect::<Vec<_>>()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("fide: {error:#}");
-                    ExitCode::FAILURE
-                }
-            };
-        }
-        Some(demo::VICTIM) => return fide_testbed::victim_main(&words.collect::<Vec<_>>()),
         _ => {}
     }
     let arguments = Arguments::parse();
@@ -120,8 +104,6 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Controller(arguments) => controller::run(arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::DemoNetwork(arguments) => demo::network::run(&arguments),
     };
     match done {
         Ok(code) => code,

@@ -3,12 +3,13 @@
 
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Write},
-    path::{Path, PathBuf},
+    io::{BufWriter, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
-use fide_jitter_analysis::{Ending, Log, log, read_log};
+use fide_cli::logs::open;
+use fide_jitter_analysis::log;
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 
@@ -44,21 +45,4 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         written => written.map(|()| ExitCode::SUCCESS).map_err(failed),
     }
-}
-
-/// Reads a log. What is missing of it is said on standard error, and among the conditions for whoever reads the report.
-pub(super) fn open(path: &Path) -> Result<Log, Failure> {
-    let named = |error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow::anyhow!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(|error| named(&error))?;
-    let mut log = read_log(BufReader::new(file)).map_err(|error| named(&error))?;
-    if let Ending::CutOff { .. } = log.ending {
-        eprintln!("fide: {}: {}", path.display(), log.ending);
-        let conditions = &mut log.info.isolation;
-        conditions.insert("log".to_owned(), log.ending.to_string());
-        // Nobody to blame is another thing.
-        if let Some(culprits) = conditions.get_mut("culprits").filter(|_| log.events.is_empty()) {
-            *culprits = format!("{culprits}, but the log was cut off before them");
-        }
-    }
-    Ok(log)
 }

@@ -10,7 +10,9 @@ use fide_jitter_analysis::{
 };
 use fide_report::{Report, render, to_json};
 
-use super::{analyse, export};
+use fide_cli::logs;
+
+use super::analyse;
 use crate::exit::{Done, Failure, USAGE};
 
 #[derive(clap::Args)]
@@ -41,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let (mut runs, mut views, mut packets) = (Vec::new(), Vec::new(), 0);
     for path in &arguments.logs {
         eprintln!("reading {}", path.display());
-        let log = export::open(path)?;
+        let log = logs::open(path)?;
         packets += log.samples.len();
         if arguments.logs.len() > 1 && packets <= analyse::SWEEP_PACKETS_MAX {
             views.push(RunView::of(&log.info, &log.samples));

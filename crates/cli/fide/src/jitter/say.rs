@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A measurement in a few lines.
 
+use fide_cli::units::{interval, time};
 use fide_jitter_analysis::{
     families::Families,
     stats::{Measure, MeasureStats, RunStats},
@@ -15,21 +16,6 @@ const SHOWN: [(Measure, &str); 4] = [
     (Measure::BToA, "B to A"),
     (Measure::RoundTrip, "round trip"),
 ];
-
-/// A time with the unit that fits.
-pub(super) fn time(ns: f64) -> String {
-    match ns.abs() {
-        size if size < 1e3 => format!("{ns:.0} ns"),
-        size if size < 1e6 => format!("{:.1} us", ns / 1e3),
-        size if size < 1e9 => format!("{:.2} ms", ns / 1e6),
-        _ => format!("{:.2} s", ns / 1e9),
-    }
-}
-
-/// A sending interval: 1000 us and 1001 us are not the same.
-pub(super) fn interval(ns: u64) -> String {
-    format!("{} us", ns as f64 / 1e3)
-}
 
 fn percentile(stats: &MeasureStats, share: f64) -> Option<i64> {
     let summary = stats.summary.as_ref()?;

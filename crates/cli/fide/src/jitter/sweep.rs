@@ -12,8 +12,9 @@ use super::{
     analyse,
     path::{self, Out, Path},
     report::write_page,
-    say::interval,
 };
+use fide_cli::units::interval;
+
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 
 #[derive(clap::Args)]

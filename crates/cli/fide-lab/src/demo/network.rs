@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide demo-network`: a network of switches whose trees are planned, installed and repaired by a controller, while every
+//! `fide-lab demo-network`: a network of switches whose trees are planned, installed and repaired by a controller, while every
 //! cable and every switch is cut in turn.
 
 mod cuts;
@@ -18,8 +18,8 @@ use fide_testbed::{
 };
 
 use super::{interrupted, make_out, say};
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 use cuts::{Cuts, Outcome};
+use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 use site::{RATE_MBIT, Site};
 
 #[derive(clap::Args)]

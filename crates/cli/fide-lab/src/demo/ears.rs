@@ -141,8 +141,11 @@ impl Drop for Ears {
 }
 
 pub(super) fn connect(socket: &std::path::Path) -> anyhow::Result<Client> {
-    let options =
-        ConnectOptions { path: Some(socket.to_owned()), program: "fide demo".to_owned(), ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        path: Some(socket.to_owned()),
+        program: "fide-lab demo".to_owned(),
+        ..ConnectOptions::default()
+    };
     Client::connect(options).with_context(|| format!("connecting to {}", socket.display()))
 }
 

@@ -51,8 +51,8 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     let machine = &results.machine;
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>fide demo</title>\n<style>{STYLE}</style>\n\
-         <main>\n<h1>fide demo</h1>\n<p>{}, {} cores{}, Linux {}, {}</p>\n",
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>fide-lab demo</title>\n<style>{STYLE}</style>\n\
+         <main>\n<h1>fide-lab demo</h1>\n<p>{}, {} cores{}, Linux {}, {}</p>\n",
         escaped(&machine.cpu),
         machine.cores,
         if machine.hypervisor { " in a virtual machine" } else { "" },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide demo`: a cluster on this machine, where things die and everybody knows, or nobody says so wrongly.
+//! `fide-lab demo`: a cluster on this machine, where things die and everybody knows, or nobody says so wrongly.
 
 mod agreement;
 mod cluster;
@@ -25,8 +25,8 @@ use anyhow::Context;
 use fide_testbed::figures::{Figure, Machine};
 use serde_json::{Value, json};
 
-use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 use cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER};
+use fide_cli::exit::{Done, Failure, UNHEALTHY, USAGE};
 use results::Results;
 
 pub(crate) use agreement::REPLICA;
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let start = Instant::now();
     let machine = Machine::here();
     say::line(&format!(
-        "fide demo on {} cores of {}{}, Linux {}, {}",
+        "fide-lab demo on {} cores of {}{}, Linux {}, {}",
         machine.cores,
         machine.cpu,
         if machine.hypervisor { " in a virtual machine" } else { "" },
@@ -125,7 +125,7 @@ fn make_out(out: &Path) -> Result<(), Failure> {
 fn interrupted() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::Relaxed) {
-        eprintln!("\nfide demo: interrupted; everything it made is being removed");
+        eprintln!("\nfide-lab demo: interrupted; everything it made is being removed");
         std::process::exit(INTERRUPTED);
     }
 }

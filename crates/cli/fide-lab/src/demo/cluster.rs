@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
     /// Starts agents with these rules and waits until they have formed a cluster.
     pub(super) fn start(bed: &'a Testbed, trust: &str, policy: &str) -> anyhow::Result<Self> {
         let spec = AgentsSpec {
-            program: vec![std::env::current_exe().context("finding this program")?],
+            program: vec![fide_testbed::find_binary("fide")?],
             trust: trust.to_owned(),
             policy: policy.to_owned(),
             member_extra: [(OBSERVER, "role = \"observer\"".to_owned())].into(),

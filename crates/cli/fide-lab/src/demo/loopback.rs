@@ -17,7 +17,7 @@ use fide_testbed::{Scratch, baseline::TcpFin};
 use serde_json::Value;
 
 use super::{cluster::await_formed, deaths::Scene};
-use crate::ask::ask;
+use fide_cli::call::ask;
 
 const HOSTS: usize = 3;
 const PORT: u16 = 7477;
@@ -42,13 +42,13 @@ impl Agents {
         write(scratch.path().join("cluster.key"), 0o400, &key)?;
         let config = scratch.path().join("fide.toml");
         write(config.clone(), 0o600, &configuration())?;
-        let this = std::env::current_exe().context("finding this program")?;
+        let fide = fide_testbed::find_binary("fide")?;
         let mut agents = Self { children: Vec::new(), scratch };
         for host in 1..=HOSTS {
             let dir = agents.dir(host);
             fs::create_dir_all(dir.join("state")).with_context(|| format!("making {}", dir.display()))?;
             let log = File::create(dir.join("agent.log")).context("making a log")?;
-            let mut command = Command::new(&this);
+            let mut command = Command::new(&fide);
             command
                 .arg("agent")
                 .arg("--config")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide demo agreement`: a replicated counter on five hosts under load, whose leader is killed, and the next one, until one is left.
+//! `fide-lab demo agreement`: a replicated counter on five hosts under load, whose leader is killed, and the next one, until one is left.
 
 mod chart;
 mod clients;
@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{interrupted, make_out, say};
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 use clients::Clients;
+use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
 
 /// Hidden first argument of this program that makes it a replica.
 pub(crate) const REPLICA: &str = "__replica";
@@ -119,7 +119,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
     // Kernels see what is killed here; no host is to be excluded because this machine did not run it for a moment.
-    let spec = AgentsSpec { program: vec![this.clone()], timeout_us: Some(60_000), ..AgentsSpec::default() };
+    let spec = AgentsSpec { program: vec![fide_testbed::find_binary("fide")?], timeout_us: Some(60_000), ..AgentsSpec::default() };
     let agents = Agents::start(&bed, spec)?;
     let spec = Spec {
         program: vec![this, PathBuf::from(REPLICA)],

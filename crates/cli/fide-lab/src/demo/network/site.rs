@@ -55,7 +55,7 @@ impl Site {
             host_jitter_max_ns: 1_000_000,
         };
         let network = fabric.spec().network_file(&figures) + LIMITS;
-        let program = std::env::current_exe().context("finding this program")?;
+        let program = fide_testbed::find_binary("fide")?;
         let controller = Controller::start(
             &fabric,
             ControllerSpec {

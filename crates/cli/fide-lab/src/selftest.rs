@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter selftest`: are planted disturbances found?
+//! `fide-lab selftest`: are planted disturbances found?
 
 use std::{
     fs::{self, File},
@@ -16,11 +16,11 @@ use fide_selftest::{
 use fide_testbed::{Spec, Testbed};
 use serde_json::{Value, json};
 
-use super::{
-    export,
-    say::{interval, time},
+use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
+use fide_cli::{
+    logs,
+    units::{interval, time},
 };
-use crate::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     } else {
         told.begin();
         for path in &arguments.replay {
-            let log = export::open(path)?;
+            let log = logs::open(path)?;
             let outcome = recover::judge(&log.info, &log.samples, &log.events, &log.names)
                 .map_err(|error| Failure::new(USAGE, error.context(path.display().to_string())))?;
             told.one(outcome);

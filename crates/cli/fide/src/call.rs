@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One question to an agent, and its answer.
+
+use std::{io::ErrorKind, os::fd::AsFd, path::Path};
+
+use anyhow::anyhow;
+use fide_agent::socket;
+use fide_agent_api::protocol::{MESSAGE_MAX, Op, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::Value;
+
+use crate::exit::{Failure, UNHEALTHY};
+
+/// How long an agent may take to answer.
+const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// Asks the agent one thing.
+pub fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
+    let agent = socket::connect(path).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::WouldBlock => "it runs, and took no connection for seconds: is it stopped?",
+            _ => "start one with `fide agent`, or say where it is with --socket",
+        };
+        anyhow::Error::new(error).context(format!("no agent answers at {}; {hint}", path.display()))
+    })?;
+    socket::send(agent.as_fd(), &Request { id: 1, op }.to_bytes(), &[])?;
+    let mut buffer = vec![0; MESSAGE_MAX];
+    rustix::event::poll(&mut [PollFd::new(&agent, PollFlags::IN)], Some(&ANSWER)).map_err(std::io::Error::from)?;
+    match socket::receive(agent.as_fd(), &mut buffer)? {
+        Some((len, _)) if len > 0 => {
+            let reply = Reply::parse(&buffer[..len]).map_err(|error| anyhow!("the agent's answer: {error}"))?;
+            Ok(reply.result::<Value>().map_err(fide_client::Error::from)?)
+        }
+        _ => Err(Failure::new(UNHEALTHY, anyhow!("the agent at {} does not answer", path.display()))),
+    }
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the command lines `fide` and `fide-lab` have in common.
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod exit;
+pub mod logs;
+pub mod units;

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Times for people.
+
+/// A time with the unit that fits.
+pub fn time(ns: f64) -> String {
+    match ns.abs() {
+        size if size < 1e3 => format!("{ns:.0} ns"),
+        size if size < 1e6 => format!("{:.1} us", ns / 1e3),
+        size if size < 1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// A sending interval: 1000 us and 1001 us are not the same.
+pub fn interval(ns: u64) -> String {
+    format!("{} us", ns as f64 / 1e3)
+}
