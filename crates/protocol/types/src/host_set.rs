@@ -11,6 +11,13 @@ pub struct HostSet(pub u64);
 impl HostSet {
     pub const EMPTY: HostSet = HostSet(0);
 
+    /// This host alone.
+    ///
+    /// Panics unless `id` is in 1..=64.
+    pub fn only(id: u16) -> HostSet {
+        HostSet(1 << (id - 1))
+    }
+
     /// Hosts 1..=count.
     pub fn first(count: usize) -> HostSet {
         HostSet(if count >= MAX_HOSTS { u64::MAX } else { (1 << count) - 1 })
@@ -44,6 +51,10 @@ impl HostSet {
 
     pub fn and(self, other: HostSet) -> HostSet {
         HostSet(self.0 & other.0)
+    }
+
+    pub fn union(self, other: HostSet) -> HostSet {
+        HostSet(self.0 | other.0)
     }
 
     /// Ascending.

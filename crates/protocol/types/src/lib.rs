@@ -4,6 +4,7 @@
 //! - [`bounds`]: how many hosts, processes, planes and clients there can be. Everything that has such a bound uses these, the C
 //!   headers of the BPF programs included.
 //! - [`host_set`]: [`HostSet`], a set of host ids in one word.
+//! - [`per_host`]: [`PerHost`], one value for each host, indexed by its id.
 //! - [`name`]: [`Name`] of a host or a process.
 //! - [`process`]: [`ProcessState`] and [`Reason`]: what became of a process, and why a verdict was given.
 //! - [`trust`]: [`Trust`], [`Policy`], [`Role`]: how a cluster judges silence, and who counts.
@@ -15,6 +16,7 @@
 pub mod bounds;
 pub mod host_set;
 pub mod name;
+pub mod per_host;
 pub mod planted;
 pub mod process;
 pub mod trust;
@@ -22,5 +24,6 @@ pub mod trust;
 pub use bounds::{HOST_SLOT, MAX_CLIENTS, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX, PIGGYBACK_MAX};
 pub use host_set::HostSet;
 pub use name::{Name, NameError};
+pub use per_host::PerHost;
 pub use process::{ProcessState, Reason};
 pub use trust::{Policy, Role, Trust};
