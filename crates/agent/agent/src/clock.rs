@@ -58,6 +58,36 @@ pub struct Look {
 /// Mapped before the loop begins.
 static VMCLOCK: OnceLock<Option<VmClock>> = OnceLock::new();
 
+/// A moment on both clocks of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// CLOCK_MONOTONIC, which clients know.
+    pub mono_ns: u64,
+    /// CLOCK_MONOTONIC_RAW, the detector's.
+    pub raw_ns: u64,
+}
+
+/// Where the loop's state machine gets the time from.
+pub trait Clocks {
+    fn now(&mut self) -> Now;
+
+    /// All clocks, and whether their readings belong together.
+    fn look(&mut self) -> (Look, bool);
+}
+
+/// The clocks of this host; no system call (vDSO).
+pub struct HostClocks;
+
+impl Clocks for HostClocks {
+    fn now(&mut self) -> Now {
+        Now { mono_ns: clock::mono_ns(), raw_ns: clock::raw_ns() }
+    }
+
+    fn look(&mut self) -> (Look, bool) {
+        narrow(Look::now)
+    }
+}
+
 /// Whether this machine's hypervisor says when it has moved it.
 #[must_use]
 pub fn is_told_of_moves() -> bool {
@@ -259,13 +289,7 @@ impl Clock {
         Self::new(&narrow(Look::now).0, Stand::read().counts)
     }
 
-    /// Looks at the clocks. A doubt has to be acted upon before anything else.
-    pub fn look(&mut self) -> Option<Doubt> {
-        let (look, is_narrow) = narrow(Look::now);
-        self.looked(&look, is_narrow)
-    }
-
-    /// One look; `is_narrow` if its readings belong together.
+    /// One look; `is_narrow` if its readings belong together. A doubt has to be acted upon before anything else.
     pub fn looked(&mut self, look: &Look, is_narrow: bool) -> Option<Doubt> {
         if is_narrow || look.raw_ns.saturating_sub(self.raw_ns) >= RENEW_NS {
             (self.mono_ns, self.raw_ns, self.apart_ns) = (look.mono_after_ns, look.raw_ns, look.took_ns());

@@ -5,7 +5,7 @@
 //! was found of trees. The loop never waits for the control thread; at the bound of the record it drops and
 //! counts, and what it would free it hands back instead.
 
-use fide_types::ProcessState;
+use fide_types::{ClientSet, ProcessState};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -28,7 +28,7 @@ use rustix::{
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags},
 };
 
-use crate::{engine::Lane, snapshot::Snapshot, timeout::Network, trees::Report};
+use crate::{frozen::Frozen, lane::Lane, snapshot::Snapshot, timeout::Network, tree_report::Report};
 
 /// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
 /// handful would do.
@@ -40,6 +40,9 @@ const RECORDS: usize = 8192;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// One look for the answer. A process that is stopped as a whole loses one of them, and has not waited longer.
 const REPLY_STEP: Duration = Duration::from_millis(50);
+
+/// Programs that were joined come back to a new agent within this, if they ever do.
+pub const REATTACH: Duration = Duration::from_secs(10);
 
 /// How events reach one client.
 #[derive(Debug)]
@@ -141,7 +144,7 @@ pub enum Command {
     /// Whose messages a lane takes from now on.
     ShareLane {
         handle: u8,
-        clients: u64,
+        clients: ClientSet,
     },
     /// What a lane's tree is sent through from now on.
     AimLane {
@@ -168,7 +171,7 @@ pub enum Command {
     Standings,
     /// A record for these clients.
     Tell {
-        clients: u64,
+        clients: ClientSet,
         record: EventRecord,
         data: Box<[u8]>,
     },
@@ -218,7 +221,7 @@ pub enum Reply {
         up: detector::HostSet,
         hold_us_up: detector::HostSet,
     },
-    Frozen(Box<crate::engine::Frozen>),
+    Frozen(Box<Frozen>),
     NotBegun(detector::RestartError),
 }
 
@@ -247,7 +250,7 @@ pub struct Monitored {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MonitorRefusal {
     Detector(detector::MonitorError),
-    /// All [`crate::engine::WATCHES_MAX`] are in use.
+    /// All [`crate::frozen::WATCHES_MAX`] are in use.
     Full,
 }
 

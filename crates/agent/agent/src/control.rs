@@ -14,6 +14,7 @@ mod requests;
 mod shapes;
 mod watched;
 
+use crate::command::REATTACH;
 use std::{
     collections::HashMap,
     fs, io,
@@ -65,8 +66,6 @@ use watched::{Watched, take_ended, token_of};
 const TICK: Duration = Duration::from_millis(200);
 /// The same while a user that asked too much waits.
 const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
-/// How long the clients of an agent before may take to come back.
-pub(crate) const REATTACH: Duration = Duration::from_secs(10);
 /// How long a leaving agent goes on sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
 

@@ -1,63 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop: the hot path of an agent, on one pinned thread.
+//! The loop's state machine: the hot path of an agent.
 //!
-//! A turn reads what arrived, lets the detector think, sends what is due and tells who waits:
+//! A turn takes in what arrived, lets the detector think, sends what is due and delivers what clients wait for:
 //!
 //! ```text
 //! slots, ring, sockets ─► detector ─► planes
 //!      commands, outboxes ─►     └──► clients' rings, alive table, journal
 //! ```
 //!
-//! It allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
+//! | file | holds |
+//! |---|---|
+//! | [`run`] | the thread around it: it reads the clocks, waits, and has the engine turn |
+//! | `receive` | what arrives: heartbeats in slots, records in the wake ring, datagrams |
+//! | `commands` | what the control thread asks for |
+//! | `deliver` | what the detector says, to clients; `undelivered`: ends that found a client's ring full |
+//! | `publish` | packets on every plane, the alive table, the lease |
+//! | `lanes` | programs' lanes |
+//! | `freeze`, `repeat` | another agent takes over |
+//! | `sessions`, `owners`, `watches`, `bells` | clients: their memory, their processes, their watches, their doorbells |
+//! | `timing`, `arrivals`, `gaps` | peers: their timeouts, their newest heartbeats, the gaps between them |
+//! | `formers` | ends of what an agent before this one has said to be up |
+//! | `ports` | senders, the kernel's programs, the set of descriptors that is waited for |
+//!
+//! **Invariant:** no clock. What needs the time is given [`Now`]; a turn asks its [`Clocks`] for it before each input and each packet.
+//!
+//! **Invariant:** it allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
 //! here; what is left at the bound waits for the next turn, which then begins at once.
 //!
 //! It sleeps in one system call, between two turns. Which others it makes, and why none of them waits, is in
-//! `docs/agent-loop.md`; a test holds it to that list.
+//! `docs/internals/agent-loop.md`; a test holds it to that list.
 
-mod clocks;
-mod former;
+mod arrivals;
+mod bells;
+mod commands;
+mod deliver;
+mod formers;
 mod freeze;
 mod gaps;
-mod input;
 mod lanes;
-mod output;
-mod owed;
+mod owners;
+mod ports;
+mod publish;
+mod receive;
+mod repeat;
+pub mod run;
 mod sessions;
 mod shape;
-mod tell;
 #[cfg(test)]
 mod tests;
+mod timing;
+mod undelivered;
 mod watches;
 
-use std::{io, os::fd::AsFd, sync::Arc};
+use std::{io, sync::Arc};
 
 use fide_agent_api::table::{AliveTable, NameBytes};
-use fide_bpf::Receive;
 use fide_detector::{Detector, HostSet};
-use fide_lane::Copies;
-use fide_net::jitter::{Recent, Spread};
 use fide_net::link::{Receiver, Sender};
-use fide_net::pace::{Mode, Ready, Waiter};
-use fide_shm::bpf_ring::BpfRing;
-use fide_shm::gaps::Gaps;
-use fide_sys::clock::{mono_ns, raw_ns};
-use fide_wire::{Keys, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, Name, PAYLOAD_MAX, Shape};
+use fide_net::pace::Mode;
+use fide_types::{MAX_PROCESSES, PAYLOAD_MAX, ProcessRef};
+use fide_wire::{Keys, Name, Shape};
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Clocks, Now},
     command::Exchange,
     snapshot::EngineCounters,
-    timeout::{Network, Timeouts},
+    timeout::Timeouts,
     vote::{VoteError, Votes},
 };
-use former::Formers;
-use freeze::Repeat;
-pub use freeze::{Frozen, ResumeError};
+use arrivals::Arrivals;
+use bells::Bells;
+use formers::Formers;
+use gaps::GapCounts;
 use lanes::Lanes;
-pub use lanes::{Lane, LaneCounters};
-use owed::Owed;
-use sessions::{Owner, Session};
-pub use watches::WATCHES_MAX;
+use owners::Owners;
+pub use ports::Kernel;
+use ports::{Ports, TOKEN_COMMAND};
+use repeat::Repeat;
+use sessions::Sessions;
+use timing::Timing;
+use undelivered::Undelivered;
 use watches::Watches;
 
 /// Records taken from the wake ring in one turn.
@@ -68,7 +90,7 @@ const DATAGRAMS_PER_TURN: usize = 256;
 const COMMANDS_PER_TURN: usize = 4;
 /// Watches of a client that is gone, forgotten in one turn: each looks at all watches of this host.
 const FORGOTTEN_PER_TURN: usize = 16;
-/// Events told in one turn.
+/// Events delivered in one turn.
 const EVENTS_PER_TURN: usize = 512;
 /// Of these, before the turn's packets leave: each delays them by one system call.
 const EVENTS_BEFORE_PACKETS: usize = 2;
@@ -76,18 +98,6 @@ const EVENTS_BEFORE_PACKETS: usize = 2;
 const PIGGYBACKS_PER_TURN: usize = 16;
 /// Packets sent in one turn: a notice for each process, and a heartbeat.
 const TRANSMITS_PER_TURN: usize = 65;
-/// Longest wait between two turns, so that a lost wake-up costs no more than this.
-const IDLE_NS: u64 = 100_000_000;
-
-const TOKEN_COMMAND: u64 = 0;
-const TOKEN_RING: u64 = 1;
-const TOKEN_SOCKET: u64 = 2;
-/// Of the first client's doorbell, the others follow: it has left something for one of its lanes, or a piggyback that it waits for.
-const TOKEN_DOORBELL: u64 = 64;
-/// Rings of one client in a heartbeat's period that the loop wakes for; what it leaves besides waits for the next heartbeat.
-const RINGS_MAX: u32 = 4;
-/// The same of all clients.
-const RINGS_ALL_MAX: u32 = 16;
 
 /// What the loop is made of.
 pub struct Parts {
@@ -101,7 +111,7 @@ pub struct Parts {
     pub senders: Vec<Sender>,
     /// Planes are planned trees, not networks.
     pub trees: bool,
-    /// Whole chunks of damaged packets are told.
+    /// Whole chunks of damaged packets are delivered.
     pub salvage: bool,
     /// Per plane; `None` where the receive program takes the packets.
     pub receivers: Vec<Option<Receiver>>,
@@ -127,79 +137,93 @@ pub struct Parts {
     pub clock: Clock,
 }
 
-/// The loop's side of the BPF programs.
-pub struct Kernel {
-    pub receive: Receive,
-    pub ring: BpfRing,
-    /// Whether heartbeats come through the receive program.
-    pub xdp: bool,
+/// What does not change while the loop runs.
+struct Facts {
+    me: u16,
+    members: u16,
+    /// Hosts whose silence matters here.
+    monitors: HostSet,
+    heartbeat_ns: u64,
+    /// Planes are planned trees, not networks.
+    trees: bool,
+    /// Whole chunks of damaged packets are delivered.
+    salvage: bool,
+    /// Host names by id, as records carry them.
+    names: Vec<NameBytes>,
+    /// What this host takes the cluster to be.
+    shape: Shape,
+    name: Name,
 }
 
-/// What the loop has seen of one peer's planes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    seq: [u64; MAX_PLANES],
-    incarnation: u32,
-    /// By plane: one may take longer than the other, which is no jitter.
-    spreads: [Spread; MAX_PLANES],
-    /// As the controller has planned it.
-    network: Network,
-    copies: Copies,
-}
-
-impl Seen {
-    /// The most that its heartbeats were seen to vary on any plane.
-    fn jitter_max_ns(&self) -> u64 {
-        self.spreads.iter().map(Spread::jitter_max_ns).max().unwrap_or(0)
+impl Facts {
+    /// Every host of the cluster.
+    fn hosts(&self) -> impl Iterator<Item = u16> + use<> {
+        1..=self.members
     }
 
-    /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host
-    /// may be late between sending two.
-    fn late_max_ns(&self, timeouts: &Timeouts) -> u64 {
-        self.network.jitter_max_ns + timeouts.stall_slack_ns(self.jitter_max_ns())
+    /// Every host but this one.
+    fn peers(&self) -> impl Iterator<Item = u16> + use<> {
+        let me = self.me;
+        self.hosts().filter(move |host| *host != me)
+    }
+
+    /// Every host, and every place of a process on it.
+    fn subjects(&self) -> impl Iterator<Item = ProcessRef> + use<> {
+        let slots = |host| process_slots().map(move |slot| ProcessRef::new(host, slot));
+        self.hosts().flat_map(move |host| slots(host).chain([ProcessRef::of_host(host)]))
     }
 }
 
-/// The loop.
+/// Every place of a process.
+fn process_slots() -> impl Iterator<Item = u8> {
+    0..u8::try_from(MAX_PROCESSES).expect("64")
+}
+
+/// The loop's state machine.
 pub struct Engine {
-    parts: Parts,
-    waiter: Waiter,
-    sessions: Box<[Option<Session>; MAX_CLIENTS]>,
+    facts: Facts,
+    detector: Detector,
+    clock: Clock,
+    ports: Ports,
+    table: AliveTable,
+    exchange: Arc<Exchange>,
+    /// Of tags, derived from `plain`.
+    keys: Keys,
+    /// As they are in the file.
+    plain: Keys,
+    votes: Option<Votes>,
+
+    timing: Timing,
+    arrivals: Arrivals,
+    /// Where the receive program takes the packets, it counts.
+    gaps: GapCounts,
+    datagram: Box<[u8; PAYLOAD_MAX + 1]>,
+
+    sessions: Sessions,
+    owners: Owners,
     watches: Watches,
-    owners: Box<[Option<Owner>; MAX_PROCESSES]>,
-    next_cookie: u64,
+    bells: Bells,
+    undelivered: Undelivered,
+    formers: Formers,
+    lanes: Lanes,
     /// Whose session is being closed.
     closing: Option<u8>,
-    lanes: Lanes,
-    seen: Box<[Seen; MAX_HOSTS]>,
-    /// By host; where the receive program takes the packets, it counts.
-    gaps: Vec<Gaps>,
+
     payload: Box<[u8; PAYLOAD_MAX]>,
-    datagram: Box<[u8; PAYLOAD_MAX + 1]>,
+    /// The last heartbeat, and whether it is all that is still sent.
+    repeat: Repeat,
+    /// Since the last heartbeat.
+    notices_sent: usize,
+    shape_next_ns: u64,
+
     counters: EngineCounters,
     started_ns: u64,
     /// An exit went out in this turn: the rest waits for the next heartbeat.
     urgent_turn: bool,
-    /// Clients that have rung in this period, by bits, how often all together, and when they are heard again.
-    rung: u64,
-    rings: u32,
-    bells_due_ns: u64,
-    /// Since the last heartbeat.
-    notices_sent: usize,
-    ring_full_seen: u64,
-    owed: Owed,
-    /// How late this loop was of late.
-    own: Recent,
-    /// No timeout falls below this.
-    timeout_min_ns: u64,
-    shape_next_ns: u64,
-    formers: Formers,
     busy_turn: bool,
     stopping: bool,
     /// Why it stops by itself.
     failed: Option<VoteError>,
-    /// The last heartbeat, and whether it is all that is still sent.
-    repeat: Repeat,
 }
 
 impl Engine {
@@ -207,92 +231,65 @@ impl Engine {
     ///
     /// # Errors
     /// The kernel's, if it has no epoll descriptor left.
-    pub fn new(parts: Parts) -> io::Result<Self> {
-        let waiter = Waiter::new(parts.mode)?;
-        waiter.add(parts.exchange.engine_fd(), TOKEN_COMMAND)?;
-        if let Some(kernel) = &parts.kernel {
-            waiter.add(kernel.receive.wake_fd(), TOKEN_RING)?;
-        }
-        for receiver in parts.receivers.iter().flatten() {
-            waiter.add(receiver.as_fd(), TOKEN_SOCKET)?;
-        }
+    pub fn new(now: Now, parts: Parts) -> io::Result<Self> {
+        let ports = Ports::new(parts.mode, parts.senders, parts.receivers, parts.kernel)?;
+        ports.waiter.add(parts.exchange.engine_fd(), TOKEN_COMMAND)?;
+        let timing = Timing::new(
+            now.raw_ns,
+            parts.timeouts,
+            parts.own_lateness_max_ns,
+            parts.own_lateness_stored_ns,
+            parts.detector.config().timeout_ns,
+        );
         Ok(Self {
-            waiter,
-            sessions: Box::new([const { None }; MAX_CLIENTS]),
-            watches: Watches::new(),
-            owners: Box::new([None; MAX_PROCESSES]),
-            next_cookie: 0,
-            closing: None,
-            lanes: Lanes::new(),
-            seen: Box::new([Seen::default(); MAX_HOSTS]),
-            gaps: vec![Gaps::NONE; MAX_HOSTS],
-            payload: Box::new([0; PAYLOAD_MAX]),
+            facts: Facts {
+                me: parts.me,
+                members: parts.members,
+                monitors: parts.monitors,
+                heartbeat_ns: parts.heartbeat_ns,
+                trees: parts.trees,
+                salvage: parts.salvage,
+                names: parts.names,
+                shape: parts.shape,
+                name: parts.name,
+            },
+            detector: parts.detector,
+            clock: parts.clock,
+            ports,
+            table: parts.table,
+            exchange: parts.exchange,
+            keys: parts.keys,
+            plain: parts.plain,
+            votes: parts.votes,
+            timing,
+            arrivals: Arrivals::new(),
+            gaps: GapCounts::new(),
             datagram: Box::new([0; PAYLOAD_MAX + 1]),
-            counters: EngineCounters::default(),
-            started_ns: raw_ns(),
-            urgent_turn: false,
-            rung: 0,
-            rings: 0,
-            bells_due_ns: 0,
-            notices_sent: 0,
-            ring_full_seen: 0,
-            owed: Owed::new(),
-            own: Recent::begin(raw_ns(), parts.timeouts.own_lateness_ns),
-            timeout_min_ns: parts
-                .timeouts
-                .least_ns(parts.own_lateness_stored_ns)
-                .min(parts.detector.config().timeout_ns),
-            shape_next_ns: 0,
+            sessions: Sessions::new(),
+            owners: Owners::new(),
+            watches: Watches::new(),
+            bells: Bells::new(parts.heartbeat_ns),
+            undelivered: Undelivered::new(),
             formers: Formers::new(),
+            lanes: Lanes::new(),
+            closing: None,
+            payload: Box::new([0; PAYLOAD_MAX]),
+            repeat: Repeat::new(),
+            notices_sent: 0,
+            shape_next_ns: 0,
+            counters: EngineCounters::default(),
+            started_ns: now.raw_ns,
+            urgent_turn: false,
             busy_turn: false,
             stopping: false,
             failed: None,
-            repeat: Repeat::new(),
-            parts,
         })
-    }
-
-    /// Turns until told to stop, in a thread that is isolated already. Returns the parts.
-    ///
-    /// # Errors
-    /// The kernel's, if waiting fails.
-    pub fn run(mut self) -> io::Result<Parts> {
-        // Of one that was taken over.
-        self.publish_exclusion();
-        self.publish_me();
-        let mut ready = Ready::default();
-        while !self.stopping {
-            self.turn();
-            let now = mono_ns();
-            let deadline = match self.repeat.next_ns() {
-                Some(next_ns) => self.parts.clock.mono_of(next_ns),
-                None if self.busy_turn => now,
-                None => {
-                    let due_ns = self.parts.clock.mono_of(self.parts.detector.poll_timeout());
-                    due_ns.min(self.lanes.due_ns()).min(now + IDLE_NS)
-                }
-            };
-            self.waiter.wait(deadline, &mut ready)?;
-            // Also where something came meanwhile, if it took longer than that.
-            let woken = mono_ns();
-            if deadline > now && woken >= deadline {
-                self.note_lateness(woken - deadline);
-            }
-            if ready.tokens().any(|token| token == TOKEN_COMMAND) {
-                self.parts.exchange.quiet_engine();
-            }
-            ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)).for_each(|client| self.rung(client));
-        }
-        match self.failed.take() {
-            Some(error) => Err(io::Error::other(error)),
-            None => Ok(self.parts),
-        }
     }
 
     /// A witness says nothing that is not on its disk; without its disk it ends.
     fn has_stored_its_vote(&mut self) -> bool {
-        let Some(votes) = &mut self.parts.votes else { return true };
-        match votes.store(&self.parts.detector.vote()) {
+        let Some(votes) = &mut self.votes else { return true };
+        match votes.store(&self.detector.vote()) {
             Ok(()) => true,
             Err(error) => {
                 (self.failed, self.stopping) = (Some(error), true);
@@ -302,43 +299,45 @@ impl Engine {
     }
 
     /// One turn.
-    fn turn(&mut self) {
+    fn turn(&mut self, clocks: &mut impl Clocks) {
         self.busy_turn = false;
         self.counters.turns += 1;
-        self.parts.exchange.turn();
+        self.exchange.turn();
         // Before anything that came meanwhile is believed.
-        self.look_at_clocks();
+        self.look_at_clocks(clocks);
         if self.repeat.next_ns().is_some() {
-            self.commands();
-            self.repeat_heartbeat();
+            self.commands(clocks);
+            self.repeat_heartbeat(clocks.now());
             return;
         }
         // An exit goes out before anything else is looked at.
-        self.drain_ring();
-        if std::mem::take(&mut self.urgent_turn) && raw_ns() < self.parts.detector.next_heartbeat_ns() {
+        self.drain_ring(clocks);
+        if std::mem::take(&mut self.urgent_turn) && clocks.now().raw_ns < self.detector.next_heartbeat_ns() {
             return;
         }
-        self.parts.exchange.wake_control();
-        self.read_slots();
-        self.drain_receivers();
-        self.parts.detector.has_kept_generation(self.parts.exchange.generation_kept());
-        self.parts.detector.tick(raw_ns());
-        self.parts.exchange.ask_generation(self.parts.detector.generation_to_keep());
+        self.exchange.wake_control();
+        self.read_slots(clocks);
+        self.drain_receivers(clocks);
+        self.detector.has_kept_generation(self.exchange.generation_kept());
+        self.detector.tick(clocks.now().raw_ns);
+        self.exchange.ask_generation(self.detector.generation_to_keep());
         // Before a command closes the session of a program that has just ended.
-        self.drain_outboxes();
-        self.commands();
-        self.watch_beats(raw_ns());
+        self.drain_outboxes(clocks.now());
+        self.commands(clocks);
+        self.watch_beats(clocks.now());
         if !self.has_stored_its_vote() {
             return;
         }
         // Whoever waits for one event, as for a decision, does not wait for packets too.
-        self.tell_events(EVENTS_BEFORE_PACKETS);
-        self.transmit();
-        self.say_shape();
-        self.serve_lanes();
-        self.busy_turn |= self.tell_events(EVENTS_PER_TURN);
-        self.tell_formers(raw_ns());
-        self.retry_undelivered();
-        self.publish();
+        self.deliver_events(clocks.now(), EVENTS_BEFORE_PACKETS);
+        self.transmit(clocks);
+        self.say_shape(clocks.now());
+        self.serve_lanes(clocks.now());
+        if self.deliver_events(clocks.now(), EVENTS_PER_TURN) {
+            self.busy_turn = true;
+        }
+        self.deliver_former_ends(clocks.now());
+        self.retry_undelivered(clocks.now());
+        self.publish(clocks);
     }
 }

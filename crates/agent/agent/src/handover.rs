@@ -34,7 +34,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{engine::Frozen, journal::Journal, names::Kept, notify::Manager, socket};
+use crate::{frozen::Frozen, journal::Journal, names::Kept, notify::Manager, socket};
 
 /// Heartbeats for which a frozen agent waits for the new one.
 pub const LIMIT_HEARTBEATS: u32 = 200;

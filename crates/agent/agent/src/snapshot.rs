@@ -54,7 +54,7 @@ pub struct EngineCounters {
     pub malformed: u64,
     pub bad_tag: u64,
     pub refused: u64,
-    pub events_told: u64,
+    pub events_delivered: u64,
     pub events_undelivered: u64,
     pub outbox_broken: u64,
     pub piggybacks_declined: u64,

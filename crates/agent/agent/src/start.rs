@@ -34,7 +34,7 @@ use host::open_host;
 
 use crate::{
     cgroup,
-    clock::{self, Clock},
+    clock::{self, Clock, Clocks, HostClocks},
     command::Exchange,
     config::{self, Config, ConfigError},
     control::{self, Control, End},
@@ -277,11 +277,12 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     };
     let readable = parts.table.read_only_fd()?;
     host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);
-    let mut engine = Engine::new(parts)?;
+    let now = HostClocks.now();
+    let mut engine = Engine::new(now, parts)?;
     let (listener, resumed) = match resumed {
         None => (listener, None),
         Some(taken) => {
-            engine.resume(taken.frozen, taken.memories);
+            engine.resume(now, taken.frozen, taken.memories);
             (Some(Listener::take_over(taken.listener, &path)), Some(taken.resumed))
         }
     };

@@ -244,7 +244,7 @@ impl Told<'_> {
             "piggybacks_delivered": detector.piggybacks_delivered,
             "piggybacks_lost": detector.piggybacks_lost,
             "piggybacks_declined": detector.piggybacks_declined + engine.piggybacks_declined,
-            "events_told": engine.events_told,
+            "events_told": engine.events_delivered,
             "events_undelivered": engine.events_undelivered,
             "events_lost": detector.events_lost,
             "journal_lost": self.records_lost,

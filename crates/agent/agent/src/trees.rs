@@ -32,7 +32,6 @@ use fide_controller::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };
-use fide_lane::Finding;
 use fide_net::link::Sender;
 use fide_wire::MAX_PLANES;
 use rustix::event::EventfdFlags;
@@ -44,6 +43,8 @@ use crate::{
 };
 pub use lanes::{Ask, Input};
 pub use memory::{Kept, Tree};
+
+pub use crate::tree_report::{Report, Seen};
 
 /// Name of the lane that carries a host's heartbeats.
 pub const LANE: &str = "heartbeat";
@@ -76,26 +77,6 @@ pub enum Order {
     Aim { plane: u8, tree: Tree, done: SyncSender<()> },
     /// There is no second tree, and the controller's policy is to stop then.
     Stop { why: String },
-}
-
-/// What is known here of a tree of another host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    pub host: u16,
-    /// Of which lane: the label that the host gave it, `None` for its heartbeats.
-    pub label: Option<u8>,
-    pub plane: u8,
-    pub seen: Seen,
-}
-
-/// How a tree reaches this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// Not, until [`Seen::Restored`].
-    Lost,
-    Restored,
-    /// As the copies of packets tell; told now and forgotten: it is found again if it lasts.
-    Copies(Finding),
 }
 
 /// The control thread's end.

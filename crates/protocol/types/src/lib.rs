@@ -3,7 +3,7 @@
 //!
 //! - [`bounds`]: how many hosts, processes, planes and clients there can be. Everything that has such a bound uses these, the C
 //!   headers of the BPF programs included.
-//! - [`host_set`]: [`HostSet`], a set of host ids in one word.
+//! - [`host_set`], [`client_set`]: [`HostSet`] and [`ClientSet`], sets in one word.
 //! - [`per_host`]: [`PerHost`], one value for each host, indexed by its id.
 //! - [`name`]: [`Name`] of a host or a process.
 //! - [`process`]: [`ProcessState`] and [`Reason`]: what became of a process, and why a verdict was given.
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod client_set;
 pub mod host_set;
 pub mod name;
 pub mod per_host;
@@ -22,8 +23,9 @@ pub mod process;
 pub mod trust;
 
 pub use bounds::{HOST_SLOT, MAX_CLIENTS, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES, PAYLOAD_MAX, PIGGYBACK_MAX};
+pub use client_set::ClientSet;
 pub use host_set::HostSet;
 pub use name::{Name, NameError};
 pub use per_host::PerHost;
-pub use process::{ProcessState, Reason};
+pub use process::{ProcessRef, ProcessState, Reason};
 pub use trust::{Policy, Role, Trust};

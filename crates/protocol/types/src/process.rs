@@ -1,7 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What became of a process, and why a verdict was given.
 
+use crate::HOST_SLOT;
 use serde::{Deserialize, Serialize};
+
+/// A place of a process on a host, or the host itself. Which process that is, its incarnation says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessRef {
+    /// `1..=MAX_HOSTS`.
+    pub host: u16,
+    /// `0..MAX_PROCESSES`, or [`HOST_SLOT`] for the host itself.
+    pub slot: u8,
+}
+
+impl ProcessRef {
+    #[must_use]
+    pub const fn new(host: u16, slot: u8) -> Self {
+        Self { host, slot }
+    }
+
+    /// The host itself.
+    #[must_use]
+    pub const fn of_host(host: u16) -> Self {
+        Self { host, slot: HOST_SLOT }
+    }
+
+    #[must_use]
+    pub const fn is_host(self) -> bool {
+        self.slot == HOST_SLOT
+    }
+}
 
 /// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

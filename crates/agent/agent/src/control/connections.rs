@@ -21,12 +21,10 @@ use super::{
     Control, TOKEN_CONNECTION,
     quotas::{Asker, Budgets, Resource, Usage, admit, cost, credit_of, is_privileged, most, registers},
 };
-use crate::{
-    config::Limits,
-    engine::WATCHES_MAX,
-    pidns::Namespace,
-    socket::{self, Credentials, Request as Received},
-};
+use crate::config::Limits;
+use crate::frozen::WATCHES_MAX;
+use crate::pidns::Namespace;
+use crate::socket::{self, Credentials, Request as Received};
 
 /// Connections at a time, sessions among them.
 const CONNECTIONS_MAX: usize = 256;

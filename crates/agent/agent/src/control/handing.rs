@@ -106,7 +106,7 @@ impl Control {
     }
 
     /// Hands the state over and waits for the word that it is in good hands.
-    fn hand_over(&mut self, id: u64, connection: u64, frozen: crate::engine::Frozen) -> io::Result<()> {
+    fn hand_over(&mut self, id: u64, connection: u64, frozen: crate::frozen::Frozen) -> io::Result<()> {
         let mut fds = Vec::new();
         let mut sessions = Vec::new();
         let mut processes = Vec::new();

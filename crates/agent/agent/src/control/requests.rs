@@ -22,14 +22,12 @@ use super::{
     quotas::{Resource, Usage, admit},
     token,
 };
-use crate::{
-    command::{Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker},
-    engine::WATCHES_MAX,
-    metrics,
-    pidns::Namespace,
-    status::{self, LeftOut},
-    trees::Ask,
-};
+use crate::command::{Channel, Command, EngineGone, Memory, MonitorRefusal, Reply, waker};
+use crate::frozen::WATCHES_MAX;
+use crate::metrics;
+use crate::pidns::Namespace;
+use crate::status::{self, LeftOut};
+use crate::trees::Ask;
 
 pub(super) type Answered = Result<Answer, Refusal>;
 

@@ -4,24 +4,23 @@
 //!
 //! Everything that is allotted comes with the command that opens a lane and goes back with the one that closes it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::Ordering;
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_agent_api::session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage};
 use fide_detector::PeerState;
-use fide_lane::{Copies, Finding, Inlet, LANES_MAX, Outlet, Terms, lane_of, number_of};
+use fide_lane::{Copies, Finding, Inlet, LANES_MAX, Terms, lane_of, number_of};
 use fide_net::link::Sender;
-use fide_sys::clock::mono_ns;
-use fide_wire::{ChunkPacket, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, Name, chunk};
-use serde::{Deserialize, Serialize};
+use fide_types::{ClientSet, MAX_HOSTS, PerHost};
+use fide_wire::{ChunkPacket, chunk};
 
 use super::Engine;
 use crate::{
+    clock::Now,
+    frozen::FrozenLanes,
+    lane::Lane,
     snapshot::LaneView,
-    trees::{Report, Seen},
+    tree_report::{Report, Seen},
 };
 
 /// Messages taken from one program's outbox in one turn, so that the others have theirs.
@@ -31,55 +30,26 @@ const OLD_MESSAGES_MAX: usize = LANE_OUTBOX_BYTES / 8;
 /// Services are a byte; 0 is an empty place in a packet.
 const SERVICES: usize = 256;
 
-/// What a lane has sent, for those who report it.
-#[derive(Debug, Default)]
-pub struct LaneCounters {
-    pub packets: AtomicU64,
-    /// Messages dropped because they were beyond the contract.
-    pub exceeded: AtomicU64,
-}
-
-/// One lane of this host.
-#[derive(Debug)]
-pub struct Lane {
-    pub name: Name,
-    pub outlet: Outlet,
-    /// One for each tree, once it is known.
-    pub trees: [Option<Box<Sender>>; MAX_PLANES],
-    /// Whose messages are taken.
-    pub clients: u64,
-    pub counters: Arc<LaneCounters>,
-}
-
 /// What the loop has of lanes.
 #[derive(Debug)]
 pub(super) struct Lanes {
     own: Box<[Option<Box<Lane>>; LANES_MAX]>,
     /// Clients of any of them.
-    clients: u64,
-    inlets: Box<[[Inlet; LANES_MAX]]>,
-    copies: Box<[[Copies; LANES_MAX]]>,
+    clients: ClientSet,
+    inlets: PerHost<[Inlet; LANES_MAX]>,
+    copies: PerHost<[Copies; LANES_MAX]>,
     /// Clients that listen to a service.
-    listeners: Box<[u64; SERVICES]>,
-}
-
-/// What another agent must know so that nothing is told twice and listeners hear on.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct FrozenLanes {
-    /// Host, lane, incarnation, newest packet.
-    newest: Vec<(u16, u8, u32, u64)>,
-    /// Service, clients.
-    listeners: Vec<(u8, u64)>,
+    listeners: Box<[ClientSet; SERVICES]>,
 }
 
 impl Lanes {
     pub(super) fn new() -> Self {
         Self {
             own: Box::new([const { None }; LANES_MAX]),
-            clients: 0,
-            inlets: vec![[Inlet::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
-            copies: vec![[Copies::default(); LANES_MAX]; MAX_HOSTS].into_boxed_slice(),
-            listeners: Box::new([0; SERVICES]),
+            clients: ClientSet::EMPTY,
+            inlets: PerHost::new(MAX_HOSTS, |_| [Inlet::default(); LANES_MAX]),
+            copies: PerHost::new(MAX_HOSTS, |_| [Copies::default(); LANES_MAX]),
+            listeners: Box::new([ClientSet::EMPTY; SERVICES]),
         }
     }
 
@@ -89,19 +59,18 @@ impl Lanes {
     }
 
     pub(super) fn freeze(&self) -> FrozenLanes {
-        let newest = (1u16..).zip(self.inlets.iter()).flat_map(|(host, lanes)| {
+        let newest = self.inlets.iter().flat_map(|(host, lanes)| {
             (0u8..).zip(lanes).filter_map(move |(lane, inlet)| {
                 inlet.newest().map(|(incarnation, number)| (host, lane, incarnation, number))
             })
         });
-        let listeners = (0u8..=u8::MAX).zip(*self.listeners).filter(|(_, clients)| *clients != 0);
+        let listeners = (0u8..=u8::MAX).zip(*self.listeners).filter(|(_, clients)| !clients.is_empty());
         FrozenLanes { newest: newest.collect(), listeners: listeners.collect() }
     }
 
     pub(super) fn resume(&mut self, frozen: FrozenLanes) {
         for (host, lane, incarnation, number) in frozen.newest {
-            let lanes = usize::from(host).checked_sub(1).and_then(|host| self.inlets.get_mut(host));
-            if let Some(inlet) = lanes.and_then(|lanes| lanes.get_mut(usize::from(lane))) {
+            if let Some(inlet) = self.inlets.get_mut(host).and_then(|lanes| lanes.get_mut(usize::from(lane))) {
                 *inlet = Inlet::resumed(incarnation, number);
             }
         }
@@ -111,14 +80,9 @@ impl Lanes {
     }
 
     pub(super) fn forget_client(&mut self, client: u8) {
-        let others = !(1u64 << client);
-        for lane in self.own.iter_mut().flatten() {
-            lane.clients &= others;
-        }
-        for clients in self.listeners.iter_mut() {
-            *clients &= others;
-        }
-        self.clients &= others;
+        self.own.iter_mut().flatten().for_each(|lane| lane.clients.remove(client));
+        self.listeners.iter_mut().for_each(|clients| clients.remove(client));
+        self.clients.remove(client);
     }
 
     pub(super) fn views(&self) -> impl Iterator<Item = Option<LaneView>> + '_ {
@@ -127,7 +91,7 @@ impl Lanes {
                 name: lane.name,
                 terms: lane.outlet.terms(),
                 trees: lane.trees.iter().flatten().count(),
-                clients: lane.clients.count_ones(),
+                clients: lane.clients.len(),
                 sent: lane.outlet.sent(),
             })
         })
@@ -138,20 +102,23 @@ impl Lanes {
     }
 
     fn count_clients(&mut self) {
-        self.clients = self.own.iter().flatten().fold(0, |clients, lane| clients | lane.clients);
+        self.clients = self.own.iter().flatten().fold(ClientSet::EMPTY, |clients, lane| clients.union(lane.clients));
     }
 
     /// Whether somebody listens to it from now on.
     pub(super) fn listen(&mut self, client: u8, service: u8, on: bool) {
         let clients = &mut self.listeners[usize::from(service)];
-        let bit = 1 << client;
-        *clients = if on { *clients | bit } else { *clients & !bit };
+        if on {
+            clients.insert(client);
+        } else {
+            clients.remove(client);
+        }
     }
 
-    pub(super) fn change(&mut self, handle: u8, terms: Terms, type_of_service: u8) {
+    pub(super) fn change(&mut self, now: Now, handle: u8, terms: Terms, type_of_service: u8) {
         let Some(lane) = self.lane(handle) else { return };
         if lane.outlet.terms() != terms {
-            lane.outlet.change(mono_ns(), terms);
+            lane.outlet.change(now.mono_ns, terms);
         }
         for sender in lane.trees.iter_mut().flatten() {
             // Refused for no socket of ours: it is the class that is asked for, not a right.
@@ -178,11 +145,11 @@ impl Engine {
         before
     }
 
-    pub(super) fn share_lane(&mut self, handle: u8, clients: u64) {
+    pub(super) fn share_lane(&mut self, handle: u8, clients: ClientSet) {
         let Some(before) = self.lanes.lane(handle).map(|lane| std::mem::replace(&mut lane.clients, clients)) else {
             return;
         };
-        self.drop_old_messages(clients & !before);
+        self.drop_old_messages(clients.minus(before));
         self.lanes.count_clients();
     }
 
@@ -193,10 +160,10 @@ impl Engine {
     }
 
     /// What a client left for lanes of a former agent is of another time: sent all at once now it would be beyond any contract.
-    fn drop_old_messages(&mut self, clients: u64) {
+    fn drop_old_messages(&mut self, clients: ClientSet) {
         let mut buffer = [0; LANE_MESSAGE_MAX];
-        for client in (0..MAX_CLIENTS).filter(|client| clients & !self.lanes.clients & 1 << client != 0) {
-            let Some(session) = &mut self.sessions[client] else { continue };
+        for client in clients.minus(self.lanes.clients).iter() {
+            let Some(session) = self.sessions.get_mut(client) else { continue };
             for _ in 0..OLD_MESSAGES_MAX {
                 if !matches!(session.memory.region.pop_lane(&mut buffer), Ok(Some(_))) {
                     break;
@@ -207,32 +174,31 @@ impl Engine {
     }
 
     /// Takes what programs want sent, and sends what is due.
-    pub(super) fn serve_lanes(&mut self) {
-        if self.lanes.clients == 0 {
+    pub(super) fn serve_lanes(&mut self, now: Now) {
+        if self.lanes.clients.is_empty() {
             return;
         }
-        self.drain_lane_outboxes();
-        let incarnation = self.parts.detector.config().incarnation;
+        self.drain_lane_outboxes(now);
+        let incarnation = self.detector.config().incarnation;
         for lane in self.lanes.own.iter_mut().flatten() {
-            let Ok(Some(packet)) = lane.outlet.poll(mono_ns(), incarnation) else { continue };
+            let Ok(Some(packet)) = lane.outlet.poll(now.mono_ns, incarnation) else { continue };
             for (plane, sender) in (0u8..).zip(&mut lane.trees) {
                 let Some(sender) = sender else { continue };
-                chunk::seal(packet, plane, &self.parts.keys.current);
-                self.counters.sends_failed += u64::from(sender.send(packet).is_err());
+                chunk::seal(packet, plane, &self.keys.current);
+                if sender.send(packet).is_err() {
+                    self.counters.sends_failed += 1;
+                }
             }
             lane.counters.packets.store(lane.outlet.sent().packets, Ordering::Relaxed);
             self.counters.lane_packets_sent += 1;
         }
     }
 
-    fn drain_lane_outboxes(&mut self) {
+    fn drain_lane_outboxes(&mut self, now: Now) {
         let mut buffer = [0; LANE_MESSAGE_MAX];
-        let mut clients = self.lanes.clients;
-        while clients != 0 {
-            let client = clients.trailing_zeros() as usize;
-            clients &= clients - 1;
+        for client in self.lanes.clients.iter() {
             for count in 1..=MESSAGES_PER_TURN {
-                let Some(session) = &mut self.sessions[client] else { break };
+                let Some(session) = self.sessions.get_mut(client) else { break };
                 let LaneMessage { handle, service, bytes } = match session.memory.region.pop_lane(&mut buffer) {
                     Ok(Some(message)) => message,
                     Ok(None) => break,
@@ -242,9 +208,9 @@ impl Engine {
                     }
                 };
                 self.busy_turn |= count == MESSAGES_PER_TURN;
-                match self.lanes.lane(handle).filter(|lane| service != 0 && lane.clients >> client & 1 == 1) {
+                match self.lanes.lane(handle).filter(|lane| service != 0 && lane.clients.contains(client)) {
                     Some(lane) => {
-                        if lane.outlet.offer(mono_ns(), service, bytes).is_err() {
+                        if lane.outlet.offer(now.mono_ns, service, bytes).is_err() {
                             let exceeded = lane.outlet.sent().exceeded;
                             lane.counters.exceeded.store(exceeded, Ordering::Relaxed);
                             self.counters.lane_messages_exceeded += 1;
@@ -264,11 +230,10 @@ impl Engine {
         };
         let (host, index) = (packet.sender(), lane_of(packet.seq()));
         let incarnation = packet.incarnation();
-        let known = host != self.parts.me
-            && host <= self.parts.members
+        let known = host != self.facts.me
+            && host <= self.facts.members
             && usize::from(index) < LANES_MAX
             && self
-                .parts
                 .detector
                 .peer(host)
                 .is_some_and(|peer| peer.incarnation == incarnation && peer.state == PeerState::Up);
@@ -277,7 +242,7 @@ impl Engine {
             return;
         }
         // A copy of it, so that telling can have the rest of this.
-        let mut inlet = self.lanes.inlets[usize::from(host) - 1][usize::from(index)];
+        let mut inlet = self.lanes.inlets[host][usize::from(index)];
         let before = inlet.received();
         let record = EventRecord {
             kind: kind::LANE_MESSAGE,
@@ -291,20 +256,20 @@ impl Engine {
         };
         inlet.take(&packet, whole, |message| {
             let clients = self.lanes.listeners[usize::from(message.service)];
-            if clients == 0 {
+            if clients.is_empty() {
                 self.counters.lane_messages_unheard += 1;
             }
-            self.tell_each(clients, EventRecord { slot: message.service, ..record }, message.bytes);
+            self.deliver_each(clients, EventRecord { slot: message.service, ..record }, message.bytes);
         });
         let after = inlet.received();
         self.counters.lane_packets_received += after.packets - before.packets;
         self.counters.lane_packets_lost += after.lost - before.lost;
         self.counters.lane_chunks_damaged += after.damaged - before.damaged;
-        self.lanes.inlets[usize::from(host) - 1][usize::from(index)] = inlet;
-        if whole && self.parts.trees {
+        self.lanes.inlets[host][usize::from(index)] = inlet;
+        if whole && self.facts.trees {
             let (plane, number) = (usize::from(packet.plane()), number_of(packet.seq()));
-            let late_max_ns = self.seen[usize::from(host) - 1].late_max_ns(&self.parts.timeouts);
-            let copies = &mut self.lanes.copies[usize::from(host) - 1][usize::from(index)];
+            let late_max_ns = self.timing.late_max_ns(host);
+            let copies = &mut self.lanes.copies[host][usize::from(index)];
             let found = copies.arrived(plane, number, rx_ns, late_max_ns);
             self.report(host, Some(index), found);
         }
@@ -318,6 +283,6 @@ impl Engine {
             return;
         }
         let plane = u8::try_from(plane).expect("two planes");
-        self.parts.exchange.report(Report { host, label, plane, seen: Seen::Copies(finding) });
+        self.exchange.report(Report { host, label, plane, seen: Seen::Copies(finding) });
     }
 }

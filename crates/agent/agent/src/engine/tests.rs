@@ -1,21 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loop, turn by turn, without sockets and without a kernel's programs.
 
-use std::sync::Arc;
+use std::{os::fd::AsFd, sync::Arc};
 
 use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
 use fide_agent_api::session::{AgentSession, ClientSession};
 use fide_agent_api::table::AliveTable;
 use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
-use fide_net::jitter::HostKind;
+use fide_net::{jitter::HostKind, pace::Ready};
+use fide_types::ClientSet;
 use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
 use rustix::event::EventfdFlags;
 
-use super::*;
+use super::{
+    bells::{RINGS_ALL_MAX, RINGS_MAX},
+    ports::TOKEN_DOORBELL,
+    *,
+};
 use crate::{
+    clock::{HostClocks, Look},
     command::{Channel, Command, Memory, Reply},
     config,
 };
+
+/// The time now.
+pub(super) fn now() -> Now {
+    HostClocks.now()
+}
+
+/// A moment of the detector's clock.
+pub(super) fn at(raw_ns: u64) -> Now {
+    Now { mono_ns: raw_ns, raw_ns }
+}
 
 fn eventfd() -> std::os::fd::OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
@@ -59,13 +75,13 @@ pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
             own_lateness_ns: 0,
             fixed: true,
         },
-        detector: Detector::new(config, raw_ns()).expect("a detector"),
+        detector: Detector::new(config, now().raw_ns).expect("a detector"),
         senders: Vec::new(),
         trees: false,
         salvage: false,
         receivers: vec![None],
         kernel: None,
-        table: AliveTable::create(me, 2, 7, "h1", mono_ns()).expect("a table"),
+        table: AliveTable::create(me, 2, 7, "h1", now().mono_ns).expect("a table"),
         names: vec![fide_agent_api::table::name_bytes("h1"), fide_agent_api::table::name_bytes("h2")],
         keys: Keys::from(Key([7; 16])),
         plain: Keys::from(Key([7; 16])),
@@ -78,7 +94,7 @@ pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
         votes: None,
         clock: Clock::begin(),
     };
-    (Engine::new(parts).expect("an engine"), exchange)
+    (Engine::new(now(), parts).expect("an engine"), exchange)
 }
 
 pub(super) fn memory() -> Box<Memory> {
@@ -93,14 +109,14 @@ fn a_session_of_many_watches_ends_over_several_turns() {
     assert!(engine.add_session(4, memory(), 0).is_none());
     let monitor = |client| Command::Monitor { client, host: 2, name: None, wanted: fide_detector::Wanted::default() };
     for client in std::iter::repeat_n(3, 5 * FORGOTTEN_PER_TURN).chain([4]) {
-        assert!(matches!(engine.command(monitor(client)), Reply::Monitored(Ok(_))));
+        assert!(matches!(engine.command(now(), monitor(client)), Reply::Monitored(Ok(_))));
     }
     engine.closing = Some(3);
     let mut turns = 1;
     loop {
         let before = engine.watches.len();
         engine.busy_turn = false;
-        engine.commands();
+        engine.commands(&mut HostClocks);
         assert!(before - engine.watches.len() <= FORGOTTEN_PER_TURN);
         if engine.closing.is_none() {
             break;
@@ -108,8 +124,12 @@ fn a_session_of_many_watches_ends_over_several_turns() {
         assert!(engine.busy_turn, "the next turn begins at once");
         turns += 1;
     }
-    assert!(turns > 5 && engine.sessions[3].is_none());
-    assert_eq!((engine.watches.len(), engine.watches.clients(2, fide_wire::HOST_SLOT)), (1, 1 << 4), "of the other");
+    assert!(turns > 5 && engine.sessions.get(3).is_none());
+    assert_eq!(
+        (engine.watches.len(), engine.watches.clients(ProcessRef::of_host(2))),
+        (1, ClientSet::only(4)),
+        "of the other"
+    );
 }
 
 #[test]
@@ -118,20 +138,20 @@ fn process_that_beats_no_more_is_stalled_no_more() {
         let (mut engine, _exchange) = engine();
         assert!(engine.add_session(0, memory(), 0).is_none());
         let name = Name::new(b"beater").expect("a name");
-        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 1_000_000 });
+        let joined = engine.command(now(), Command::Join { client: 0, name, beat_timeout_ns: 1_000_000 });
         let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
-        let state = |engine: &Engine| engine.parts.detector.process(1, joined.slot).expect("joined").state;
-        let later = raw_ns() + 10_000_000_000;
-        engine.watch_beats(later);
+        let state = |engine: &Engine| engine.detector.process(1, joined.slot).expect("joined").state;
+        let later = now().raw_ns + 10_000_000_000;
+        engine.watch_beats(at(later));
         assert_eq!(state(&engine), ProcessState::Stalled);
         // Its session is over, and it comes back without beats, or not at all.
         assert!(engine.end_session(0).is_some());
         if comes_back {
             assert!(engine.add_session(1, memory(), 0).is_none());
-            let adopted = engine.command(Command::Adopt { slot: joined.slot, client: 1, beat_timeout_ns: 0 });
+            let adopted = engine.command(now(), Command::Adopt { slot: joined.slot, client: 1, beat_timeout_ns: 0 });
             assert!(matches!(adopted, Reply::Adopted(Some(_))));
         }
-        engine.watch_beats(later + 1);
+        engine.watch_beats(at(later + 1));
         assert_eq!(state(&engine), ProcessState::Alive, "comes back: {comes_back}");
     }
 }
@@ -140,7 +160,7 @@ fn process_that_beats_no_more_is_stalled_no_more() {
 fn what_is_closed_or_replaced_is_freed_by_others() {
     let (mut engine, _exchange) = engine();
     assert!(engine.add_session(0, memory(), 0).is_none());
-    match engine.command(Command::OpenSession { client: 0, memory: memory() }) {
+    match engine.command(now(), Command::OpenSession { client: 0, memory: memory() }) {
         Reply::Closed(Some(_)) => {}
         other => panic!("{other:?}"),
     }
@@ -157,49 +177,49 @@ pub(super) fn heartbeat(
     fill: impl FnOnce(&mut Builder<'_>),
 ) -> bool {
     let mut bytes = [0; PAYLOAD_MAX];
-    let other = 3 - engine.parts.me;
+    let other = 3 - engine.facts.me;
     let mut builder = Builder::heartbeat(&mut bytes, other, incarnation, seq).expect("room");
     builder.push_ack(Ack { incarnation: 7, seq_low: 0 }).expect("room");
     fill(&mut builder);
     let len = builder.finish();
-    engine.parts.detector.handle_packet(now, now, 0, &bytes[..len]).is_ok()
+    engine.detector.handle_packet(now, now, 0, &bytes[..len]).is_ok()
 }
 
 /// Host 2, held dead by host 1, which it holds dead itself: it has to begin again.
 fn excluded() -> (Engine, Arc<Exchange>) {
     const TIMEOUT_NS: u64 = 60_000_000_000;
     let (mut engine, exchange) = engine_of(2);
-    let mut now = raw_ns();
+    let mut now = now().raw_ns;
     assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
-    engine.parts.detector.tick(now);
+    engine.detector.tick(now);
     // Never later than a heartbeat: it does not stall itself.
     for _ in 0..400 {
         now += TIMEOUT_NS / 200;
-        engine.parts.detector.tick(now);
+        engine.detector.tick(now);
     }
     let names_it = |packet: &mut Builder<'_>| assert_eq!(packet.excluded([(2, 7)].into_iter()), Ok(1));
     assert!(!heartbeat(&mut engine, 9, 2, now, names_it), "it is dead");
-    assert!(engine.parts.detector.is_excluded());
+    assert!(engine.detector.is_excluded());
     (engine, exchange)
 }
 
 #[test]
 fn loop_asks_for_the_generation_that_it_needs_on_disk_and_hears_that_it_is_there() {
     let (mut engine, exchange) = engine();
-    let config = Config { policy: Policy::Majority, ..engine.parts.detector.config().clone() };
-    engine.parts.detector = Detector::new(config, raw_ns()).expect("a detector");
-    engine.parts.detector.keeps_generations_up_to(0);
-    engine.turn();
+    let config = Config { policy: Policy::Majority, ..engine.detector.config().clone() };
+    engine.detector = Detector::new(config, now().raw_ns).expect("a detector");
+    engine.detector.keeps_generations_up_to(0);
+    engine.turn(&mut HostClocks);
     assert_eq!(exchange.generation_asked(), 0, "nobody was heard");
     let none = fide_wire::ViewRepr::steady(fide_wire::ViewId::NONE);
-    assert!(heartbeat(&mut engine, 9, 1, raw_ns(), |packet| packet.view(&none).expect("room")));
-    engine.turn();
+    assert!(heartbeat(&mut engine, 9, 1, now().raw_ns, |packet| packet.view(&none).expect("room")));
+    engine.turn(&mut HostClocks);
     assert_eq!(exchange.generation_asked(), 9, "of a view that both may found");
     let is_rung = |fd| rustix::io::read(fd, &mut [0u8; 8]).is_ok();
     assert!(is_rung(exchange.control_fd()) && !is_rung(exchange.engine_fd()));
     exchange.keep_generation(9);
     assert!(is_rung(exchange.engine_fd()));
-    engine.turn();
+    engine.turn(&mut HostClocks);
     exchange.keep_generation(8);
     assert_eq!(
         (exchange.generation_kept(), is_rung(exchange.control_fd()), is_rung(exchange.engine_fd())),
@@ -215,28 +235,30 @@ fn exclusion_is_known_beside_a_full_queue_of_records() {
     while exchange.records_lost() == before {
         exchange.note(record);
     }
-    engine.turn();
+    engine.turn(&mut HostClocks);
     assert!(exchange.is_excluded() && exchange.records_lost() > before + 1);
     let incarnation = 8;
-    assert!(matches!(engine.command(Command::Restart { incarnation }), Reply::Done));
+    assert!(matches!(engine.command(now(), Command::Restart { incarnation }), Reply::Done));
     assert!(!exchange.is_excluded());
 }
 
 #[test]
 fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over() {
     let (mut engine, exchange) = excluded();
-    engine.turn();
-    engine.freeze();
-    let before = engine.repeat.count;
-    engine.repeat.len = engine.repeat.len.max(1);
+    engine.turn(&mut HostClocks);
+    engine.freeze(now());
+    let before = engine.repeat.count();
+    let mut bytes = [0; PAYLOAD_MAX];
+    let len = Builder::heartbeat(&mut bytes, 2, 7, 1).expect("room").finish();
+    engine.repeat.keep(&bytes[..len]);
+    engine.repeat.begin(0);
     for _ in 0..3 {
-        engine.repeat.next_ns = Some(0);
-        engine.turn();
+        engine.turn(&mut HostClocks);
     }
-    assert_eq!(engine.repeat.count, before);
+    assert_eq!(engine.repeat.count(), before);
     engine.thaw();
     let incarnation = 3;
-    let lower = engine.command(Command::Restart { incarnation });
+    let lower = engine.command(now(), Command::Restart { incarnation });
     assert!(matches!(lower, Reply::NotBegun(fide_detector::RestartError::Incarnation { .. })), "{lower:?}");
     assert!(exchange.is_excluded(), "as before");
 }
@@ -244,10 +266,10 @@ fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over()
 #[test]
 fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
     let (mut engine, _) = excluded();
-    let frozen = engine.freeze();
+    let frozen = engine.freeze(now());
     let (mut next, exchange) = engine_of(2);
-    next.parts.detector = frozen.detector().expect("it was just written");
-    next.resume(frozen, Vec::new());
+    next.detector = frozen.detector().expect("it was just written");
+    next.resume(now(), frozen, Vec::new());
     assert!(!exchange.is_excluded(), "its record went to the agent before");
     let stops = exchange.clone();
     let stop = std::thread::spawn(move || stops.call(Command::Stop).is_ok());
@@ -262,13 +284,13 @@ fn full_ring() -> (Engine, ClientSession) {
     let client = ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
     assert!(engine.add_session(3, memory, 0).is_none());
     let wanted = fide_detector::Wanted::default();
-    let watched = engine.command(Command::Monitor { client: 3, host: 2, name: None, wanted });
+    let watched = engine.command(now(), Command::Monitor { client: 3, host: 2, name: None, wanted });
     assert!(matches!(watched, Reply::Monitored(Ok(_))));
-    let now = raw_ns();
-    assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
-    engine.parts.detector.tick(now);
-    assert!(!engine.tell_events(EVENTS_PER_TURN));
-    while engine.tell_one(3, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+    let begun = now().raw_ns;
+    assert!(heartbeat(&mut engine, 9, 1, begun, |_| {}));
+    engine.detector.tick(begun);
+    assert!(!engine.deliver_events(now(), EVENTS_PER_TURN));
+    while engine.deliver(3, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
     assert_eq!(client.lost(), 1, "the record that found no room");
     (engine, client)
 }
@@ -285,20 +307,20 @@ fn ends(client: &mut ClientSession) -> usize {
 
 /// Host 2 says goodbye.
 fn leaves(engine: &mut Engine, seq: u64) {
-    assert!(heartbeat(engine, 9, seq, raw_ns(), |packet| packet.goodbye().expect("room")));
-    engine.parts.detector.tick(raw_ns());
-    engine.tell_events(EVENTS_PER_TURN);
+    assert!(heartbeat(engine, 9, seq, now().raw_ns, |packet| packet.goodbye().expect("room")));
+    engine.detector.tick(now().raw_ns);
+    engine.deliver_events(now(), EVENTS_PER_TURN);
 }
 
 #[test]
 fn end_of_a_host_that_finds_a_ring_full_is_told_once_there_is_room() {
     let (mut engine, mut client) = full_ring();
     leaves(&mut engine, 2);
-    engine.retry_undelivered();
-    engine.retry_undelivered();
+    engine.retry_undelivered(now());
+    engine.retry_undelivered(now());
     assert_eq!(ends(&mut client), 0, "there was no room");
     for expected in [1, 0] {
-        engine.retry_undelivered();
+        engine.retry_undelivered(now());
         assert_eq!(ends(&mut client), expected, "once");
     }
     assert_eq!(client.lost(), 1, "late, and not lost");
@@ -309,13 +331,13 @@ fn end_that_nobody_will_tell_any_more_counts_as_lost() {
     let (mut engine, client) = full_ring();
     leaves(&mut engine, 2);
     // It comes back before the client has made room.
-    assert!(heartbeat(&mut engine, 10, 1, raw_ns(), |_| {}));
-    engine.parts.detector.tick(raw_ns());
-    engine.tell_events(EVENTS_PER_TURN);
+    assert!(heartbeat(&mut engine, 10, 1, now().raw_ns, |_| {}));
+    engine.detector.tick(now().raw_ns);
+    engine.deliver_events(now(), EVENTS_PER_TURN);
     assert_eq!(client.lost(), 3, "the end, and that it is up again");
     let (mut engine, client) = full_ring();
     leaves(&mut engine, 2);
-    engine.freeze();
+    engine.freeze(now());
     assert_eq!(client.lost(), 2, "a takeover");
 }
 
@@ -324,11 +346,11 @@ fn takeover_tells_all_that_is_known_first() {
     let (mut engine, _exchange) = engine();
     // More than a turn tells.
     for round in 0..u32::try_from(EVENTS_PER_TURN).expect("few") {
-        assert!(heartbeat(&mut engine, 9 + round, 1, raw_ns(), |_| {}));
-        engine.parts.detector.tick(raw_ns());
+        assert!(heartbeat(&mut engine, 9 + round, 1, now().raw_ns, |_| {}));
+        engine.detector.tick(now().raw_ns);
     }
-    engine.freeze();
-    assert!(engine.parts.detector.poll_event().is_none());
+    engine.freeze(now());
+    assert!(engine.detector.poll_event().is_none());
 }
 
 /// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last one.
@@ -347,25 +369,25 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
     let mut slots = Vec::new();
     for n in 0..PROGRAMS {
         let name = Name::new(format!("p{n}").as_bytes()).expect("a name");
-        let joined = engine.command(Command::Join { client: 0, name, beat_timeout_ns: 0 });
+        let joined = engine.command(now(), Command::Join { client: 0, name, beat_timeout_ns: 0 });
         let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
         slots.push(joined.slot);
         for client in if n + 1 == PROGRAMS { vec![3, 4] } else { vec![3] } {
             let wanted = fide_detector::Wanted::default();
-            let watched = engine.command(Command::Monitor { client, host: 1, name: Some(name), wanted });
+            let watched = engine.command(now(), Command::Monitor { client, host: 1, name: Some(name), wanted });
             assert!(matches!(watched, Reply::Monitored(Ok(_))));
         }
     }
-    engine.tell_events(EVENTS_PER_TURN);
+    engine.deliver_events(now(), EVENTS_PER_TURN);
     for client in [3, 4] {
-        while engine.tell_one(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
+        while engine.deliver(client, EventRecord::of_host(kind::PATH_LOST, 2), &[]) {}
     }
     for slot in slots {
-        engine.parts.detector.process_changed(raw_ns(), slot, ProcessState::Exited(0), mono_ns()).expect("it ran");
+        engine.detector.process_changed(now().raw_ns, slot, ProcessState::Exited(0), now().mono_ns).expect("it ran");
     }
-    engine.tell_events(EVENTS_PER_TURN);
+    engine.deliver_events(now(), EVENTS_PER_TURN);
     assert_eq!(ends(&mut clients[1]), 0, "there was no room");
-    engine.retry_undelivered();
+    engine.retry_undelivered(now());
     assert_eq!(ends(&mut clients[1]), 1);
     assert_eq!(clients[1].lost(), 1, "of the noise");
 }
@@ -387,28 +409,77 @@ fn clients_that_ring_without_end_are_heard_again_after_a_period() {
         let mut heard = 0;
         for bell in bells[..clients].iter().cycle().take(3 * clients * RINGS_MAX as usize) {
             rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
-            engine.waiter.wait(mono_ns(), &mut ready).expect("a wait");
+            engine.ports.waiter.wait(now().mono_ns, &mut ready).expect("a wait");
             for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
-                engine.rung(client);
+                engine.rung(u8::try_from(client).expect("a client"));
                 // A bell that was left full rings once when it is heard again.
                 heard += u32::from(client < clients as u64);
             }
         }
         heard
     };
-    let (begun, period_ns) = (raw_ns(), engine.parts.heartbeat_ns);
+    let (begun, period_ns) = (now().raw_ns, engine.facts.heartbeat_ns);
     assert_eq!((rings(&mut engine, 1), rings(&mut engine, 1)), (RINGS_MAX, 0));
     assert_eq!(engine.counters.bells_muted, 1);
-    engine.hear_bells(begun);
+    engine.hear_bells(at(begun));
     // Whoever is muted is so after a ring that was heard.
     let most = RINGS_ALL_MAX + 8;
     let all = rings(&mut engine, 8);
     assert!((RINGS_ALL_MAX..most).contains(&all), "{all}");
-    engine.hear_bells(begun + period_ns - 1);
+    engine.hear_bells(at(begun + period_ns - 1));
     assert_eq!(rings(&mut engine, 8), 0, "the period is not over");
-    engine.hear_bells(begun + period_ns);
+    engine.hear_bells(at(begun + period_ns));
     assert_eq!(rings(&mut engine, 1), RINGS_MAX);
     assert!(engine.close_session(0).is_some());
-    engine.hear_bells(begun + 2 * period_ns);
+    engine.hear_bells(at(begun + 2 * period_ns));
     assert_eq!(rings(&mut engine, 1), 0, "its session is over");
+}
+
+/// Clocks that stand where a test has put them.
+struct Manual {
+    now: Now,
+    /// How long the machine has been suspended so far.
+    asleep_ns: u64,
+}
+
+impl Clocks for Manual {
+    fn now(&mut self) -> Now {
+        self.now
+    }
+
+    fn look(&mut self) -> (Look, bool) {
+        let Now { mono_ns, raw_ns } = self.now;
+        let boot_ns = mono_ns + self.asleep_ns;
+        let look = Look {
+            mono_ns,
+            boot_ns,
+            mono_after_ns: mono_ns,
+            tsc: 0,
+            raw_ns,
+            tsc_after: 0,
+            mono_last_ns: mono_ns,
+            marker: None,
+        };
+        (look, true)
+    }
+}
+
+#[test]
+fn a_turn_goes_by_the_time_that_it_is_given() {
+    let (mut engine, _exchange) = engine();
+    let begun = now();
+    let mut clocks = Manual { now: begun, asleep_ns: 0 };
+    engine.clock = Clock::new(&clocks.look().0, false);
+    let mut sent = Vec::new();
+    for step in 0..40u64 {
+        let later_ns = step * engine.facts.heartbeat_ns / 10;
+        clocks.now = Now { mono_ns: begun.mono_ns + later_ns, raw_ns: begun.raw_ns + later_ns };
+        engine.turn(&mut clocks);
+        sent.push(engine.detector.counters().heartbeats_sent);
+    }
+    assert_eq!(sent.last(), Some(&4), "one in each period: {sent:?}");
+    assert_eq!(engine.clock.doubts.suspended, 0);
+    clocks.asleep_ns = 5_000_000_000;
+    engine.turn(&mut clocks);
+    assert_eq!((engine.clock.doubts.suspended, engine.clock.doubts.suspended_ns), (1, 5_000_000_000));
 }

@@ -1,40 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who waits for what.
+//! Which client watches which process or host.
 
-use fide_wire::{HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, Name};
-use serde::{Deserialize, Serialize};
+use fide_types::{ClientSet, MAX_HOSTS, MAX_PROCESSES, Name, ProcessRef};
 
-/// Watches of all clients of one agent together.
-pub const WATCHES_MAX: usize = fide_detector::roster::WISHES_MAX;
-
-/// One client's wish to be told about one process or host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Watch {
-    pub(super) id: u32,
-    pub(super) client: u8,
-    pub(super) host: u16,
-    /// `None`: the host itself.
-    pub(super) name: Option<Name>,
-    /// The client's own process, for the subject's host to know who asks.
-    pub(super) watcher_slot: u8,
-}
+use crate::frozen::{WATCHES_MAX, Watch};
 
 /// All watches, and for each subject the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct Watches {
     list: Vec<Watch>,
     next_id: u32,
-    /// Bit c: client c waits for this process; the last row entry is the host itself.
-    clients: Box<[[u64; MAX_PROCESSES + 1]; MAX_HOSTS]>,
+    /// The last entry of a row is the host itself.
+    clients: PerSubject,
 }
 
 impl Watches {
     pub(super) fn new() -> Self {
-        Self {
-            list: Vec::with_capacity(WATCHES_MAX),
-            next_id: 1,
-            clients: Box::new([[0; MAX_PROCESSES + 1]; MAX_HOSTS]),
-        }
+        Self { list: Vec::with_capacity(WATCHES_MAX), next_id: 1, clients: PerSubject::new() }
     }
 
     /// All of them, and the next id, for the agent that takes over.
@@ -93,25 +75,50 @@ impl Watches {
         self.list[position]
     }
 
-    /// The clients that wait for a process, or with [`HOST_SLOT`] for the host.
-    pub(super) fn clients(&self, host: u16, slot: u8) -> u64 {
-        self.clients[usize::from(host) - 1][index(slot)]
+    /// The clients that watch a subject.
+    pub(super) fn clients(&self, subject: ProcessRef) -> ClientSet {
+        self.clients.get(subject)
     }
 
-    /// Recomputes who waits for the subject that is `name` and sits in `slot`.
-    pub(super) fn assign(&mut self, host: u16, slot: u8, name: Option<Name>) -> u64 {
-        let bits = self.of(host, name).fold(0, |bits, watch| bits | 1u64 << watch.client);
-        self.clients[usize::from(host) - 1][index(slot)] = bits;
-        bits
+    /// Recomputes who watches the subject, which is `name`.
+    pub(super) fn assign(&mut self, subject: ProcessRef, name: Option<Name>) -> ClientSet {
+        let clients = self.of(subject.host, name).map(|watch| watch.client).collect();
+        *self.clients.get_mut(subject) = clients;
+        clients
     }
 }
 
-fn index(slot: u8) -> usize {
-    if slot == HOST_SLOT { MAX_PROCESSES } else { usize::from(slot) }
+/// A set of clients for each process slot of each host, and for each host.
+#[derive(Debug)]
+pub(super) struct PerSubject(Box<[[ClientSet; MAX_PROCESSES + 1]; MAX_HOSTS]>);
+
+impl PerSubject {
+    pub(super) fn new() -> Self {
+        Self(Box::new([[ClientSet::EMPTY; MAX_PROCESSES + 1]; MAX_HOSTS]))
+    }
+
+    fn column(subject: ProcessRef) -> usize {
+        if subject.is_host() { MAX_PROCESSES } else { usize::from(subject.slot) }
+    }
+
+    pub(super) fn get(&self, subject: ProcessRef) -> ClientSet {
+        self.0[usize::from(subject.host) - 1][Self::column(subject)]
+    }
+
+    pub(super) fn get_mut(&mut self, subject: ProcessRef) -> &mut ClientSet {
+        &mut self.0[usize::from(subject.host) - 1][Self::column(subject)]
+    }
+
+    /// Takes a client out of all sets.
+    pub(super) fn forget(&mut self, client: u8) {
+        self.0.as_flattened_mut().iter_mut().for_each(|clients| clients.remove(client));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use fide_types::HOST_SLOT;
+
     use super::*;
 
     fn name(text: &str) -> Option<Name> {
@@ -124,10 +131,14 @@ mod tests {
         watches.add(3, 2, name("db"), HOST_SLOT);
         watches.add(5, 2, name("db"), HOST_SLOT);
         watches.add(5, 2, None, HOST_SLOT);
-        assert_eq!(watches.assign(2, 0, name("db")), 1 << 3 | 1 << 5);
-        assert_eq!(watches.assign(2, HOST_SLOT, None), 1 << 5);
-        assert_eq!(watches.assign(2, 0, name("web")), 0, "another process sits there now");
-        assert_eq!(watches.clients(2, HOST_SLOT), 1 << 5);
+        assert_eq!(watches.assign(ProcessRef::new(2, 0), name("db")), [3, 5].into_iter().collect());
+        assert_eq!(watches.assign(ProcessRef::of_host(2), None), ClientSet::only(5));
+        assert_eq!(
+            watches.assign(ProcessRef::new(2, 0), name("web")),
+            ClientSet::EMPTY,
+            "another process sits there now"
+        );
+        assert_eq!(watches.clients(ProcessRef::of_host(2)), ClientSet::only(5));
     }
 
     #[test]

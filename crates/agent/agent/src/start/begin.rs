@@ -12,15 +12,13 @@ use fide_sys::interface;
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::StartError;
-use crate::{
-    command::{Channel, Memory},
-    config::Config,
-    control::{self, Resumed},
-    engine::Frozen,
-    handover::{HandoverError, Successor},
-    incarnation, promise,
-    vote::Votes,
-};
+use crate::command::{Channel, Memory};
+use crate::config::Config;
+use crate::control::{self, Resumed};
+use crate::frozen::Frozen;
+use crate::handover::{HandoverError, Successor};
+use crate::vote::Votes;
+use crate::{incarnation, promise};
 
 /// What the loop begins with.
 pub(super) struct Begin {

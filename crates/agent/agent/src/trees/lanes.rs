@@ -8,6 +8,8 @@ mod asked;
 mod follow;
 mod held;
 
+use crate::lane::{Lane, LaneCounters};
+use fide_types::ClientSet;
 use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
@@ -31,7 +33,6 @@ use super::{Order, Talk, call, lock, order};
 use crate::{
     command::{Command, Reply},
     control::quotas::{Asker, Resource, Usage, admit, is_privileged},
-    engine,
 };
 use asked::{Checked, check, refusal};
 use held::{Held, Later};
@@ -171,7 +172,7 @@ impl Lanes {
                 self.drop_lane(handle);
             } else {
                 held.may_share(uid, &asked)?;
-                held.clients |= 1 << client;
+                held.clients.insert(client);
                 held.waiting.push(ticket);
                 let clients = held.clients;
                 self.call(Command::ShareLane { handle: byte(handle), clients })?;
@@ -209,17 +210,17 @@ impl Lanes {
         let Some(number) = told["lane"].as_u64() else {
             return Err(asked::nonsense(&told));
         };
-        let counters = Arc::new(engine::LaneCounters::default());
+        let counters = Arc::new(LaneCounters::default());
         let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), mono_ns());
-        let lane = engine::Lane {
+        let lane = Lane {
             name: Name::new(name.as_bytes()).expect("checked"),
             outlet,
             trees: [const { None }; MAX_PLANES],
-            clients: 1 << client,
+            clients: ClientSet::only(client),
             counters: counters.clone(),
         };
         let mut held = Held::new(number, name, uid, asked, &checked, counters);
-        held.clients = 1 << client;
+        held.clients = ClientSet::only(client);
         held.waiting.push(ticket);
         held.install_until = Instant::now() + INSTALL_LIMIT;
         held.granted(&told["resources"]);
@@ -240,8 +241,8 @@ impl Lanes {
             let message = "the number of trees of an open lane cannot change";
             return Err(Refusal::new(ErrorCode::BadRequest, message, "close the lane and open another one"));
         }
-        if held.clients.count_ones() > 1 && asked != held.asked {
-            let message = format!("lane {} is shared by {} programs", held.name, held.clients.count_ones());
+        if held.clients.len() > 1 && asked != held.asked {
+            let message = format!("lane {} is shared by {} programs", held.name, held.clients.len());
             let hint = "only the same terms can be asked for again, which brings back its bounds; or open another lane";
             return Err(Refusal::new(ErrorCode::BadRequest, message, hint));
         }
@@ -263,7 +264,7 @@ impl Lanes {
 
     fn close(&mut self, ticket: u64, client: u8, handle: u8) -> Result<(), Refusal> {
         let held = self.own(client, handle)?;
-        held.clients &= !(1 << client);
+        held.clients.remove(client);
         self.settle_clients(usize::from(handle))?;
         self.answer(ticket, Ok(json!(Empty {})));
         Ok(())
@@ -278,10 +279,10 @@ impl Lanes {
 
     fn gone(&mut self, client: u8) {
         for handle in 0..LANES_MAX {
-            let Some(held) = self.held[handle].as_mut().filter(|held| held.clients >> client & 1 == 1) else {
+            let Some(held) = self.held[handle].as_mut().filter(|held| held.clients.contains(client)) else {
                 continue;
             };
-            held.clients &= !(1 << client);
+            held.clients.remove(client);
             if let Err(refusal) = self.settle_clients(handle) {
                 tracing::warn!("a lane of a program that is gone: {refusal}");
             }
@@ -291,7 +292,7 @@ impl Lanes {
     /// Fewer programs have a lane; without any it is given back.
     fn settle_clients(&mut self, handle: usize) -> Result<(), Refusal> {
         let Some(held) = &self.held[handle] else { return Ok(()) };
-        if held.clients == 0 {
+        if held.clients.is_empty() {
             self.release(handle, LIMIT);
             return Ok(());
         }
@@ -340,7 +341,7 @@ impl Lanes {
 
     fn own(&mut self, client: u8, handle: u8) -> Result<&mut Held, Refusal> {
         let held = self.held.get_mut(usize::from(handle)).and_then(Option::as_mut);
-        held.filter(|held| held.clients >> client & 1 == 1 && !held.ending).ok_or_else(|| {
+        held.filter(|held| held.clients.contains(client) && !held.ending).ok_or_else(|| {
             Refusal::new(ErrorCode::NotFound, format!("this program has no lane {handle}"), "open it first")
         })
     }
@@ -461,7 +462,7 @@ impl Lanes {
         call(&self.orders, &self.wake, command).ok_or_else(|| Refusal::new(ErrorCode::Gone, "the agent is ending", ""))
     }
 
-    fn tell(&self, clients: u64, record: EventRecord, data: &[u8]) {
+    fn tell(&self, clients: ClientSet, record: EventRecord, data: &[u8]) {
         let _ = self.call(Command::Tell { clients, record, data: data.into() });
     }
 

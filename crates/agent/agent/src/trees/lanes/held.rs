@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One lane: what was asked, what is granted, what was reported.
 
+use fide_types::ClientSet;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -14,7 +15,7 @@ use fide_wire::MAX_PLANES;
 use serde_json::Value;
 
 use super::asked::{Checked, program_period_ns};
-use crate::engine::LaneCounters;
+use crate::lane::LaneCounters;
 
 /// What a program sends too much within this is one offence.
 const OFFENCE: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ pub(super) struct Held {
     pub(super) uid: u32,
     pub(super) asked: LaneAsked,
     pub(super) checked: Checked,
-    pub(super) clients: u64,
+    pub(super) clients: ClientSet,
     /// Generation of each tree in use.
     pub(super) trees: [Option<u32>; MAX_PLANES],
     /// Requests that are answered when the lane can be used.
@@ -83,7 +84,7 @@ impl Held {
             uid,
             asked,
             checked: *checked,
-            clients: 0,
+            clients: ClientSet::EMPTY,
             trees: [None; MAX_PLANES],
             waiting: Vec::new(),
             is_open: false,

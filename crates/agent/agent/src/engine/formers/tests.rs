@@ -7,7 +7,7 @@ use fide_sys::clock::raw_ns;
 use fide_wire::{Ack, Builder, Name, PAYLOAD_MAX, ProcessState, Roster};
 
 use super::{
-    super::tests::{engine, heartbeat, memory},
+    super::tests::{at, engine, heartbeat, memory},
     *,
 };
 use crate::command::{Command, Reply};
@@ -43,13 +43,14 @@ impl Watcher {
         assert!(engine.add_session(CLIENT, memory, 0).is_none());
         let wanted = fide_detector::Wanted::default();
         let name = Some(Name::new(b"p").expect("a name"));
-        let watch = match engine.command(Command::Monitor { client: CLIENT, host, name, wanted }) {
-            Reply::Monitored(Ok(monitored)) => monitored.watch,
-            other => panic!("{other:?}"),
-        };
+        let watch =
+            match engine.command(super::super::tests::now(), Command::Monitor { client: CLIENT, host, name, wanted }) {
+                Reply::Monitored(Ok(monitored)) => monitored.watch,
+                other => panic!("{other:?}"),
+            };
         let timeout_ns = 60 * S;
         let former = Command::Former { client: CLIENT, watch, slot: 0, incarnation: told, timeout_ns };
-        assert!(matches!(engine.command(former), Reply::Done));
+        assert!(matches!(engine.command(super::super::tests::now(), former), Reply::Done));
         Self { engine, session: session.expect("mapped"), seq: 0, now: raw_ns(), watch }
     }
 
@@ -65,9 +66,9 @@ impl Watcher {
                 packet.roster(&Roster { slot, state, name, incarnation, pb_seq: 0, at_ns: 1 }).expect("room");
             }
         }));
-        self.engine.parts.detector.tick(now);
+        self.engine.detector.tick(now);
         // Only what formers are told is looked at here.
-        while self.engine.parts.detector.poll_event().is_some() {}
+        while self.engine.detector.poll_event().is_some() {}
     }
 
     /// Host 2 says that it has named all its processes.
@@ -79,7 +80,7 @@ impl Watcher {
         packet.push_ack(Ack { incarnation: OWN, seq_low: 1 }).expect("room");
         packet.all_named().expect("room");
         let len = packet.finish();
-        assert!(self.engine.parts.detector.handle_packet(self.now, self.now, 0, &bytes[..len]).is_ok());
+        assert!(self.engine.detector.handle_packet(self.now, self.now, 0, &bytes[..len]).is_ok());
     }
 
     /// What the client is told for so long, at each look.
@@ -88,7 +89,7 @@ impl Watcher {
         let until = self.now + ns;
         while self.now < until {
             self.hears(&[]);
-            self.engine.tell_formers(self.now);
+            self.engine.deliver_former_ends(at(self.now));
             let mut bytes = [0; EVENT_MAX];
             while let Some(bytes) = self.session.pop_inbox(&mut bytes).expect("whole") {
                 let record = EventRecord::split(bytes).expect("a record").0;
@@ -203,9 +204,10 @@ const OWN: u32 = 7;
 /// Joins this host under the name that is watched.
 fn joins(watcher: &mut Watcher) -> (u8, u32) {
     let name = Name::new(b"p").expect("a name");
-    let joined = watcher.engine.command(Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
+    let joined =
+        watcher.engine.command(super::super::tests::now(), Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
     let Reply::Joined(Ok(joined)) = joined else { panic!("{joined:?}") };
-    while watcher.engine.parts.detector.poll_event().is_some() {}
+    while watcher.engine.detector.poll_event().is_some() {}
     (joined.slot, joined.incarnation)
 }
 
@@ -215,7 +217,7 @@ fn told_of_own(watcher: &mut Watcher, until_s: u64) -> Vec<(u64, u32, u8)> {
     let mut all = Vec::new();
     for s in (0..until_s).step_by(4) {
         watcher.now = begun + s * S;
-        watcher.engine.tell_formers(watcher.now);
+        watcher.engine.deliver_former_ends(at(watcher.now));
         let mut bytes = [0; EVENT_MAX];
         while let Some(bytes) = watcher.session.pop_inbox(&mut bytes).expect("whole") {
             let record = EventRecord::split(bytes).expect("a record").0;
@@ -284,7 +286,8 @@ fn process_of_this_host_whose_place_was_given_away_has_ended() {
     let told = OWN << PROCESS_SHIFT | 1;
     let mut watcher = Watcher::of_host(1, told);
     let name = Name::new(b"q").expect("a name");
-    let other = watcher.engine.command(Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
+    let other =
+        watcher.engine.command(super::super::tests::now(), Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
     assert!(matches!(other, Reply::Joined(Ok(_))));
     let exited = EventRecord::default().with_reason(Reason::Exited(-1)).reason;
     assert_eq!(told_of_own(&mut watcher, 8), [(0, told, exited)]);
@@ -307,7 +310,9 @@ fn formers_of_many_watches_are_looked_at_in_turns() {
     for n in 1..WATCHES_MAX {
         let name = Some(Name::new(format!("q{n}").as_bytes()).expect("a name"));
         let wanted = fide_detector::Wanted::default();
-        let watched = watcher.engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted });
+        let watched = watcher
+            .engine
+            .command(super::super::tests::now(), Command::Monitor { client: CLIENT, host: 2, name, wanted });
         let Reply::Monitored(Ok(granted)) = watched else { panic!("{n}: {watched:?}") };
         let incarnation = process(2 + u32::try_from(n).expect("few"));
         watcher.engine.note_former(CLIENT, granted.watch, 0, incarnation, 60 * S);
@@ -318,7 +323,7 @@ fn formers_of_many_watches_are_looked_at_in_turns() {
     while watcher.awaits() > 0 {
         let before = watcher.awaits();
         watcher.now += LOOK_NS;
-        watcher.engine.tell_formers(watcher.now);
+        watcher.engine.deliver_former_ends(at(watcher.now));
         assert!((1..=FORMERS_PER_LOOK).contains(&(before - watcher.awaits())), "{before}");
         looks += 1;
     }
@@ -347,7 +352,8 @@ fn end_that_a_new_watch_is_told_at_once_is_for_that_watch_alone() {
     while session.pop_inbox(&mut bytes).expect("whole").is_some() {}
     let wanted = fide_detector::Wanted::default();
     let name = Some(Name::new(b"p").expect("a name"));
-    let Reply::Monitored(Ok(monitored)) = engine.command(Command::Monitor { client: CLIENT, host: 2, name, wanted })
+    let Reply::Monitored(Ok(monitored)) =
+        engine.command(super::super::tests::now(), Command::Monitor { client: CLIENT, host: 2, name, wanted })
     else {
         panic!("no watch");
     };

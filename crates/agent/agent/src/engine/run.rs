@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread around the engine: it reads the clocks, waits, and has the engine turn.
+
+use std::io;
+
+use fide_net::pace::Ready;
+
+use super::{
+    Engine,
+    ports::{TOKEN_COMMAND, TOKEN_DOORBELL},
+};
+use crate::clock::{Clocks, HostClocks};
+
+/// Longest wait between two turns, so that a lost wake-up costs no more than this.
+const IDLE_NS: u64 = 100_000_000;
+
+impl Engine {
+    /// Turns until told to stop, in a thread that is isolated already.
+    ///
+    /// # Errors
+    /// The kernel's, if waiting fails; a witness' disk.
+    pub fn run(mut self) -> io::Result<()> {
+        let clocks = &mut HostClocks;
+        // Of one that was taken over.
+        self.publish_exclusion();
+        self.publish_me(clocks.now());
+        let mut ready = Ready::default();
+        while !self.stopping {
+            self.turn(clocks);
+            let now = clocks.now();
+            let deadline_ns = self.next_turn_ns(now.mono_ns);
+            self.ports.waiter.wait(deadline_ns, &mut ready)?;
+            // Also where something came meanwhile, if it took longer than that.
+            let woken = clocks.now();
+            if deadline_ns > now.mono_ns && woken.mono_ns >= deadline_ns {
+                self.was_late(woken, woken.mono_ns - deadline_ns);
+            }
+            if ready.tokens().any(|token| token == TOKEN_COMMAND) {
+                self.exchange.quiet_engine();
+            }
+            let clients = ready.tokens().filter_map(|token| u8::try_from(token.checked_sub(TOKEN_DOORBELL)?).ok());
+            clients.for_each(|client| self.rung(client));
+        }
+        match self.failed.take() {
+            Some(error) => Err(io::Error::other(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// When the next turn begins whatever happens until then, on CLOCK_MONOTONIC.
+    fn next_turn_ns(&self, now_ns: u64) -> u64 {
+        match self.repeat.next_ns() {
+            Some(next_ns) => self.clock.mono_of(next_ns),
+            None if self.busy_turn => now_ns,
+            None => {
+                let due_ns = self.clock.mono_of(self.detector.poll_timeout());
+                due_ns.min(self.lanes.due_ns()).min(now_ns + IDLE_NS)
+            }
+        }
+    }
+}

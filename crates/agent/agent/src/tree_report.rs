@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is found here of the trees of other hosts: from the loop and the control thread to those who report it to the controller.
+
+use fide_lane::Finding;
+
+/// What is known here of a tree of another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub host: u16,
+    /// Of which lane: the label that the host gave it, `None` for its heartbeats.
+    pub label: Option<u8>,
+    pub plane: u8,
+    pub seen: Seen,
+}
+
+/// How a tree reaches this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Not, until [`Seen::Restored`].
+    Lost,
+    Restored,
+    /// As the copies of packets tell; told now and forgotten: it is found again if it lasts.
+    Copies(Finding),
+}
