@@ -12,10 +12,13 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_plan_report::{Figures, Plan, Refused, View, draw, to_json, units::clean};
 use fide_planner::{
     Planner,
     file::{FILE_MAX_BYTES, parse},
+};
+use fide_report::{
+    plan::{Figures, Plan, Refused, View, draw, to_json},
+    text::clean,
 };
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};

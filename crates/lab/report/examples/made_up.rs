@@ -4,7 +4,7 @@
 
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunStats, Schedule, Stamp, StatsOptions};
-use fide_report::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
+use fide_report::run::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
 use std::time::Instant;
 
 /// Packets from which on only one run is made.

@@ -7,7 +7,7 @@ use fide_jitter_analysis::{
     families::{Family, FamilyOptions, RunView, SweepFamily, find_families, sweep},
     stats::{RunStats, StatsOptions},
 };
-use fide_report::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN};
+use fide_report::run::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN};
 
 /// Late packets shown one by one.
 const SHOWN_MAX: usize = 50;

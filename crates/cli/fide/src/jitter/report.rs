@@ -8,7 +8,7 @@ use fide_jitter_analysis::{
     families::RunView,
     stats::{StatsOptions, TailOptions},
 };
-use fide_report::{Report, render, to_json};
+use fide_report::run::{Report, render, to_json};
 
 use fide_cli::logs;
 
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let name = path.file_stem().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
         runs.push(analyse::run_of(name, log.info, &log.samples, (&log.events, &log.names), &options));
     }
-    let hosts = |run: &fide_report::Run| (run.info.host_a.clone(), run.info.host_b.clone());
+    let hosts = |run: &fide_report::run::Run| (run.info.host_a.clone(), run.info.host_b.clone());
     let same = runs.windows(2).all(|two| hosts(&two[0]) == hosts(&two[1]));
     let across = if runs.len() < 2 {
         None
