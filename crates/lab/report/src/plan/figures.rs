@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All that is said about a plan, computed once.
 
-use fide_planner::{Allocation, Latency, LinkUse, RequestId, Tree, trees::Method};
+use fide_planner::{Allocation, CableId, Latency, LinkUse, RequestId, Tree, topology::CableKind, trees::Method};
 use serde::Serialize;
 
 use crate::plan::model::Plan;
@@ -96,8 +96,13 @@ pub struct RequestFigures {
     pub id: u64,
     pub name: String,
     pub sender: String,
+    /// Largest UDP payload.
     pub size_max_bytes: u64,
+    /// What a packet of that size costs on the wire.
+    pub wire_max_bytes: u64,
     pub period_min_ns: u64,
+    /// What one tree takes of each of its links.
+    pub bandwidth_bps: u64,
     pub priority: u8,
     pub redundancy: u8,
     pub latency_max_ns: Option<u64>,
@@ -149,7 +154,65 @@ pub(crate) fn share(used: u64, allowed: u64) -> f64 {
     if allowed == 0 { 0.0 } else { used as f64 / allowed as f64 }
 }
 
-/// All requests and links.
+/// One cable, used or not. Both directions are alike, but for their trees.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CableFigures {
+    pub cable: String,
+    /// The nodes that it joins.
+    pub ends: [String; 2],
+    /// Its port at each of them.
+    pub ports: [String; 2],
+    pub bandwidth_bps: u64,
+    /// What an egress queue of the lane holds, wire bytes.
+    pub queue_bytes: u64,
+    /// Propagation, and processing at the node where it ends.
+    pub latency_min_ns: u64,
+    /// How much longer that may take.
+    pub jitter_max_ns: u64,
+    /// What others send at the highest priority, in each direction.
+    pub reserved_bps: u64,
+    /// What those others may send at once, wire bytes.
+    pub reserved_burst_bytes: u64,
+    pub kind: CableKind,
+    /// Its own probability of a failure, or that of its kind.
+    pub failure_per_year: f64,
+    /// The limits let trees use it.
+    pub allowed: bool,
+    pub works: bool,
+    /// Trees over it, of both directions; 0: not used.
+    pub trees: usize,
+}
+
+/// All cables, in the order of the topology.
+pub(crate) fn cables(plan: &Plan<'_>) -> Vec<CableFigures> {
+    let (planner, topology) = (plan.planner, plan.planner.topology());
+    let mut trees = vec![0; topology.cables().len()];
+    for link in planner.links() {
+        trees[link.link.cable().at()] += link.trees;
+    }
+    let of = |id: CableId| {
+        let cable = &topology.cables()[id.at()];
+        CableFigures {
+            cable: topology.cable_name(id),
+            ends: cable.ends.map(|end| topology.node(end).name.clone()),
+            ports: cable.ports.clone(),
+            bandwidth_bps: cable.bandwidth_bps,
+            queue_bytes: cable.queue_bytes,
+            latency_min_ns: cable.latency_min_ns,
+            jitter_max_ns: cable.jitter_max_ns,
+            reserved_bps: cable.reserved_bps,
+            reserved_burst_bytes: cable.reserved_burst_bytes,
+            kind: topology.cable_kind(id),
+            failure_per_year: plan.rates.cable(topology, id),
+            allowed: planner.allows(id),
+            works: planner.works(id),
+            trees: trees[id.at()],
+        }
+    };
+    topology.cable_ids().map(of).collect()
+}
+
+/// All requests, and the links in use.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figures {
     pub requests: Vec<RequestFigures>,
@@ -205,7 +268,9 @@ pub(crate) fn request(plan: &Plan<'_>, id: RequestId, allocation: &Allocation) -
         name: request.name.clone(),
         sender: request.sender.clone(),
         size_max_bytes: request.size_max_bytes,
+        wire_max_bytes: request.wire_bytes(),
         period_min_ns: period_ns,
+        bandwidth_bps: request.bandwidth_bps(),
         priority: request.priority,
         redundancy: request.redundancy,
         latency_max_ns: request.latency_max_ns,

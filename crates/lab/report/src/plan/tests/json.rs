@@ -5,10 +5,12 @@ use fide_planner::{CableId, file};
 use super::{fill, leaf_spine, pair, request};
 use crate::plan::{FORMAT, Figures, Plan, Refused, VERSION, to_json};
 
-#[test]
-fn a_small_plan_is_this_json() {
+/// With a request that is held and one that is refused, a broken cable, one that the limits exclude, and reservations.
+fn small() -> serde_json::Value {
     let file = file::parse(
         "[topology]\ngenerator = \"leaf_spine\"\ngroups = 1\nhoming = 2\nspines = 0\nhosts = 3\n\
+         [limits]\nexclude = [\"h4--leaf-0-0\"]\n\
+         [[host]]\nname = \"h4\"\n[[cable]]\na = \"h4\"\nb = \"leaf-0-0\"\nreserved_bps = 1000000\nfailure_per_year = 0.5\n\
          [rates]\ntrunk_per_year = 0.01\n",
     )
     .unwrap();
@@ -19,7 +21,44 @@ fn a_small_plan_is_this_json() {
     let refused = [Refused { request: wrong, why }];
     planner.set_cable(CableId(3), false);
     let plan = Plan { planner: &planner, rates: file.rates, generator: file.generator.as_ref(), refused: &refused };
-    insta::assert_snapshot!(format!("{:#}", to_json(plan, &[])));
+    to_json(plan, &[])
+}
+
+#[test]
+fn a_small_plan_is_this_json() {
+    insta::assert_snapshot!(format!("{:#}", small()));
+}
+
+#[test]
+fn every_field_is_documented() {
+    let page = include_str!("../../../../../../docs/develop/plan-json.md");
+    crate::documented::assert_documented(page, &crate::documented::fields(&small()));
+    assert!(page.contains(&format!("version {VERSION}")), "the page is about this version");
+}
+
+#[test]
+fn unused_cables_are_told_with_their_parameters() {
+    let json = small();
+    let cables = json["cables"].as_array().unwrap();
+    assert_eq!(json["topology"]["cables"], cables.len());
+    let of = |name: &str| cables.iter().find(|cable| cable["cable"] == name).unwrap_or_else(|| panic!("{name}"));
+    let unused = of("h4--leaf-0-0");
+    assert_eq!((&unused["trees"], &unused["allowed"], &unused["works"]), (&0.into(), &false.into(), &true.into()));
+    assert_eq!((&unused["reserved_bps"], &unused["failure_per_year"]), (&1_000_000.into(), &0.5.into()));
+    let used = of("h2--leaf-0-1");
+    assert_eq!((&used["trees"], &used["allowed"], &used["works"]), (&1.into(), &true.into(), &false.into()));
+    assert_eq!((&used["kind"], &used["failure_per_year"]), (&"trunk".into(), &0.01.into()));
+}
+
+#[test]
+fn the_packet_model_is_that_of_the_requests() {
+    let json = small();
+    let (model, request) = (&json["packet_model"], &json["requests"][0]);
+    let [overhead, wire, payload] =
+        [&model["packet_overhead_bytes"], &request["wire_max_bytes"], &request["size_max_bytes"]]
+            .map(|v| v.as_u64().unwrap());
+    assert_eq!((overhead, wire), (66, payload + 66));
+    assert_eq!(request["bandwidth_bps"], wire * 8 * 1000, "a packet each ms");
 }
 
 #[test]
