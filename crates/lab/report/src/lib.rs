@@ -9,8 +9,6 @@
 //! command line reaches a page or a drawing through the escaper in [`text`].
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-mod documented;
 pub mod plan;
 pub mod run;
 pub mod text;

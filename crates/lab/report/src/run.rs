@@ -16,7 +16,7 @@ mod plot;
 mod scale;
 
 pub use json::{JSON_VERSION, to_json};
-pub use model::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Report, Run, Shows, UNKNOWN};
+pub use model::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Report, Run, Shows, UNKNOWN, stamp_place};
 pub use page::render;
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use fide_jitter_analysis::stats::{Histogram, LateSends, MeasureStats, Reference,
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// `version` in the JSON.
-pub const JSON_VERSION: u32 = 1;
+/// `version` in the JSON, here and in what `fide jitter ping` and `fide-lab selftest` print. In version 1 a family's `alternatives` were
+/// sentences in a report and objects elsewhere; now they are periods, `alternatives_ns`, everywhere.
+pub const JSON_VERSION: u32 = 2;
 
 #[derive(Serialize)]
 struct RunJson<'a> {
@@ -152,10 +153,10 @@ impl<'a> MeasureJson<'a> {
     }
 }
 
-/// The report on these runs.
+/// The report on these runs. Every field with its unit is in `docs/develop/jitter-json.md`.
 ///
 /// ```text
-/// { "version": 1, "unit": "ns", "runs": [ { "name", "conditions", "packets", "clocks", "pongs",
+/// { "version": 2, "unit": "ns", "runs": [ { "name", "conditions", "packets", "clocks", "pongs",
 ///   "measures": { "round_trip": { "summary", "histogram", "cdf", "points", "violation", "bound", "no_bound", ... }, ... },
 ///   "families", "culprits", "late_packets" } ],
 ///   "disturbances": null or [ { "place", "period_ns", "duration_ns", "shows", ... } ] }

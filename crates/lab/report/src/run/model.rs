@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a report is made of.
 
-use fide_jitter_analysis::{RunInfo, RunStats};
+use fide_jitter_analysis::{RunInfo, RunStats, Stamp, families::Family};
 use serde::{Deserialize, Serialize};
 
 /// [`CulpritTotal::kind`] of packets for whose lateness nothing was found.
@@ -50,7 +50,7 @@ pub struct Disturbance {
     pub confidence: f64,
     /// All this in a sentence.
     pub sentence: String,
-    /// Other periods that explain all runs as well, ns.
+    /// Other periods that explain all runs as well, ns, best first.
     pub alternatives_ns: Vec<f64>,
     /// How it shows in each run, in their order.
     pub shows: Vec<Shows>,
@@ -114,8 +114,36 @@ pub struct FamilyText {
     pub confidence: f64,
     /// All this in a sentence.
     pub sentence: String,
-    /// What else would explain the same packets, each in a sentence.
-    pub alternatives: Vec<String>,
+    /// Other periods that explain the same packets as well, ns, best first.
+    pub alternatives_ns: Vec<f64>,
+}
+
+/// Where a packet became late, for people.
+#[must_use]
+pub fn stamp_place(stamp: Stamp) -> &'static str {
+    match stamp {
+        Stamp::Ts1 => "ts1, sending at A",
+        Stamp::Ts2 => "ts2, on the way to B",
+        Stamp::Ts3 => "ts3, within B",
+        Stamp::Ts4 => "ts4, on the way back",
+    }
+}
+
+impl From<&Family> for FamilyText {
+    fn from(of: &Family) -> Self {
+        FamilyText {
+            kind: of.kind.clone(),
+            place: stamp_place(of.stamp).to_owned(),
+            period_ns: of.period_ns,
+            period_error: of.period_error_ns / of.period_ns,
+            duration_ns: of.duration_ns,
+            duration_at_least: !of.duration_known,
+            hits: of.packets,
+            confidence: of.confidence,
+            sentence: of.text.clone(),
+            alternatives_ns: of.alternatives.iter().map(|other| other.period_ns).collect(),
+        }
+    }
 }
 
 /// What one culprit did in all.

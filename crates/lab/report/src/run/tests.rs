@@ -5,8 +5,10 @@ use fide_jitter_analysis::sample::{Fault, FaultKind, Restart};
 use fide_jitter_analysis::stats::Measure;
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{MISSING, RunInfo, RunStats, Sample, Samples, Schedule, Stamp, StatsOptions};
+use fide_testbed::documented::{assert_documented, fields, section};
 use proptest::prelude::*;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 fn scenario(packets: u64, noise: Noise) -> Scenario {
     let disturbances = vec![Disturbance { phase_ns: 3e5, ..Disturbance::new(Stamp::Ts2, 0.1e9 + 5_000.0, 2e5) }];
@@ -173,7 +175,7 @@ fn what_a_log_says_stays_text() {
         kind: EVIL.into(),
         place: EVIL.into(),
         sentence: EVIL.into(),
-        alternatives: vec![EVIL.into()],
+        alternatives_ns: vec![7.5e6],
         ..FamilyText::default()
     };
     run.families = Some(vec![family]);
@@ -234,15 +236,6 @@ fn a_page_stays_small() {
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
-/// All paths to a value of an object, arrays by their first element.
-fn keys(value: &Value, path: &str, out: &mut Vec<String>) {
-    match value {
-        Value::Object(map) => map.iter().for_each(|(k, v)| keys(v, &format!("{path}.{k}"), out)),
-        Value::Array(all) if all.first().is_some_and(Value::is_object) => keys(&all[0], &format!("{path}[]"), out),
-        _ => out.push(path.trim_start_matches('.').to_owned()),
-    }
-}
-
 #[test]
 fn what_is_behind_several_runs_is_told_with_how_it_shows_in_each() {
     let runs = [small(&[[0, 1, 2, 3]]), small(&[[0, 1, 2, 3]])];
@@ -264,7 +257,7 @@ fn what_is_behind_several_runs_is_told_with_how_it_shows_in_each() {
 }
 
 #[test]
-fn json_keys_are_stable() {
+fn every_field_is_documented() {
     let mut run = made("one", &scenario(20_000, Noise::quiet()));
     run.families = Some(vec![FamilyText::default()]);
     run.culprits = Some(vec![CulpritTotal::default()]);
@@ -277,23 +270,23 @@ fn json_keys_are_stable() {
         Some(fide_jitter_analysis::clocks::ClockMoves { drift_ppm: 2.0, moves: vec![one], moves_total: 1 });
     let behind = crate::run::model::Disturbance { shows: vec![Shows::default()], ..Default::default() };
     let mut json = to_json(Report { runs: &[run], disturbances: Some(&[behind]) });
-    assert_eq!(json["version"], 1);
-    let measures = json["runs"][0]["measures"].as_object().unwrap();
-    let mut names: Vec<String> = measures.keys().cloned().collect();
-    names.sort_unstable();
-    let mut expected = ORDER.map(key);
-    expected.sort_unstable();
-    assert_eq!(names, expected);
-    // One measure with a bound stands for all.
-    let with_bound = names.iter().find(|n| json["runs"][0]["measures"][n]["bound"].is_object()).cloned();
-    let measure = json["runs"][0]["measures"][with_bound.expect("a bound")].take();
-    json["runs"][0]["measures"] = Value::Null;
-    let mut found = Vec::new();
-    keys(&json, "", &mut found);
-    keys(&measure, "measure", &mut found);
-    found.sort_unstable();
-    let expected: Vec<&str> = include_str!("tests/keys.txt").lines().collect();
-    assert_eq!(found, expected, "found:\n{}", found.join("\n"));
+    assert_eq!(json["version"], JSON_VERSION);
+    // Names of conditions are not fields, and all measures have the same ones.
+    json["runs"][0]["conditions"]["isolation"].take();
+    let measures = json["runs"][0]["measures"].as_object_mut().unwrap();
+    let mut found = BTreeSet::new();
+    for (name, measure) in measures.iter_mut() {
+        found.extend(fields(&serde_json::json!({ "measure": measure.take() })));
+        assert!(ORDER.iter().any(|of| key(*of) == name), "{name}");
+    }
+    assert_eq!(measures.len(), ORDER.len());
+    // Null in one measure, an object in another.
+    let all = found.clone();
+    found.retain(|field| !all.iter().any(|other| other.starts_with(&format!("{field}."))));
+    found.extend(fields(&json));
+    let page = include_str!("../../../../../docs/develop/jitter-json.md");
+    assert_documented(section(page, "## What a report is"), &found);
+    assert!(page.contains(&format!("Version {JSON_VERSION}")), "the page is about this version");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use fide_planner::{CableId, file};
+use fide_testbed::documented;
 
 use super::{fill, leaf_spine, pair, request};
 use crate::plan::{FORMAT, Figures, Plan, Refused, VERSION, to_json};
@@ -32,7 +33,7 @@ fn a_small_plan_is_this_json() {
 #[test]
 fn every_field_is_documented() {
     let page = include_str!("../../../../../../docs/develop/plan-json.md");
-    crate::documented::assert_documented(page, &crate::documented::fields(&small()));
+    documented::assert_documented(page, &documented::fields(&small()));
     assert!(page.contains(&format!("version {VERSION}")), "the page is about this version");
 }
 

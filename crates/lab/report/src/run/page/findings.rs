@@ -49,13 +49,7 @@ fn write_family(family: &FamilyText, html: &mut Html) {
         html.raw("<div>").element("dt", name).element("dd", &value).raw("</div>\n");
     }
     html.raw("</dl>\n");
-    if !family.alternatives.is_empty() {
-        html.element("p", "It could also be:").raw("<ul>\n");
-        for words in family.alternatives.iter().take(ROWS_MAX) {
-            html.element("li", words);
-        }
-        html.raw("</ul>\n");
-    }
+    other_periods(&family.alternatives_ns, html);
     html.raw("</article>\n");
 }
 
@@ -81,13 +75,17 @@ pub(super) fn disturbances(all: &[Disturbance], runs: &[Run], html: &mut Html) {
             ]);
         }
         table.write(&format!("disturbance-{n}"), html);
-        if !one.alternatives_ns.is_empty() {
-            let others: Vec<String> = one.alternatives_ns.iter().take(ROWS_MAX).map(|ns| time_to(*ns, 6)).collect();
-            html.element("p", &format!("As good would be a period of {}.", others.join(", ")));
-        }
+        other_periods(&one.alternatives_ns, html);
     }
     html.raw("</section>\n");
     rest(all.len(), html);
+}
+
+fn other_periods(alternatives_ns: &[f64], html: &mut Html) {
+    if !alternatives_ns.is_empty() {
+        let others: Vec<String> = alternatives_ns.iter().take(ROWS_MAX).map(|ns| time_to(*ns, 6)).collect();
+        html.element("p", &format!("As good would be a period of {}.", others.join(", ")));
+    }
 }
 
 /// With as many digits as are sure, and how sure they are.
