@@ -2,12 +2,12 @@
 //! What a report says about a run and about several, from what was measured.
 
 use fide_jitter_analysis::{
-    Event, RunInfo, Samples, Stamp,
+    Event, RunInfo, Samples,
     attribute::{Attribution, Culprit, Late, Total, attribute},
-    families::{Family, FamilyOptions, RunView, SweepFamily, find_families, sweep},
+    families::{FamilyOptions, RunView, SweepFamily, find_families, sweep},
     stats::{RunStats, StatsOptions},
 };
-use fide_report::run::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN};
+use fide_report::run::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN, stamp_place};
 
 /// Late packets shown one by one.
 const SHOWN_MAX: usize = 50;
