@@ -503,4 +503,4 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -17,9 +17,9 @@ mod watched;
 use crate::command::REATTACH;
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -557,6 +557,6 @@ impl Control {
 /// A token nobody can guess.
 fn token() -> io::Result<String> {
     let mut bytes = [0u8; 16];
-    io::Read::read_exact(&mut fs::File::open(PathBuf::from("/dev/urandom"))?, &mut bytes)?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use fide_report::run::{FamilyText, JSON_VERSION};
 use fide_selftest::{
     recover::{self, Case, Outcome},
     run::Cores,
@@ -118,8 +119,7 @@ impl Told {
         let right = self.outcomes.iter().filter(|outcome| outcome.recovered().is_some()).count();
         let share = right as f64 / count.max(1) as f64;
         if self.json {
-            let cases: Vec<Value> = self.outcomes.iter().map(to_json).collect();
-            println!("{:#}", json!({ "planted": count, "recovered": right, "share": share, "cases": cases }));
+            println!("{:#}", to_json(&self.outcomes));
         } else {
             println!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
         }
@@ -144,7 +144,15 @@ fn line(outcome: &Outcome) -> String {
     )
 }
 
-fn to_json(outcome: &Outcome) -> Value {
+fn to_json(outcomes: &[Outcome]) -> Value {
+    let count = outcomes.len();
+    let right = outcomes.iter().filter(|outcome| outcome.recovered().is_some()).count();
+    let share = right as f64 / count.max(1) as f64;
+    let cases: Vec<Value> = outcomes.iter().map(case_to_json).collect();
+    json!({ "version": JSON_VERSION, "planted": count, "recovered": right, "share": share, "cases": cases })
+}
+
+fn case_to_json(outcome: &Outcome) -> Value {
     let case = &outcome.case;
     json!({
         "at": if case.at_sender { "sender" } else { "receiver" },
@@ -153,6 +161,22 @@ fn to_json(outcome: &Outcome) -> Value {
         "period_ns": case.period_ns,
         "duration_ns": case.duration_ns,
         "recovered": outcome.recovered().is_some(),
-        "families": outcome.found.families,
+        "families": outcome.found.families.iter().map(FamilyText::from).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use fide_jitter_analysis::families::Families;
+    use fide_testbed::documented::{assert_documented, fields, section};
+
+    use super::*;
+
+    #[test]
+    fn every_field_is_documented() {
+        let found = Families { families: Vec::new(), thresholds: Vec::new() };
+        let outcome = Outcome { case: Case::all()[0], shape: None, found };
+        let page = include_str!("../../../../docs/develop/jitter-json.md");
+        assert_documented(section(page, "## What a selftest prints"), &fields(&to_json(&[outcome])));
+    }
 }

@@ -12,10 +12,13 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_plan_report::{Figures, Plan, Refused, View, draw, to_json, units::clean};
 use fide_planner::{
     Planner,
     file::{FILE_MAX_BYTES, parse},
+};
+use fide_report::{
+    plan::{Figures, Plan, Refused, View, draw, to_json},
+    text::clean,
 };
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
@@ -23,7 +26,25 @@ use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 /// How a drawing of ours begins: what begins otherwise is not overwritten.
 const DRAWING: &[u8] = b"<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\"";
 
+/// The planner's packet model in short; in full it is on the first page of `fide_planner`.
+const MODEL: &str = "\
+What the figures mean:
+  A packet costs its UDP payload and 66 bytes on the wire (UDP 8, IPv4 20, Ethernet 14, check
+  sequence 4, preamble and gap 20), at least 84.
+  Latency begins when the sender's host has put the packet into the egress queue of its port. It
+  ends when the last bit has arrived at the receiver's host and been processed for as long as the
+  latency and jitter of the host's cable say. Time in programs and agents is not part of it.
+  On each hop a packet may wait for one frame of best-effort traffic or of a lower priority that is
+  being sent already, for all other planned packets of its own and higher priorities at whatever
+  phases, and for what is reserved on the cable. Then it is sent, and travels within the cable's
+  latency and jitter. Switches store a packet as a whole before they forward it.
+  Senders keep to their size and period, and ports serve priorities strictly. The contract spans
+  all trees of a request: it holds as long as one of them works.
+
+--json prints all of this as numbers, with every cable; docs/develop/plan-json.md lists the fields.";
+
 #[derive(clap::Args)]
+#[command(after_long_help = MODEL)]
 pub(crate) struct Arguments {
     /// Topology, limits and requests (TOML); examples/plan/README.md shows how
     #[arg(required_unless_present = "odds")]

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use fide_browser::Browser;
+use fide_testbed::browser::Browser;
 use serde_json::Value;
 
 /// What was planted (examples/jitter/README.md).

@@ -86,13 +86,32 @@ fn the_examples_are_planned_and_drawn() {
         assert!(drawn(&dir.path().join(svg), "t0") > requests, "{name}");
         let output = plan(dir.path(), &[&example(name), "--json"]);
         let json = json(&output);
-        assert_eq!((code(&output), &json["format"], &json["version"]), (Some(0), &"fide-plan".into(), &1.into()));
+        assert_eq!((code(&output), &json["format"], &json["version"]), (Some(0), &"fide-plan".into(), &2.into()));
         assert_eq!(json["requests"].as_array().map(Vec::len), Some(requests), "{name}");
         assert!(json["refused"].as_array().is_some_and(Vec::is_empty), "{name}");
     }
     let generator = |name: &str| json(&plan(dir.path(), &[&example(name), "--json"]))["topology"]["generator"].clone();
     assert_eq!(generator("fat-tree-k8.toml"), serde_json::json!({ "name": "fat_tree", "k": 8, "homing": 2 }));
     assert_eq!(generator("plan/pair.toml"), Value::Null);
+}
+
+#[test]
+fn long_help_states_the_packet_model_that_the_json_has() {
+    let dir = with(PAIR);
+    let help = stdout(&plan(dir.path(), &["--help"]));
+    let json = json(&plan(dir.path(), &["plan.toml", "--json"]));
+    let model = &json["packet_model"];
+    let bytes = |key: &str| model[key].as_u64().expect(key);
+    for words in [
+        format!("{} bytes on the wire", bytes("packet_overhead_bytes")),
+        format!("at least {}.", bytes("packet_wire_min_bytes")),
+        "Latency begins".to_owned(),
+    ] {
+        assert!(help.contains(&words), "{words} is not in {help}");
+    }
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+    assert!(!stdout(&plan(dir.path(), &["-h"])).contains("Latency begins"), "only the long help");
+    assert_eq!(json["cables"].as_array().map(Vec::len), json["topology"]["cables"].as_u64().map(|n| n as usize));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log of a run, byte by byte. Little-endian throughout; `CRC` is CRC-32C.
+//! The log of a run, byte by byte, in short; `docs/develop/jitter-log.md` has all of it with an example. Little-endian
+//! throughout; `CRC` is CRC-32C.
 //!
 //! ```text
 //! header   0 8 bytes  "FIDEJTR\n"

@@ -11,10 +11,9 @@
 //!
 //! The loops allocate nothing, log nothing and take no lock while they measure.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-};
+use std::io;
+
+use rustix::rand::{GetRandomFlags, getrandom};
 
 pub mod packet;
 pub mod pages;
@@ -35,9 +34,9 @@ pub const PERIOD_MIN_NS: u64 = 20_000;
 /// A number that nobody repeats by chance: of a run, of a pong, of a handshake.
 ///
 /// # Errors
-/// The kernel's, without `/dev/urandom`.
+/// The kernel's. So few bytes come all at once.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }

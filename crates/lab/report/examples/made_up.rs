@@ -4,7 +4,7 @@
 
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunStats, Schedule, Stamp, StatsOptions};
-use fide_report::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
+use fide_report::run::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
 use std::time::Instant;
 
 /// Packets from which on only one run is made.
@@ -70,7 +70,7 @@ fn tell(run: &mut Run) {
             "Something takes the receiving core of host B for 200 us once in 1.00005 s; each hit packet meets it 50 us \
                    later than the one before, which is why the outliers fall from 200 us to nothing."
                 .into(),
-        alternatives: vec!["a period of 0.500025 s of which every second window misses all packets".into()],
+        alternatives_ns: vec![500_025_000.0],
     }]);
     let culprit = |kind: &str, name: &str, packets, share, worst_ns| CulpritTotal {
         kind: kind.into(),

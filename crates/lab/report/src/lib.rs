@@ -1,28 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was found about one or several runs of the ping-pong, to be read.
+//! What the lab found, to be read by people and by programs.
 //!
-//! - [`Report`], [`Run`]: what goes in. The analysis is not done here; what was not analysed is left `None` and said to be so.
-//! - [`render()`]: one HTML page, for people. It needs no other file and no network, and nothing but its menus needs its
-//!   script.
-//! - [`to_json`]: the same for programs, times in ns.
+//! - [`run`]: jitter runs, as an HTML page and as JSON.
+//! - [`plan`]: a plan, as an SVG drawing and as JSON.
+//! - [`units`]: numbers with the unit that fits; [`text`]: strings that are safe to show.
 //!
-//! **Invariant:** no files, clocks or randomness: the same runs give the same bytes. Every string that comes from a log or
-//! a command line reaches the page through [`html::Text`].
+//! **Invariant:** no files, clocks or randomness: the same input gives the same bytes. Every string from a log, a file or a
+//! command line reaches a page or a drawing through the escaper in [`text`].
 #![forbid(unsafe_code)]
 
-mod figures;
-mod html;
-mod json;
-mod measures;
-mod model;
-mod page;
-mod plot;
-mod scale;
-mod units;
-
-pub use json::{JSON_VERSION, to_json};
-pub use model::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Report, Run, Shows, UNKNOWN};
-pub use page::render;
-
-#[cfg(test)]
-mod tests;
+pub mod plan;
+pub mod run;
+pub mod text;
+pub mod units;

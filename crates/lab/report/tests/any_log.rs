@@ -6,7 +6,7 @@ use fide_jitter_analysis::families::{FamilyOptions, find_families};
 use fide_jitter_analysis::{
     CulpritKind, Event, Host, LogWriter, MISSING, RunInfo, RunStats, Sample, Schedule, StatsOptions, read_log,
 };
-use fide_report::{FamilyText, Run, render, to_json};
+use fide_report::run::{FamilyText, Run, render, to_json};
 use proptest::prelude::*;
 use std::ops::Range;
 

@@ -2,10 +2,10 @@
 //! The page in a real browser: nothing on its console, every plot there with its points within it, and the little that its
 //! script does works. Skipped, and said so, where there is no Chromium.
 
-use fide_browser::Browser;
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunInfo, RunStats, Samples, Schedule, Stamp, StatsOptions};
-use fide_report::{Run, render};
+use fide_report::run::{Run, render};
+use fide_testbed::browser::Browser;
 use std::error::Error;
 
 type Outcome = Result<(), Box<dyn Error>>;

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Allocation;
-use crate::topology::{CableKind, Topology};
+use crate::topology::{CableId, CableKind, Topology};
 
 /// Published rates, from Gill et al. (SIGCOMM 2011), as App. C quotes them.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -61,20 +61,21 @@ impl Rates {
         self.group * f64::from(processes) * (core + trunk)
     }
 
+    /// Probability that a cable fails within a year: its own, else that of its kind.
+    #[must_use]
+    pub fn cable(&self, topology: &Topology, cable: CableId) -> f64 {
+        let kind = match topology.cable_kind(cable) {
+            CableKind::Trunk => self.trunk_per_year,
+            CableKind::Core => self.core_per_year,
+        };
+        topology.cables()[cable.at()].failure_per_year.unwrap_or(kind)
+    }
+
     /// Upper bound for the trees of one request; 1 at most. One tree alone fails whenever one of its cables does.
     #[must_use]
     pub fn compound(&self, topology: &Topology, allocation: &Allocation) -> f64 {
-        let of_tree = |tree: &crate::tree::Tree| -> f64 {
-            tree.links()
-                .map(|link| {
-                    let kind = match topology.cable_kind(link.cable()) {
-                        CableKind::Trunk => self.trunk_per_year,
-                        CableKind::Core => self.core_per_year,
-                    };
-                    topology.cable(link).failure_per_year.unwrap_or(kind)
-                })
-                .sum()
-        };
+        let of_tree =
+            |tree: &crate::tree::Tree| -> f64 { tree.links().map(|link| self.cable(topology, link.cable())).sum() };
         let smallest = allocation.trees.iter().map(of_tree).fold(f64::INFINITY, f64::min);
         let together = if allocation.trees.len() > 1 { self.group } else { 1.0 };
         (smallest * together).min(1.0)

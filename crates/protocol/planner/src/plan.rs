@@ -168,6 +168,12 @@ impl Planner {
         &self.limits
     }
 
+    /// Whether the limits let trees use a cable; whether it works is another matter.
+    #[must_use]
+    pub fn allows(&self, cable: CableId) -> bool {
+        self.allowed[cable.at()]
+    }
+
     /// All requests that are held.
     pub fn allocations(&self) -> impl Iterator<Item = (RequestId, &Allocation)> {
         self.allocations.iter().map(|(id, allocation)| (*id, allocation))

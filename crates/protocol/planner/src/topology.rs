@@ -181,6 +181,11 @@ impl Topology {
         self.node_ids().filter(|node| self.is_host(*node))
     }
 
+    /// Ids of all cables.
+    pub fn cable_ids(&self) -> impl Iterator<Item = CableId> + use<> {
+        (0..u32::try_from(self.cables.len()).expect("at most MAX_CABLES")).map(CableId)
+    }
+
     /// Number of directed links.
     #[must_use]
     pub fn links(&self) -> usize {

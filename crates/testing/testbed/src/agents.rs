@@ -9,11 +9,12 @@ use rustix::net::{
     sockopt,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -169,9 +170,8 @@ impl Agents {
     pub fn start(bed: &impl Cluster, spec: AgentsSpec) -> Result<Self> {
         let root = bed.scratch().to_path_buf();
         let mut key = [0u8; 16];
-        File::open("/dev/urandom")
-            .and_then(|mut f| f.read_exact(&mut key))
-            .map_err(|e| Error::io("reading /dev/urandom for a key", e))?;
+        getrandom(&mut key, GetRandomFlags::empty())
+            .map_err(|e| Error::io("getrandom for a key", std::io::Error::from(e)))?;
         let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
         // A second set of agents on the same testbed gets a key of its own.
         let _ = fs::remove_file(root.join("cluster.key"));

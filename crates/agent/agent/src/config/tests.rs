@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
 
-const GOOD: &str = r#"
+pub(crate) const GOOD: &str = r#"
 [cluster]
 name = "test"
 key_file = "cluster.key"
@@ -23,7 +23,7 @@ addresses = ["10.70.1.3", "10.70.2.3"]
 role = "observer"
 "#;
 
-fn load(text: &str) -> Result<Config, ConfigError> {
+pub(crate) fn load(text: &str) -> Result<Config, ConfigError> {
     load_with(text, &[])
 }
 

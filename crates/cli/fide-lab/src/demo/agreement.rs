@@ -119,7 +119,11 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
     // Kernels see what is killed here; no host is to be excluded because this machine did not run it for a moment.
-    let spec = AgentsSpec { program: vec![fide_testbed::find_binary("fide")?], timeout_us: Some(60_000), ..AgentsSpec::default() };
+    let spec = AgentsSpec {
+        program: vec![fide_testbed::find_binary("fide")?],
+        timeout_us: Some(60_000),
+        ..AgentsSpec::default()
+    };
     let agents = Agents::start(&bed, spec)?;
     let spec = Spec {
         program: vec![this, PathBuf::from(REPLICA)],

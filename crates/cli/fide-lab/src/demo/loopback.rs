@@ -3,7 +3,6 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
     net::Ipv4Addr,
     os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::PathBuf,
@@ -14,6 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use fide_agent_api::protocol::Op;
 use fide_testbed::{Scratch, baseline::TcpFin};
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 
 use super::{cluster::await_formed, deaths::Scene};
@@ -37,7 +37,7 @@ impl Agents {
     pub(super) fn start() -> anyhow::Result<Self> {
         let scratch = Scratch::new()?;
         let mut key = [0u8; 16];
-        File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut key)).context("reading /dev/urandom")?;
+        getrandom(&mut key, GetRandomFlags::empty()).context("a random key")?;
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
         write(scratch.path().join("cluster.key"), 0o400, &key)?;
         let config = scratch.path().join("fide.toml");

@@ -21,11 +21,11 @@ use fide_controller::{
     config,
 };
 use fide_discover::{Difference, Figure, Given, Survey, compare, write};
-use fide_plan_report::units::{count, rate, time};
 use fide_planner::{
     Topology,
     file::{FILE_MAX_BYTES, parse},
 };
+use fide_report::units::{count_of, rate, time};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -203,10 +203,10 @@ fn in_json(survey: &Survey, differences: Option<&[Difference]>) -> String {
 fn in_words(survey: &Survey, differences: Option<&[Difference]>) -> String {
     let mut text = format!(
         "{}, {} switch{}, {}\n\n",
-        count(survey.hosts.len(), "host"),
+        count_of(survey.hosts.len(), "host"),
         survey.switches.len(),
         if survey.switches.len() == 1 { "" } else { "es" },
-        count(survey.cables.len(), "cable")
+        count_of(survey.cables.len(), "cable")
     );
     let from = |figure: Figure, value: String| format!("{value} ({})", figure.source);
     if !survey.cables.is_empty() {

@@ -2,12 +2,12 @@
 //! What a report says about a run and about several, from what was measured.
 
 use fide_jitter_analysis::{
-    Event, RunInfo, Samples, Stamp,
+    Event, RunInfo, Samples,
     attribute::{Attribution, Culprit, Late, Total, attribute},
-    families::{Family, FamilyOptions, RunView, SweepFamily, find_families, sweep},
+    families::{FamilyOptions, RunView, SweepFamily, find_families, sweep},
     stats::{RunStats, StatsOptions},
 };
-use fide_report::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN};
+use fide_report::run::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket, Run, Shows, UNKNOWN, stamp_place};
 
 /// Late packets shown one by one.
 const SHOWN_MAX: usize = 50;
@@ -28,7 +28,7 @@ pub(super) fn run_of(
     let families = find_families(&info, samples, &FamilyOptions::default());
     let start_ns = info.start_ns;
     let mut run = Run::new(name, info, stats);
-    run.families = Some(families.families.iter().map(family).collect());
+    run.families = Some(families.families.iter().map(FamilyText::from).collect());
     run.culprits = found.as_ref().map(|found| totals(found, names));
     run.late = found.as_ref().map(|found| late(found, names, start_ns));
     run
@@ -43,31 +43,6 @@ fn name_of(names: &[String], id: u32) -> String {
     names.get(id as usize).cloned().unwrap_or_else(|| format!("name {id}"))
 }
 
-/// Where a packet became late, for people.
-fn place(stamp: Stamp) -> &'static str {
-    match stamp {
-        Stamp::Ts1 => "ts1, sending at A",
-        Stamp::Ts2 => "ts2, on the way to B",
-        Stamp::Ts3 => "ts3, within B",
-        Stamp::Ts4 => "ts4, on the way back",
-    }
-}
-
-fn family(of: &Family) -> FamilyText {
-    FamilyText {
-        kind: of.kind.clone(),
-        place: place(of.stamp).to_owned(),
-        period_ns: of.period_ns,
-        period_error: of.period_error_ns / of.period_ns,
-        duration_ns: of.duration_ns,
-        duration_at_least: !of.duration_known,
-        hits: of.packets,
-        confidence: of.confidence,
-        sentence: of.text.clone(),
-        alternatives: of.alternatives.iter().map(|other| format!("{:.4} ms", other.period_ns / 1e6)).collect(),
-    }
-}
-
 fn disturbance(of: &SweepFamily) -> Disturbance {
     let shows = |fit: &fide_jitter_analysis::families::RunFit| Shows {
         kind: fit.family.as_ref().map(|family| family.kind.clone()),
@@ -75,7 +50,7 @@ fn disturbance(of: &SweepFamily) -> Disturbance {
         packets: fit.family.as_ref().map_or(0, |family| family.packets),
     };
     Disturbance {
-        place: place(of.stamp).to_owned(),
+        place: stamp_place(of.stamp).to_owned(),
         period_ns: of.period_ns,
         duration_ns: of.duration_ns,
         duration_at_least: !of.duration_known,
@@ -102,7 +77,7 @@ fn late(found: &Attribution, names: &[String], start_ns: i64) -> Vec<LatePacket>
     let packet = |late: &Late| LatePacket {
         id: late.id,
         at_ns: Some(late.from_ns.saturating_sub(start_ns)),
-        place: place(late.stamp).to_owned(),
+        place: stamp_place(late.stamp).to_owned(),
         late_ns: late.late_ns(),
         blame: late
             .blame

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter report`: logs in, one page and the same in JSON out.
+//! `fide jitter report`: logs in; one page out, or the same in JSON, or both.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::anyhow;
 use fide_jitter_analysis::{
     families::RunView,
     stats::{StatsOptions, TailOptions},
 };
-use fide_report::{Report, render, to_json};
+use fide_report::run::{Report, render, to_json};
 
 use fide_cli::logs;
 
@@ -20,10 +24,10 @@ pub(crate) struct Arguments {
     /// Logs of `fide jitter ping`; several are shown side by side, and those of the same two hosts explained together
     #[arg(required = true)]
     logs: Vec<PathBuf>,
-    /// Where to write the page
-    #[arg(long, value_name = "FILE", default_value = "jitter.html")]
-    html: PathBuf,
-    /// Print the same as JSON
+    /// Where to write the page; by default jitter.html, and with --json nowhere
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print the same as JSON; docs/develop/jitter-json.md lists the fields
     #[arg(long)]
     json: bool,
     /// For how many packets to come bounds are given
@@ -51,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let name = path.file_stem().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned());
         runs.push(analyse::run_of(name, log.info, &log.samples, (&log.events, &log.names), &options));
     }
-    let hosts = |run: &fide_report::Run| (run.info.host_a.clone(), run.info.host_b.clone());
+    let hosts = |run: &fide_report::run::Run| (run.info.host_a.clone(), run.info.host_b.clone());
     let same = runs.windows(2).all(|two| hosts(&two[0]) == hosts(&two[1]));
     let across = if runs.len() < 2 {
         None
@@ -66,7 +70,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Some(analyse::across(&views))
     };
     let report = Report { runs: &runs, disturbances: across.as_deref() };
-    write_page(&arguments.html, report)?;
+    let page = arguments.html.as_deref().or((!arguments.json).then_some(Path::new("jitter.html")));
+    if let Some(page) = page {
+        write_page(page, report)?;
+    }
     if arguments.json {
         println!("{:#}", to_json(report));
     }
@@ -74,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 }
 
 /// Writes the page.
-pub(super) fn write_page(to: &std::path::Path, report: Report<'_>) -> Result<(), Failure> {
+pub(super) fn write_page(to: &Path, report: Report<'_>) -> Result<(), Failure> {
     fs::write(to, render(report)).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
     eprintln!("written to {}", to.display());
     Ok(())

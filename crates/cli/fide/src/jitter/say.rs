@@ -7,6 +7,7 @@ use fide_jitter_analysis::{
     stats::{Measure, MeasureStats, RunStats},
 };
 use fide_latency_probe::session::Measurement;
+use fide_report::run::{FamilyText, JSON_VERSION};
 use serde_json::{Value, json};
 
 /// What people look at first.
@@ -86,6 +87,7 @@ pub(super) fn summary_json(measured: &Measurement, stats: &RunStats, found: &Fam
         }))
     };
     json!({
+        "version": JSON_VERSION,
         "run": measured.info,
         "packets": stats.packets,
         "answered": stats.answered,
@@ -100,7 +102,7 @@ pub(super) fn summary_json(measured: &Measurement, stats: &RunStats, found: &Fam
         "a_to_b": of(Measure::AToB),
         "b_to_a": of(Measure::BToA),
         "round_trip": of(Measure::RoundTrip),
-        "families": found.families,
+        "families": found.families.iter().map(FamilyText::from).collect::<Vec<_>>(),
         "events": measured.events.len(),
         "events_lost": measured.events_lost,
     })

@@ -6,7 +6,7 @@ use std::{fs, io::BufWriter, path::PathBuf, process::ExitCode, sync::atomic::Ord
 
 use anyhow::anyhow;
 use fide_jitter_analysis::{families::RunView, stats::StatsOptions};
-use fide_report::{Disturbance, Report, Run, to_json};
+use fide_report::run::{Disturbance, Report, Run, to_json};
 
 use super::{
     analyse,

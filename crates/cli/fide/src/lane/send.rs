@@ -62,21 +62,17 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+/// Units of a time. Others that humantime has are refused: somebody may take "1m" for a millisecond.
+const TIME_UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
+/// Longest time: what an `i64` of nanoseconds holds, and to spare.
+const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
+
 /// "250us", "1.5ms", "2s".
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time; use a number and ns, us, ms or s, such as 10ms");
-    let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let unit_ns = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let ns = (number * unit_ns).round();
-    if (1.0..=1e18).contains(&ns) { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong()) }
+    let unit = text.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let time = humantime::parse_duration(text).ok().filter(|_| TIME_UNITS.contains(&unit));
+    time.filter(|time| !time.is_zero() && *time <= TIME_MAX)
+        .ok_or_else(|| format!("'{text}' is no time; use a number and ns, us, ms or s, such as 10ms"))
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -286,11 +282,35 @@ mod tests {
 
     #[test]
     fn times_have_a_unit() {
-        let expected = [("250us", 250_000), ("1.5ms", 1_500_000), ("2s", 2_000_000_000), ("20ns", 20)];
+        let expected = [
+            ("250us", 250_000),
+            ("1.5ms", 1_500_000),
+            ("0.25ms", 250_000),
+            ("10ms", 10_000_000),
+            ("2s", 2_000_000_000),
+            ("1.000000001s", 1_000_000_001),
+            ("20ns", 20),
+        ];
         for (text, ns) in expected {
             assert_eq!(duration(text), Ok(Duration::from_nanos(ns)), "{text}");
         }
-        for text in ["10", "ms", "", "0ms", "-1s", "1 s", "1.2.3s", "1m", "9999999999s"] {
+        for text in [
+            "10",
+            "ms",
+            "",
+            "0",
+            "0ms",
+            "-1s",
+            "1 s",
+            "1s 2ms",
+            "1s2ms",
+            "1.2.3s",
+            "1m",
+            "1sec",
+            "9999999999s",
+            "1.5ns",
+            "é",
+        ] {
             assert!(duration(text).unwrap_err().contains("such as 10ms"), "{text}");
         }
     }

@@ -3,11 +3,12 @@
 
 use std::process::ExitCode;
 
-use fide_plan_report::{
-    Figures,
-    units::{clean, long_time, probability, years},
-};
 use fide_planner::odds::{Rates, tcp_errors};
+use fide_report::{
+    plan::Figures,
+    text::clean,
+    units::{long_time, probability, years},
+};
 use serde_json::json;
 
 use super::table::columns;

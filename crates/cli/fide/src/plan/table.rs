@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 
-use fide_plan_report::{
-    Figures, Plan, RequestFigures,
-    units::{clean, count, percent, rate, time},
+use fide_report::{
+    plan::{Figures, Plan, RequestFigures},
+    text::clean,
+    units::{count_of, rate, share, time},
 };
 
 /// Links told, the fullest.
@@ -46,10 +47,10 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
     let switches = topology.nodes().len() - hosts;
     let mut out = format!(
         "{}, {} switch{}, {}\n\n",
-        count(hosts, "host"),
+        count_of(hosts, "host"),
         switches,
         if switches == 1 { "" } else { "es" },
-        count(topology.cables().len(), "cable")
+        count_of(topology.cables().len(), "cable")
     );
     if figures.requests.is_empty() {
         out += "no request is held\n";
@@ -67,7 +68,7 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
         plan.refused.iter().filter(|refused| only.is_empty() || only.contains(&refused.request.name)).collect();
     // Writing to a string cannot fail.
     if !refused.is_empty() {
-        let _ = writeln!(out, "\nrefused: {}", count(refused.len(), "request"));
+        let _ = writeln!(out, "\nrefused: {}", count_of(refused.len(), "request"));
     }
     for refused in refused.iter().take(REFUSED_SHOWN) {
         let _ = writeln!(out, "  {}: {}", clean(&refused.request.name), refused.why);
@@ -84,14 +85,14 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
                     link.link.clone(),
                     link.trees.to_string(),
                     rate(link.lane_bps),
-                    percent(link.lane_share()),
+                    share(link.lane_share()),
                     format!("{} B", link.backlog_bytes),
-                    percent(link.backlog_share()),
+                    share(link.backlog_share()),
                     time(link.delay_max_ns),
                 ]
             })
             .collect();
-        let _ = writeln!(out, "\nfullest of {}", count(figures.links.len(), "link"));
+        let _ = writeln!(out, "\nfullest of {}", count_of(figures.links.len(), "link"));
         out += &columns(&["link", "trees", "lane", "of allowed", "waiting", "of allowed", "longest"], &rows);
     }
     out
@@ -107,7 +108,7 @@ fn row(of: &RequestFigures) -> Vec<String> {
         of.sender.clone(),
         match &of.receivers[..] {
             [one] => one.host.clone(),
-            all => count(all.len(), "host"),
+            all => count_of(all.len(), "host"),
         },
         of.size_max_bytes.to_string(),
         time(of.period_min_ns),

@@ -53,7 +53,7 @@ pub(crate) fn report(log: &Path) -> Reported {
     let output = run(fide(&["report", "--json", "--html"]).arg(&page).arg(log));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let value = json(&output);
-    assert_eq!((&value["version"], value["runs"].as_array().map(Vec::len)), (&1.into(), Some(1)), "{value}");
+    assert_eq!((&value["version"], value["runs"].as_array().map(Vec::len)), (&2.into(), Some(1)), "{value}");
     let page = fs::read_to_string(&page).expect("written");
     assert!(page.ends_with("</body></html>\n"), "a whole page");
     Reported { run: value["runs"][0].clone(), page, stderr: stderr(&output) }

@@ -9,7 +9,7 @@ use fide_jitter_analysis::{
 };
 use serde_json::Value;
 
-use crate::common::{Reported, export, report, write};
+use crate::common::{Reported, export, fide, report, run, stderr, write};
 
 const PERIOD_NS: i64 = 1_000_000;
 
@@ -55,6 +55,28 @@ fn faults(run: &Value) -> Vec<(String, String)> {
 
 fn known(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(stamp, kind)| ((*stamp).to_owned(), (*kind).to_owned())).collect()
+}
+
+#[test]
+fn json_comes_without_a_page_unless_one_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    write(&dir.path().join("run.fjl"), &info(), &evens(100), &[]);
+    let files = || {
+        let mut all: Vec<String> = fs::read_dir(dir.path())
+            .expect("read")
+            .map(|entry| entry.expect("read").file_name().to_string_lossy().into_owned())
+            .collect();
+        all.sort();
+        all
+    };
+    let of = |more: &[&str]| {
+        let output = run(fide(&["report", "run.fjl"]).args(more).current_dir(dir.path()));
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {}", stderr(&output));
+        (output.stdout.is_empty(), files())
+    };
+    assert_eq!(of(&["--json"]), (false, vec!["run.fjl".to_owned()]));
+    assert_eq!(of(&["--json", "--html", "both.html"]), (false, vec!["both.html".to_owned(), "run.fjl".to_owned()]));
+    assert_eq!(of(&[]), (true, ["both.html", "jitter.html", "run.fjl"].map(str::to_owned).to_vec()));
 }
 
 /// A long log with something that runs on B's core every 25.4 ms.

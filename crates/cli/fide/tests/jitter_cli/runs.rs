@@ -3,6 +3,8 @@
 
 use std::{net::UdpSocket, os::unix::process::CommandExt, process::Command};
 
+use fide_testbed::documented::{assert_documented, fields, section};
+
 use crate::common::{LIMIT, Running, export, fide, json, report, run, stderr};
 
 /// A ping from and to these hosts of 127.72/16, on no core and no priority of its own.
@@ -44,6 +46,21 @@ fn one_packet_is_a_measurement() {
     assert!(text.starts_with("127.72.2.1 to 127.72.2.2, udp, 1024 bytes every 1000 us"), "{text}");
     assert!(text.contains("1 packets: 1 answered, 0 lost"), "{text}");
     assert!(report(&log).page.contains("The log has one packet"));
+}
+
+#[test]
+fn every_field_that_a_ping_prints_is_documented() {
+    let _pong = pong("127.72.9.2");
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("run.fjl");
+    let output = run(ping("127.72.9.1", "127.72.9.2", &["--packets", "20", "--json", "--out"]).arg(&log));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mut json = json(&output);
+    // Names of conditions are not fields; those of a family are a report's.
+    json["run"]["isolation"].take();
+    json["families"].take();
+    let page = include_str!("../../../../../docs/develop/jitter-json.md");
+    assert_documented(section(page, "## What a ping prints"), &fields(&json));
 }
 
 #[test]

@@ -4,6 +4,8 @@ use crate::event::{CulpritKind, Event};
 use crate::sample::{Host, MISSING, RunInfo, Sample, Schedule};
 use proptest::prelude::*;
 
+mod documented;
+
 fn info() -> RunInfo {
     RunInfo {
         method: "udp".into(),

@@ -8,7 +8,7 @@ use fide_jitter_analysis::families::{FamilyOptions, find_families};
 use fide_jitter_analysis::stats::{RunStats, StatsOptions};
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{LogWriter, Schedule, Stamp, read_log};
-use fide_report::{Run, render};
+use fide_report::run::{Run, render};
 use fide_testbed::figures::{Figure, Goal, Report};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};

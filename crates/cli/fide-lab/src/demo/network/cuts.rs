@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use fide_client::now_ns;
-use fide_plan_report::{View, draw_before_after};
+use fide_report::plan::{View, draw_before_after};
 use fide_testbed::{fabric::Cut, figures::Samples};
 
 use super::{
