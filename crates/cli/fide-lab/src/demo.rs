@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER};
 use fide_cli::exit::{Done, Failure, UNHEALTHY, USAGE};
+use fide_cli::say::{say, tell};
 use results::Results;
 
 pub(crate) use agreement::REPLICA;
@@ -125,7 +126,7 @@ fn make_out(out: &Path) -> Result<(), Failure> {
 fn interrupted() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::Relaxed) {
-        eprintln!("\nfide-lab demo: interrupted; everything it made is being removed");
+        say!("\nfide-lab demo: interrupted; everything it made is being removed");
         std::process::exit(INTERRUPTED);
     }
 }
@@ -248,10 +249,10 @@ fn finish(arguments: &Arguments, results: &Results) -> Done {
     let table = results.table();
     if arguments.json {
         say::line(&format!("\n{table}"));
-        println!("{:#}", results.to_json(&path));
+        tell!("{:#}", results.to_json(&path));
     } else {
-        println!("\n{table}");
-        println!("with drawings: {path}");
+        tell!("\n{table}");
+        tell!("with drawings: {path}");
     }
     let broken: Vec<&str> = results.broken().map(|broken| broken.expected.as_str()).collect();
     if broken.is_empty() {

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
 use fide_cli::{
     logs,
+    say::{say, tell},
     units::{interval, time},
 };
 
@@ -77,7 +78,7 @@ fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
     told.begin();
     let count = cases.len();
     for (at, case) in cases.into_iter().enumerate() {
-        eprintln!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
+        say!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
         let measured = recover::record(&bed, cores, case)?;
         if let Some(dir) = &arguments.keep {
             let path = dir.join(format!("{:02}.fjl", at + 1));
@@ -99,16 +100,23 @@ struct Told {
 impl Told {
     fn begin(&self) {
         if !self.json {
-            println!(
+            tell!(
                 "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}",
-                "core of", "schedule", "sending", "planted T", "D", "found", "T", "D"
+                "core of",
+                "schedule",
+                "sending",
+                "planted T",
+                "D",
+                "found",
+                "T",
+                "D"
             );
         }
     }
 
     fn one(&mut self, outcome: Outcome) {
         if !self.json {
-            println!("{}", line(&outcome));
+            tell!("{}", line(&outcome));
         }
         self.outcomes.push(outcome);
     }
@@ -119,9 +127,9 @@ impl Told {
         let share = right as f64 / count.max(1) as f64;
         if self.json {
             let cases: Vec<Value> = self.outcomes.iter().map(to_json).collect();
-            println!("{:#}", json!({ "planted": count, "recovered": right, "share": share, "cases": cases }));
+            tell!("{:#}", json!({ "planted": count, "recovered": right, "share": share, "cases": cases }));
         } else {
-            println!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
+            tell!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
         }
         if share >= SHARE { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) }
     }

@@ -10,8 +10,8 @@ mod host;
 mod jitter;
 mod lane;
 mod plan;
+mod reader;
 mod run;
-mod say;
 mod timeouts;
 mod tune;
 mod watch;
@@ -20,7 +20,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use fide_cli::exit::{self, Failure};
+use fide_cli::{
+    exit::{self, Failure},
+    say,
+};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
@@ -48,11 +51,14 @@ enum Command {
     /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
     /// permitted.
     ///
-    /// Ctrl-Z stops the program before it suspends `fide run`, which would fence nobody otherwise.
+    /// Signals are passed on to the program unchanged, and end `fide run` only with it; those of the terminal (Ctrl-C, Ctrl-\) reach both at
+    /// once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
+    /// `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
     ///
-    /// To be run outside the control group of the unit that it guards: it would freeze itself with it.
+    /// SIGTERM, SIGINT and SIGQUIT end the watch and leave the program running; all other signals are ignored. To be run outside the control
+    /// group of the unit that it guards: it would freeze itself with it.
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),
@@ -81,6 +87,19 @@ enum Command {
     Controller(controller::Arguments),
 }
 
+impl Command {
+    /// Whether it has something to do, or to undo, though nobody reads what it prints ([`reader`]).
+    fn outlives_its_reader(&self) -> bool {
+        match self {
+            Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
+            Self::Lane(_) | Self::Plan(_) => true,
+            Self::Controller(arguments) => arguments.outlives_its_reader(),
+            Self::Jitter(arguments) => arguments.outlives_its_reader(),
+            Self::Status(_) | Self::Explain(_) | Self::Metrics(_) | Self::Doctor(_) | Self::Tune(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
@@ -89,6 +108,9 @@ fn main() -> ExitCode {
         _ => {}
     }
     let arguments = Arguments::parse();
+    if !arguments.command.outlives_its_reader() {
+        reader::is_needed();
+    }
     let done = match arguments.command {
         Command::Agent(arguments) => agent::run(&arguments, false),
         Command::Witness(arguments) => agent::run(&arguments, true),

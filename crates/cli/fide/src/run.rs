@@ -21,6 +21,7 @@ mod job;
 mod netlink;
 mod network;
 mod outside;
+mod signals;
 mod stopper;
 mod warden;
 
@@ -35,9 +36,8 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use fide_agent::signals::{Signal as Asked, Signals};
 use fide_client::{Client, ConnectOptions, Event};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::{
     ask::SocketArguments,
@@ -52,6 +52,7 @@ use gate::{as_environment, spawn_at_gate};
 use group::{Group, Places};
 use job::Suspensions;
 use network::{Address, Network};
+use signals::Signals;
 use stopper::{Stopper, is_out_of_reach};
 pub(crate) use warden::{WARDEN, warden};
 
@@ -247,8 +248,10 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
         if !std::mem::replace(&mut said, true) {
             say!("fide: this host is fenced; the program begins when it is heard");
         }
-        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again.
-        if let Some(Asked::Stop | Asked::Reload) = signals.take() {
+        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again. All others would find no handler.
+        if let Some(received) = signals.take()
+            && (received.asks_to_end() || received.signal == Signal::HUP)
+        {
             return Ok(None);
         }
         // There is nothing to fence yet.

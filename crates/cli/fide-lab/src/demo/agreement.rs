@@ -21,6 +21,7 @@ use serde_json::json;
 use super::{interrupted, make_out, say};
 use clients::Clients;
 use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
+use fide_cli::say::tell;
 
 /// Hidden first argument of this program that makes it a replica.
 pub(crate) const REPLICA: &str = "__replica";
@@ -119,7 +120,11 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
     // Kernels see what is killed here; no host is to be excluded because this machine did not run it for a moment.
-    let spec = AgentsSpec { program: vec![fide_testbed::find_binary("fide")?], timeout_us: Some(60_000), ..AgentsSpec::default() };
+    let spec = AgentsSpec {
+        program: vec![fide_testbed::find_binary("fide")?],
+        timeout_us: Some(60_000),
+        ..AgentsSpec::default()
+    };
     let agents = Agents::start(&bed, spec)?;
     let spec = Spec {
         program: vec![this, PathBuf::from(REPLICA)],
@@ -253,14 +258,14 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
             "asked_again": outcome.asked_again,
             "chart": chart,
         });
-        println!("{}", serde_json::to_string_pretty(&json).context("writing JSON")?);
+        tell!("{}", serde_json::to_string_pretty(&json).context("writing JSON")?);
     } else {
-        print!("\n{report}");
-        println!(
+        tell!("\n{report}");
+        tell!(
             "{answered} requests were answered, {} of them asked again after a leader's death; the last replica counts {counter}",
             outcome.asked_again
         );
-        println!("decisions over time, with each gap: {}", chart.display());
+        tell!("decisions over time, with each gap: {}", chart.display());
     }
     report.write().context("writing the figures")?;
     Ok(if lost + twice > 0 { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })

@@ -8,6 +8,8 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use fide_cli::say::say;
+
 /// Between two lines about a group that still runs, when there is no terminal to draw a bar on.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -21,12 +23,12 @@ pub(super) struct Bar {
 
 /// A line.
 pub(super) fn line(text: &str) {
-    eprintln!("{text}");
+    say!("{text}");
 }
 
 /// Announces a part of the demo.
 pub(super) fn part(text: &str) {
-    eprintln!("\n{text}");
+    say!("\n{text}");
 }
 
 impl Bar {
@@ -47,7 +49,7 @@ impl Bar {
         self.bar.inc(1);
         if self.plain && self.said.elapsed() >= PLAIN_EVERY {
             self.said = Instant::now();
-            eprintln!("  {:<40} {}/{}", self.title, self.bar.position(), self.bar.length().unwrap_or(0));
+            say!("  {:<40} {}/{}", self.title, self.bar.position(), self.bar.length().unwrap_or(0));
         }
         self.bar.set_message(text);
     }
@@ -55,6 +57,6 @@ impl Bar {
     /// The group is over; its line stays.
     pub(super) fn done(self, text: &str) {
         self.bar.finish_and_clear();
-        eprintln!("  {:<40} {text}", self.title);
+        say!("  {:<40} {text}", self.title);
     }
 }
