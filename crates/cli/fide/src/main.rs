@@ -9,6 +9,7 @@ mod gaps;
 mod host;
 mod jitter;
 mod lane;
+mod manual;
 mod plan;
 mod reader;
 mod run;
@@ -18,7 +19,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use fide_cli::{
     exit::{self, Failure},
@@ -85,6 +86,15 @@ enum Command {
     Tune(tune::Arguments),
     /// Run the resource controller, make its certificates, ask it
     Controller(controller::Arguments),
+    /// Print a script by which a shell completes `fide`'s subcommands and options
+    ///
+    /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh: `fide completions zsh >
+    /// /usr/share/zsh/vendor-completions/_fide`. For fish: `fide completions fish > /usr/share/fish/vendor_completions.d/fide.fish`.
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages, one for each subcommand
+    ///
+    /// `man -l DIR/fide-run.1` shows one; in /usr/local/share/man/man1 `man fide-run` finds it.
+    Man(manual::ManArguments),
 }
 
 impl Command {
@@ -96,6 +106,7 @@ impl Command {
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),
             Self::Status(_) | Self::Explain(_) | Self::Metrics(_) | Self::Doctor(_) | Self::Tune(_) => false,
+            Self::Completions(_) | Self::Man(_) => false,
         }
     }
 }
@@ -126,6 +137,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Controller(arguments) => controller::run(arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
     match done {
         Ok(code) => code,

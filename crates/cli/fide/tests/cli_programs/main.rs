@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide` as a shell, a packager and a C programmer meet it. No agent is needed.
 
+mod guards;
+mod manual;
 mod readers;
 
 use std::{
