@@ -188,7 +188,7 @@ fn demo(args: &[String]) -> Outcome {
 
 /// `fide-lab`, which starts `fide` on the hosts that it builds.
 fn lab() -> Result<Step, String> {
-    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-lab"]).run("build")?;
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-lab"]).run("build (the first one takes minutes)")?;
     Ok(Step::new(&target_dir().join("release/fide-lab").to_string_lossy()))
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Bar {
     bar: ProgressBar,
     title: String,
     plain: bool,
+    start: Instant,
     said: Instant,
 }
 
@@ -26,9 +27,25 @@ pub(super) fn line(text: &str) {
     say!("{text}");
 }
 
-/// Announces a part of the demo.
-pub(super) fn part(text: &str) {
-    say!("\n{text}");
+/// Announces a part of the demo, and says in the end how long it took.
+pub(super) struct Part {
+    number: u32,
+    of: u32,
+    start: Instant,
+}
+
+impl Part {
+    pub(super) fn begin(number: u32, of: u32, text: &str) -> Self {
+        say!("\n{number} of {of}. {text}");
+        Self { number, of, start: Instant::now() }
+    }
+
+    /// Seconds that it took.
+    pub(super) fn done(self) -> u64 {
+        let took_s = self.start.elapsed().as_secs();
+        say!("  part {} of {} took {took_s} s", self.number, self.of);
+        took_s
+    }
 }
 
 impl Bar {
@@ -41,7 +58,7 @@ impl Bar {
             bar.set_style(style.progress_chars("━╸ "));
         }
         bar.set_prefix(title.to_owned());
-        Self { bar, title: title.to_owned(), plain, said: Instant::now() }
+        Self { bar, title: title.to_owned(), plain, start: Instant::now(), said: Instant::now() }
     }
 
     /// One step is done; `text` is the latest news.
@@ -54,9 +71,9 @@ impl Bar {
         self.bar.set_message(text);
     }
 
-    /// The group is over; its line stays.
+    /// The group is over; its line stays, with the time that it took.
     pub(super) fn done(self, text: &str) {
         self.bar.finish_and_clear();
-        say!("  {:<40} {text}", self.title);
+        say!("  {:<40} {text}; in {} s", self.title, self.start.elapsed().as_secs());
     }
 }
