@@ -37,6 +37,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   soak [...]       100 million heartbeats between three hosts, over as many runs as it takes -> target/soak/state.json; needs root
   rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     a guest suspended, stopped, slewed, by each time source (or those named); downloads a kernel once
+  man              the manual pages of `fide`, one for each subcommand -> target/man
   clean            cargo clean, and network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
+        "man" => man(),
         "clean" => clean(),
         // Not for people: what cargo runs each test program by.
         run::TEST_PROGRAM => run::test_program(rest),
@@ -186,7 +188,7 @@ fn demo(args: &[String]) -> Outcome {
 
 /// `fide-lab`, which starts `fide` on the hosts that it builds.
 fn lab() -> Result<Step, String> {
-    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-lab"]).run("build")?;
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-lab"]).run("build (the first one takes minutes)")?;
     Ok(Step::new(&target_dir().join("release/fide-lab").to_string_lossy()))
 }
 
@@ -247,6 +249,13 @@ fn build_go_baselines() {
             println!("{why}: the {name} baseline is left out");
         }
     }
+}
+
+/// Made by the program itself, of its command line.
+fn man() -> Outcome {
+    need_bpf("fide")?;
+    let out = root_dir().join("target/man");
+    Step::cargo(&["run", "--quiet", "-p", "fide", "--", "man", "--out", &out.to_string_lossy()]).run("man")
 }
 
 fn clean() -> Outcome {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients in the replica itself: closed loops, each with one value outstanding. As `baselines/etcd-raft` has them, word for word.
 
-use fide_agreement::{Start, batch};
-use fide_group::Member;
+use fide_group::{Member, Start, batch};
 use fide_testbed::figures::Samples;
 
 use crate::{

@@ -9,9 +9,11 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
-use fide_agreement::{Entry, Hsuc, Huc, Identity, Standing, Start, batch, group::entries};
-use fide_client::{ConnectOptions, now_ns};
-use fide_group::{Config, Key, Member, hsuc, huc};
+use fide_client::now_ns;
+use fide_group::{
+    Config, ConnectOptions, Entry, Hsuc, Huc, Identity, Key, Member, Standing, Start, batch, entries, hsuc, huc,
+    wake_eagerly,
+};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
@@ -156,8 +158,7 @@ impl<P: Start> Replica<P> {
     fn apply(&mut self) -> anyhow::Result<()> {
         let now = now_ns();
         if let Some((_, bytes)) = self.member.poll_install() {
-            self.state = State::read(bytes).context("the state that another member has sent is none")?;
-            self.member.installed();
+            self.state = State::read(&bytes).context("the state that another member has sent is none")?;
         }
         let mut own = false;
         while let Some(decision) = self.member.poll_decision() {
@@ -372,7 +373,7 @@ impl<P: Start> Replica<P> {
 /// It cannot begin, or go on; what was wrong.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     // A kernel that has no such thing runs it a little later.
-    let _ = fide_client::wake_eagerly();
+    let _ = wake_eagerly();
     let args = Args::try_parse_from(args)?;
     match args.protocol {
         Protocol::Hsuc => Replica::<Hsuc>::open(&args, hsuc(args.window), None)?.run(),

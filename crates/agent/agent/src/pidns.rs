@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use fide_client::protocol::{ErrorCode, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// `NS_GET_PID_FROM_PIDNS` (Linux 6.11): `_IOR(0xb7, 6, int)`.
@@ -28,6 +29,17 @@ pub enum Namespace {
     Nested(OwnedFd),
     /// It cannot be known; why.
     Hidden(String),
+}
+
+/// What a caller is told whom the kernel gives the process id 0: none of its processes can be named here.
+#[must_use]
+pub fn outside() -> Refusal {
+    Refusal::new(
+        ErrorCode::NotSupported,
+        "this agent runs in a pid namespace of its own, and the caller outside of it: the kernel gives the caller's process id as 0, so that \
+         no process of it can be put under watch",
+        "run the agent in the host's pid namespace (docker and podman: --pid=host, Kubernetes: hostPID: true), or the program in the agent's",
+    )
 }
 
 /// Why a process id means nothing here.

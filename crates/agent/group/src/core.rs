@@ -14,6 +14,7 @@ use crate::{
     Counters,
     ears::Ears,
     packet::{Opened, PacketError},
+    waits::Waits,
 };
 
 /// Events of the agent that are taken in one turn; the next one begins at once.
@@ -65,6 +66,7 @@ pub trait Port {
 pub struct Core<P: Start> {
     pub group: Group<P>,
     pub(crate) ears: Ears,
+    pub(crate) waits: Waits,
     me: u16,
     /// All that may be in the group, but for this one.
     others: HostSet,
@@ -94,6 +96,7 @@ impl<P: Start> Core<P> {
         Ok(Self {
             group: if is_founded { Group::join(config)? } else { Group::form(config)? },
             ears: Ears::default(),
+            waits: Waits::default(),
             me,
             others,
             resend_ns: 0,
@@ -122,6 +125,10 @@ impl<P: Start> Core<P> {
         if now_ns >= self.resend_ns {
             self.resend_ns = now_ns.saturating_add(self.resend_every_ns);
             self.group.resend(agent.lease());
+            if self.group.standing() == Standing::Joining {
+                let misses = self.others.iter().any(|host| !self.ears.is_up(host)) || !self.ears.unknown().is_empty();
+                self.waits.look(now_ns, self.ears.silent(), !misses);
+            }
             // Who is up, and has said nothing yet.
             for host in self.ears.unknown().iter() {
                 port.begin(host, true);
@@ -179,6 +186,7 @@ impl<P: Start> Core<P> {
     pub fn rejoin(&mut self, incarnation: u32) -> Result<(), group::GroupError> {
         self.group.rejoin(incarnation)?;
         self.ears.begin_anew();
+        self.waits = Waits::default();
         Ok(())
     }
 

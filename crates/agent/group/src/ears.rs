@@ -182,6 +182,11 @@ impl Ears {
         let unknown = |host: &u16| self.peers[usize::from(*host) - 1].member == 0;
         self.up.iter().filter(unknown).collect()
     }
+
+    /// Of each host of [`Ears::unknown`] the process that is up.
+    pub(crate) fn silent(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.unknown().iter().map(|host| (host, self.peers[usize::from(host) - 1].process))
+    }
 }
 
 #[cfg(test)]

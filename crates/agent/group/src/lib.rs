@@ -7,25 +7,22 @@
 //! the caller's, does everything, in [`Member::wait`].
 //!
 //! ```no_run
-//! use fide_agreement::Hsuc;
-//! use fide_group::{Config, Entry, Member, entries, hsuc};
+//! use fide_group::{Config, ConnectOptions, Entry, Hsuc, Member, entries, hsuc};
 //!
 //! # fn main() -> Result<(), fide_group::Error> {
 //! let key = "00112233445566778899aabbccddeeff".parse().expect("32 digits");
 //! let config = Config::new("counter", &["alpha", "beta", "gamma"], key, "/var/lib/counter", hsuc(32));
-//! let mut member: Member<Hsuc> = Member::open(config, fide_client::ConnectOptions::default())?;
+//! let mut member: Member<Hsuc> = Member::open(config, ConnectOptions::default())?;
 //! let mut count = 0_u64;
 //! loop {
+//!     if let Some((_, state)) = member.poll_install() {
+//!         count = u64::from_le_bytes(state.try_into().expect("8 bytes"));
+//!     }
 //!     while let Some(decision) = member.poll_decision() {
 //!         count += entries(decision.value).filter(|entry| matches!(entry, Entry::Value(_))).count() as u64;
 //!     }
 //!     if member.wants_state() {
 //!         let _ = member.give_state(count.to_le_bytes().to_vec());
-//!     }
-//!     let installed = member.poll_install().map(|(_, state)| u64::from_le_bytes(state.try_into().expect("8 bytes")));
-//!     if let Some(state) = installed {
-//!         count = state;
-//!         member.installed();
 //!     }
 //!     if member.leads() {
 //!         let _ = member.propose(b"one more");
@@ -35,6 +32,9 @@
 //! # }
 //! ```
 //!
+//! Between two waits: a state to take over, or decisions, of which only one is there at a time; then the own state, if it is wanted. What is
+//! required is that all decisions that were polled are in that state.
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | `member` | [`Member`]: the loop, on a host |
@@ -43,6 +43,7 @@
 //! | [`packet`] | datagrams in packets, sealed |
 //! | `port` | packets to and from the network |
 //! | `record` | what a host remembers of its group |
+//! | `waits` | for how long a host that is no member yet has waited for what |
 //!
 //! **What the others may do.** A packet that does not bear the group's key changes nothing; nor does one that was recorded and is
 //! sent again, as the group takes every message twice without harm, and none of another incarnation. Packets are encrypted.
@@ -58,9 +59,19 @@ pub mod packet;
 mod port;
 mod record;
 mod spin;
+mod waits;
 
 pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
-pub use fide_agreement::{Decision, Entry, Identity, Refused, Standing, View, group::entries};
+// All that a service meets in this crate's types, so that it needs no other.
+pub use fide_agreement::{
+    Decision, Entry, GroupError, HostSet, Hsuc, Huc, Identity, Member as ViewMember, Refused, Standing, Start, View,
+    batch,
+    group::entries,
+    hsuc::Setting as HsucSetting,
+    huc::Setting as HucSetting,
+    transfer::{OfferError, Reason, RoomError},
+};
+pub use fide_client::{Client, ConnectOptions, Error as ClientError, wake_eagerly};
 pub use fide_wire::Key;
 pub use member::{Counters, Member};
 pub use record::RecordError;

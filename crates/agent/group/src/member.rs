@@ -284,6 +284,12 @@ impl<P: Start> Member<P> {
     /// handled while it slept. (One that comes just before the sleep does not end it, here as with every such call; a signalfd
     /// that is [watched](Member::watch) always does.) To be called again and again; decisions are polled between two calls.
     ///
+    /// **Where the agent of this host ends** this goes on without an error. The lease runs out, so that no decision is told and nothing may be
+    /// answered, while [`Member::standing`] and [`Member::leads`] stay what they were. An agent that takes over (`--takeover`) changes nothing
+    /// else. With one that was started anew, this host has another incarnation: the others were told that this member is dead. It keeps what it
+    /// has, joins again as another process, and is [`Standing::Joining`] until the others have let it in; [`Member::poll_install`] may have their
+    /// state then, in place of the user's own. While no agent is there, [`Member::waits_for`] says that this host has no lease.
+    ///
     /// # Errors
     /// [`Error`]: the agent's memory is damaged. A full disk is none: a member that cannot store that there is a group, or as which
     /// incarnation an excluded host comes back, keeps what it has and tries again ([`Member::unstored`]).
@@ -446,13 +452,14 @@ impl<P: Start> Member<P> {
         self.core.group.remove(lease, host)
     }
 
-    /// Whether the user's state is wanted, for somebody who joins.
+    /// Whether the user's state is wanted, for somebody who joins. To be asked once [`Member::poll_decision`] has given all it has, and all of
+    /// that is in the state.
     #[must_use]
     pub fn wants_state(&self) -> bool {
         self.core.group.wants_state()
     }
 
-    /// The user's state, after all that was told and nothing else.
+    /// The user's state, after every decision that was polled and nothing else.
     ///
     /// # Errors
     /// It is longer than a payload may be.
@@ -460,17 +467,18 @@ impl<P: Start> Member<P> {
         self.core.group.give_state(state)
     }
 
-    /// The state that the user has to put in place of its own, and after which position it is.
-    #[must_use]
-    pub fn poll_install(&self) -> Option<(u64, &[u8])> {
-        self.core.group.poll_install()
+    /// The state that the user has to put in place of its own, and after which position it is. From this call on the group takes it for the
+    /// user's: the decisions that follow are those after that position.
+    ///
+    /// To be called after each [`Member::wait`]. Whether before or after the decisions does not matter, as only one of the two is there: a host
+    /// that has a state to take over is no member yet, and is told no decision before it is one.
+    pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
+        self.core.group.take_install()
     }
 
-    /// The state of [`Member::poll_install`] is the user's now.
-    pub fn installed(&mut self) {
-        self.core.group.installed();
-    }
-
+    /// What this member is to its group, as far as it knows. It does not ask for the lease: on a host that is fenced, or that the others have
+    /// excluded and that has not heard of it yet, this stays [`Standing::Member`]. Before anything that others may see, ask
+    /// [`Member::may_answer`] (an answer from the state), or [`fide_client::Client::may_act`] of [`Member::client`] (any other act).
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self.core.group.standing() {
@@ -491,12 +499,15 @@ impl<P: Start> Member<P> {
         self.core.group.position()
     }
 
-    /// The host that leads, as far as this member knows.
+    /// The host that leads, as far as this member knows ([`Member::leads`]).
     #[must_use]
     pub fn leader(&self) -> Option<u16> {
         self.core.group.leader()
     }
 
+    /// Whether this host leads, as far as this member knows. As [`Member::standing`] it stays true on a host that is fenced or excluded, while
+    /// another one leads already. It says where to propose, and nothing about what may be answered: that is [`Member::may_answer`].
+    /// [`Member::propose`] asks for the lease by itself.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.core.leads()
@@ -526,22 +537,27 @@ impl<P: Start> Member<P> {
         self.unstored.as_ref().map(|(what, _)| what.as_str())
     }
 
-    /// What a host that is no member yet waits for, for people; none if it is one.
+    /// What a host that is no member yet waits for, for people; none if it is one. Nobody is blamed for a wrong key, a wrong port or a lost
+    /// group before it has lasted for two seconds.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
         if self.standing() != Standing::Joining {
             return None;
         }
-        let unknown = self.core.ears.unknown();
+        let (now, unknown) = (now_ns(), self.core.ears.unknown());
         let silent = self.link.monitors.iter().filter_map(|(host, target, _)| {
             let name = &self.names[usize::from(*host) - 1];
             match (self.core.ears.is_up(*host), unknown.contains(*host)) {
                 (false, _) => Some(format!("no process {target} is known to run")),
-                (true, true) => Some(format!(
-                    "{target} runs, and no packet of its has come that bears this group's key ({} others have); do {name} and this \
-                     host have the same key and port?",
-                    self.core.counters.packets_refused
-                )),
+                (true, true) => Some(match self.core.waits.blamed_ns(*host, now) {
+                    None => format!("{target} has come up, and its first packet is awaited"),
+                    Some(ns) => format!(
+                        "{target} has run for {} s, and no packet of its has come that bears this group's key ({} others have); do \
+                         {name} and this host have the same key and port?",
+                        ns / 1_000_000_000,
+                        self.core.counters.packets_refused
+                    ),
+                }),
                 (true, false) => None,
             }
         });
@@ -567,7 +583,9 @@ impl<P: Start> Member<P> {
             .chain(refused)
             .collect();
         if all.is_empty() {
-            all.push(if self.record.is_founded() {
+            all.push(if !self.core.waits.is_stuck(now) {
+                "all are there, and about to have this host in their group".to_owned()
+            } else if self.record.is_founded() {
                 "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \
                  their records (state_dir), and start them"
                     .to_owned()

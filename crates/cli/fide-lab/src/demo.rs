@@ -27,7 +27,9 @@ use serde_json::{Value, json};
 
 use cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER};
 use fide_cli::exit::{Done, Failure, UNHEALTHY, USAGE};
+use fide_cli::say::{say, tell};
 use results::Results;
+use say::Part;
 
 pub(crate) use agreement::REPLICA;
 pub(crate) use deaths::VICTIM;
@@ -68,6 +70,8 @@ enum Other {
     Agreement(agreement::Arguments),
 }
 
+/// Parts of the demo on a testbed.
+const PARTS: u32 = 3;
 /// Exit code of an interrupted program, as a shell gives it.
 const INTERRUPTED: i32 = 130;
 /// Trials of each kind over loopback, unless fewer are asked for.
@@ -125,7 +129,7 @@ fn make_out(out: &Path) -> Result<(), Failure> {
 fn interrupted() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::Relaxed) {
-        eprintln!("\nfide-lab demo: interrupted; everything it made is being removed");
+        say!("\nfide-lab demo: interrupted; everything it made is being removed");
         std::process::exit(INTERRUPTED);
     }
 }
@@ -135,11 +139,13 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
         "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is told, \
          h{SILENT} falls silent, h{OBSERVER} only observes.\n\
          Times are from just before an event to the moment a waiting program on another host goes on, on one clock.\n\
-         Nothing outside these namespaces is touched, and all of it is removed at the end. It takes about a minute."
+         Nothing outside these namespaces is touched, and all of it is removed at the end. It takes one to two minutes, most of it for {} \
+         processes that fill 512 MiB each (--large-trials).",
+        2 * arguments.large_trials
     ));
     let bed = cluster::build()?;
 
-    say::part("1. trust = network, policy = network: a silence beyond the timeout is a death");
+    let part = Part::begin(1, PARTS, "trust = network, policy = network: a silence beyond the timeout is a death");
     let mut cluster = Cluster::start(&bed, "network", "network")?;
     describe(&cluster, "network", results)?;
     let mut scene = cluster.scene()?;
@@ -154,20 +160,27 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
     silence::measure(&mut cluster, arguments.silences, false, results)?;
     right::no_other_verdict(&mut cluster, false, results)?;
     drop(cluster);
+    let mut took_s = vec![part.done()];
 
-    say::part("2. trust = lease, policy = majority: a silent host fences itself before anybody acts on its silence");
+    let rule = "trust = lease, policy = majority: a silent host fences itself before anybody acts on its silence";
+    let part = Part::begin(2, PARTS, rule);
     let mut cluster = Cluster::start(&bed, "lease", "majority")?;
     describe(&cluster, "lease", results)?;
     silence::measure(&mut cluster, arguments.silences.div_ceil(2), true, results)?;
 
-    say::part("3. being right");
+    took_s.push(part.done());
+
+    let part = Part::begin(3, PARTS, "being right");
     right::one_cable(&mut cluster, results)?;
     right::stopped_observer(&mut cluster, results)?;
     right::stopped_host(&mut cluster, results)?;
     let mut scene = cluster.scene()?;
     right::stretch(&mut cluster, &mut scene, Duration::from_secs(arguments.stretch.into()), results)?;
     drop(scene);
-    right::no_other_verdict(&mut cluster, true, results)
+    right::no_other_verdict(&mut cluster, true, results)?;
+    took_s.push(part.done());
+    results.setup.push(("parts_s".to_owned(), json!(took_s)));
+    Ok(())
 }
 
 fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
@@ -248,10 +261,10 @@ fn finish(arguments: &Arguments, results: &Results) -> Done {
     let table = results.table();
     if arguments.json {
         say::line(&format!("\n{table}"));
-        println!("{:#}", results.to_json(&path));
+        tell!("{:#}", results.to_json(&path));
     } else {
-        println!("\n{table}");
-        println!("with drawings: {path}");
+        tell!("\n{table}");
+        tell!("with drawings: {path}");
     }
     let broken: Vec<&str> = results.broken().map(|broken| broken.expected.as_str()).collect();
     if broken.is_empty() {

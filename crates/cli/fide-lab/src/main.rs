@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             return match fide_counter::main(&words.collect::<Vec<_>>()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    eprintln!("fide-lab: {error:#}");
+                    fide_cli::say::say!("fide-lab: {error:#}");
                     ExitCode::FAILURE
                 }
             };
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure { code, error }) => {
-            eprintln!("fide-lab: {error:#}");
+            fide_cli::say::say!("fide-lab: {error:#}");
             ExitCode::from(code)
         }
     }

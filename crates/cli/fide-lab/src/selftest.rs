@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED, USAGE};
 use fide_cli::{
     logs,
+    say::{say, tell},
     units::{interval, time},
 };
 
@@ -78,7 +79,7 @@ fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
     told.begin();
     let count = cases.len();
     for (at, case) in cases.into_iter().enumerate() {
-        eprintln!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
+        say!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
         let measured = recover::record(&bed, cores, case)?;
         if let Some(dir) = &arguments.keep {
             let path = dir.join(format!("{:02}.fjl", at + 1));
@@ -100,16 +101,23 @@ struct Told {
 impl Told {
     fn begin(&self) {
         if !self.json {
-            println!(
+            tell!(
                 "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}",
-                "core of", "schedule", "sending", "planted T", "D", "found", "T", "D"
+                "core of",
+                "schedule",
+                "sending",
+                "planted T",
+                "D",
+                "found",
+                "T",
+                "D"
             );
         }
     }
 
     fn one(&mut self, outcome: Outcome) {
         if !self.json {
-            println!("{}", line(&outcome));
+            tell!("{}", line(&outcome));
         }
         self.outcomes.push(outcome);
     }
@@ -119,9 +127,9 @@ impl Told {
         let right = self.outcomes.iter().filter(|outcome| outcome.recovered().is_some()).count();
         let share = right as f64 / count.max(1) as f64;
         if self.json {
-            println!("{:#}", to_json(&self.outcomes));
+            tell!("{:#}", to_json(&self.outcomes));
         } else {
-            println!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
+            tell!("{right} of {count} found as they were planted: T within 0.1%, D within 20%, and the right kind");
         }
         if share >= SHARE { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) }
     }

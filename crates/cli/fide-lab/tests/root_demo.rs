@@ -33,3 +33,29 @@ fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
     let chart = std::fs::read_to_string(dir.path().join("agreement.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("h2 killed"), "{chart:.200}");
 }
+
+/// Also without a reader of its results, which have a page of their own.
+#[test]
+fn root_demo_says_of_each_part_how_long_it_took() {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, unread) = std::io::pipe().unwrap();
+    drop(reader);
+    let words = ["demo", "--trials", "2", "--large-trials", "0", "--silences", "2", "--stretch", "1", "--out"];
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
+    demo.args(words).arg(dir.path()).stdout(unread).stderr(std::process::Stdio::piped());
+    let output = demo.spawn().unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in 1..=3 {
+        assert!(
+            said.contains(&format!("{part} of 3. ")) && said.contains(&format!("part {part} of 3 took ")),
+            "{said}"
+        );
+    }
+    // Whether all held is up to the machine.
+    assert!(matches!(output.status.code(), Some(0 | 1)) && !said.contains("panicked"), "{}: {said}", output.status);
+    assert!(std::fs::read_to_string(dir.path().join("demo.html")).unwrap().contains("parts_s"));
+}

@@ -6,6 +6,7 @@ use std::{path::PathBuf, process::ExitCode};
 use fide_agent::{Options, StartError, config::Config};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, UNSUPPORTED, USAGE};
+use crate::say::tell;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
 fn check(arguments: &Arguments) -> Done {
     let config = Config::load(&arguments.config).map_err(|error| Failure::new(USAGE, error))?;
     fide_agent::key::load(&config.key_file).map_err(|error| Failure::new(USAGE, error))?;
-    println!(
+    tell!(
         "{} is right: cluster {}, {} members, {} planes, a heartbeat every {} us",
         arguments.config.display(),
         config.cluster,

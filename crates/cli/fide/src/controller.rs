@@ -89,6 +89,13 @@ struct Check {
     json: bool,
 }
 
+impl Arguments {
+    /// See [`crate::reader`].
+    pub(crate) fn outlives_its_reader(&self) -> bool {
+        matches!(self.command, Command::Run(_) | Command::Discover(_))
+    }
+}
+
 pub(crate) fn run(arguments: Arguments) -> Done {
     match arguments.command {
         Command::Init(arguments) => certificates::init(arguments),

@@ -34,6 +34,13 @@ enum Command {
     Export(export::Arguments),
 }
 
+impl Arguments {
+    /// See [`crate::reader`].
+    pub(crate) fn outlives_its_reader(&self) -> bool {
+        matches!(self.command, Command::Export(_))
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Done {
     match &arguments.command {
         Command::Ping(arguments) => ping::run(arguments),

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     ask::SocketArguments,
     exit::{Done, Failure},
+    say::say,
     watch,
 };
 
@@ -68,7 +69,7 @@ impl Out {
         if self.json {
             return self.say(value, line);
         }
-        eprintln!("fide: {line}");
+        say!("fide: {line}");
         Ok(true)
     }
 }

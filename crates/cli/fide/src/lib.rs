@@ -5,4 +5,5 @@
 pub mod call;
 pub mod exit;
 pub mod logs;
+pub mod say;
 pub mod units;

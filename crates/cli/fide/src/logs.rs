@@ -5,7 +5,10 @@ use std::{fs::File, io::BufReader, path::Path};
 
 use fide_jitter_analysis::{Ending, Log, read_log};
 
-use crate::exit::{Failure, USAGE};
+use crate::{
+    exit::{Failure, USAGE},
+    say::say,
+};
 
 /// Reads a log. What is missing of it is said on standard error, and among the conditions for whoever reads the report.
 pub fn open(path: &Path) -> Result<Log, Failure> {
@@ -13,7 +16,7 @@ pub fn open(path: &Path) -> Result<Log, Failure> {
     let file = File::open(path).map_err(|error| named(&error))?;
     let mut log = read_log(BufReader::new(file)).map_err(|error| named(&error))?;
     if let Ending::CutOff { .. } = log.ending {
-        eprintln!("fide: {}: {}", path.display(), log.ending);
+        say!("fide: {}: {}", path.display(), log.ending);
         let conditions = &mut log.info.isolation;
         conditions.insert("log".to_owned(), log.ending.to_string());
         // Nobody to blame is another thing.

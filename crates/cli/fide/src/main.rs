@@ -9,18 +9,22 @@ mod gaps;
 mod host;
 mod jitter;
 mod lane;
+mod manual;
 mod plan;
+mod reader;
 mod run;
-mod say;
 mod timeouts;
 mod tune;
 mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use fide_cli::exit::{self, Failure};
+use fide_cli::{
+    exit::{self, Failure},
+    say,
+};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
@@ -48,11 +52,14 @@ enum Command {
     /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
     /// permitted.
     ///
-    /// Ctrl-Z stops the program before it suspends `fide run`, which would fence nobody otherwise.
+    /// Signals are passed on to the program unchanged, and end `fide run` only with it; those of the terminal (Ctrl-C, Ctrl-\) reach both at
+    /// once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
+    /// `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
     ///
-    /// To be run outside the control group of the unit that it guards: it would freeze itself with it.
+    /// SIGTERM, SIGINT and SIGQUIT end the watch and leave the program running; all other signals are ignored. To be run outside the control
+    /// group of the unit that it guards: it would freeze itself with it.
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),
@@ -79,6 +86,29 @@ enum Command {
     Tune(tune::Arguments),
     /// Run the resource controller, make its certificates, ask it
     Controller(controller::Arguments),
+    /// Print a script by which a shell completes `fide`'s subcommands and options
+    ///
+    /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh: `fide completions zsh >
+    /// /usr/share/zsh/vendor-completions/_fide`. For fish: `fide completions fish > /usr/share/fish/vendor_completions.d/fide.fish`.
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages, one for each subcommand
+    ///
+    /// `man -l DIR/fide-run.1` shows one; in /usr/local/share/man/man1 `man fide-run` finds it.
+    Man(manual::ManArguments),
+}
+
+impl Command {
+    /// Whether it has something to do, or to undo, though nobody reads what it prints ([`reader`]).
+    fn outlives_its_reader(&self) -> bool {
+        match self {
+            Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
+            Self::Lane(_) | Self::Plan(_) => true,
+            Self::Controller(arguments) => arguments.outlives_its_reader(),
+            Self::Jitter(arguments) => arguments.outlives_its_reader(),
+            Self::Status(_) | Self::Explain(_) | Self::Metrics(_) | Self::Doctor(_) | Self::Tune(_) => false,
+            Self::Completions(_) | Self::Man(_) => false,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -89,6 +119,9 @@ fn main() -> ExitCode {
         _ => {}
     }
     let arguments = Arguments::parse();
+    if !arguments.command.outlives_its_reader() {
+        reader::is_needed();
+    }
     let done = match arguments.command {
         Command::Agent(arguments) => agent::run(&arguments, false),
         Command::Witness(arguments) => agent::run(&arguments, true),
@@ -104,6 +137,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Controller(arguments) => controller::run(arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
     match done {
         Ok(code) => code,

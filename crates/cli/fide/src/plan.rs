@@ -22,6 +22,7 @@ use fide_report::{
 };
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::say::say;
 
 /// How a drawing of ours begins: what begins otherwise is not overwritten.
 const DRAWING: &[u8] = b"<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\"";
@@ -103,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     print(out, arguments, &plan)?;
     if let (Some(to), Some(drawing)) = (svg, drawing) {
         fs::write(&to, drawing).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
-        eprintln!("written to {}", to.display());
+        say!("written to {}", to.display());
     }
     Ok(ExitCode::from(if refused.is_empty() { 0 } else { UNHEALTHY }))
 }

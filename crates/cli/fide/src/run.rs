@@ -21,6 +21,7 @@ mod job;
 mod netlink;
 mod network;
 mod outside;
+mod signals;
 mod stopper;
 mod warden;
 
@@ -35,9 +36,8 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use fide_agent::signals::{Signal as Asked, Signals};
 use fide_client::{Client, ConnectOptions, Event};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::{
     ask::SocketArguments,
@@ -52,6 +52,7 @@ use gate::{as_environment, spawn_at_gate};
 use group::{Group, Places};
 use job::Suspensions;
 use network::{Address, Network};
+use signals::Signals;
 use stopper::{Stopper, is_out_of_reach};
 pub(crate) use warden::{WARDEN, warden};
 
@@ -247,8 +248,10 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
         if !std::mem::replace(&mut said, true) {
             say!("fide: this host is fenced; the program begins when it is heard");
         }
-        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again.
-        if let Some(Asked::Stop | Asked::Reload) = signals.take() {
+        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again. All others would find no handler.
+        if let Some(received) = signals.take()
+            && (received.asks_to_end() || received.signal == Signal::HUP)
+        {
             return Ok(None);
         }
         // There is nothing to fence yet.
@@ -277,6 +280,8 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         (None, Some(pid)) => pid,
         (None, None) => return Err(Failure::new(USAGE, anyhow!("give --pid or --unit"))),
     };
+    let fences = !arguments.detach && arguments.fence.on_fence != OnFence::Ignore;
+    can_be_guarded(pid, fences).map_err(|why| Failure::new(USAGE, why))?;
     child::dump_no_core();
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
@@ -286,7 +291,6 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         Some(unit) => Group::of_unit(pid, group_of(unit).as_deref()),
         None => Err(io::Error::other("a process of a group that is not its own")),
     };
-    let fences = !arguments.detach && arguments.fence.on_fence != OnFence::Ignore;
     if fences
         && let (Some(unit), Ok(group)) = (&arguments.unit, &group)
         && group.holds_this()
@@ -338,6 +342,35 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses processes that this one could not let go on again, or cannot stop. One that has merely started it is fine: a shell script
+/// guards itself by `fide guard --pid $$ &`.
+fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
+    if pid == 0 {
+        return Err(anyhow!("--pid 0: 0 is no process id; give that of the running program"));
+    }
+    if pid == std::process::id() {
+        return Err(anyhow!("--pid {pid}: that is `fide guard` itself; give the process id of the running program"));
+    }
+    if fences && pid == 1 {
+        return Err(anyhow!(
+            "--pid 1: the kernel lets nothing stop the first process of a host or container, so that it cannot be fenced. Guard the program \
+             that it started, or watch it without a fence (--detach)"
+        ));
+    }
+    if fences && tracer() == Some(pid) {
+        return Err(anyhow!(
+            "--pid {pid}: it traces `fide guard` (as strace and gdb do): while it is stopped, nobody could let it go on"
+        ));
+    }
+    Ok(())
+}
+
+/// The process that traces this one.
+fn tracer() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()
 }
 
 fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Words for people from what has to go on without them. `println!` and `eprintln!` panic where their output cannot be written (a
-//! full disk, a reader that is gone, a terminal that was hung up); `fide watch`, `fide run` and `fide guard` must not.
+//! full disk, a reader that is gone, a terminal that was hung up); `fide watch`, `fide run`, `fide guard` and the demos must not.
 
 use std::{fmt::Arguments, io::Write};
 
 /// A line on standard output, if it can be written.
+#[macro_export]
 macro_rules! tell {
     ($($words:tt)*) => { $crate::say::line(&mut std::io::stdout().lock(), format_args!($($words)*)) };
 }
 
 /// A line on standard error, if it can be written.
+#[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say::line(&mut std::io::stderr().lock(), format_args!($($words)*)) };
 }
 
-pub(crate) use {say, tell};
+pub use {say, tell};
 
 /// One line, in one piece; lost where it cannot be written.
-pub(crate) fn line(to: &mut dyn Write, words: Arguments) {
+pub fn line(to: &mut dyn Write, words: Arguments) {
     let _ = to.write_all(format!("{words}\n").as_bytes());
 }
 

@@ -13,11 +13,13 @@ use std::{
 use anyhow::anyhow;
 use fide_agent_api::protocol::PeerState;
 use fide_client::{Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use crate::{
     ask::SocketArguments,
     exit::{Done, Failure, UNHEALTHY},
+    reader,
     say::{say, tell},
 };
 
@@ -92,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(ExitCode::SUCCESS);
         }
-        let Some(event) = client.wait_event(left)? else { continue };
+        let Some(event) = next(&mut client, left, arguments.on_failure.is_none())? else { continue };
         if earlier.is_of(&event) {
             continue;
         }
@@ -122,6 +124,33 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             if watched == 0 {
                 return Err(Failure::new(UNHEALTHY, anyhow!("nothing is watched any more; start it anew")));
             }
+        }
+    }
+}
+
+/// The next event within `limit`. Ends this process once nobody reads what it prints, if it is `for_a_reader` alone.
+fn next(client: &mut Client, limit: Option<Duration>, for_a_reader: bool) -> Result<Option<Event>, Failure> {
+    if !for_a_reader {
+        return Ok(client.wait_event(limit)?);
+    }
+    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        if let Some(event) = client.poll_event()? {
+            return Ok(Some(event));
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(None);
+        }
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let stdout = io::stdout();
+        let mut fds = [PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN), reader::poll_fd(&stdout)];
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        if reader::has_gone(&fds[1]) {
+            reader::end();
         }
     }
 }

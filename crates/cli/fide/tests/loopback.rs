@@ -32,6 +32,11 @@ struct Cluster {
 
 impl Cluster {
     fn start(port: u16) -> Self {
+        Self::start_in(port, &[])
+    }
+
+    /// The same with each agent started by the program `wrapper`.
+    fn start_in(port: u16, wrapper: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let key = dir.path().join("cluster.key");
         fs::write(&key, "000102030405060708090a0b0c0d0e0f").expect("written");
@@ -47,8 +52,9 @@ impl Cluster {
         let mut cluster = Self { agents: Vec::new(), dir };
         for host in 1..=HOSTS {
             let own = cluster.dir.path().join(format!("l{host}"));
-            let agent = Command::new(env!("CARGO_BIN_EXE_fide"))
-                .arg("agent")
+            let words = [wrapper, &[env!("CARGO_BIN_EXE_fide"), "agent"]].concat();
+            let agent = Command::new(words[0])
+                .args(&words[1..])
                 .arg("--config")
                 .arg(cluster.dir.path().join("fide.toml"))
                 .args(["--host", &format!("l{host}"), "--force-timeout"])
@@ -179,4 +185,30 @@ fn root_program_in_another_time_namespace_is_refused() {
     let output = command.output().expect("unshare");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("another time namespace"), "{said}");
+}
+
+/// As in a container that does not share the host's pid namespace.
+#[test]
+fn root_program_outside_of_the_agents_pid_namespace_is_told_why_it_cannot_join() {
+    let wrapper = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs root and unshare of util-linux");
+        return;
+    }
+    let cluster = Cluster::start_in(7492, &wrapper);
+    let mut client = cluster.client(1);
+    let own = std::process::id();
+    for refused in [client.join("self"), client.join_pid("other", own, Duration::ZERO)] {
+        let error = refused.expect_err("its process id is unknown there").to_string();
+        assert!(error.contains("pid namespace of its own") && error.contains("--pid=host"), "{error}");
+    }
+    // Who only watches needs no process id.
+    let monitor = client.monitor("@l2", Wanted::default()).expect("watched");
+    next(&mut client, "up", |event| matches!(event, Event::Up { monitor: of, .. } if *of == monitor.id).then_some(()));
+    let words = ["run", "--name", "db", "--", "true"];
+    let mut run = Command::new(env!("CARGO_BIN_EXE_fide"));
+    let output = run.args(words).env("FIDE_SOCKET", cluster.socket(1)).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("--pid=host"), "{:?}: {said}", output.status);
 }

@@ -145,8 +145,7 @@ impl<P: Start> Server<P> {
     /// Takes what was decided.
     fn apply(&mut self) {
         if let Some((_, bytes)) = self.member.poll_install() {
-            self.registers = Registers::from_bytes(bytes).unwrap_or_default();
-            self.member.installed();
+            self.registers = Registers::from_bytes(&bytes).unwrap_or_default();
         }
         while let Some(decision) = self.member.poll_decision() {
             for entry in entries(decision.value) {

@@ -27,7 +27,7 @@ use crate::{
     config::UnlistedNames,
     incarnation,
     names::{Caller, NotYours},
-    pidns::{TranslateError, peer_lives},
+    pidns::{self, TranslateError, peer_lives},
     process::{Process, Users},
     socket,
 };
@@ -209,12 +209,15 @@ impl Control {
     /// The agent's number of what this connection's program calls `pid`.
     fn pid_of(&self, connection: u64, pid: u32) -> Result<u32, Refusal> {
         let connection = &self.connections[&connection];
+        if connection.who.pid == 0 {
+            return Err(pidns::outside());
+        }
         let ended = || {
-            let message = "the process that opened this connection has ended, or cannot be seen from here";
-            Refusal::new(ErrorCode::Gone, message, "connect anew, and from no pid namespace beside the agent's")
+            let message = "the process that opened this connection has ended";
+            Refusal::new(ErrorCode::Gone, message, "connect anew")
         };
         match pid {
-            0 if connection.who.pid == 0 || !peer_lives(connection.socket()) => Err(ended()),
+            0 if !peer_lives(connection.socket()) => Err(ended()),
             0 => Ok(connection.who.pid),
             _ => connection.namespace.translate(pid).map_err(|error| match error {
                 TranslateError::Gone(_) => Refusal::new(ErrorCode::Gone, error.to_string(), "start it first"),

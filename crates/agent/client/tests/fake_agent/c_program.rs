@@ -14,14 +14,15 @@ use std::{
 
 const STRICT: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-fn static_library() -> PathBuf {
+/// A library that cargo has built of this package.
+fn library(name: &str) -> PathBuf {
     // target/<profile>/deps/fake_agent-... : the libraries lie beside it or one level up.
     let test = std::env::current_exe().expect("this test has a path");
     let deps = test.parent().expect("a directory");
-    [deps.join("libfide_client.a"), deps.with_file_name("libfide_client.a")]
+    [deps.join(name), deps.with_file_name(name)]
         .into_iter()
         .find(|path| path.exists())
-        .expect("cargo builds libfide_client.a before the tests of its package")
+        .unwrap_or_else(|| panic!("cargo builds {name} before the tests of its package"))
 }
 
 fn build(dir: &Path, example: &str) -> PathBuf {
@@ -32,7 +33,7 @@ fn build(dir: &Path, example: &str) -> PathBuf {
         .arg(crate_dir.join(format!("../../../examples/{example}.c")))
         .arg("-I")
         .arg(crate_dir.join("include"))
-        .arg(static_library())
+        .arg(library("libfide_client.a"))
         .args(["-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program)
         .output()
@@ -51,6 +52,46 @@ fn the_example_builds_without_warnings_and_names_the_missing_agent() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("no Fide agent at") && said.contains("fide agent") && said.contains("no.sock"), "{said}");
     assert_eq!(Command::new(&program).output().unwrap().status.code(), Some(2));
+}
+
+/// What a document has a reader type in the root of the repository.
+fn documented(file: &str, example: &str) -> String {
+    let text = std::fs::read_to_string(root().join(file)).expect("it is there");
+    let begin = format!("gcc examples/{example}.c ");
+    let line = text.lines().find(|line| line.contains(&begin)).unwrap_or_else(|| panic!("{file} has no {begin}"));
+    let words = &line[line.find(&begin).expect("found")..];
+    words.split("   #").next().expect("a first part").trim().to_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("it is there")
+}
+
+/// In a directory that looks like the root of the repository after `cargo build --release -p fide-client`.
+#[test]
+fn documented_commands_build_examples_that_run() {
+    let dir = tempfile::tempdir().unwrap();
+    for part in ["examples", "crates"] {
+        std::os::unix::fs::symlink(root().join(part), dir.path().join(part)).unwrap();
+    }
+    let release = dir.path().join("target/release");
+    std::fs::create_dir_all(&release).unwrap();
+    std::os::unix::fs::symlink(library("libfide_client.so"), release.join("libfide_client.so")).unwrap();
+    let missing = dir.path().join("no.sock");
+    for (file, example) in [("README.md", "monitor"), ("examples/monitor.c", "monitor"), ("examples/lane.c", "lane")] {
+        let words = documented(file, example);
+        let run = |words: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", words]).current_dir(&dir).env_remove("LD_LIBRARY_PATH").env("FIDE_SOCKET", &missing);
+            shell.output().unwrap()
+        };
+        let built = run(&words);
+        assert!(built.status.success(), "{file}: {words}: {}", String::from_utf8_lossy(&built.stderr));
+        let ran = run(&format!("./{example} db@beta"));
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(1) && said.contains("no Fide agent at"), "{file}: {words}: {said}");
+        std::fs::remove_file(dir.path().join(example)).unwrap();
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use serde_json::json;
 use super::{interrupted, make_out, say};
 use clients::Clients;
 use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
+use fide_cli::say::tell;
 
 /// Hidden first argument of this program that makes it a replica.
 pub(crate) const REPLICA: &str = "__replica";
@@ -257,14 +258,14 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
             "asked_again": outcome.asked_again,
             "chart": chart,
         });
-        println!("{}", serde_json::to_string_pretty(&json).context("writing JSON")?);
+        tell!("{}", serde_json::to_string_pretty(&json).context("writing JSON")?);
     } else {
-        print!("\n{report}");
-        println!(
+        tell!("\n{report}");
+        tell!(
             "{answered} requests were answered, {} of them asked again after a leader's death; the last replica counts {counter}",
             outcome.asked_again
         );
-        println!("decisions over time, with each gap: {}", chart.display());
+        tell!("decisions over time, with each gap: {}", chart.display());
     }
     report.write().context("writing the figures")?;
     Ok(if lost + twice > 0 { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })

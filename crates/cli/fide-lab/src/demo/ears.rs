@@ -161,7 +161,7 @@ fn listen(client: &mut Client, host: usize, tell: &Sender<Heard>, stop: &AtomicB
             Ok(None) => {}
             // Its silence is then an expectation that does not hold.
             Err(error) => {
-                eprintln!("the program on h{host} hears nothing any more: {error}");
+                fide_cli::say::say!("the program on h{host} hears nothing any more: {error}");
                 return;
             }
         }

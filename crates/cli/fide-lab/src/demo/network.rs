@@ -20,6 +20,7 @@ use fide_testbed::{
 use super::{interrupted, make_out, say};
 use cuts::{Cuts, Outcome};
 use fide_cli::exit::{Done, Failure, UNHEALTHY, UNSUPPORTED};
+use fide_cli::say::tell;
 use site::{RATE_MBIT, Site};
 
 #[derive(clap::Args)]
@@ -133,13 +134,13 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
     report.add(Figure::count("not_restored", outcome.not_restored.len() as u64, outcome.cuts).goal(Goal::AtMost(0.0)));
     report.add(Figure::count("host_cut_off_not_told", u64::from(!outcome.cut_off_told), 1).goal(Goal::AtMost(0.0)));
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report).context("writing JSON")?);
+        tell!("{}", serde_json::to_string_pretty(&report).context("writing JSON")?);
     } else {
-        print!("\n{report}");
+        tell!("\n{report}");
         for line in outcome.false_verdicts.iter().chain(&outcome.not_restored) {
-            println!("{line}");
+            tell!("{line}");
         }
-        println!("drawings and logs in {}", arguments.out.display());
+        tell!("drawings and logs in {}", arguments.out.display());
     }
     report.write().context("writing the figures")?;
     let bad = !outcome.false_verdicts.is_empty() || !outcome.not_restored.is_empty() || !outcome.cut_off_told;

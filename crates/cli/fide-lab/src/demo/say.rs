@@ -8,6 +8,8 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use fide_cli::say::say;
+
 /// Between two lines about a group that still runs, when there is no terminal to draw a bar on.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -16,17 +18,34 @@ pub(super) struct Bar {
     bar: ProgressBar,
     title: String,
     plain: bool,
+    start: Instant,
     said: Instant,
 }
 
 /// A line.
 pub(super) fn line(text: &str) {
-    eprintln!("{text}");
+    say!("{text}");
 }
 
-/// Announces a part of the demo.
-pub(super) fn part(text: &str) {
-    eprintln!("\n{text}");
+/// Announces a part of the demo, and says in the end how long it took.
+pub(super) struct Part {
+    number: u32,
+    of: u32,
+    start: Instant,
+}
+
+impl Part {
+    pub(super) fn begin(number: u32, of: u32, text: &str) -> Self {
+        say!("\n{number} of {of}. {text}");
+        Self { number, of, start: Instant::now() }
+    }
+
+    /// Seconds that it took.
+    pub(super) fn done(self) -> u64 {
+        let took_s = self.start.elapsed().as_secs();
+        say!("  part {} of {} took {took_s} s", self.number, self.of);
+        took_s
+    }
 }
 
 impl Bar {
@@ -39,7 +58,7 @@ impl Bar {
             bar.set_style(style.progress_chars("━╸ "));
         }
         bar.set_prefix(title.to_owned());
-        Self { bar, title: title.to_owned(), plain, said: Instant::now() }
+        Self { bar, title: title.to_owned(), plain, start: Instant::now(), said: Instant::now() }
     }
 
     /// One step is done; `text` is the latest news.
@@ -47,14 +66,14 @@ impl Bar {
         self.bar.inc(1);
         if self.plain && self.said.elapsed() >= PLAIN_EVERY {
             self.said = Instant::now();
-            eprintln!("  {:<40} {}/{}", self.title, self.bar.position(), self.bar.length().unwrap_or(0));
+            say!("  {:<40} {}/{}", self.title, self.bar.position(), self.bar.length().unwrap_or(0));
         }
         self.bar.set_message(text);
     }
 
-    /// The group is over; its line stays.
+    /// The group is over; its line stays, with the time that it took.
     pub(super) fn done(self, text: &str) {
         self.bar.finish_and_clear();
-        eprintln!("  {:<40} {text}", self.title);
+        say!("  {:<40} {text}; in {} s", self.title, self.start.elapsed().as_secs());
     }
 }

@@ -32,6 +32,7 @@ use serde_json::{Value, json};
 use super::wrong_file;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
 use crate::plan::table::columns;
+use crate::say::say;
 
 #[derive(clap::Args)]
 pub(super) struct Discover {
@@ -125,7 +126,11 @@ pub(super) fn discover(arguments: &Discover) -> Done {
     } else {
         in_words(&survey, differences.as_deref())
     };
-    io::stdout().write_all(text.as_bytes())?;
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has read enough; what was found is saved all the same.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
     if let Some(out) = &arguments.out {
         save(out, &survey, &given, arguments.force)?;
     }
@@ -179,7 +184,7 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     let mut file = File::options();
     let opened = if force { file.create(true).truncate(true) } else { file.create_new(true) }.write(true).open(out);
     opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| named(out, &error))?;
-    eprintln!("written to {}", out.display());
+    say!("written to {}", out.display());
     Ok(())
 }
 

@@ -5,8 +5,6 @@ use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-/// What is sent to end or to suspend a program.
-const DEAF_TO: [i32; 6] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// One beyond the last signal.
 const SIGNALS_END: i32 = 65;
 /// Too small for a core file, and the one limit by which the kernel starts no program that takes core dumps (core(5)).
@@ -75,13 +73,14 @@ pub(super) fn begin_clean(command: &mut Command) {
     }
 }
 
-/// The child begins with no signal blocked, and ignores what is sent to end or to suspend a program.
+/// The child begins with no signal blocked, and ignores all that can be ignored: service managers send theirs to a whole control group.
 pub(super) fn begin_deaf(command: &mut Command) {
     begin_clean(command);
     // SAFETY: between fork and exec only signal(2), which is safe there.
     unsafe {
         command.pre_exec(|| {
-            for signal in DEAF_TO {
+            // Whoever ignores SIGCHLD cannot wait for children.
+            for signal in (1..SIGNALS_END).filter(|signal| *signal != libc::SIGCHLD) {
                 let _ = libc::signal(signal, libc::SIG_IGN);
             }
             Ok(())

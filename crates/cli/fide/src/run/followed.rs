@@ -9,18 +9,15 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_agent::signals::{Signal as Asked, Signals};
 use fide_client::{Client, Event};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::Signal,
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     FenceArguments, OnExclusion, OnFence,
     commands::{CONTINUED, Commands, EXCLUDED, STOPPED},
     fence::Keeper,
     job::{self, Suspensions},
+    signals::{Received, Signals},
     stopper::{Stopper, is_out_of_reach},
 };
 use crate::exit::Failure;
@@ -33,12 +30,12 @@ const KEEPER_LIMIT: Duration = Duration::from_secs(2);
 /// For how long the operator's command may take before `fide run` is suspended.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// What SIGTERM means to us.
+/// What signals mean to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It is meant for the program.
+    /// They are meant for the program.
     PassOn,
-    /// Leave the program alone.
+    /// Those that ask for an end: leave the program alone.
     LetGo,
 }
 
@@ -113,17 +110,13 @@ impl Followed<'_> {
             }
             self.stopper.news().iter().for_each(|news| say!("fide: {news}"));
             match (signals.take(), self.stop) {
-                (Some(Asked::Stop), Stop::LetGo) => return Ok(Ended::LetGo),
-                (Some(Asked::Stop), Stop::PassOn) => {
-                    if let Some(ended) = self.end_program()? {
+                (Some(received), Stop::LetGo) if received.asks_to_end() => return Ok(Ended::LetGo),
+                (Some(received), Stop::PassOn) => {
+                    if let Some(ended) = self.pass_on(received)? {
                         return Ok(ended);
                     }
                 }
-                (Some(Asked::Reload), Stop::PassOn) => match self.stopper.signal(Signal::HUP) {
-                    Err(error) if is_out_of_reach(&error) => self.say_out_of_reach(),
-                    done => done?,
-                },
-                (Some(Asked::Reload), Stop::LetGo) | (None, _) => {}
+                (Some(_), Stop::LetGo) | (None, _) => {}
             }
             if self.suspensions.take() {
                 self.suspend();
@@ -154,18 +147,26 @@ impl Followed<'_> {
         }
     }
 
-    /// It is asked to end. One that is stopped ends when it goes on; asked again, or if it never does, it is killed.
-    fn end_program(&mut self) -> Result<Option<Ended>, Failure> {
-        let stopped = self.is_stopped();
-        let kills = stopped && (self.excluded || std::mem::replace(&mut self.asked_to_end, true));
-        match if kills { self.stopper.kill() } else { self.stopper.signal(Signal::TERM) } {
+    /// The program gets what this process was sent. One that is stopped takes it when it goes on; asked again to end, or if it never goes
+    /// on, it is killed.
+    fn pass_on(&mut self, received: Received) -> Result<Option<Ended>, Failure> {
+        let (ends, stopped) = (received.asks_to_end(), self.is_stopped());
+        let kills = ends && stopped && (self.excluded || std::mem::replace(&mut self.asked_to_end, true));
+        let sent = if kills {
+            self.stopper.kill()
+        } else if received.is_to_be_passed_on(self.stopper.pid()) {
+            self.stopper.signal(received.signal)
+        } else {
+            Ok(())
+        };
+        match sent {
             Err(error) if is_out_of_reach(&error) => {
                 self.say_out_of_reach();
-                return Ok(Some(Ended::OutOfReach));
+                return Ok(ends.then_some(Ended::OutOfReach));
             }
             done => done?,
         }
-        if stopped && !kills {
+        if ends && stopped && !kills {
             say!(
                 "fide: the program is stopped, and ends at the latest when this host is heard again; the next SIGTERM or Ctrl-C kills it"
             );
@@ -245,12 +246,13 @@ impl Followed<'_> {
         }
     }
 
-    /// The program has ended, or is left alone: ends what still fences it, and waits for the operator's command, which SIGTERM ends.
+    /// The program has ended, or is left alone: ends what still fences it, and waits for the operator's command, which SIGTERM, SIGINT and
+    /// SIGQUIT end.
     pub(super) fn finish(self, signals: &Signals) {
         let Self { keeper, stopper, mut commands, .. } = self;
         drop(keeper);
         drop(stopper);
-        commands.finish(|| signals.take() == Some(Asked::Stop));
+        commands.finish(|| signals.take_end());
     }
 
     /// Its process has ended, whoever ended it. What is left of it while it is stopped dies, too: in a unit's group it would stay frozen, and

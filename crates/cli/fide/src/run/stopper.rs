@@ -87,6 +87,10 @@ impl Stopper {
         &self.pidfd
     }
 
+    pub(super) fn pid(&self) -> Option<Pid> {
+        self.pid
+    }
+
     /// Whether a control group was made for the program, and it is in there.
     pub(super) fn has_own_group(&self) -> bool {
         self.group.as_ref().is_some_and(Group::is_own) && !self.has_left()

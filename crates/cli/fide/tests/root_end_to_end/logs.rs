@@ -3,6 +3,8 @@
 
 use std::{
     fs::{self, File},
+    io::{BufRead, BufReader, Read},
+    os::unix::process::ExitStatusExt,
     process::{Command, Stdio},
 };
 
@@ -61,6 +63,27 @@ fn root_watch_reacts_while_its_log_cannot_be_written() {
         drop(watch);
         watching(&world, 1, 0);
     }
+}
+
+#[test]
+fn root_question_without_a_reader_ends_by_sigpipe() {
+    let Some(world) = world(2, calm()) else { return };
+    let ended = |mut running: Running| {
+        let mut said = String::new();
+        running.0.stderr.take().expect("piped").read_to_string(&mut said).expect("read");
+        (running.0.wait().expect("ended").signal(), said)
+    };
+    for words in [&["status"][..], &["status", "--json"], &["explain"], &["metrics"], &["watch", "@h2"]] {
+        let running = start(&mut world.fide(1, words), unread(), Stdio::piped());
+        assert_eq!(ended(running), (Some(libc::SIGPIPE), String::new()), "{words:?}");
+    }
+    // `fide watch | head -1`: nothing happens that it could print.
+    let mut watch = Running::piped(&mut world.fide(1, &["watch", "@h2"]));
+    let mut out = BufReader::new(watch.0.stdout.take().expect("piped"));
+    out.read_line(&mut String::new()).expect("a line");
+    watching(&world, 1, 1);
+    drop(out);
+    assert_eq!(ended(watch), (Some(libc::SIGPIPE), String::new()));
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod run_corners;
 mod run_ends;
 mod run_odd;
 mod run_outside;
+mod run_signals;
 mod run_units;
 mod sessions;
 mod trust;

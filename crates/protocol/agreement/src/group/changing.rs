@@ -133,13 +133,25 @@ impl<P: Start> Group<P> {
         Some((position, self.transfers.get(&state)?))
     }
 
-    /// The state of [`Group::poll_install`] is the user's now.
+    /// The state of [`Group::poll_install`] is the user's now. No other call may come between the two, or it may not be offered any more:
+    /// [`Group::take_install`] is both at once. Nothing happens where there was none.
     pub fn installed(&mut self) {
+        if self.joining.installable().is_none() {
+            return;
+        }
         self.joining.installed(&mut self.transfers);
         self.position = self.joining.have().unwrap_or(self.position);
         // What was the user's before is gone.
         self.past.replaced();
         self.ask();
+    }
+
+    /// The state that the user has to put in place of its own, and after which position it is: it counts as the user's from here on.
+    pub fn take_install(&mut self) -> Option<(u64, Vec<u8>)> {
+        let (position, state) = self.poll_install()?;
+        let state = state.to_vec();
+        self.installed();
+        Some((position, state))
     }
 
     pub(super) fn ask(&mut self) {

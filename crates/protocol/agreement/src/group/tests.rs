@@ -754,5 +754,6 @@ fn who_comes_when_the_group_is_founded_joins_it() {
 
 mod forming;
 mod holding;
+mod installing;
 mod leaving;
 mod payloads;
