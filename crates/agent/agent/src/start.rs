@@ -28,7 +28,6 @@ use fide_sys::interface::{self, Interface, InterfaceError};
 use fide_wire::Keys;
 
 use begin::Begin;
-pub(crate) use begin::payload_max;
 use held::{Held, held};
 use host::open_host;
 

@@ -13,7 +13,7 @@ use crate::{
         Config, Mode,
         shape::{Differs, says},
     },
-    control::Excluded,
+    excluded::Excluded,
     rungs::Rungs,
     snapshot::Snapshot,
 };

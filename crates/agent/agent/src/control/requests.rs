@@ -18,7 +18,6 @@ use serde_json::json;
 
 use super::{
     Control, Session,
-    lanes::doorbell,
     quotas::{Resource, Usage, admit},
     token,
 };
@@ -183,7 +182,7 @@ impl Control {
                 (Channel::Inbox(waker), theirs)
             }
         };
-        let doorbell = doorbell().map_err(|error| no_session("no descriptor", &error))?;
+        let doorbell = crate::command::doorbell().map_err(|error| no_session("no descriptor", &error))?;
         let session = Session {
             serial: self.next_serial(),
             token: token().map_err(|error| no_session("no random numbers", &error))?,

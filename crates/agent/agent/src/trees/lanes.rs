@@ -148,7 +148,7 @@ impl Lanes {
 
     fn check(&self, asked: &LaneAsked) -> Result<Checked, Refusal> {
         // An interface that is gone is told by its path's verdict.
-        let largest = crate::start::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
+        let largest = crate::mtu::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
         check(&self.talk.config, self.talk.me, asked, self.templates.len(), largest)
     }
 
