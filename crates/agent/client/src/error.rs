@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong, said so that the reader knows what to do.
 
+use fide_agent_api::protocol::{Empty, ErrorCode};
 use fide_agent_api::protocol::{NameError, Refusal};
 use fide_shm::{bpf_ring::BpfRingError, region::RegionError, spsc::Broken};
 use rustix::io::Errno;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a call to the client library failed.
 #[derive(Debug, thiserror::Error)]
@@ -157,4 +159,17 @@ pub enum Declined {
     /// The outbox is damaged; it is replaced at the next re-attachment.
     #[error("outbox damaged")]
     Broken,
+}
+
+/// The outcome of ending something: what the agent does not know any more has ended.
+pub(crate) fn ended(outcome: Result<Empty, Error>) -> Result<(), Error> {
+    match outcome {
+        Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// No answer came in time.
+pub(crate) fn timed_out(op: &'static str, timeout: Duration) -> Error {
+    Error::Timeout { op, timeout_ns: timeout.as_nanos() as u64 }
 }
