@@ -19,12 +19,22 @@ struct Constant {
 
 fn constants() -> Vec<Constant> {
     let mut all = Vec::new();
-    for path in files_below(&root_dir().join("crates"), &["rs"]) {
+    for path in files_below(&root_dir().join("crates"), &["rs", "h"]) {
         let file = shown(&path);
         if !file.contains("/src/") || file.contains("tests") {
             continue;
         }
         let text = read(&path);
+        if file.ends_with(".h") {
+            // The kernel's programs and their loaders share it.
+            let defines = text.lines().filter_map(|line| line.strip_prefix("#define FIDE_")?.split_once(' '));
+            all.extend(defines.map(|(name, value)| Constant {
+                file: file.clone(),
+                name: name.to_owned(),
+                text: value.to_owned(),
+            }));
+            continue;
+        }
         for (at, _) in text.match_indices("const ") {
             let Some((head, value)) = text[at + 6..].split_once(" = ") else { continue };
             let Some((name, kind)) = head.split_once(": ") else { continue };
