@@ -203,6 +203,30 @@ fn documents_that_the_source_names_are_there() {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
+/// Pages that say for each promise which test shows it, in backticks.
+const NAMES_TESTS: [&str; 3] =
+    ["docs/internals/promises.md", "docs/operate/security.md", "docs/internals/simulator.md"];
+
+/// Whether a word in backticks is the name of a test: several words in snake case.
+fn is_test_name(code: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    code.matches('_').count() >= 4 && code.chars().all(fits) && code.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+#[test]
+fn tests_that_show_a_promise_exist() {
+    let source: String = files_below(&root_dir().join("crates"), &["rs"]).iter().map(|path| read(path)).collect();
+    let mut problems = Vec::new();
+    for page in NAMES_TESTS {
+        for (number, line) in prose(&read(&root_dir().join(page))) {
+            let named = split_code(line).0.into_iter().filter(|code| is_test_name(code));
+            let missing = named.filter(|name| !source.contains(&format!("fn {name}(")));
+            problems.extend(missing.map(|name| format!("{page}:{number}: there is no test {name}")));
+        }
+    }
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}
+
 #[test]
 fn links_are_judged_as_a_reader_follows_them() {
     assert_eq!(targets("a [b](c.md#d) and [e](f)"), ["c.md#d", "f"]);
