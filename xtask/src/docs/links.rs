@@ -180,7 +180,8 @@ fn every_page_is_in_the_summary_of_the_book() {
         .filter_map(|path| Some(path.strip_prefix(&docs).ok()?.display().to_string()))
         .filter(|name| name != "SUMMARY.md" && !listed.contains(&name.as_str()))
         .collect();
-    assert!(missing.is_empty(), "docs/SUMMARY.md lacks {}", missing.join(", "));
+    let lines: Vec<String> = missing.iter().map(|name| format!("- [Its title]({name})")).collect();
+    assert!(missing.is_empty(), "docs/SUMMARY.md lacks:\n{}", lines.join("\n"));
 }
 
 #[test]
