@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn sender_of_another_period_looks_later_with_every_heartbeat() {
-        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/configuration.md`).
+        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/operate/configuration.md`).
         let mut spread = Spread::default();
         let late = |spread: &mut Spread, seq| spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_100_000, u64::MAX);
         for seq in 0..100 {
