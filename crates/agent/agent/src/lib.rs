@@ -42,4 +42,4 @@ pub mod tree_report;
 pub mod trees;
 pub mod vote;
 
-pub use start::{Options, StartError, run};
+pub use start::{Checked, Options, StartError, check, run};

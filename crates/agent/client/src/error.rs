@@ -4,6 +4,7 @@
 use fide_agent_api::protocol::{Empty, ErrorCode};
 use fide_agent_api::protocol::{NameError, Refusal};
 use fide_shm::{bpf_ring::BpfRingError, region::RegionError, spsc::Broken};
+use fide_types::Time;
 use rustix::io::Errno;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub enum Error {
     },
     /// The shared memory that the agent handed over is not usable.
     #[error("shared memory of the agent: {0}")]
-    Memory(#[from] RegionError),
+    Memory(RegionError),
     /// This program has other clocks than the agent: it would read the lease wrongly.
     #[error(
         "this program is in another time namespace than the agent ({own}, the agent's is {agent}; 0: unknown), so that it \
@@ -49,12 +50,12 @@ pub enum Error {
     },
     /// The event ring that the agent handed over is not usable.
     #[error("event ring of the agent: {0}")]
-    BpfRing(#[from] BpfRingError),
+    BpfRing(BpfRingError),
     /// The event ring contradicts itself.
     #[error("event inbox: {0}")]
-    Inbox(#[from] Broken),
+    Inbox(Broken),
     /// The agent did not answer in time.
-    #[error("the agent did not answer {op} within {timeout_ns} ns")]
+    #[error("the agent did not answer {op} within {}", Time::ns(*timeout_ns))]
     Timeout {
         /// What was asked.
         op: &'static str,
@@ -103,6 +104,24 @@ pub enum Error {
     },
 }
 
+impl From<RegionError> for Error {
+    fn from(why: RegionError) -> Self {
+        Self::Memory(why)
+    }
+}
+
+impl From<BpfRingError> for Error {
+    fn from(why: BpfRingError) -> Self {
+        Self::BpfRing(why)
+    }
+}
+
+impl From<Broken> for Error {
+    fn from(why: Broken) -> Self {
+        Self::Inbox(why)
+    }
+}
+
 impl Error {
     pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::System { call, errno }
@@ -111,14 +130,16 @@ impl Error {
 
 fn hint(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOENT | Errno::CONNREFUSED => "start one with `fide agent`, or name its socket in FIDE_SOCKET",
+        Errno::NOENT | Errno::CONNREFUSED => {
+            "start one with `fide agent`, or name its socket in FIDE_SOCKET (or by --socket of `fide`)"
+        }
         Errno::ACCESS | Errno::PERM => "this user may not use the agent's socket",
         Errno::PROTOTYPE => "that socket belongs to something else (not SOCK_SEQPACKET)",
         Errno::AGAIN => {
             "it runs, and took no connection for as long as a call may take; is it stopped, or do others connect without end?"
         }
         Errno::NAMETOOLONG => "a socket path has at most 107 bytes",
-        _ => "is FIDE_SOCKET right?",
+        _ => "is FIDE_SOCKET (or --socket of `fide`) right?",
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide status`, `fide explain`, `fide metrics`: questions to this host's agent.
 
-use std::{fmt::Write, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write, path::PathBuf, process::ExitCode};
 
 use fide_agent_api::protocol::{DEFAULT_SOCKET, Op, SOCKET_ENV};
 use fide_cli::call::ask;
+use fide_types::Time;
 use serde_json::Value;
 
 use crate::{
@@ -77,7 +78,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn micros(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "never".to_owned(), |us| format!("{:?}", Duration::from_micros(us)))
+    value.as_u64().map_or_else(|| "never".to_owned(), |us| Time::us(us).to_string())
 }
 
 /// A line for each host that is configured otherwise: it is not heard.
@@ -162,10 +163,10 @@ fn status_text(status: &Value) -> String {
         let _ = writeln!(out, "\nlanes:");
     }
     for lane in list(&status["lanes"]) {
-        let period = Duration::from_nanos(lane["period_ns"].as_u64().unwrap_or(0));
+        let period = Time::ns(lane["period_ns"].as_u64().unwrap_or(0));
         let _ = writeln!(
             out,
-            "  {:<14} {} bytes every {period:?} over {} trees; {} packets, {} messages, {} beyond the contract",
+            "  {:<14} {} bytes every {period} over {} trees; {} packets, {} messages, {} beyond the contract",
             text(&lane["name"]),
             lane["packet_max_bytes"],
             lane["trees"],

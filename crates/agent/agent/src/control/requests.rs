@@ -353,7 +353,7 @@ impl Control {
             Refusal::new(
                 ErrorCode::NotFound,
                 format!("this agent remembers no event {event}"),
-                format!("it remembers {}; `fide status` lists the last ones", self.journal.range()),
+                format!("it remembers {}; `fide explain` without an id lists the last ones", self.journal.range()),
             )
         })?;
         Ok(Answer::ok(id, &entry.to_json(&self.parts.config)))

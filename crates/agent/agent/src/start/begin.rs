@@ -58,15 +58,7 @@ pub(super) fn fresh(
         Some((vote, _)) => vote.incarnation,
         None => incarnation::next(&config.state_dir)?,
     };
-    let mut settings = detector_config(config, me, incarnation, timeout_ns, stall_slack_ns);
-    settings.payload_max = config.payload_max(payload_max(interfaces)?);
-    if settings.payload_max < settings.payload_min() {
-        return Err(StartError::Mtu {
-            names: interfaces.join(", "),
-            mtu_bytes: settings.payload_max + PACKET_HEADERS,
-            need_bytes: settings.payload_min() + PACKET_HEADERS,
-        });
-    }
+    let settings = settings(config, me, interfaces, incarnation, timeout_ns, stall_slack_ns)?;
     let lease = settings.trust == detector::Trust::Lease;
     let mut detector = match &recalled {
         Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
@@ -137,6 +129,27 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, Sta
             resumed: Resumed { sessions, processes, journal: state.journal, names: state.names },
         }),
     })
+}
+
+/// The detector's, if packets of this cluster fit these interfaces.
+pub(super) fn settings(
+    config: &Config,
+    me: u16,
+    interfaces: &[String],
+    incarnation: u32,
+    timeout_ns: u64,
+    stall_slack_ns: u64,
+) -> Result<detector::Config, StartError> {
+    let mut settings = detector_config(config, me, incarnation, timeout_ns, stall_slack_ns);
+    settings.payload_max = config.payload_max(payload_max(interfaces)?);
+    if settings.payload_max < settings.payload_min() {
+        return Err(StartError::Mtu {
+            names: interfaces.join(", "),
+            mtu_bytes: settings.payload_max + PACKET_HEADERS,
+            need_bytes: settings.payload_min() + PACKET_HEADERS,
+        });
+    }
+    Ok(settings)
 }
 
 fn detector_config(

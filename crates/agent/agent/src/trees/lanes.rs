@@ -26,6 +26,7 @@ use fide_controller::handler::Method;
 use fide_lane::{LANES_MAX, Outlet};
 use fide_net::link::Sender;
 use fide_sys::clock::mono_ns;
+use fide_types::Time;
 use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde_json::{Value, json};
 
@@ -412,7 +413,8 @@ impl Lanes {
             self.answer_if_ready(handle);
             return;
         }
-        let why = format!("the switches have not taken the rules of lane {} within {INSTALL_LIMIT:?}", held.name);
+        let why =
+            format!("the switches have not taken the rules of lane {} within {}", held.name, Time::from(INSTALL_LIMIT));
         for ticket in std::mem::take(&mut held.waiting) {
             let refusal = Refusal::new(ErrorCode::Gone, why.as_str(), "look at `fide controller status`");
             self.answer(ticket, Err(refusal));

@@ -17,6 +17,7 @@ use fide_controller::{
     sequence::Sequence,
     tls::{ClientTls, Files},
 };
+use fide_types::Time;
 use serde_json::{Value, json};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
@@ -71,7 +72,7 @@ pub(super) struct Status {
 
 impl Whom {
     fn caller(&self) -> Result<Caller, Failure> {
-        let tls = ClientTls::load(Files::of_member(&self.credentials)).map_err(|error| Failure::new(USAGE, error))?;
+        let tls = ClientTls::load(Files::of_member(&self.credentials))?;
         Caller::new(self.address.clone(), Arc::new(tls)).map_err(|error| Failure::new(UNHEALTHY, error))
     }
 
@@ -185,7 +186,12 @@ pub(super) fn status(arguments: &Status) -> Done {
         }
         for monitor in array(&cluster["monitors"]) {
             let text = |key: &str| monitor[key].as_str().unwrap_or("").to_owned();
-            println!("  {} monitors {}, timeout {} ns", text("from"), text("app"), monitor["timeout_ns"]);
+            println!(
+                "  {} monitors {}, timeout {}",
+                text("from"),
+                text("app"),
+                Time::ns(monitor["timeout_ns"].as_u64().unwrap_or(0))
+            );
         }
     }
     Ok(ExitCode::from(if broken == 0 { 0 } else { UNHEALTHY }))

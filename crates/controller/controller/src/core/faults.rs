@@ -358,7 +358,7 @@ impl Core {
             return Err(Answer::error(
                 404,
                 "no_such_cable",
-                format!("there is no cable {shown:?}; /v1/network lists them"),
+                format!("there is no cable \"{}\"; /v1/network lists them", shown.escape_debug()),
             ));
         };
         let name = self.topology.cable_name(found);

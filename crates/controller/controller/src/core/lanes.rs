@@ -60,8 +60,10 @@ impl Core {
         let asked: Asked = parse(body)?;
         let host = peer.identity.name.as_str();
         if let Some(sender) = asked.sender.filter(|sender| sender != host) {
-            let message =
-                format!("the certificate is that of {host}, which cannot ask for {sender:?}; leave `sender` out");
+            let message = format!(
+                "the certificate is that of {host}, which cannot ask for \"{}\"; leave `sender` out",
+                sender.escape_debug()
+            );
             return Err(Answer::error(403, "not_you", message));
         }
         let label = asked.label;
@@ -100,7 +102,7 @@ impl Core {
             Answer::error(
                 404,
                 "no_such_lane",
-                format!("there is no lane {shown:?} of {}; ask for /v1/lanes", peer.identity),
+                format!("there is no lane \"{}\" of {}; ask for /v1/lanes", shown.escape_debug(), peer.identity),
             )
         })
     }

@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
+use fide_types::Time;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
@@ -114,7 +115,7 @@ async fn read(context: &Context, body: Body) -> Result<Vec<u8>, ApiError> {
         }
         Ok(Err(why)) => Err(ApiError::new(400, "bad_body", format!("the body cannot be read: {why}")).closing()),
         Err(_) => {
-            let message = format!("the body did not come within {:?}; send it at once", limits.body_timeout);
+            let message = format!("the body did not come within {}; send it at once", Time::from(limits.body_timeout));
             Err(ApiError::new(408, "body_too_slow", message).closing())
         }
     }

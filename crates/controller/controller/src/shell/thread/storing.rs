@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a decision to the store, and only then to the world; and back, where the store does not take it.
 
+use fide_types::Time;
+
 use super::*;
 
 impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
@@ -142,7 +144,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
                 }
                 None => Err(store::Error::NotLoaded { place: self.store.place() }),
             };
-            tracing::debug!("stored, in {:?}", begun.elapsed());
+            tracing::debug!("stored, in {}", Time::from(begun.elapsed()));
             if let Err(why) = stored {
                 let refused = match &why {
                     store::Error::Unavailable { .. } | store::Error::Io { .. } => {
