@@ -11,7 +11,7 @@ use fide_report::{
 };
 use serde_json::json;
 
-use super::table::columns;
+use crate::columns::columns;
 use crate::exit::Done;
 
 /// Heights of Table 3, with the published years between critical compound failures.
@@ -61,7 +61,7 @@ pub(super) fn published(as_json: bool) -> Done {
             vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years{notes}")]
         })
         .collect();
-    print!("{}", columns(&["height", "per year", "once in", "published        "], &rows));
+    print!("{}", columns(&["height", "per year", "once in", "published        "], &[0], &rows));
     println!(
         "\nTCP lets an error through, at one packet every {} us: once in {} to {} (published: {} to {})\n",
         PERIOD_NS / 1000,
@@ -100,6 +100,6 @@ pub(super) fn of_plan(rates: &Rates, figures: &Figures) -> String {
         rates.trunk_per_year,
         rates.core_per_year,
         rates.group,
-        columns(&["request", "trees", "cables of the smallest", "per year", "once in"], &rows)
+        columns(&["request", "trees", "cables of the smallest", "per year", "once in"], &[0], &rows)
     )
 }
