@@ -57,11 +57,11 @@ pub(super) fn published(as_json: bool) -> Done {
         .iter()
         .map(|(height, published)| {
             let p = of(*height);
-            let notes = if *height == 1 { " [1] [2]" } else { "        " };
-            vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years{notes}")]
+            let notes = if *height == 1 { "[1] [2]" } else { "" };
+            vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years"), notes.to_owned()]
         })
         .collect();
-    print!("{}", columns(&["height", "per year", "once in", "published        "], &[0], &rows));
+    print!("{}", columns(&["height", "per year", "once in", "published", ""], &[0, 4], &rows));
     println!(
         "\nTCP lets an error through, at one packet every {} us: once in {} to {} (published: {} to {})\n",
         PERIOD_NS / 1000,

@@ -34,7 +34,7 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
         let rows: Vec<Vec<String>> = figures.requests.iter().map(row).collect();
         out += &columns(
             &["request", "from", "to", "bytes", "period", "trees", "found", "latency", "jitter", "timeout"],
-            &[0],
+            &[0, 6],
             &rows,
         );
         if figures.requests.iter().any(|request| request.proved_cheapest) {
@@ -90,7 +90,7 @@ fn row(of: &RequestFigures) -> Vec<String> {
         of.size_max_bytes.to_string(),
         time(of.period_min_ns),
         of.trees.len().to_string(),
-        format!("{found}{}", if of.proved_cheapest { "*" } else { " " }),
+        format!("{found}{}", if of.proved_cheapest { "*" } else { "" }),
         format!("{} .. {}", time(of.overall.latency_min_ns), time(of.overall.latency_max_ns)),
         time(of.overall.jitter_max_ns),
         time(of.overall.timeout_ns),
