@@ -9,6 +9,7 @@ use fide_types::Time;
 use serde_json::Value;
 
 use crate::{
+    columns::columns,
     exit::{Done, UNHEALTHY},
     gaps, timeouts,
 };
@@ -87,6 +88,23 @@ pub(crate) fn differs(status: &Value) -> impl Iterator<Item = String> {
         .map(|other| format!("NOT HEARD: {} is configured otherwise in {}", text(&other["host"]), text(&other["says"])))
 }
 
+/// A peer in the table of `fide status`.
+fn peer_row(peer: &Value) -> Vec<String> {
+    let planes: Vec<String> = list(&peer["planes"])
+        .map(|plane| {
+            let lost = if plane["path_lost"] == Value::Bool(true) { " PATH LOST" } else { "" };
+            format!("{}, {}{lost}", micros(&plane["silent_us"]), plane["lost"])
+        })
+        .collect();
+    vec![
+        text(&peer["host"]),
+        text(&peer["state"]),
+        micros(&peer["timeout_us"]),
+        micros(&peer["jitter_us"]),
+        planes.join(" | "),
+    ]
+}
+
 fn status_text(status: &Value) -> String {
     let mut out = String::new();
     let fence = if status["fenced"] == Value::Bool(true) { "FENCED: may not act" } else { "may act" };
@@ -131,23 +149,12 @@ fn status_text(status: &Value) -> String {
     for line in differs(status) {
         let _ = writeln!(out, "{line}");
     }
-    let _ = writeln!(out, "\n{:<12} {:<8} {:>12} {:>12}  planes (silent, lost)", "peer", "state", "timeout", "jitter");
-    for peer in list(&status["peers"]) {
-        let planes: Vec<String> = list(&peer["planes"])
-            .map(|plane| {
-                let lost = if plane["path_lost"] == Value::Bool(true) { " PATH LOST" } else { "" };
-                format!("{}, {}{lost}", micros(&plane["silent_us"]), plane["lost"])
-            })
-            .collect();
-        let _ = writeln!(
-            out,
-            "{:<12} {:<8} {:>12} {:>12}  {}",
-            text(&peer["host"]),
-            text(&peer["state"]),
-            micros(&peer["timeout_us"]),
-            micros(&peer["jitter_us"]),
-            planes.join(" | ")
-        );
+    let rows: Vec<Vec<String>> = list(&status["peers"]).map(peer_row).collect();
+    let peers = columns(&["peer", "state", "timeout", "jitter", "planes (silent, lost)"], &[0, 1, 4], &rows);
+    let mut lines = peers.lines();
+    let _ = writeln!(out, "\n{}", lines.next().unwrap_or_default());
+    for (peer, line) in list(&status["peers"]).zip(lines) {
+        let _ = writeln!(out, "{line}");
         for process in list(&peer["processes"]) {
             let _ = writeln!(out, "  {}@{}: {}", text(&process["name"]), text(&peer["host"]), text(&process["state"]));
         }

@@ -3,6 +3,7 @@
 
 mod agent;
 mod ask;
+mod columns;
 mod controller;
 mod doctor;
 mod explain;

@@ -2,7 +2,7 @@
 //! `fide plan`: a topology and requests in, trees and contracts out.
 
 mod odds;
-pub(crate) mod table;
+mod table;
 
 use std::{
     fs::{self, File},

@@ -30,8 +30,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::wrong_file;
+use crate::columns::columns;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
-use crate::plan::table::columns;
 use crate::say::say;
 
 #[derive(clap::Args)]
@@ -224,7 +224,7 @@ fn in_words(survey: &Survey, differences: Option<&[Difference]>) -> String {
                 vec![format!("{}--{}", cable.a, cable.b), bandwidth, queue]
             })
             .collect();
-        text += &columns(&["cable", "bandwidth", "lane's queue"], &rows);
+        text += &columns(&["cable", "bandwidth", "lane's queue"], &[0], &rows);
         text.push('\n');
     }
     for (name, figure) in survey.latencies.named() {
