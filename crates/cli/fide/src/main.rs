@@ -52,8 +52,8 @@ enum Command {
     /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
     /// permitted.
     ///
-    /// Signals are passed on to the program unchanged, and end `fide run` only with it; those of the terminal (Ctrl-C, Ctrl-\) reach both at
-    /// once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
+    /// Signals are passed on to the program unchanged, and end `fide run` only with it (but for SIGKILL and those of its own faults, after which the
+    /// program is killed); those of the terminal (Ctrl-C, Ctrl-\) reach both at once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
     /// `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
