@@ -3,7 +3,7 @@
 
 use std::{fmt::Write, process::ExitCode};
 
-use fide_controller::config::keys::{Default, Key};
+use fide_types::config_key::{Default, Key};
 use serde_json::{Value, json};
 
 use crate::{exit::Done, say::tell};

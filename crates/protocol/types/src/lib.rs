@@ -9,6 +9,7 @@
 //! - [`process`]: [`ProcessState`] and [`Reason`]: what became of a process, and why a verdict was given.
 //! - [`time`]: [`Time`], as people read it.
 //! - [`trust`]: [`Trust`], [`Policy`], [`Role`]: how a cluster judges silence, and who counts.
+//! - [`config_key`]: how keys of configuration files are described.
 //! - [`planted`]: fault points that the simulator and the explorations arm.
 //!
 //! **Invariant:** no I/O, no clock, no allocation.
@@ -16,6 +17,7 @@
 
 pub mod bounds;
 pub mod client_set;
+pub mod config_key;
 pub mod host_set;
 pub mod name;
 pub mod per_host;

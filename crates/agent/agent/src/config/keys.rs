@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every key of `fide.toml` means. Tests compare it with what is read.
 
-use fide_controller::config::keys::{
-    Default::{self, Otherwise, Required, Value},
-    Key,
+use fide_types::config_key::{
+    Default::{Otherwise, Required, Value},
+    Key, key,
 };
-
-const fn key(table: &'static str, key: &'static str, kind: &'static str, default: Default, says: &'static str) -> Key {
-    Key { table, key, kind, default, says }
-}
 
 /// Every key, table by table. Drop-ins may have `[cluster]`, `[agent]`, `[[name]]` and `[limits]`.
 #[rustfmt::skip]

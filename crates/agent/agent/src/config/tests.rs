@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use fide_controller::config::keys::Key;
+use fide_types::config_key::Key;
 
 use super::*;
 
@@ -204,7 +204,7 @@ fn every_key_that_is_read_is_explained() {
 
 #[test]
 fn explained_defaults_are_those_that_count() {
-    use fide_controller::config::keys::Default;
+    use fide_types::config_key::Default;
     const SECTIONS: [(&str, &str); 7] = [
         ("[cluster]", "key_file = \"k\""),
         ("[agent]", ""),

@@ -111,7 +111,7 @@ fn every_key_that_is_read_is_explained() {
 
 #[test]
 fn explained_defaults_are_those_that_count() {
-    use keys::Default;
+    use fide_types::config_key::Default;
     let etcd = HEAD.replace("store = \"c.redb\"", "") + "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n";
     for key in keys::KEYS {
         let head = if key.table == "[etcd]" { &etcd } else { HEAD };
