@@ -85,7 +85,7 @@ impl<S> Config<S> {
         transfer::Config {
             chunk_max: packet::DATAGRAM_MAX - group::PREFIX_LEN - transfer::HEADER_LEN,
             payload_max: self.payload_max,
-            held_max: 2 * self.payload_max + 2 * self.tail_max,
+            stored_max: 2 * self.payload_max + 2 * self.tail_max,
             // A state, and what was decided since it.
             reserved: self.payload_max + self.tail_max,
             wants_max: 64,

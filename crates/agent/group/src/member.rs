@@ -219,7 +219,7 @@ impl<P: Start> Member<P> {
         let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut core = Core::new(group_config, record.is_founded(), resend_ns)?;
         if record.is_first() {
-            core.group.is_first_of_its_host();
+            core.group.set_first_process();
         }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
@@ -347,7 +347,7 @@ impl<P: Start> Member<P> {
     /// in.
     fn rejoin(&mut self) -> Result<(), Error> {
         // Stored before anybody is told of it. Where it cannot be, what this member keeps is worth more than an end.
-        let incarnation = match self.record.again(self.core.group.above()) {
+        let incarnation = match self.record.again(self.core.group.incarnation_floor()) {
             Ok(incarnation) => incarnation,
             Err(why) => {
                 let what = "this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again";
@@ -565,7 +565,7 @@ impl<P: Start> Member<P> {
             format!("the last refused of {}: {why}", self.names.get(usize::from(*host) - 1).map_or("?", String::as_str))
         });
         let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
-        let held = self.core.group.holds_for().map(|missing| {
+        let held = self.core.group.refounding_awaits().map(|missing| {
             let missing: Vec<&str> = missing.iter().filter_map(|host| self.name(host)).collect();
             format!(
                 "this host was excluded, and keeps what it has until the group goes on elsewhere, or is founded again by all of its last \

@@ -150,7 +150,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_agreement::Member;
+    use fide_agreement::ViewMember;
 
     #[test]
     fn incarnations_grow_and_a_group_is_remembered() {
@@ -162,7 +162,7 @@ mod tests {
         let mut second = begin("g");
         assert!(second.incarnation() > before && !second.is_founded());
         assert!(was_first && !second.is_first());
-        second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
+        second.founded(&View::new(1, &[ViewMember { host: 2, incarnation: 1 }]).unwrap()).unwrap();
         let before = second.incarnation();
         drop(second);
         let mut third = begin("g");

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_agreement::{
-    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Member, Message, Trust, View, group, hsuc, huc, transfer,
+    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Message, Trust, View, ViewMember, group, hsuc, huc, transfer,
 };
 
 thread_local! {
@@ -91,7 +91,7 @@ fn a_decision_of_huc_allocates_nothing_once_warm() {
 
 #[test]
 fn a_decision_of_a_group_allocates_nothing_once_warm() {
-    let view: Vec<Member> = (1..=3).map(|host| Member { host, incarnation: 1 }).collect();
+    let view: Vec<ViewMember> = (1..=3).map(|host| ViewMember { host, incarnation: 1 }).collect();
     let config = |me| group::Config {
         group: 1,
         me,
@@ -102,7 +102,7 @@ fn a_decision_of_a_group_allocates_nothing_once_warm() {
         transfer: transfer::Config {
             chunk_max: 1024,
             payload_max: 64 << 10,
-            held_max: 128 << 10,
+            stored_max: 128 << 10,
             reserved: 0,
             wants_max: 8,
             arriving_max: 8,

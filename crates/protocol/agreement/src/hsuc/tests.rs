@@ -17,7 +17,7 @@ proptest! {
     /// Whatever the order of messages, whoever crashes wherever: logs are prefixes of each other, hold what was proposed and
     /// nothing twice; once the world is quiet all who live have the same.
     #[test]
-    fn members_agree_whatever_happens(
+    fn members_agree_under_any_schedule(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         World::<Hsuc>::new(members, &setting(window)).follow(&steps)?;
@@ -25,7 +25,7 @@ proptest! {
 
     /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
     #[test]
-    fn members_agree_over_links_that_lose_and_repeat(
+    fn members_agree_over_lossy_links(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
         World::<Hsuc>::new(members, &Setting { links: Links::Lossy, ..setting(window) }).follow(&steps)?;
@@ -49,7 +49,7 @@ fn rounds(world: &mut World<Hsuc>) -> (usize, usize) {
 
 /// FiDe Table 1.
 #[test]
-fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
+fn decision_takes_three_delays_and_three_messages_per_member() {
     for members in 2..=9 {
         let mut world = World::<Hsuc>::new(members, &setting(1));
         world.propose(1);
@@ -60,7 +60,7 @@ fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
 
 /// App. A.3, "Complexity": two more delays for a leader's crash, and relaying by each of the others to each.
 #[test]
-fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
+fn leader_crash_costs_two_delays_and_a_window_of_relays() {
     for members in 3..=9usize {
         let mut world = World::<Hsuc>::new(members, &setting(1));
         // One decided, the next proposed to all, and acknowledged by nobody yet.
@@ -84,7 +84,7 @@ fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
 
 /// Over links that lose, where whoever has decided it answers a proposal with the decision: W values to each would hold up the next leader.
 #[test]
-fn a_crash_relays_that_a_window_is_decided_in_one_message_to_each_and_no_value() {
+fn crash_relays_a_window_in_one_message_without_values() {
     let (members, window) = (4u16, 32);
     let mut world = World::<Hsuc>::new(members.into(), &Setting { links: Links::Lossy, ..setting(window) });
     for _ in 0..2 * window {
@@ -103,7 +103,7 @@ fn a_crash_relays_that_a_window_is_decided_in_one_message_to_each_and_no_value()
 
 /// The last decision of a leader that has died reached only one: the others know it from that one's word alone.
 #[test]
-fn a_relayed_decision_tells_who_has_acknowledged_its_value() {
+fn relayed_decision_needs_no_value_after_an_acknowledgement() {
     let mut world = World::<Hsuc>::new(3, &Setting { links: Links::Lossy, ..setting(4) });
     world.propose(1);
     for _ in 0..2 {
@@ -140,7 +140,7 @@ fn all_but_one_may_crash() {
 
 /// Alg. 2 relays at the crash only. Here the decision comes after it.
 #[test]
-fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
+fn decision_after_its_leaders_crash_is_relayed() {
     let mut world = World::<Hsuc>::new(3, &setting(1));
     world.propose(1);
     let now = std::mem::take(&mut world.network);
@@ -161,12 +161,12 @@ fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
 }
 
 #[test]
-fn what_no_member_of_this_group_sends_changes_nothing() {
+fn foreign_message_changes_nothing() {
     let mut member = Hsuc::new(&setting(2), 2, HostSet::first(3)).unwrap();
     let before = member.clone();
     let refused: BTreeMap<&str, (u16, Message<'_>)> = BTreeMap::from([
-        ("4 is none of this group", (4, Message::Ack { instance: 1, round: 2 })),
-        ("9 is none of this group", (1, Message::Ack { instance: 1, round: 9 })),
+        ("4 is not in this group", (4, Message::Ack { instance: 1, round: 2 })),
+        ("9 is not in this group", (1, Message::Ack { instance: 1, round: 9 })),
         ("a proposal of round 1 from member 3", (3, Message::Propose { instance: 1, round: 1, value: b"x" })),
         ("instance 5, while 0", (1, Message::Propose { instance: 5, round: 1, value: b"x" })),
         ("instance 0", (1, Message::Decide { instance: 0, round: 1, value: b"x" })),
@@ -225,7 +225,7 @@ fn sent(member: &mut Hsuc) -> Vec<(HostSet, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_not_answered_is_sent_again_after_a_whole_period() {
+fn unanswered_message_is_resent_after_a_whole_period() {
     let mut leader = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 1, HostSet::first(3)).unwrap();
     leader.propose(b"x").unwrap();
     let proposed = sent(&mut leader);
@@ -240,19 +240,19 @@ fn what_is_not_answered_is_sent_again_after_a_whole_period() {
     assert!(leader.poll_decision().is_some());
     let chosen = Message::Chosen { instance: 1, round: 1 };
     assert_eq!(Message::read(&sent(&mut leader)[0].1).unwrap(), chosen, "who has acknowledged it has the value");
-    leader.receive(2, &Message::Told { instance: 1 }).unwrap();
+    leader.receive(2, &Message::Delivered { instance: 1 }).unwrap();
     leader.resend();
     leader.resend();
     let again = sent(&mut leader);
     assert_eq!(again[0].0, HostSet::from_iter([3]));
     assert!(matches!(Message::read(&again[0].1), Ok(Message::Decide { instance: 1, round: 1, .. })), "with the value");
-    leader.receive(3, &Message::Told { instance: 1 }).unwrap();
+    leader.receive(3, &Message::Delivered { instance: 1 }).unwrap();
     leader.resend();
     assert_eq!(sent(&mut leader), []);
 }
 
 #[test]
-fn what_comes_again_is_answered_again() {
+fn repeated_message_is_answered_again() {
     let mut member = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 2, HostSet::first(3)).unwrap();
     let propose = Message::Propose { instance: 1, round: 1, value: b"x" };
     member.receive(1, &propose).unwrap();
@@ -278,7 +278,7 @@ fn what_comes_again_is_answered_again() {
 }
 
 #[test]
-fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() {
+fn new_leader_speaks_for_all_after_inherited_decisions() {
     let mut member = Hsuc::new(&setting(1), 2, HostSet::first(3)).unwrap();
     member.receive(1, &Message::Propose { instance: 1, round: 1, value: b"x" }).unwrap();
     assert!(!member.speaks_for_all());
@@ -290,12 +290,12 @@ fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() 
 }
 
 #[test]
-fn what_follows_each_other_goes_as_one_message() {
+fn consecutive_acks_and_decisions_share_a_message() {
     let mut member = Hsuc::new(&setting(8), 2, HostSet::first(2)).unwrap();
     let mut leader = Hsuc::new(&setting(8), 1, HostSet::first(2)).unwrap();
     for value in [b"a", b"b", b"c", b"d"] {
         leader.propose(value).unwrap();
-        leader.lead();
+        leader.propose_as_leader();
     }
     let proposed = sent(&mut leader);
     // The third is on its way still.
@@ -306,20 +306,20 @@ fn what_follows_each_other_goes_as_one_message() {
         sent.iter().map(|(_, bytes)| format!("{:?}", Message::read(bytes).unwrap())).collect()
     };
     let acked = sent(&mut member);
-    assert_eq!(read(&acked), ["Acks { instance: 1, last: 2, round: 1 }", "Ack { instance: 4, round: 1 }"]);
+    assert_eq!(read(&acked), ["AckRange { instance: 1, last: 2, round: 1 }", "Ack { instance: 4, round: 1 }"]);
     acked.iter().for_each(|(_, bytes)| leader.receive(2, &Message::read(bytes).unwrap()).unwrap());
     let chosen = sent(&mut leader);
-    assert_eq!(read(&chosen), ["AllChosen { instance: 1, last: 2, round: 1 }", "Chosen { instance: 4, round: 1 }"]);
+    assert_eq!(read(&chosen), ["ChosenRange { instance: 1, last: 2, round: 1 }", "Chosen { instance: 4, round: 1 }"]);
     chosen.iter().for_each(|(_, bytes)| member.receive(1, &Message::read(bytes).unwrap()).unwrap());
-    let told = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|told| told.instance)).count();
-    assert_eq!((told(&mut leader), told(&mut member)), (2, 2));
+    let delivered = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|of| of.instance)).count();
+    assert_eq!((delivered(&mut leader), delivered(&mut member)), (2, 2));
     // No more at once than there are places, and none of them beyond reach.
     let before = leader.clone();
-    let mut refused = |instance, last| leader.receive(2, &Message::Acks { instance, last, round: 1 }).unwrap_err();
+    let mut refused = |instance, last| leader.receive(2, &Message::AckRange { instance, last, round: 1 }).unwrap_err();
     assert_eq!(refused(1, 19), MessageError::Future { instance: 19, delivered: 2 });
     assert_eq!(refused(0, 2), MessageError::Future { instance: 2, delivered: 2 });
     let mut later = Hsuc { delivered: 100, ..before.clone() };
-    let wide = later.receive(2, &Message::Acks { instance: 90, last: 114, round: 1 });
-    assert_eq!(wide, Err(MessageError::Run { instance: 90, last: 114 }));
+    let wide = later.receive(2, &Message::AckRange { instance: 90, last: 114, round: 1 });
+    assert_eq!(wide, Err(MessageError::Range { instance: 90, last: 114 }));
     assert_eq!(leader, before);
 }

@@ -194,7 +194,7 @@ proptest! {
 
     /// Under leases: where heartbeats reach some and not others, and anything may be lost or come twice or late.
     #[test]
-    fn members_with_leases_agree_over_links_that_lose_and_repeat(
+    fn leased_members_agree_over_lossy_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
         crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED }).follow(&steps)?;
@@ -202,7 +202,7 @@ proptest! {
 
     /// Whatever the order, whoever crashes, as long as FCURB keeps its promises.
     #[test]
-    fn members_agree_whatever_happens(
+    fn members_agree_under_any_schedule(
         members in 1usize..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         let mut world = World::new(members);
@@ -218,7 +218,7 @@ proptest! {
 
 /// FiDe Table 1: two message delays, O(N) messages. A broadcast takes a heartbeat along, and is no message of its own.
 #[test]
-fn a_decision_takes_a_proposal_of_each_and_one_heartbeat() {
+fn decision_takes_a_proposal_per_member_and_one_heartbeat() {
     for members in 2..=9 {
         let mut world = World::new(members);
         // Everybody has said that he has nothing to say.
@@ -252,7 +252,7 @@ fn a_decision_takes_a_proposal_of_each_and_one_heartbeat() {
 
 /// App. A.4, "Complexity": a leader's crash costs a proposal of each to the next, and one delay.
 #[test]
-fn a_leaders_crash_costs_one_delay_and_a_proposal_of_each() {
+fn leader_crash_costs_one_delay_and_a_proposal_per_member() {
     for members in 3..=9usize {
         let mut world = World::new(members);
         world.calm();
@@ -287,7 +287,7 @@ fn all_but_one_may_crash() {
 }
 
 #[test]
-fn who_comes_too_late_is_in_the_next_instance() {
+fn late_proposal_is_in_the_next_instance() {
     let mut leader = Huc::new(&SETTING, 1, HostSet::first(2)).unwrap();
     leader.receive(2, &Message::Propose { instance: 1, round: 2, value: b"" }).unwrap();
     leader.propose(b"a").unwrap();
@@ -304,11 +304,11 @@ fn who_comes_too_late_is_in_the_next_instance() {
 }
 
 #[test]
-fn what_no_member_of_this_group_sends_changes_nothing() {
+fn foreign_message_changes_nothing() {
     let mut member = Huc::new(&SETTING, 2, HostSet::first(3)).unwrap();
     let decided = [0; SET_LEN];
     let cases: [(&str, u16, Message<'_>); 9] = [
-        ("4 is none of this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
+        ("4 is not in this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
         ("a proposal of round 1 from member 3", 3, Message::Propose { instance: 1, round: 1, value: b"" }),
         ("instance 3, while 0", 3, Message::Propose { instance: 3, round: 3, value: b"" }),
         ("a value of 249 bytes", 3, Message::Propose { instance: 1, round: 3, value: &[0; 249] }),
@@ -316,7 +316,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
         ("a value of 7 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 7] }),
         ("a value of 257 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 257] }),
         ("does not have", 1, Message::Ack { instance: 1, round: 1 }),
-        ("does not have", 1, Message::Told { instance: 1 }),
+        ("does not have", 1, Message::Delivered { instance: 1 }),
     ];
     let before = member.clone();
     for (says, from, message) in cases {
@@ -334,7 +334,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
 }
 
 #[test]
-fn who_does_not_fit_has_the_next_turn() {
+fn proposal_without_room_has_the_next_turn() {
     // Room for one proposal of two.
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&setting, me, HostSet::first(2)).unwrap()).collect();
@@ -356,7 +356,7 @@ fn who_does_not_fit_has_the_next_turn() {
 }
 
 #[test]
-fn with_leases_a_leader_asks_for_what_it_lacks() {
+fn leased_leader_solicits_missing_proposals() {
     let mut leader = Huc::new(&LEASED, 1, HostSet::first(3)).unwrap();
     leader.resend();
     assert_eq!(leader.poll_transmit(), None, "nobody has anything to say");
@@ -365,19 +365,19 @@ fn with_leases_a_leader_asks_for_what_it_lacks() {
     leader.resend();
     leader.resend();
     let asked = leader.poll_transmit();
-    assert_eq!(asked, Some((HostSet::from_iter([3]), Message::Lacking { instance: 1, round: 1 })));
+    assert_eq!(asked, Some((HostSet::from_iter([3]), Message::Solicit { instance: 1, round: 1 })));
     let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
     let nothing = Message::Propose { instance: 1, round: 3, value: b"" };
     assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)));
-    member.receive(1, &Message::Lacking { instance: 1, round: 1 }).unwrap();
+    member.receive(1, &Message::Solicit { instance: 1, round: 1 }).unwrap();
     assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)), "once more");
-    member.receive(2, &Message::Lacking { instance: 1, round: 2 }).unwrap();
+    member.receive(2, &Message::Solicit { instance: 1, round: 2 }).unwrap();
     assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }
 
 /// A client of the leader proposes one value after the other: each takes a heartbeat and its acknowledgements.
 #[test]
-fn with_leases_silent_member_says_so_with_its_acknowledgement() {
+fn leased_silent_member_says_so_with_its_acknowledgement() {
     let mut leader = Huc::new(&LEASED, 1, HostSet::first(2)).unwrap();
     let mut member = Huc::new(&LEASED, 2, HostSet::first(2)).unwrap();
     let nothing = |instance| Message::Propose { instance, round: 2, value: b"" };
@@ -411,7 +411,7 @@ fn with_leases_silent_member_says_so_with_its_acknowledgement() {
 
 /// The leader that a member told so dies before it leads the next instance.
 #[test]
-fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
+fn next_leased_leader_hears_anew_of_silence() {
     let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
     assert!(member.poll_transmit().is_some());
     let mut value = 1u64.to_le_bytes().to_vec();
@@ -422,7 +422,7 @@ fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
     while member.poll_transmit().is_some() {}
     // 2 holds it too, and knows of the death.
     let dead = HostSet::from_iter([1]);
-    member.receive(2, &Message::Held { instance: 1, round: 1, dead, asks: false }).unwrap();
+    member.receive(2, &Message::Report { instance: 1, round: 1, dead, asks: false }).unwrap();
     assert_eq!(member.poll_decision().expect("decided").instance, 1);
     assert!(member.poll_decision().is_none());
     let mut said = Vec::new();
@@ -449,7 +449,7 @@ fn said(member: &mut Huc) -> Vec<Vec<u8>> {
 
 /// 2 levels after the death of 3, while its leader has decided and goes on. Nothing is sent again.
 #[test]
-fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
+fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(3)).unwrap()).collect();
     let [leader, member] = members.as_mut_slice() else { unreachable!() };
     let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
@@ -493,7 +493,7 @@ proptest! {
 
     /// Where links reorder and lose nothing that the living send, nothing has to be sent again.
     #[test]
-    fn members_with_leases_need_no_resend_where_nothing_is_lost(
+    fn leased_members_need_no_resend_over_lossless_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         let mut world = crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED });
@@ -510,7 +510,7 @@ proptest! {
 /// The leader's clients always have something to say. A client of 2 proposes just after 2 has said that it is silent in the next instance: its
 /// value misses that one, and the one after waits for it.
 #[test]
-fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
+fn value_after_silence_misses_one_instance() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(2)).unwrap()).collect();
     let [leader, member] = members.as_mut_slice() else { unreachable!() };
     let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
@@ -539,7 +539,7 @@ fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
 
 /// Clients of 1 and of 3 have something to say in every other instance, those of 2 always; a decision has room for one member.
 #[test]
-fn every_member_has_its_turn_whoever_else_speaks() {
+fn every_member_has_its_turn() {
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut leader = Huc::new(&setting, 1, HostSet::first(3)).unwrap();
     let of = |member: u8| {

@@ -5,7 +5,7 @@ mod schedules;
 mod trouble;
 mod world;
 
-use super::{message::Message, *};
+use super::{message::TransferMessage, *};
 use world::{World, config, identity, payload};
 
 fn hex(bytes: &[u8]) -> String {
@@ -22,7 +22,7 @@ fn to(hosts: &[u16]) -> HostSet {
     hosts.iter().copied().collect()
 }
 
-fn bytes(message: Message<'_>) -> Vec<u8> {
+fn bytes(message: TransferMessage<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write(&mut bytes);
     bytes
@@ -51,19 +51,31 @@ fn golden_bytes_of_each_message() {
     let of = format!("0807060504030201{}", "aa".repeat(32));
     let number = 0x1112_1314_1516_1718;
     let golden = [
-        (Message::Offer { identity, number }, format!("10010000{of}1817161514131211")),
-        (Message::Want { identity, first: 0x0102_0304, count: 0x0506_0708 }, format!("11010000{of}0403020108070605")),
-        (Message::Chunk { identity, index: 0x0102_0304, bytes: b"xyz" }, format!("12010000{of}0403020178797a")),
-        (Message::Have { identity, number }, format!("13010000{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::TooLong }, format!("14010100{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::BeyondHeld }, format!("14010200{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::Wrong }, format!("14010300{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::Forgotten }, format!("14010400{of}1817161514131211")),
-        (Message::Missing { identity }, format!("15010000{of}")),
+        (TransferMessage::Offer { identity, number }, format!("10010000{of}1817161514131211")),
+        (
+            TransferMessage::Want { identity, first: 0x0102_0304, count: 0x0506_0708 },
+            format!("11010000{of}0403020108070605"),
+        ),
+        (TransferMessage::Chunk { identity, index: 0x0102_0304, bytes: b"xyz" }, format!("12010000{of}0403020178797a")),
+        (TransferMessage::Have { identity, number }, format!("13010000{of}1817161514131211")),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::TooLong },
+            format!("14010100{of}1817161514131211"),
+        ),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::BeyondRoom },
+            format!("14010200{of}1817161514131211"),
+        ),
+        (TransferMessage::Refuse { identity, number, reason: Reason::Wrong }, format!("14010300{of}1817161514131211")),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::Forgotten },
+            format!("14010400{of}1817161514131211"),
+        ),
+        (TransferMessage::Missing { identity }, format!("15010000{of}")),
     ];
     for (message, golden) in golden {
         assert_eq!(hex(&bytes(message)), golden, "{message:?}");
-        assert_eq!(Message::read(&bytes(message)), Ok(message));
+        assert_eq!(TransferMessage::read(&bytes(message)), Ok(message));
     }
 }
 
@@ -73,23 +85,23 @@ fn an_offer_is_fetched_and_told_at_both() {
     let mut offerer = Transfers::new(1, config()).unwrap();
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(b"0123456789".to_vec(), to(&[1, 2])).unwrap();
-    let offer = bytes(Message::Offer { identity, number: 1 });
+    let offer = bytes(TransferMessage::Offer { identity, number: 1 });
     assert_eq!(sent(&mut offerer), [(to(&[2]), offer.clone())]);
     receiver.receive(1, &offer).unwrap();
-    let want = bytes(Message::Want { identity, first: 0, count: 3 });
+    let want = bytes(TransferMessage::Want { identity, first: 0, count: 3 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), want.clone())]);
     offerer.receive(2, &want).unwrap();
     let chunks = sent(&mut offerer);
     let expected = [&b"0123"[..], b"4567", b"89"];
     for (index, (chunk, expected)) in chunks.iter().zip(expected).enumerate() {
         let index = index as u32;
-        assert_eq!(chunk, &(to(&[2]), bytes(Message::Chunk { identity, index, bytes: expected })));
+        assert_eq!(chunk, &(to(&[2]), bytes(TransferMessage::Chunk { identity, index, bytes: expected })));
         assert_eq!(receiver.get(&identity), None);
         receiver.receive(1, &chunk.1).unwrap();
     }
     assert_eq!(receiver.get(&identity), Some(&b"0123456789"[..]));
     assert_eq!((receiver.poll_arrived(), receiver.poll_arrived()), (Some(identity), None));
-    let have = bytes(Message::Have { identity, number: 1 });
+    let have = bytes(TransferMessage::Have { identity, number: 1 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), have.clone())]);
     assert_eq!(offerer.poll_spread(), None);
     offerer.receive(2, &have).unwrap();
@@ -99,7 +111,7 @@ fn an_offer_is_fetched_and_told_at_both() {
     receiver.receive(1, &chunks[1].1).unwrap();
     assert_eq!((offerer.poll_spread(), receiver.poll_arrived()), (None, None));
     assert_eq!(receiver.counters().chunks_late, 1);
-    assert_eq!(receiver.held().map(|(_, by)| by).collect::<Vec<_>>(), [to(&[1])]);
+    assert_eq!(receiver.stored().map(|(_, by)| by).collect::<Vec<_>>(), [to(&[1])]);
 }
 
 #[test]
@@ -119,7 +131,7 @@ fn payloads_of_every_length_around_a_chunk() {
 #[test]
 fn sixty_four_mebibytes() {
     let len = 64 << 20;
-    let config = Config { chunk_max: 1400, payload_max: len, held_max: len, wants_max: 256, ..config() };
+    let config = Config { chunk_max: 1400, payload_max: len, stored_max: len, wants_max: 256, ..config() };
     let mut world = World::new(2, config);
     let sent = payload(1, len as usize);
     let identity = world.offer(1, sent.clone());
@@ -139,7 +151,9 @@ fn the_receiver_paces_the_sender() {
     let (mut asked, mut came) = (0, 0);
     while receiver.get(&identity).is_none() {
         for (_, want) in sent(&mut receiver) {
-            let Message::Want { first, count, .. } = Message::read(&want).unwrap() else { panic!("no want") };
+            let TransferMessage::Want { first, count, .. } = TransferMessage::read(&want).unwrap() else {
+                panic!("no want")
+            };
             assert_eq!(first, asked);
             asked += count;
             assert!(count >= 4 || asked == 25, "not one by one");
@@ -192,7 +206,7 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
 #[test]
 fn a_snapshot_is_fetched_by_who_joins() {
     let mut world = World::new(3, config());
-    let identity = world.at(1).hold(payload(7, 90)).unwrap();
+    let identity = world.at(1).store(payload(7, 90)).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
     world.calm();
     assert_eq!(world.arrived(3), [identity]);
@@ -216,7 +230,7 @@ fn a_snapshot_is_fetched_by_who_joins() {
 #[test]
 fn what_is_offered_and_held_here_already_needs_no_chunk() {
     let mut world = World::new(2, config());
-    world.at(2).hold(payload(1, 60)).unwrap();
+    world.at(2).store(payload(1, 60)).unwrap();
     let identity = world.offer(1, payload(1, 60));
     world.calm();
     assert_eq!(world.spread(1), [identity]);
@@ -226,7 +240,7 @@ fn what_is_offered_and_held_here_already_needs_no_chunk() {
     world.step(1);
     world.step(2);
     assert_eq!(world.host(2).arriving.len(), 1);
-    world.at(2).hold(payload(2, 60)).unwrap();
+    world.at(2).store(payload(2, 60)).unwrap();
     world.calm();
     assert_eq!((world.spread(1), world.arrived(2)), (vec![identity], vec![identity]));
     assert_eq!(world.host(2).used_bytes(), 120);

@@ -89,7 +89,7 @@ fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
         transfer: transfer::Config {
             chunk_max: 400,
             payload_max: 4096,
-            held_max: 1 << 18,
+            stored_max: 1 << 18,
             reserved: 1 << 17,
             wants_max: 4,
             arriving_max: 8,
@@ -118,7 +118,7 @@ impl World {
         for id in 1..=HOSTS {
             let incarnation = 10 + u32::from(id);
             let mut group = Group::form(config(id, incarnation)).unwrap();
-            group.is_first_of_its_host();
+            group.set_first_process();
             world.hosts.insert(id, Host::new(group, incarnation, false));
             world.leased.insert(id, incarnation);
         }

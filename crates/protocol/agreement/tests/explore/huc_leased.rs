@@ -104,7 +104,7 @@ fn levels_too_early() -> bool {
     three.crashed(1);
     four.crashed(1);
     while let Some((_, message)) = four.poll_transmit() {
-        if let Message::Held { instance, round, dead, asks } = message {
+        if let Message::Report { instance, round, dead, asks } = message {
             three.reported(4, round, instance, dead, asks);
         }
     }

@@ -213,7 +213,7 @@ impl<P: Protocol> Seat<P> {
             transfer: transfer::Config {
                 chunk_max: CHUNK_MAX,
                 payload_max: PAYLOAD_MAX_BYTES,
-                held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
+                stored_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
                 reserved: plan.tail_max + PAYLOAD_MAX_BYTES,
                 wants_max: 4,
                 arriving_max: 8,
@@ -221,7 +221,7 @@ impl<P: Protocol> Seat<P> {
         };
         let mut core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
         if incarnation == 1 {
-            core.group.is_first_of_its_host();
+            core.group.set_first_process();
         }
         let mut wants = vec![Wants::Join(NAME.to_owned())];
         wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
@@ -307,7 +307,7 @@ impl<P: Protocol> Seat<P> {
             up.push((host, process));
         }
         let (before, is_founded) = record.read().unwrap_or_default();
-        let incarnation = before.max(self.core.group.above()) + 1;
+        let incarnation = before.max(self.core.group.incarnation_floor()) + 1;
         record.write((incarnation, is_founded));
         record.sync();
         self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };

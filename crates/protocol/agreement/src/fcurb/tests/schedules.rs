@@ -104,7 +104,7 @@ impl World {
         }
         let (message, node) = (Message::read(&bytes).unwrap(), &mut self.members[usize::from(to) - 1]);
         if let Message::Decide { instance, round, .. } = message {
-            node.succeeded(round, instance);
+            node.note_successor(round, instance);
             self.drain(to, usize::MAX)?;
         }
         hand(&mut self.members[usize::from(to) - 1], from, &message);
@@ -261,7 +261,7 @@ proptest! {
 
     /// Links reorder and lose nothing that the living send.
     #[test]
-    fn where_nothing_is_lost_nothing_has_to_be_sent_again(
+    fn lossless_links_need_no_resend(
         members in 2u16..=5, steps in prop::collection::vec((0u8..85, any::<u16>()), 0..300),
     ) {
         let mut world = World::new(members);

@@ -14,7 +14,7 @@ fn leaves_while_one_comes() -> World {
 }
 
 #[test]
-fn who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost() {
+fn member_of_a_view_of_the_dead_gives_it_up() {
     let mut world = leaves_while_one_comes();
     // Before it was told that view.
     world.dies(2);
@@ -24,7 +24,7 @@ fn who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost() {
 }
 
 #[test]
-fn several_that_were_let_in_to_a_view_of_the_dead_give_it_up() {
+fn several_members_of_a_view_of_the_dead_give_it_up() {
     let mut world = World::of(2);
     world.writes(1, "a");
     [(3, 30), (4, 40)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
@@ -36,7 +36,7 @@ fn several_that_were_let_in_to_a_view_of_the_dead_give_it_up() {
 }
 
 #[test]
-fn who_was_let_in_waits_for_a_member_that_may_welcome_it() {
+fn member_waits_while_another_may_welcome_it() {
     let mut world = leaves_while_one_comes();
     world.run();
     world.run();
@@ -60,7 +60,7 @@ fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
 }
 
 #[test]
-fn who_dies_after_others_gave_up_its_view_is_missed() {
+fn member_that_dies_after_others_gave_up_is_awaited() {
     let (mut world, mut two) = gives_up_while_another_may_go_on();
     // It was told that they are out, goes on alone, and dies.
     two.0.down(1, 10);
@@ -71,13 +71,17 @@ fn who_dies_after_others_gave_up_its_view_is_missed() {
     world.dies(2);
     world.runs();
     assert_eq!(world.standings(), [Standing::Joining; 2]);
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])), "it may have told somebody something");
+    assert_eq!(
+        world.group(1).refounding_awaits(),
+        Some(HostSet::from_iter([2])),
+        "it may have told somebody something"
+    );
 }
 
 /// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host 2 is taken out as well, and
 /// host 3 dies.
 #[test]
-fn who_was_taken_out_hears_so_from_those_who_were_taken_out_later() {
+fn later_removed_members_confirm_an_earlier_removal() {
     let mut world = World::of(3);
     world.writes(1, "a");
     let view = View::new(2, &[member(2, 20), member(3, 30)]).unwrap();
@@ -142,7 +146,7 @@ impl World {
 
 /// Host 2 had begun the view too, and is shut out, not dead: it hears what the others were, and is heard by nobody.
 #[test]
-fn who_was_shut_out_before_others_gave_up_founds_no_second_group() {
+fn member_excluded_before_others_gave_up_founds_no_second_group() {
     for (deaf, founder) in [(1, 2), (3, 1)] {
         let mut world = leaves_while_one_comes();
         world.group(2).begin_next(View::new(2, &[member(2, 20), member(3, 30)]).unwrap());
@@ -157,13 +161,13 @@ fn who_was_shut_out_before_others_gave_up_founds_no_second_group() {
 
 /// Hosts 3 and 4 are let in by host 1, which is taken out. Host 2 is shut out, host 3 gives the view up after that, and host 4 after host 3.
 #[test]
-fn who_was_outlived_itself_is_not_heeded_in_whom_it_outlived() {
+fn outlived_host_does_not_vouch_for_deaths() {
     fn last(dead: &[u16]) -> HostSet {
         dead.iter().copied().collect()
     }
     // With the fault that is planted.
     World::of(1);
-    let of = |said: &[(u16, &[u16])]| crate::group::holding::outlived(said.iter().map(|(by, dead)| (*by, last(dead))));
+    let of = |said: &[(u16, &[u16])]| crate::group::claim::outlived(said.iter().map(|(by, dead)| (*by, last(dead))));
     assert_eq!(of(&[(3, &[2]), (4, &[3])]), last(&[3]), "as where host 3 is not heard");
     assert_eq!(of(&[(4, &[3])]), last(&[3]));
     assert_eq!(of(&[(3, &[2]), (4, &[3]), (5, &[4])]), last(&[2, 4]), "who was outlived says nothing of the third");
@@ -174,7 +178,7 @@ fn who_was_outlived_itself_is_not_heeded_in_whom_it_outlived() {
 
 /// Its lease has run out: others may hold it dead.
 #[test]
-fn who_has_no_lease_vouches_for_no_death() {
+fn host_without_lease_vouches_for_no_death() {
     let mut world = leaves_while_one_comes();
     world.group(1).excluded();
     world.comes_back(1);
@@ -186,11 +190,11 @@ fn who_has_no_lease_vouches_for_no_death() {
     }
     assert_eq!(world.standings(), [Standing::Joining, Standing::Excluded]);
     world.runs();
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])));
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([2])));
 }
 
 #[test]
-fn who_asks_seldom_is_let_in() {
+fn host_that_asks_rarely_is_let_in() {
     let mut world = World::of(1);
     world.writes(1, "a");
     world.joins(3, 30);
@@ -218,7 +222,7 @@ impl World {
 }
 
 #[test]
-fn who_needs_long_is_sent_the_same_less_and_less_often() {
+fn resends_to_a_slow_member_back_off() {
     let mut world = World::of(2);
     world.group(1).propose(HELD, b"a").unwrap();
     assert_eq!(world.sends_again(1), 1, "the first time, and an answer may be under way");
@@ -233,7 +237,7 @@ fn who_needs_long_is_sent_the_same_less_and_less_often() {
 }
 
 #[test]
-fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
+fn backoff_ends_with_the_slow_member() {
     let mut world = World::of(3);
     world.group(1).propose(HELD, b"a").unwrap();
     world.sends_again(160);
@@ -244,21 +248,15 @@ fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
 
 #[cfg(feature = "planted")]
 #[test]
-fn planted_faults_of_who_leaves_are_found() {
+fn planted_faults_of_leaving_are_found() {
     are_found(&[
-        (Planted::OffersTakeAll, "group::tests::leader_full_of_payloads_lets_in_who_asks"),
-        (Planted::NeverSlows, "group::tests::leaving::who_needs_long_is_sent_the_same_less_and_less_often"),
-        (Planted::AwaitsTheLeaving, "group::tests::leaving::several_that_were_let_in_to_a_view_of_the_dead_give_it_up"),
-        (
-            Planted::ForgetsWhoDied,
-            "group::tests::leaving::who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost",
-        ),
-        (Planted::HeedsTheOutlived, "group::tests::leaving::who_was_outlived_itself_is_not_heeded_in_whom_it_outlived"),
-        (
-            Planted::TakenOutInSilence,
-            "group::tests::leaving::who_was_taken_out_hears_so_from_those_who_were_taken_out_later",
-        ),
-        (Planted::OffersWhenAsked, "group::tests::leaving::who_asks_seldom_is_let_in"),
+        (Planted::OffersTakeAll, "group::tests::leader_full_of_payloads_lets_in_a_host"),
+        (Planted::NeverSlows, "group::tests::leaving::resends_to_a_slow_member_back_off"),
+        (Planted::AwaitsTheLeaving, "group::tests::leaving::several_members_of_a_view_of_the_dead_give_it_up"),
+        (Planted::ForgetsWhoDied, "group::tests::leaving::member_of_a_view_of_the_dead_gives_it_up"),
+        (Planted::HeedsTheOutlived, "group::tests::leaving::outlived_host_does_not_vouch_for_deaths"),
+        (Planted::TakenOutInSilence, "group::tests::leaving::later_removed_members_confirm_an_earlier_removal"),
+        (Planted::OffersWhenAsked, "group::tests::leaving::host_that_asks_rarely_is_let_in"),
     ]);
 }
 impl World {
@@ -304,7 +302,7 @@ fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World
 }
 
 #[test]
-fn what_the_first_to_found_again_has_told_is_not_lost_with_it() {
+fn deliveries_of_the_first_refounder_are_not_lost_with_it() {
     let mut world = one_gave_up_the_view_of_two_that_came_back(None);
     world.group(1).resend(HELD);
     world.sent(1);
@@ -319,7 +317,7 @@ fn what_the_first_to_found_again_has_told_is_not_lost_with_it() {
 }
 
 #[test]
-fn who_has_not_heard_another_claim_founds_no_second_group() {
+fn member_that_missed_a_claim_founds_no_second_group() {
     let mut world = one_gave_up_the_view_of_two_that_came_back(Some((1, 2)));
     [1, 2].into_iter().for_each(|host| world.group(host).resend(HELD));
     for (host, text) in [(1, b"b"), (2, b"c")] {

@@ -20,7 +20,7 @@ impl World {
 }
 
 #[test]
-fn equal_payloads_are_decided_as_often_as_they_are_proposed() {
+fn equal_payloads_are_decided_once_per_proposal() {
     // Below tail_max, and above all that is kept.
     for len in [5, (1 << 20) + 1] {
         for steps in 0..10 {
@@ -36,7 +36,7 @@ fn equal_payloads_are_decided_as_often_as_they_are_proposed() {
 }
 
 #[test]
-fn the_payload_of_a_decision_outlives_an_equal_older_one() {
+fn payload_outlives_an_equal_older_one() {
     let mut world = World::of(2);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.run();
@@ -63,7 +63,7 @@ fn with_one_not_up() -> World {
 }
 
 #[test]
-fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
+fn payload_waits_for_member_whose_former_incarnation_dies() {
     let mut world = with_one_not_up();
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.settle();
@@ -76,7 +76,7 @@ fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
 }
 
 #[test]
-fn a_payload_waits_for_a_member_that_is_not_up_yet() {
+fn payload_waits_for_member_that_is_not_up_yet() {
     let mut world = with_one_not_up();
     world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
@@ -89,7 +89,7 @@ fn a_payload_waits_for_a_member_that_is_not_up_yet() {
 }
 
 #[test]
-fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
+fn payload_does_not_wait_for_member_that_died() {
     let mut world = with_one_not_up();
     world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
@@ -103,7 +103,7 @@ fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
 #[test]
 fn planted_faults_of_payloads_sent_ahead_are_found() {
     are_found(&[
-        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_that_is_not_up_yet"),
-        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_whose_former_incarnation_dies"),
+        (Planted::WaitsForHosts, "group::tests::payloads::payload_waits_for_member_that_is_not_up_yet"),
+        (Planted::WaitsForHosts, "group::tests::payloads::payload_waits_for_member_whose_former_incarnation_dies"),
     ]);
 }

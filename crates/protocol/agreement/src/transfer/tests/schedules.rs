@@ -38,7 +38,7 @@ proptest! {
     fn little_room_costs_time_only(
         config in any_config(), steps in prop::collection::vec((15u8..240, any::<u16>()), 0..300), lens in prop::collection::vec(0usize..100, 1..6),
     ) {
-        let mut world = World::new(3, Config { held_max: 600, ..config });
+        let mut world = World::new(3, Config { stored_max: 600, ..config });
         for (seed, len) in lens.iter().enumerate() {
             world.offer(1, payload(seed as u8, *len));
         }
@@ -48,16 +48,17 @@ proptest! {
 
 /// Host 2 in the middle of everything: it holds, offers, and fetches from 1 and 3.
 fn busy() -> (Transfers, Vec<Identity>) {
-    let mut host = Transfers::new(2, Config { held_max: 2000, ..config() }).unwrap();
+    let mut host = Transfers::new(2, Config { stored_max: 2000, ..config() }).unwrap();
     let offered = host.offer(payload(1, 30), to(&[1, 3])).unwrap();
-    let held = host.hold(payload(2, 9)).unwrap();
+    let stored = host.store(payload(2, 9)).unwrap();
     let (of_one, fetched) = (identity(3, 50), identity(4, 7));
-    host.receive(1, &bytes(Message::Offer { identity: of_one, number: 1 })).unwrap();
+    host.receive(1, &bytes(TransferMessage::Offer { identity: of_one, number: 1 })).unwrap();
     host.fetch(fetched, 3).unwrap();
     sent(&mut host);
-    host.receive(1, &bytes(Message::Chunk { identity: of_one, index: 1, bytes: &payload(3, 50)[4..8] })).unwrap();
-    host.receive(1, &bytes(Message::Want { identity: held, first: 0, count: 2 })).unwrap();
-    (host, vec![offered, held, of_one, fetched])
+    host.receive(1, &bytes(TransferMessage::Chunk { identity: of_one, index: 1, bytes: &payload(3, 50)[4..8] }))
+        .unwrap();
+    host.receive(1, &bytes(TransferMessage::Want { identity: stored, first: 0, count: 2 })).unwrap();
+    (host, vec![offered, stored, of_one, fetched])
 }
 
 /// Bytes that look like a message, to begin with.
@@ -110,7 +111,7 @@ proptest! {
         for (at, byte) in [kind, 1, 0, 0].into_iter().enumerate() {
             message.get_mut(at).into_iter().for_each(|place| *place = byte);
         }
-        if let Ok(read) = Message::read(&message) {
+        if let Ok(read) = TransferMessage::read(&message) {
             prop_assert_eq!(bytes(read), message);
         }
     }

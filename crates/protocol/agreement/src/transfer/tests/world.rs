@@ -9,7 +9,7 @@ use super::*;
 
 /// Chunks of 4 bytes, 8 of them asked for at once, 4 payloads under way.
 pub(super) fn config() -> Config {
-    Config { chunk_max: 4, payload_max: 1000, held_max: 100_000, reserved: 0, wants_max: 8, arriving_max: 4 }
+    Config { chunk_max: 4, payload_max: 1000, stored_max: 100_000, reserved: 0, wants_max: 8, arriving_max: 4 }
 }
 
 /// Each seed and length gives other bytes.
@@ -246,7 +246,7 @@ impl World {
         for (what, which) in steps {
             self.happen(*what, *which, crashes);
             for host in &self.hosts {
-                prop_assert!(host.used_bytes() <= host.config.held_max);
+                prop_assert!(host.used_bytes() <= host.config.stored_max);
                 prop_assert!(host.arriving.len() <= host.config.arriving_max);
             }
         }
@@ -259,10 +259,10 @@ impl World {
         for host in self.alive() {
             let node = self.host(host);
             prop_assert!(node.arriving.is_empty(), "{host} waits for {:?}", node.arriving[0].identity);
-            let used: u64 = node.held().map(|(identity, _)| identity.len).sum();
+            let used: u64 = node.stored().map(|(identity, _)| identity.len).sum();
             prop_assert_eq!(node.used_bytes(), used);
-            for (identity, _) in node.held() {
-                prop_assert_eq!(*identity, Identity::of(node.get(identity).expect("held")));
+            for (identity, _) in node.stored() {
+                prop_assert_eq!(*identity, Identity::of(node.get(identity).expect("stored")));
             }
             let mine: Vec<_> = self.offered.iter().filter(|(by, ..)| *by == host).cloned().collect();
             let told = self.spread(host);
