@@ -1,44 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fail-consistent uniform reliable broadcast (FiDe §4.1, App. A.4): a member's broadcast rides on its next heartbeat, and either all
-//! members deliver it or none does, each before it delivers the sender's crash.
+//! Fail-consistent uniform reliable broadcast (FiDe §4.1, App. A.4): a member's broadcast rides on its next
+//! heartbeat, and either all members deliver it or none does, each before it delivers the sender's crash.
 //!
-//! **`trust = "network"`** is the paper: a heartbeat is delivered when it comes, and the sender's own copy when the heartbeat has left on all
-//! trees ([`Fcurb::broadcast_left`]). The caller and its network keep the promises above; nothing else is sent.
+//! **`trust = "network"`** is the paper: a heartbeat is delivered when it comes, and the sender's own copy
+//! when the heartbeat has left on all trees ([`Fcurb::broadcast_left`]). The caller and its network keep the
+//! promises above; nothing else is sent.
 //!
-//! **`trust = "lease"`** keeps these promises where heartbeats are lost, late, repeated, or reach only some members:
+//! **`trust = "lease"`** keeps these promises where heartbeats are lost, late, repeated, or reach only some
+//! members:
 //!
-//! - A member *stores* a message when it comes, and acknowledges it to the sender. The sender delivers the message when all live members have
-//!   acknowledged it, and announces that. The others deliver it then, or when the sender's next message comes. So a member that
-//!   delivers a message knows that all live members store it.
-//! - After a crash the survivors *level* (this is the flush of view synchrony). Each takes nothing more from dead members, whoever's messages
-//!   they pass on, and reports to all others the number of the last message that it stores of the dead member, and which members it knows to be
-//!   dead. A survivor that stores more passes it on. Once all live members have reported the same number, each of them knowing of all the
-//!   deaths that this member knows of, it delivers up to that number, and only then delivers the crash. While a crash waits for this, no
-//!   message of a live member is delivered. A message that the dead member is known to have delivered, as its next message is stored here
-//!   or was passed on, is delivered first: one message of each sender is stored.
+//! - A member *stores* a message when it comes, and acknowledges it to the sender. The sender delivers the
+//!   message when all live members have acknowledged it, and announces that. The others deliver it then, or
+//!   when the sender's next message comes. So a member that delivers a message knows that all live members
+//!   store it.
+//! - After a crash the survivors *level* (this is the flush of view synchrony). Each takes nothing more from
+//!   dead members, also if they pass on another member's message, and reports to all others the number of the
+//!   last message that it stores of the dead member, and which members it knows to be dead. A survivor that
+//!   stores more passes it on. Once all live members have reported the same number, each of them knowing of
+//!   all the deaths that this member knows of, it delivers up to that number, and only then delivers the
+//!   crash. While a crash waits for this, no message of a live member is delivered. A message that the dead
+//!   member is known to have delivered, as its next message is stored here or was passed on, is delivered
+//!   first: one message of each sender is stored.
 //! - [`Fcurb::resend`] makes up for lost messages.
 //!
-//! A survivor that is known to store less of one dead sender than this member may first have to deliver a message of another dead sender,
-//! whose crash it heard of before. So that two survivors do not wait for each other, a crash that waits only for such a survivor does not
-//! hold up the crashes after it. Nobody has delivered that crash, so no message was broadcast after it.
+//! A survivor that is known to store less of one dead sender than this member may first have to deliver a
+//! message of another dead sender, whose crash it heard of before. So that two survivors do not wait for each
+//! other, a crash that waits only for such a survivor does not hold up the crashes after it. Nobody has
+//! delivered that crash, so no message was broadcast after it.
 //!
-//! *Why all survivors deliver the same messages of the dead:* let survivor i conclude with number c, while it knows the members D to be dead.
-//! All live members have reported c, and know of D. To store more later, one of them would have to be the first to take a message from outside
-//! of them, that is, from a member of D, from which they take nothing. *Why these include what the dead member has delivered:* each survivor
-//! had acknowledged that. A member that was excluded and goes on may conclude otherwise; it has no lease, and delivers nothing to its user. By
-//! the model checker: `spec/fcurb_lease.tla`.
+//! *Why all survivors deliver the same messages of the dead:* let survivor i conclude with number c, while it
+//! knows the members D to be dead. All live members have reported c, and know of D. To store more later, one
+//! of them would have to be the first to take a message from outside of them, that is, from a member of D,
+//! from which they take nothing. *Why these include what the dead member has delivered:* each survivor had
+//! acknowledged that. A member that was excluded and goes on may conclude otherwise; it has no lease, and
+//! delivers nothing to its user. By the model checker: `spec/fcurb_lease.tla`.
 //!
-//! A sender broadcasts one message after the other, so the numbers that two members store of one sender differ by one message at most, and
-//! each member stores one message. The numbers only have to grow.
+//! A sender broadcasts one message after the other, so the numbers that two members store of one sender
+//! differ by one message at most, and each member stores one message. The numbers only have to grow.
 //!
-//! **The next message.** A sender that has delivered its message may broadcast the next one while another member cannot deliver the first, as
-//! that member levels after a crash. The member keeps the next message in a buffer of one message per sender. A buffered message is not
-//! stored: it is neither acknowledged nor reported until the message before it is delivered. At that moment the member handles it like a
-//! message that has just arrived. So a buffer is the same as a longer link, with one condition, as nothing may be taken from the dead: every
-//! buffered message has to come from a member that is not known to be dead. A live sender's message is therefore buffered only if it comes
-//! from that sender, and each report of a crash empties the buffers of all dead senders; a survivor that stores such a message passes it
-//! on, as it hears from all others what they store. If the buffer is full, a further message is dropped, and comes again by resend. No member
-//! that its sender waits for notices that: the sender would need its acknowledgement first.
+//! **The next message.** A sender that has delivered its message may broadcast the next one while another
+//! member cannot deliver the first, as that member levels after a crash. The member keeps the next message in
+//! a buffer of one message per sender. A buffered message is not stored: it is neither acknowledged nor
+//! reported until the message before it is delivered. At that moment the member handles it like a message
+//! that has just arrived. So a buffer is the same as a longer link, with one condition, as nothing may be
+//! taken from the dead: every buffered message has to come from a member that is not known to be dead. A live
+//! sender's message is therefore buffered only if it comes from that sender, and each report of a crash
+//! empties the buffers of all dead senders; a survivor that stores such a message passes it on, as it hears
+//! from all others what they store. If the buffer is full, a further message is dropped, and comes again by
+//! resend. No member that its sender waits for notices that: the sender would need its acknowledgement first.
 
 use std::collections::VecDeque;
 
@@ -82,7 +91,8 @@ struct Origin {
     /// All live members store the messages up to this one.
     stable: u64,
     value: Vec<u8>,
-    /// The buffered message, which follows the one that is stored and not delivered; 0: none. Only with leases.
+    /// The buffered message, which follows the one that is stored and not delivered; 0: none. Only with
+    /// leases.
     next: u64,
     next_value: Vec<u8>,
 }
@@ -165,13 +175,15 @@ impl Fcurb {
         self.members.minus(self.dead).minus(HostSet::only(self.me))
     }
 
-    /// Whether this member has not delivered its own last broadcast yet: until then it cannot broadcast anything else.
+    /// Whether this member has not delivered its own last broadcast yet: until then it cannot broadcast
+    /// anything else.
     #[must_use]
     pub fn is_sending(&self) -> bool {
         self.undelivered.contains(self.me)
     }
 
-    /// Broadcasts what `write` appends. `number` is higher than any before; [`Fcurb::is_sending`] has to be false.
+    /// Broadcasts what `write` appends. `number` is higher than any before; [`Fcurb::is_sending`] has to be
+    /// false.
     pub fn broadcast(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>)) {
         debug_assert!(!self.is_sending(), "one after the other");
         let me = self.me;
@@ -228,7 +240,7 @@ impl Fcurb {
         }
     }
 
-    /// Nothing is taken from dead members, whoever's messages they pass on.
+    /// Nothing is taken from a dead member, also if it passes on another member's message.
     fn takes_from(&self, member: u16) -> bool {
         !self.dead.contains(member) || planted::is(Planted::TakesOfTheDead)
     }
@@ -237,10 +249,11 @@ impl Fcurb {
         self.dead.contains(member) && !self.levelling.contains(&member)
     }
 
-    /// Buffers a message until the one before it is delivered. A message that finds the buffer full comes again by resend.
+    /// Buffers a message until the one before it is delivered. A message that finds the buffer full comes
+    /// again by resend.
     fn buffer(&mut self, from: u16, origin: u16, number: u64, value: &[u8]) {
-        // A message of a sender that is alive here, passed on by another, has to come again once the sender's crash is known: see the
-        // module's text.
+        // A message of a sender that is alive here, passed on by another, has to come again once the sender's
+        // crash is known: see the module's text.
         let may_keep = self.trust == Trust::Lease && (from == origin || self.dead.contains(origin));
         let here = &mut self.origins[origin];
         if may_keep && here.next == 0 {
@@ -267,8 +280,8 @@ impl Fcurb {
         }
     }
 
-    /// The last message of `origin` that this member has acknowledged, or acknowledges with the next messages that it sends. 0: none, or
-    /// `origin` is dead.
+    /// The last message of `origin` that this member has acknowledged, or acknowledges with the next messages
+    /// that it sends. 0: none, or `origin` is dead.
     #[must_use]
     pub fn acknowledges(&self, origin: u16) -> u64 {
         let is_acknowledged = self.trust == Trust::Lease && origin != self.me && !self.dead.contains(origin);
@@ -344,8 +357,8 @@ impl Fcurb {
         }
     }
 
-    /// Sends again what was sent before the last call and has had no answer: at most three messages to each member for each crash that is not
-    /// delivered yet, and three more. Whether there was anything.
+    /// Sends again what was sent before the last call and has had no answer: at most three messages to each
+    /// member for each crash that is not delivered yet, and three more. Whether there was anything.
     pub fn resend(&mut self) -> bool {
         if self.trust == Trust::Network || planted::is(Planted::NeverResends) {
             return false;
@@ -373,7 +386,8 @@ impl Fcurb {
         }
     }
 
-    /// The next message to be sent, and its receivers. To be polled until there is none, after each call of another method.
+    /// The next message to be sent, and its receivers. To be polled until there is none, after each call of
+    /// another method.
     pub fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
         let (to, Outgoing { kind, origin, .. }) = loop {
             let out = self.out.pop_front()?;

@@ -1,38 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A member of a group that changes, on hosts that may pause and networks that may be cut (`trust = "lease"`).
+//! A member of a group that changes, on hosts that may pause and networks that may be cut (`trust =
+//! "lease"`).
 //!
-//! **Leases.** The detector declares an incarnation dead only once nobody acts on behalf of that host any more: the detectors have agreed on
-//! a view without it, and its leases have run out. The rest is done here:
+//! **Leases.** The detector declares an incarnation dead only once nobody acts on behalf of that host any
+//! more: the detectors have agreed on a view without it, and its leases have run out. The rest is done here:
 //!
-//! - A member whose own lease has run out delivers no decision to its user and answers no question: the others may have gone on without it.
-//!   Its protocol goes on taking messages, which is harmless: it decides nothing that the others have not acknowledged.
-//! - An excluded member has crashed as far as the group is concerned. It stops, and joins again as another incarnation. Until it is a
-//!   member again it keeps its state, from which the group is founded again if all members were excluded ([`refounding`]).
-//! - A group consists of incarnations, not of hosts. What another incarnation sends, or is reported about one, changes nothing.
+//! - A member whose own lease has run out delivers no decision to its user and answers no question: the
+//!   others may have gone on without it. Its protocol goes on taking messages, which is harmless: it decides
+//!   nothing that the others have not acknowledged.
+//! - An excluded member has crashed as far as the group is concerned. It stops, and joins again as another
+//!   incarnation. Until it is a member again it keeps its state, from which the group is founded again if all
+//!   members were excluded ([`refounding`]).
+//! - A group consists of incarnations, not of hosts. What another incarnation sends, or is reported about
+//!   one, changes nothing.
 //!
-//! **Views.** The log is a chain of epochs, one for each [`View`]: a protocol among the members of that view, from its first instance on.
-//! The next view is a proposal like any other, and the last decision of its epoch. What is decided after it in that epoch counts for nobody,
-//! and the leader proposes it again in the next epoch. A crash needs no view, as the protocol survives it; a view leaves out the members
-//! that have crashed by then.
+//! **Views.** The log is a chain of epochs, one for each [`View`]: a protocol among the members of that view,
+//! from its first instance on. The next view is a proposal like any other, and the last decision of its
+//! epoch. What is decided after it in that epoch counts for nobody, and the leader proposes it again in the
+//! next epoch. A crash needs no view, as the protocol survives it; a view leaves out the members that have
+//! crashed by then.
 //!
-//! - A member begins the next epoch when it has delivered the last decision of the present one to its user. It still serves the members that
-//!   have not ([`epochs`]), until the epoch after that ends: all live members have acknowledged what is decided in an epoch, and therefore
-//!   have begun it.
-//! - Nothing is decided in an epoch without its new members: they have to acknowledge, as all members do. So a new member that has the state
-//!   of the position where the epoch begins lacks nothing.
+//! - A member begins the next epoch when it has delivered the last decision of the present one to its user.
+//!   It still serves the members that have not ([`epochs`]), until the epoch after that ends: all live
+//!   members have acknowledged what is decided in an epoch, and therefore have begun it.
+//! - Nothing is decided in an epoch without its new members: they have to acknowledge, as all members do. So
+//!   a new member that has the state of the position where the epoch begins lacks nothing.
 //!
 //! **Founding** ([`founding`]): by the listed hosts themselves, once.
 //!
-//! **Joining** ([`joining`], [`admission`]): first a state, while the group goes on; then the view; then the decisions between the two, for
-//! which alone the group waits. Members keep decisions from the moment a host asks to be let in. They drop them when [`Config::tail_max`] is
-//! used up, or when no host asks any more; a host that needs dropped decisions gets a newer state.
+//! **Joining** ([`joining`], [`admission`]): first a state, while the group goes on; then the view; then the
+//! decisions between the two, for which alone the group waits. Members keep decisions from the moment a host
+//! asks to be let in. They drop them when [`Config::tail_max`] is used up, or when no host asks any more; a
+//! host that needs dropped decisions gets a newer state.
 //!
-//! **Crashes that a new member cannot know of:** some members of its view may have died before it could hear of them. Members report to each
-//! other which members are dead until all know it. A report counts only for members that have never heard this one: for all others this
-//! host's detector decides, which guarantees that of two members at most one is notified that the other is gone ([`liveness`]).
+//! **Crashes that a new member cannot know of:** some members of its view may have died before it could hear
+//! of them. Members report to each other which members are dead until all know it. A report counts only for
+//! members that have never heard this one: for all others this host's detector decides, which guarantees that
+//! of two members at most one is notified that the other is gone ([`liveness`]).
 //!
-//! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]); their identity is proposed when all live members store
-//! them ([`payloads`]). So a member that is delivered a decision stores the payloads that it names.
+//! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]); their identity is proposed
+//! when all live members store them ([`payloads`]). So a member that is delivered a decision stores the
+//! payloads that it names.
 
 mod admission;
 mod changing;
@@ -91,8 +99,9 @@ pub struct Config<S> {
     pub hosts: HostSet,
     /// Of the protocol.
     pub setting: S,
-    /// Most bytes of decisions that are kept while a host joins, and of payloads that decisions have named: at most
-    /// `transfer.payload_max`, as they are sent as one payload. `transfer.stored_max` has to have room for them, and for payloads under way.
+    /// Most bytes of decisions that are kept while a host joins, and of payloads that decisions have named:
+    /// at most `transfer.payload_max`, as they are sent as one payload. `transfer.stored_max` has to have
+    /// room for them, and for payloads under way.
     pub tail_max: u64,
     pub transfer: transfer::Config,
 }
@@ -100,8 +109,9 @@ pub struct Config<S> {
 /// The version of datagrams and log entries: members of different versions refuse each other.
 const FORMAT: &[u8] = b"fide group 7";
 
-/// The number of a group: a hash of its name, of the hosts that may be members, and of the protocol's setting. So members whose lists or
-/// settings differ refuse each other ([`DatagramError::OtherGroup`]), instead of agreeing on different things.
+/// The number of a group: a hash of its name, of the hosts that may be members, and of the protocol's
+/// setting. So members whose lists or settings differ refuse each other ([`DatagramError::OtherGroup`]),
+/// instead of agreeing on different things.
 ///
 /// The setting is hashed in its `Debug` form: to rename a setting or one of its fields makes another group.
 #[must_use]
@@ -152,8 +162,9 @@ pub enum Standing {
     /// It is no member yet: it has asked to be let in, or founds the group with the other hosts.
     Joining,
     Member,
-    /// A view without it was decided, and no member of that view is known to have begun it. It is still needed: it serves the others, and
-    /// keeps its state. [`Standing::Removed`] follows; if all members of that view are out, it asks to be let in again.
+    /// A view without it was decided, and no member of that view is known to have begun it. It is still
+    /// needed: it serves the others, and keeps its state. [`Standing::Removed`] follows; if all members of
+    /// that view are out, it asks to be let in again.
     Leaving,
     /// A view without it was decided, and has begun. Nobody needs it: its process may end.
     Removed,
@@ -161,8 +172,9 @@ pub enum Standing {
     Excluded,
     /// It has left.
     Left,
-    /// A decision names a payload that is not stored here. The member does not know what follows, and delivers nothing more. This never
-    /// happens; if it does, another incarnation joins and takes over the state of the others.
+    /// A decision names a payload that is not stored here. The member does not know what follows, and
+    /// delivers nothing more. This never happens; if it does, another incarnation joins and takes over the
+    /// state of the others.
     Lacking,
 }
 
@@ -305,13 +317,15 @@ impl<P: Start> Group<P> {
         if epoch.leads() { Ok(epoch) } else { Err(Refused::NotLeader { leader: epoch.leader().unwrap_or(0) }) }
     }
 
-    /// An incarnation of a host is up. To be called for all that are up when this member is made, and later when the detector reports one.
+    /// An incarnation of a host is up. To be called for all that are up when this member is made, and later
+    /// when the detector reports one.
     pub fn up(&mut self, host: u16, incarnation: u32) {
         if host == self.config.me {
             return;
         }
         if !planted::is(Planted::MissesTheFormer) {
-            // Earlier incarnations are over, even if their end was not reported, or was reported while this member was out.
+            // Earlier incarnations are over, even if their end was not reported, or was reported while this
+            // member was out.
             self.down(host, incarnation.saturating_sub(1));
         }
         if self.liveness.note_up(host, incarnation) {
@@ -322,14 +336,15 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// Hosts that hear this one (`Detector::heard_by`). To be called before each datagram is received: the detector will report the end of
-    /// these hosts.
+    /// Hosts that hear this one (`Detector::heard_by`). To be called before each datagram is received: the
+    /// detector will report the end of these hosts.
     pub fn heard_by(&mut self, hosts: HostSet) {
         self.liveness.note_met(hosts);
     }
 
-    /// Hosts that are up but whose incarnation is not yet known: no other member's report of their death counts. To be called together with
-    /// [`Group::heard_by`], by callers that learn incarnations later than the detector does.
+    /// Hosts that are up but whose incarnation is not yet known: no other member's report of their death
+    /// counts. To be called together with [`Group::heard_by`], by callers that learn incarnations later than
+    /// the detector does.
     pub fn unsure_of(&mut self, hosts: HostSet) {
         self.liveness.set_unsure(hosts);
     }
@@ -341,14 +356,16 @@ impl<P: Start> Group<P> {
         self.pump();
     }
 
-    /// This member stops: it does and says nothing from now on. To be called before the detector says goodbye, as the others go on without
-    /// this host when they hear that. A member that wants to leave the view too is removed first ([`Group::remove`]).
+    /// This member stops: it does and says nothing from now on. To be called before the detector says
+    /// goodbye, as the others go on without this host when they hear that. A member that wants to leave the
+    /// view too is removed first ([`Group::remove`]).
     pub fn leave(&mut self) {
         self.standing = Standing::Left;
     }
 
     fn crashed(&mut self, host: u16, incarnation: u32) {
-        // Deaths are noted also while this member is excluded: they are not reported again to its next incarnation.
+        // Deaths are noted also while this member is excluded: they are not reported again to its next
+        // incarnation.
         if host == self.config.me || !self.liveness.note_dead(host, incarnation) || self.standing.is_over() {
             return;
         }
@@ -400,8 +417,8 @@ impl<P: Start> Group<P> {
         })
     }
 
-    /// The next decision to be delivered to the user; none while the lease does not hold, but the decision is kept until it does. Its
-    /// `instance` is its position in the group's log; [`entries`] reads its value.
+    /// The next decision to be delivered to the user; none while the lease does not hold, but the decision is
+    /// kept until it does. Its `instance` is its position in the group's log; [`entries`] reads its value.
     pub fn poll_decision(&mut self, lease: Lease) -> Option<Decision<'_>> {
         self.settle();
         let may_act = self.may_act(lease) || self.standing == Standing::Member && planted::is(Planted::TellsUnleased);
@@ -427,8 +444,9 @@ impl<P: Start> Group<P> {
         Some(decision)
     }
 
-    /// Whether everything that was decided anywhere has been delivered here, so that a question about the state may be answered from it. At
-    /// any moment this is true of at most one member: of the leader, once it has decided what its predecessors may have decided.
+    /// Whether everything that was decided anywhere has been delivered here, so that a question about the
+    /// state may be answered from it. At any moment this is true of at most one member: of the leader, once
+    /// it has decided what its predecessors may have decided.
     pub fn may_answer(&self, lease: Lease) -> bool {
         let may_act = self.may_act(lease) || self.standing == Standing::Member && planted::is(Planted::AnswersUnleased);
         let all_delivered = !self.epochs.is_ending() && self.backlog.is_empty();
@@ -441,8 +459,8 @@ impl<P: Start> Group<P> {
         self.epochs.current().is_some_and(|epoch| epoch.protocol.awaits_answer())
     }
 
-    /// To be called from time to time: sends again what was sent before the last call and has had no answer. A good interval is a little more
-    /// than a round trip.
+    /// To be called from time to time: sends again what was sent before the last call and has had no answer.
+    /// A good interval is a little more than a round trip.
     pub fn resend(&mut self, lease: Lease) {
         self.settle();
         if self.standing.is_over() {
@@ -469,7 +487,8 @@ impl<P: Start> Group<P> {
         self.pump();
     }
 
-    /// To be called at each resend: reports deaths to members that do not know of them, and asks all for theirs after a long silence.
+    /// To be called at each resend: reports deaths to members that do not know of them, and asks all for
+    /// theirs after a long silence.
     fn report_deaths(&mut self) {
         let Some(epoch) = self.epochs.current_mut() else { return };
         let all = epoch.is_quiet().then(|| epoch.other_hosts());

@@ -1,31 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hierarchical stabilizing uniform consensus (FiDe App. A.3, Alg. 3) over optimistic stabilizing reliable broadcast (App. A.2,
-//! Alg. 2), as a log: one instance after the other, several of them under way.
+//! Hierarchical stabilizing uniform consensus (FiDe App. A.3, Alg. 3) over optimistic stabilizing reliable
+//! broadcast (App. A.2, Alg. 2), as a log: one instance after the other, several of them under way.
 //!
-//! The live member with the lowest id leads. It proposes a value, all members adopt and acknowledge it, and when all live members have, the
-//! leader decides and announces the decision. When the leader crashes, the next one proposes what it has adopted. A member that has
-//! decided a value knows that all members had adopted it.
+//! The live member with the lowest id leads. It proposes a value, all members adopt and acknowledge it, and
+//! when all live members have, the leader decides and announces the decision. When the leader crashes, the
+//! next one proposes what it has adopted. A member that has decided a value knows that all members had
+//! adopted it.
 //!
-//! **Differences from the published algorithm**, and why (numbers are those of `docs/errata.md`, which has the counterexamples):
+//! **Differences from the published algorithm**, and why (numbers are those of `docs/errata.md`, which has
+//! the counterexamples):
 //!
-//! - Acknowledgements carry the round, and the acknowledgements of a round are gathered anew for it and for each instance (2).
-//! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at the crash only the decisions that
-//!   had come by then; a later one would stay with one member (1).
-//! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a proposal that nobody makes
-//!   (line 8), and is stuck (3). Its proposer cannot have decided, as this member had not acknowledged.
-//! - Decisions are delivered one by one, and the window moves when one was delivered, after the call that brought it (6). Messages have the
-//!   instance as their identity (5).
-//! - A leader announces a decision without the value to members that have acknowledged it, and so store its value already. A member that has
-//!   adopted something else since ignores that: a later leader will announce it, or this one when it resends.
-//! - A crash is handled as an acknowledgement is: the last acknowledgement that was awaited may be that of the dead member.
+//! - Acknowledgements carry the round, and the acknowledgements of a round are gathered anew for it and for
+//!   each instance (2).
+//! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at
+//!   the crash only the decisions that had come by then; a later one would stay with one member (1).
+//! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a
+//!   proposal that nobody makes (line 8), and is stuck (3). Its proposer cannot have decided, as this member
+//!   had not acknowledged.
+//! - Decisions are delivered one by one, and the window moves when one was delivered, after the call that
+//!   brought it (6). Messages have the instance as their identity (5).
+//! - A leader announces a decision without the value to members that have acknowledged it, and so store its
+//!   value already. A member that has adopted something else since ignores that: a later leader will announce
+//!   it, or this one when it resends.
+//! - A crash is handled as an acknowledgement is: the last acknowledgement that was awaited may be that of
+//!   the dead member.
 //!
-//! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has delivered decision i - W. So a member that
-//! learns decision i knows that all live members have decision i - W: that is the stability of Alg. 3, line 30, which the paper publishes
-//! for W = 1. A leader proposes at most W instances beyond the last one that it has delivered; a member that is W behind it still
-//! has room for them. So every slot has its place: W decisions that may have to be relayed, and 2 W instances to come.
+//! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has delivered
+//! decision i - W. So a member that learns decision i knows that all live members have decision i - W: that
+//! is the stability of Alg. 3, line 30, which the paper publishes for W = 1. A leader proposes at most W
+//! instances beyond the last one that it has delivered; a member that is W behind it still has room for them.
+//! So every slot has its place: W decisions that may have to be relayed, and 2 W instances to come.
 //!
-//! **Batching.** Values that are proposed between two calls of [`Agreement::poll_transmit`] share an instance, as far as they fit; while the
-//! window is full they wait.
+//! **Batching.** Values that are proposed between two calls of [`Agreement::poll_transmit`] share an
+//! instance, as far as they fit; while the window is full they wait.
 //!
 //! **Lossy links** ([`Links::Lossy`]): see [`resend`].
 
@@ -58,7 +65,8 @@ pub enum Links {
     Lossy,
 }
 
-/// What all members have to have in common. Its `Debug` form is part of a group's number ([`crate::group::group_of`]).
+/// What all members have to have in common. Its `Debug` form is part of a group's number
+/// ([`crate::group::group_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Instances under way at once, from 1 to [`WINDOW_MAX`].
@@ -111,8 +119,8 @@ pub struct Hsuc {
     delivered: u64,
     /// The highest instance in which anything was proposed.
     seen: u64,
-    /// The highest instance about which another member has sent something. Of a leader: earlier leaders may have decided the instances up to
-    /// this one; all beyond it are its own.
+    /// The highest instance about which another member has sent something. Of a leader: earlier leaders may
+    /// have decided the instances up to this one; all beyond it are its own.
     inherited: u64,
     closed: bool,
     progress: resend::Progress,
@@ -215,8 +223,8 @@ impl Hsuc {
         }
     }
 
-    /// As leader: proposes what dead leaders have left, then the waiting proposals, as far as the window reaches (as I acknowledge my own
-    /// proposals too).
+    /// As leader: proposes what dead leaders have left, then the waiting proposals, as far as the window
+    /// reaches (as I acknowledge my own proposals too).
     fn propose_as_leader(&mut self) {
         if !self.leads() || self.closed {
             return;
@@ -277,7 +285,8 @@ impl Hsuc {
         }
     }
 
-    /// Acknowledges the adopted proposal of an instance if the window reaches it and that was not done yet (line 17).
+    /// Acknowledges the adopted proposal of an instance if the window reaches it and that was not done yet
+    /// (line 17).
     fn acknowledge(&mut self, instance: u64) {
         let (me, correct, position) = (self.me, self.correct, self.position(instance));
         let is_in_window = instance <= self.last_to_acknowledge();
@@ -290,7 +299,8 @@ impl Hsuc {
         self.send(HostSet::only(round), Kind::Ack, instance, round);
     }
 
-    /// The highest instance that may be acknowledged: an acknowledgement says that the instance a window before it was delivered.
+    /// The highest instance that may be acknowledged: an acknowledgement says that the instance a window
+    /// before it was delivered.
     fn last_to_acknowledge(&self) -> u64 {
         let beyond = if planted::is(Planted::AcksBeyondWindow) { self.window } else { 0 };
         self.delivered + self.window + beyond
@@ -335,7 +345,8 @@ impl Hsuc {
         Ok(())
     }
 
-    /// Of [`Message::Decide`] and [`Message::Chosen`]. `value`: none if it is the one of that round, which I have acknowledged.
+    /// Of [`Message::Decide`] and [`Message::Chosen`]. `value`: none if it is the one of that round, which I
+    /// have acknowledged.
     fn handle_decision(&mut self, from: u16, instance: u64, round: u16, value: Option<&[u8]>) {
         if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
             return self.send_delivered(from);
@@ -439,7 +450,8 @@ impl Agreement for Hsuc {
         }
         loop {
             let Outgoing { to, kind, instance, last, round } = self.out.pop_front()?;
-            // Members that have crashed since need nothing; an instance that is stable by now is known to all.
+            // Members that have crashed since need nothing; an instance that is stable by now is known to
+            // all.
             let to = to.and(self.correct);
             let first = (instance..=last).find(|instance| self.slot(*instance).is_some());
             let Some(instance) =

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Heartbeat uniform consensus (FiDe §4.1 Alg. 1, App. A.4 Alg. 4), as a log: one instance after the other.
 //!
-//! Every member sends its proposal to the leader, the live member with the lowest id. When the leader has the proposals of all live members
-//! it decides, and broadcasts the decision by FCURB ([`crate::fcurb`]): in its next heartbeat. As published that is all: two message delays
-//! and no acknowledgement ([`Trust::Network`]). Under leases ([`Trust::Lease`]) it takes one more delay, and links may lose, repeat and
-//! reorder.
+//! Every member sends its proposal to the leader, the live member with the lowest id. When the leader has the
+//! proposals of all live members it decides, and broadcasts the decision by FCURB ([`crate::fcurb`]): in its
+//! next heartbeat. As published that is all: two message delays and no acknowledgement ([`Trust::Network`]).
+//! Under leases ([`Trust::Lease`]) it takes one more delay, and links may lose, repeat and reorder.
 //!
 //! **One instance at one member:**
 //!
@@ -18,27 +18,30 @@
 //!                                         submit_proposal, to the next         if "none" was announced for it
 //! ```
 //!
-//! The leader calls `decide_if_complete` with each proposal and with each crash. A proposal reaches the leader as follows: `submit_proposal`
-//! sets `owes_proposal`, and `poll_transmit` sends what is owed. A "none" for the next instance goes ahead with an acknowledgement
-//! (`announce_silence`).
+//! The leader calls `decide_if_complete` with each proposal and with each crash. A proposal reaches the
+//! leader as follows: `submit_proposal` sets `owes_proposal`, and `poll_transmit` sends what is owed. A
+//! "none" for the next instance goes ahead with an acknowledgement (`announce_silence`).
 //!
 //! **Differences from the published algorithm**, and why (numbers are those of `docs/errata.md`):
 //!
 //! - Nothing of an instance is left for the next one (4).
-//! - DET joins all proposals that have come and fit, so that each instance decides what the members have to say; the published DET chooses one
-//!   of them. It begins with another member in each instance, so that all have their turn. An empty batch counts as no proposal, and no
-//!   member waits for its turn (7).
-//! - A member with nothing to say proposes nothing, once; when it has a value before the decision, it proposes again. So one proposal and one
-//!   heartbeat are all that a value needs, also in a group that was idle. With leases a silent member announces this for the next instance
-//!   when it acknowledges the decision of this one. A decision names the members whose proposals it contains: a member whose proposal came
-//!   too late, or did not fit, proposes it again in the next instance. A value that comes just after the announcement of silence may miss
-//!   one more instance.
-//! - With `trust = "network"` a broadcast of a member that is known to have crashed is refused: FCURB promises that there is none.
-//! - Proposals that come before their receiver leads are kept, and so are those of the next instance: a member may have delivered a decision
-//!   that its leader has not yet delivered to itself.
+//! - DET joins all proposals that have come and fit, so that each instance decides what the members have to
+//!   say; the published DET chooses one of them. It begins with another member in each instance, so that all
+//!   have their turn. An empty batch counts as no proposal, and no member waits for its turn (7).
+//! - A member with nothing to say proposes nothing, once; when it has a value before the decision, it
+//!   proposes again. So one proposal and one heartbeat are all that a value needs, also in a group that was
+//!   idle. With leases a silent member announces this for the next instance when it acknowledges the decision
+//!   of this one. A decision names the members whose proposals it contains: a member whose proposal came too
+//!   late, or did not fit, proposes it again in the next instance. A value that comes just after the
+//!   announcement of silence may miss one more instance.
+//! - With `trust = "network"` a broadcast of a member that is known to have crashed is refused: FCURB
+//!   promises that there is none.
+//! - Proposals that come before their receiver leads are kept, and so are those of the next instance: a
+//!   member may have delivered a decision that its leader has not yet delivered to itself.
 //!
-//! **Lossy links** (with leases): a leader that has something to decide asks for the proposals that it lacks; a member that has something to
-//! say repeats it until it is decided. Where nobody has anything to say, nothing is sent.
+//! **Lossy links** (with leases): a leader that has something to decide asks for the proposals that it lacks;
+//! a member that has something to say repeats it until it is decided. Where nobody has anything to say,
+//! nothing is sent.
 
 use fide_types::{
     HostSet, MAX_HOSTS, PerHost,
@@ -54,7 +57,8 @@ use crate::{
 /// Bytes of a decision before its batch: the set of the members whose proposals it contains.
 pub const SET_LEN: usize = 8;
 
-/// What all members have to have in common. Its `Debug` form is part of a group's number ([`crate::group::group_of`]).
+/// What all members have to have in common. Its `Debug` form is part of a group's number
+/// ([`crate::group::group_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Longest decision, bytes: it has to fit a heartbeat.
@@ -130,7 +134,8 @@ pub struct Huc {
     has_proposed: bool,
     /// My proposal has to be sent to the leader.
     owes_proposal: bool,
-    /// The last instance for which I have announced, with an acknowledgement, that I have nothing to say; 0: none.
+    /// The last instance for which I have announced, with an acknowledgement, that I have nothing to say; 0:
+    /// none.
     silent_in: u64,
     /// That announcement has to be sent to the leader.
     owes_silence: bool,
@@ -212,7 +217,8 @@ impl Huc {
         self.leader() == self.me
     }
 
-    /// Proposes the waiting values, or nothing, in the present instance (lines 5 to 7). Again if it proposed nothing before.
+    /// Proposes the waiting values, or nothing, in the present instance (lines 5 to 7). Again if it proposed
+    /// nothing before.
     fn propose_waiting(&mut self) {
         if self.is_decided || self.closed {
             return;
@@ -238,7 +244,8 @@ impl Huc {
         }
     }
 
-    /// As leader: decides if the proposals of all live members have come, and one of them has a value (lines 11 to 14).
+    /// As leader: decides if the proposals of all live members have come, and one of them has a value (lines
+    /// 11 to 14).
     fn decide_if_complete(&mut self) {
         let [now, _] = &self.proposals;
         let is_complete = self.correct.minus(now.of).is_empty();
@@ -250,8 +257,8 @@ impl Huc {
         if speaking.is_empty() {
             return;
         }
-        // The turn goes round all members, not only those that speak: otherwise two members that speak in every other instance would
-        // keep out a third.
+        // The turn goes round all members, not only those that speak: otherwise two members that speak in
+        // every other instance would keep out a third.
         let nth = (instance % self.members.len() as u64) as usize;
         let first = self.members.iter().nth(nth).unwrap_or(self.me);
         let turn = |is_late: bool| speaking.iter().filter(move |id| (*id < first) == is_late);
@@ -352,9 +359,9 @@ impl Huc {
         Ok(())
     }
 
-    /// A member that acknowledges a decision and has nothing to say in the next instance announces that to its leader at the same time.
-    /// Otherwise the leader would wait for its proposal after the decision, for a round trip, although only the leader's own clients have
-    /// something to say.
+    /// A member that acknowledges a decision and has nothing to say in the next instance announces that to
+    /// its leader at the same time. Otherwise the leader would wait for its proposal after the decision, for
+    /// a round trip, although only the leader's own clients have something to say.
     fn announce_silence(&mut self) {
         let instance = self.delivered + 2;
         let acknowledges = self.fcurb.acknowledges(self.leader()) == self.delivered + 1;
@@ -474,7 +481,8 @@ impl Agreement for Huc {
         self.correct.iter().next().unwrap_or(self.me)
     }
 
-    /// A leader has delivered all broadcasts of its predecessors before it leads, and is the first to deliver its own.
+    /// A leader has delivered all broadcasts of its predecessors before it leads, and is the first to deliver
+    /// its own.
     fn speaks_for_all(&self) -> bool {
         self.leads() && !self.is_decided
     }

@@ -1,27 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agreement without quorums: it survives the crash of all members but one, as it may rely on the failure detector (FiDe §4, App. A).
+//! Agreement without quorums: it survives the crash of all members but one, as it may rely on the failure
+//! detector (FiDe §4, App. A).
 //!
 //! - [`message`]: messages between members, as values and as bytes.
-//! - [`hsuc`]: hierarchical stabilizing uniform consensus, including its broadcast (OSRB), as a log of instances.
+//! - [`hsuc`]: hierarchical stabilizing uniform consensus, including its broadcast (OSRB), as a log of
+//!   instances.
 //! - [`fcurb`]: fail-consistent uniform reliable broadcast, on the detector's heartbeats.
 //! - [`huc`]: heartbeat uniform consensus, on top of FCURB.
 //! - [`batch`]: many proposals in one instance.
 //! - [`view`]: the members of a group.
-//! - [`group`]: a group whose members change, under leases: on hosts that may pause, and networks that may be cut.
-//! - [`transfer`]: payloads that are too long for a value, sent ahead of the agreement on them; states for hosts that join.
+//! - [`group`]: a group whose members change, under leases: on hosts that may pause, and networks that may be
+//!   cut.
+//! - [`transfer`]: payloads that are too long for a value, sent ahead of the agreement on them; states for
+//!   hosts that join.
 //!
-//! The caller feeds a protocol events ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]), then polls what follows
-//! from them ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
+//! The caller feeds a protocol events ([`Agreement::receive`], [`Agreement::crashed`],
+//! [`Agreement::propose`]), then polls what follows from them ([`Agreement::poll_transmit`],
+//! [`Agreement::poll_decision`]).
 //!
-//! **Assumptions.** The detector reports a crash only if it happened. Links between live members lose nothing and may reorder, as published
-//! ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time but never agreement ([`Links::Lossy`]). The caller chooses the
-//! order of events at one member: each call is one atomic step.
+//! **Assumptions.** The detector reports a crash only if it happened. Links between live members lose nothing
+//! and may reorder, as published ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time
+//! but never agreement ([`Links::Lossy`]). The caller chooses the order of events at one member: each call is
+//! one atomic step.
 //!
-//! **Words.** A message is *stored* when a member keeps it. An instance is *decided* when its value can change no more, and *delivered*
-//! when the decision was handed to the user; decisions are delivered in order. A member is *dead* here once the detector has reported its
-//! crash.
+//! **Words.** A message is *stored* when a member keeps it. An instance is *decided* when its value can
+//! change no more, and *delivered* when the decision was handed to the user; decisions are delivered in
+//! order. A member is *dead* here once the detector has reported its crash.
 //!
-//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used, except for payloads.
+//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been
+//! used, except for payloads.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -84,7 +91,8 @@ pub trait Agreement {
         self.propose_tagged(None, value)
     }
 
-    /// As [`Agreement::propose`], for a value that consists of a tag byte and `value`, without copying them together first.
+    /// As [`Agreement::propose`], for a value that consists of a tag byte and `value`, without copying them
+    /// together first.
     ///
     /// # Errors
     /// [`Refused`]; its length is that of both together.
@@ -99,42 +107,46 @@ pub trait Agreement {
     /// The detector reports that a member has crashed. Its messages may still come.
     fn crashed(&mut self, member: u16);
 
-    /// The next message to be sent, and its receivers. To be polled until there is none, after each call of another method.
+    /// The next message to be sent, and its receivers. To be polled until there is none, after each call of
+    /// another method.
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)>;
 
-    /// The next message for all members by FCURB, that is, in the next heartbeat (FiDe App. A.4). To be polled as
-    /// [`Agreement::poll_transmit`] is; always none in protocols without broadcasts.
+    /// The next message for all members by FCURB, that is, in the next heartbeat (FiDe App. A.4). To be
+    /// polled as [`Agreement::poll_transmit`] is; always none in protocols without broadcasts.
     fn poll_broadcast(&mut self) -> Option<Message<'_>> {
         None
     }
 
-    /// The heartbeat with the message of the last [`Agreement::poll_broadcast`] has left on all trees: this member delivers its own copy.
+    /// The heartbeat with the message of the last [`Agreement::poll_broadcast`] has left on all trees: this
+    /// member delivers its own copy.
     fn broadcast_left(&mut self) {}
 
-    /// The next decision, which is delivered with this call. To be polled until there is none, before anything else is fed: a decision
-    /// that is not polled holds up later ones.
+    /// The next decision, which is delivered with this call. To be polled until there is none, before
+    /// anything else is fed: a decision that is not polled holds up later ones.
     fn poll_decision(&mut self) -> Option<Decision<'_>>;
 
     /// The member that leads, as far as this member knows.
     fn leader(&self) -> u16;
 
-    /// Whether this member has delivered everything that was ever decided: it leads, and has decided what earlier leaders may have decided.
-    /// If it also holds a lease, it may answer questions about the state without asking anybody.
+    /// Whether this member has delivered everything that was ever decided: it leads, and has decided what
+    /// earlier leaders may have decided. If it also holds a lease, it may answer questions about the state
+    /// without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
-    /// Whether the answer of another member is due at once, as instances are under way. A member that waits may then poll for a moment before
-    /// it sleeps.
+    /// Whether the answer of another member is due at once, as instances are under way. A member that waits
+    /// may then poll for a moment before it sleeps.
     fn awaits_answer(&self) -> bool {
         false
     }
 
-    /// Ends the log of these members with what has been delivered here. From now on nothing is decided, and the protocol only serves members
-    /// that have not delivered as much yet. `undecided` is called with what this member proposed and nobody decided before the end, as
-    /// batches, in order.
+    /// Ends the log of these members with what has been delivered here. From now on nothing is decided, and
+    /// the protocol only serves members that have not delivered as much yet. `undecided` is called with what
+    /// this member proposed and nobody decided before the end, as batches, in order.
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8]));
 
-    /// To be called from time to time where links lose messages: sends again what was sent before the last call and has had no answer. Whether
-    /// there was anything. A good interval is a little more than a round trip. Does nothing where links are reliable.
+    /// To be called from time to time where links lose messages: sends again what was sent before the last
+    /// call and has had no answer. Whether there was anything. A good interval is a little more than a round
+    /// trip. Does nothing where links are reliable.
     fn resend(&mut self) -> bool;
 }
 

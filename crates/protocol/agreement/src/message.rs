@@ -17,7 +17,8 @@ use fide_types::HostSet;
 pub const HEADER_LEN: usize = 16;
 const VERSION: u8 = 1;
 
-/// One message. `round` is the member that made the proposal: it names the round, as each leader has one round.
+/// One message. `round` is the member that made the proposal: it names the round, as each leader has one
+/// round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message<'a> {
     /// "Adopt this value" (Alg. 3, lines 12 and 29).
@@ -28,14 +29,17 @@ pub enum Message<'a> {
     AckRange { instance: u64, last: u64, round: u16 },
     /// "All have adopted this value" (line 21; Alg. 2, lines 6 and 16).
     Decide { instance: u64, round: u16, value: &'a [u8] },
-    /// "All have adopted that round's value": a decide without the value, for members that have acknowledged it.
+    /// "All have adopted that round's value": a decide without the value, for members that have acknowledged
+    /// it.
     Chosen { instance: u64, round: u16 },
     /// A chosen for each instance from `instance` to `last`, which is greater.
     ChosenRange { instance: u64, last: u64, round: u16 },
-    /// "I have delivered all decisions up to this one": they need not be sent again. Only over links that lose messages.
+    /// "I have delivered all decisions up to this one": they need not be sent again. Only over links that
+    /// lose messages.
     Delivered { instance: u64 },
-    /// "Of member `round`, which is dead, I store the messages up to `instance`, and take no more messages from `dead`." Survivors exchange
-    /// reports before they deliver the crash ([`crate::fcurb`]). `asks`: the receiver is to report too.
+    /// "Of member `round`, which is dead, I store the messages up to `instance`, and take no more messages
+    /// from `dead`." Survivors exchange reports before they deliver the crash ([`crate::fcurb`]). `asks`: the
+    /// receiver is to report too.
     Report { instance: u64, round: u16, dead: HostSet, asks: bool },
     /// "I lead, and need your proposal." Only over links that lose messages.
     Solicit { instance: u64, round: u16 },

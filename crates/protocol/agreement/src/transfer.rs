@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payloads that are too long for an instance's value, sent ahead of the agreement on them; and states for hosts that join.
+//! Payloads that are too long for an instance's value, sent ahead of the agreement on them; and states for
+//! hosts that join.
 //!
-//! A member that wants a long payload agreed on offers it to all members, waits until all live members store it
-//! ([`Transfers::poll_spread`]), and proposes its [`Identity`]. So a member that learns the decision has the payload, and as with a value
-//! all but one may crash. A host that joins fetches a state by the identity that it was told ([`Transfers::fetch`]).
+//! A member that wants a long payload agreed on offers it to all members, waits until all live members store
+//! it ([`Transfers::poll_spread`]), and proposes its [`Identity`]. So a member that learns the decision has
+//! the payload, and as with a value all but one may crash. A host that joins fetches a state by the identity
+//! that it was told ([`Transfers::fetch`]).
 //!
 //! ```text
 //! offerer                      receiver
@@ -14,23 +16,29 @@
 //!    │◄─────────────────── have ──│  all here, and the hash is right
 //! ```
 //!
-//! The receiver paces the sender: it asks for at most `wants_max` chunks of a payload that have not come. A sender keeps only the range of
-//! a want, and cuts chunks out of the payload when it is polled: one of each range, of each host in turn.
+//! The receiver paces the sender: it asks for at most `wants_max` chunks of a payload that have not come. A
+//! sender keeps only the range of a want, and cuts chunks out of the payload when it is polled: one of each
+//! range, of each host in turn.
 //!
-//! **Links** may lose, repeat and reorder messages: [`Transfers::resend`] makes up for that, and only time is lost. The caller has to keep
-//! incarnations apart, as [`crate::Group`] does: a host that comes back is announced with [`Transfers::joined`].
+//! **Links** may lose, repeat and reorder messages: [`Transfers::resend`] makes up for that, and only time is
+//! lost. The caller has to keep incarnations apart, as [`crate::Group`] does: a host that comes back is
+//! announced with [`Transfers::joined`].
 //!
-//! **Offers are numbered**, and answers name the number. Otherwise a late answer to a former offer of the same payload, which the receiver
-//! has forgotten since, would say that it has the payload; and a late copy of an offer would bring back a forgotten payload.
+//! **Offers are numbered**, and answers name the number. Otherwise a late answer to a former offer of the
+//! same payload, which the receiver has forgotten since, would say that it has the payload; and a late copy
+//! of an offer would bring back a forgotten payload.
 //!
-//! **Equal payloads are one.** A user that forgets a payload when its decision is carried out, and may propose the same bytes twice, has to
-//! put a number into them, as [`crate::Group`] does: otherwise the second decision finds nothing.
+//! **Equal payloads are one.** A user that forgets a payload when its decision is carried out, and may
+//! propose the same bytes twice, has to put a number into them, as [`crate::Group`] does: otherwise the
+//! second decision finds nothing.
 //!
-//! **Room.** A payload that has no room now waits, and is taken when it is offered again. So hosts that are full of what they offer
-//! themselves wait for each other for ever: let only the leader offer, or keep all payloads that are offered at once below `stored_max`.
+//! **Room.** A payload that has no room now waits, and is taken when it is offered again. So hosts that are
+//! full of what they offer themselves wait for each other for ever: let only the leader offer, or keep all
+//! payloads that are offered at once below `stored_max`.
 //!
-//! **Memory**: `stored_max` bytes of payloads, at most [`PAYLOADS_MAX`] of them; for each that arrives, one bit per chunk and 2 KiB; for
-//! each other host at most [`RANGES_MAX`] ranges, [`ANSWERS_MAX`] answers and [`OFFERS_MAX`] bytes.
+//! **Memory**: `stored_max` bytes of payloads, at most [`PAYLOADS_MAX`] of them; for each that arrives, one
+//! bit per chunk and 2 KiB; for each other host at most [`RANGES_MAX`] ranges, [`ANSWERS_MAX`] answers and
+//! [`OFFERS_MAX`] bytes.
 
 mod arriving;
 mod config;
@@ -138,8 +146,9 @@ impl Transfers {
         })
     }
 
-    /// Stores a payload and offers it to the live hosts of `to`, except this one, until each has answered. [`Transfers::poll_spread`]
-    /// reports it once all of them store it. A payload that is offered again before that is reported once, for the hosts of both offers.
+    /// Stores a payload and offers it to the live hosts of `to`, except this one, until each has answered.
+    /// [`Transfers::poll_spread`] reports it once all of them store it. A payload that is offered again
+    /// before that is reported once, for the hosts of both offers.
     ///
     /// # Errors
     /// [`OfferError`].
@@ -220,8 +229,9 @@ impl Transfers {
         Ok(identity)
     }
 
-    /// Asks a host for a payload whose identity is known. [`Transfers::poll_arrived`] reports it, or [`Transfers::poll_missing`] if neither
-    /// that host, nor another one that has offered it or was named here, has it any more.
+    /// Asks a host for a payload whose identity is known. [`Transfers::poll_arrived`] reports it, or
+    /// [`Transfers::poll_missing`] if neither that host, nor another one that has offered it or was named
+    /// here, has it any more.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -250,14 +260,16 @@ impl Transfers {
         self.stored.get(identity).map(|stored| &*stored.bytes)
     }
 
-    /// The stored payloads, each with the hosts that have offered it here. A payload that only a crashed host has offered, and that no
-    /// decision names once all of that host's proposals are decided, has to be forgotten.
+    /// The stored payloads, each with the hosts that have offered it here. A payload that only a crashed host
+    /// has offered, and that no decision names once all of that host's proposals are decided, has to be
+    /// forgotten.
     pub fn stored(&self) -> impl Iterator<Item = (&Identity, HostSet)> {
         self.stored.iter().map(|(identity, stored)| (identity, stored.offered_by))
     }
 
-    /// Frees a payload, whether it is stored, offered or arriving. If it has not arrived, its offerers are sent a refusal; hosts that are
-    /// fetching it from here are told that it is missing. Nothing more is reported about it here.
+    /// Frees a payload, whether it is stored, offered or arriving. If it has not arrived, its offerers are
+    /// sent a refusal; hosts that are fetching it from here are told that it is missing. Nothing more is
+    /// reported about it here.
     pub fn forget(&mut self, identity: &Identity) {
         if let Some(stored) = self.stored.remove(identity) {
             self.used -= stored.bytes.len() as u64;
@@ -275,8 +287,8 @@ impl Transfers {
         self.missing.retain(|other| other != identity);
     }
 
-    /// The detector reports that a host has crashed. Nothing is sent to it or taken from it any more; payloads that only it had are
-    /// missing.
+    /// The detector reports that a host has crashed. Nothing is sent to it or taken from it any more;
+    /// payloads that only it had are missing.
     pub fn crashed(&mut self, host: u16) {
         if !self.is_other(host) || self.crashed.contains(host) {
             return;
@@ -297,8 +309,9 @@ impl Transfers {
         had.into_iter().for_each(|(_, identity)| self.note_spread(identity));
     }
 
-    /// An incarnation of this host is a member and not known to be up: nothing is sent to the host or taken from it until
-    /// [`Transfers::joined`], and offers wait for it. Messages of a former incarnation count no more.
+    /// An incarnation of this host is a member and not known to be up: nothing is sent to the host or taken
+    /// from it until [`Transfers::joined`], and offers wait for it. Messages of a former incarnation count no
+    /// more.
     pub fn away(&mut self, host: u16) {
         if self.is_other(host) {
             self.crashed.remove(host);
@@ -307,8 +320,8 @@ impl Transfers {
         }
     }
 
-    /// A host takes part, for the first time or again as another incarnation: no message of its former incarnation counts. Offers that
-    /// were made while it was away wait for it.
+    /// A host takes part, for the first time or again as another incarnation: no message of its former
+    /// incarnation counts. Offers that were made while it was away wait for it.
     pub fn joined(&mut self, host: u16) {
         if !self.is_other(host) {
             return;
@@ -335,7 +348,8 @@ impl Transfers {
         self.crashed.contains(host) || self.away.contains(host)
     }
 
-    /// The next offered payload that all live hosts store to which it was offered. Each offer is reported once.
+    /// The next offered payload that all live hosts store to which it was offered. Each offer is reported
+    /// once.
     pub fn poll_spread(&mut self) -> Option<Identity> {
         self.spread.pop_front()
     }
@@ -350,8 +364,8 @@ impl Transfers {
         self.missing.pop_front()
     }
 
-    /// The next refusal of a payload that this host has offered: by which host, and why. The payload is not reported as spread unless that
-    /// host crashes, or takes the payload when it is offered again.
+    /// The next refusal of a payload that this host has offered: by which host, and why. The payload is not
+    /// reported as spread unless that host crashes, or takes the payload when it is offered again.
     pub fn poll_refused(&mut self) -> Option<(u16, Identity, Reason)> {
         self.refused.pop_front()
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Views: the numbered lists of a group's members, on which the members agree.
 //!
-//! A view lists its members by seniority: a new member comes last. Protocols know members by their place in that list, from 1. So the member
-//! that has been in the group for longest leads, and no member that still lacks the state.
+//! A view lists its members by seniority: a new member comes last. Protocols know members by their place in
+//! that list, from 1. So the member that has been in the group for longest leads, and no member that still
+//! lacks the state.
 //!
 //! ```text
 //!  0 u32 number, from 1
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_has_each_host_once() {
+    fn view_has_each_host_once() {
         let view = |number, list: &[(u16, u32)]| View::new(number, &members(list)).unwrap_err();
         assert_eq!(view(1, &[(1, 1), (1, 2)]), ViewError::Twice { host: 1, first: 1, second: 2 });
         assert_eq!(view(1, &[(1, 0)]), ViewError::Member { host: 1, incarnation: 0 });
@@ -182,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 1u32.., hosts in prop::collection::btree_map(1u16..=64, 1u32.., 1..64)) {
+        fn written_view_reads_back(number in 1u32.., hosts in prop::collection::btree_map(1u16..=64, 1u32.., 1..64)) {
             let list: Vec<_> = hosts.into_iter().map(|(host, incarnation)| ViewMember { host, incarnation }).collect();
             let view = View::new(number, &list).unwrap();
             let mut bytes = Vec::new();

@@ -18,7 +18,8 @@ pub(super) struct Report {
 }
 
 impl Fcurb {
-    /// Of [`crate::Message::Report`]: a member says which message it stores of a dead `origin`, and which members it knows to be dead.
+    /// Of [`crate::Message::Report`]: a member says which message it stores of a dead `origin`, and which
+    /// members it knows to be dead.
     pub fn handle_report(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
         if self.dead.contains(from) {
             return;
@@ -48,10 +49,11 @@ impl Fcurb {
         if self.trust == Trust::Lease {
             let dead = self.dead;
             self.empty_buffers(dead);
-            // Also about dead members whose crash this member has delivered: others may not have, and have to know that it knows of the crash.
+            // Also about dead members whose crash this member has delivered: others may not have, and have to
+            // know that it knows of the crash.
             dead.iter().for_each(|origin| self.report_to_all(origin));
-            // A message that `member` passed on to some may have come here after others reported that they lack it; they take nothing from
-            // `member` any more.
+            // A message that `member` passed on to some may have come here after others reported that they
+            // lack it; they take nothing from `member` any more.
             dead.iter().for_each(|origin| self.pass_on(origin));
         }
     }
@@ -70,10 +72,12 @@ impl Fcurb {
         self.queue(lacking, Kind::Message, origin);
     }
 
-    /// The position, among the crashes that are not delivered yet, of the one that comes next: its message or the crash itself.
+    /// The position, among the crashes that are not delivered yet, of the one that comes next: its message or
+    /// the crash itself.
     pub(super) fn next_of_dead(&self) -> Option<usize> {
         for (at, dead) in self.levelling.iter().copied().enumerate() {
-            // A message that all live members store is delivered at once: some member may store the next one, which is taken only after it.
+            // A message that all live members store is delivered at once: some member may store the next one,
+            // which is taken only after it.
             let is_stable = self.undelivered.contains(dead) && self.is_known_to_be_stable(dead);
             if is_stable || self.is_level(dead) {
                 return Some(at);
@@ -85,7 +89,8 @@ impl Fcurb {
         None
     }
 
-    /// Whether a survivor that knows of all the deaths that are known here stores less of a dead member than this one does.
+    /// Whether a survivor that knows of all the deaths that are known here stores less of a dead member than
+    /// this one does.
     fn is_lacked(&self, origin: u16) -> bool {
         let stored = self.origins[origin].stored;
         self.others().iter().any(|other| {
@@ -102,7 +107,8 @@ impl Fcurb {
         self.others().iter().all(|other| self.agrees(other, origin))
     }
 
-    /// Whether another survivor has reported the same about a dead member, and knows of all the deaths that are known here.
+    /// Whether another survivor has reported the same about a dead member, and knows of all the deaths that
+    /// are known here.
     fn agrees(&self, other: u16, origin: u16) -> bool {
         let Report { number, dead } = self.reports[other][origin];
         let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);

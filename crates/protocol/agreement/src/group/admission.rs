@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Joining and leaving, as the group's leader sees it: who asks to be let in, which state they are offered, who is to be taken out, and the
-//! next view that follows from that.
+//! Joining and leaving, as the group's leader sees it: who asks to be let in, which state they are offered,
+//! who is to be taken out, and the next view that follows from that.
 
 use fide_types::{
     HostSet, MAX_HOSTS, PerHost,
@@ -75,7 +75,8 @@ impl Admission {
         self.requests.iter().filter_map(|(host, request)| Some((host, (*request)?)))
     }
 
-    /// The stored state, if a host that takes it can be brought up to date: the decisions from position `reaches_from` on are kept.
+    /// The stored state, if a host that takes it can be brought up to date: the decisions from position
+    /// `reaches_from` on are kept.
     pub(super) fn base(&self, reaches_from: u64) -> Option<Base> {
         self.base.filter(|base| base.position >= reaches_from)
     }
@@ -145,8 +146,9 @@ impl Admission {
         self.next_view = NextView::Proposed { without_me };
     }
 
-    /// Of the hosts to be taken out, the least senior one, so that the leader goes last. Only one at a time: of several that were
-    /// delivered the view without them, each could found the group again (the module `refounding` says when).
+    /// Of the hosts to be taken out, the least senior one, so that the leader goes last. Only one at a time:
+    /// of several that were delivered the view without them, each could found the group again (the module
+    /// `refounding` says when).
     fn next_removed(&self, view: &View, removed: HostSet) -> HostSet {
         if planted::is(Planted::TakesOutSeveral) {
             return removed;
@@ -165,11 +167,13 @@ impl Admission {
         }
     }
 
-    /// The view that should follow, if any: without the members that have crashed or are to be taken out, and with the hosts that ask and
-    /// can be brought up to date, as decisions are kept from position `reaches_from` on.
+    /// The view that should follow, if any: without the members that have crashed or are to be taken out, and
+    /// with the hosts that ask and can be brought up to date, as decisions are kept from position
+    /// `reaches_from` on.
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
         let alive = view.hosts_of(alive);
-        // A view needs one member of the view before, which has the state: the last one stays until another member has it.
+        // A view needs one member of the view before, which has the state: the last one stays until another
+        // member has it.
         let removed = alive.and(self.removed);
         let is_last = removed == alive && alive.len() == 1 && !planted::is(Planted::RemovesTheLast);
         let removed = if is_last { HostSet::EMPTY } else { self.next_removed(view, removed) };

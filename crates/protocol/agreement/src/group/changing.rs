@@ -105,7 +105,8 @@ impl<P: Start> Group<P> {
         let to = self.admission.take_state_wanted_by();
         let state = self.transfers.store(state)?;
         let base = Base { position: self.position, state };
-        // At once: when a host that asks rarely asks again, the decisions since this state may not be kept any more.
+        // At once: when a host that asks rarely asks again, the decisions since this state may not be kept
+        // any more.
         if !to.is_empty() && !planted::is(Planted::OffersWhenAsked) {
             self.say(to, Control::Base { position: self.position, state });
         }
@@ -115,16 +116,17 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
-    /// The state that the user has to put in place of its own, and its position. To be asked after each call while
-    /// [`Standing::Joining`]; [`Group::installed`] says that it was done.
+    /// The state that the user has to put in place of its own, and its position. To be asked after each call
+    /// while [`Standing::Joining`]; [`Group::installed`] says that it was done.
     #[must_use]
     pub fn poll_install(&self) -> Option<(u64, &[u8])> {
         let (position, state) = self.joining.installable()?;
         Some((position, self.transfers.get(&state)?))
     }
 
-    /// The state of [`Group::poll_install`] is the user's now. No other call may come between the two, as the offer could be withdrawn;
-    /// [`Group::take_install`] does both at once. Does nothing if there was no state.
+    /// The state of [`Group::poll_install`] is the user's now. No other call may come between the two, as the
+    /// offer could be withdrawn; [`Group::take_install`] does both at once. Does nothing if there was no
+    /// state.
     pub fn installed(&mut self) {
         if self.joining.installable().is_none() {
             return;
@@ -136,7 +138,8 @@ impl<P: Start> Group<P> {
         self.ask_to_join();
     }
 
-    /// The state that the user has to put in place of its own, and its position. It counts as the user's from this call on.
+    /// The state that the user has to put in place of its own, and its position. It counts as the user's from
+    /// this call on.
     pub fn take_install(&mut self) -> Option<(u64, Vec<u8>)> {
         let (position, state) = self.poll_install()?;
         let state = state.to_vec();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a process claims about its earlier incarnations, by which an excluded group is founded again ([`super::refounding`]).
+//! What a process claims about its earlier incarnations, by which an excluded group is founded again
+//! ([`super::refounding`]).
 //!
 //! ```text
 //!  0 u32 first incarnation that the process answers for, u32 last one
@@ -95,7 +96,8 @@ impl Claim {
         }
     }
 
-    /// The hosts whose members of the last view were dead when this process, which was let in to that view as host `me`, gave it up.
+    /// The hosts whose members of the last view were dead when this process, which was let in to that view as
+    /// host `me`, gave it up.
     pub(super) fn outlived(&self, me: u16, last: &Membership) -> Option<HostSet> {
         let GaveUp { number, incarnation, dead } = self.gave_up.filter(|_| !planted::is(Planted::ForgetsWhoDied))?;
         (number == last.view.number() && last.view.holds(me, incarnation)).then_some(dead)
@@ -140,15 +142,17 @@ impl Claim {
     }
 }
 
-/// Hosts whose claim about the last view is not awaited, and which do not found the group again. `by`: each host that gave the last view
-/// up, with the hosts that it outlived.
+/// Hosts whose claim about the last view is not awaited, and which do not found the group again. `by`: each
+/// host that gave the last view up, with the hosts that it outlived.
 ///
-/// An outlived host had given the view up, or was excluded, before the host that outlived it said so. Therefore its own word counts for
-/// nothing: everybody who founds the group has to come to the same result, whether or not it hears the outlived host.
+/// An outlived host had given the view up, or was excluded, before the host that outlived it said so.
+/// Therefore its own word counts for nothing: everybody who founds the group has to come to the same result,
+/// whether or not it hears the outlived host.
 pub(super) fn outlived(by: impl Iterator<Item = (u16, HostSet)>) -> HostSet {
     let mut by: Vec<(u16, HostSet)> = by.collect();
     let mut all = HostSet::EMPTY;
-    // The last survivor first. There is always one, unless two hosts outlived each other, which is never said.
+    // The last survivor first. There is always one, unless two hosts outlived each other, which is never
+    // said.
     while let Some(at) = by.iter().position(|(host, _)| !by.iter().any(|(_, dead)| dead.contains(*host))) {
         let (_, dead) = by.remove(at);
         all = all.union(dead);

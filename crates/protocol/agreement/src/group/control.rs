@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Control messages between members, and hosts that want to be members. Little-endian, after the datagram's prefix:
+//! Control messages between members, and hosts that want to be members. Little-endian, after the datagram's
+//! prefix:
 //!
 //! ```text
 //!  0 u8 kind
@@ -34,8 +35,8 @@ pub(super) enum Control {
     Dead { places: HostSet, asks: bool },
     /// "That view is over, and you are not in the present one."
     Over,
-    /// "I am in no group, and follow the founder of this ballot." `is_first`: no other process of the sender's host was ever in the group,
-    /// or wanted to be.
+    /// "I am in no group, and follow the founder of this ballot." `is_first`: no other process of the
+    /// sender's host was ever in the group, or wanted to be.
     Present { ballot: u32, is_first: bool },
     /// "This is the first view of the group."
     Begin { ballot: u32, view: View },

@@ -8,11 +8,13 @@ use fide_types::{
 
 use crate::{Start, view::View};
 
-/// Resends without a message from any member of the view, after which this member asks the others whether the view is still current.
+/// Resends without a message from any member of the view, after which this member asks the others whether the
+/// view is still current.
 const QUIET_RESENDS: u32 = 16;
 
-/// Most resends of the group from one resend of the protocol to the next. Without this backoff, a member that needs longer to take messages
-/// than the messages take to arrive would be kept busy with repetitions for ever.
+/// Most resends of the group from one resend of the protocol to the next. Without this backoff, a member that
+/// needs longer to take messages than the messages take to arrive would be kept busy with repetitions for
+/// ever.
 const BACKOFF_MAX: u32 = 16;
 
 /// The log from one change of members to the next. The protocol knows members by their place in the view.
@@ -35,8 +37,8 @@ pub(super) struct Epoch<P> {
     backoff: Backoff,
 }
 
-/// How many resends of the group pass from one resend of the protocol to the next: twice as many each time something had to be sent again,
-/// half as many each time nothing had.
+/// How many resends of the group pass from one resend of the protocol to the next: twice as many each time
+/// something had to be sent again, half as many each time nothing had.
 #[derive(Debug, Clone)]
 struct Backoff {
     interval: u32,
@@ -130,13 +132,15 @@ impl<P: Start> Epoch<P> {
         self.stateless.remove(place);
     }
 
-    /// The member at place `asking` asks for the state. Whether this member has to give it: the most senior live member that has it does.
+    /// The member at place `asking` asks for the state. Whether this member has to give it: the most senior
+    /// live member that has it does.
     pub(super) fn gives_state(&mut self, asking: u16) -> bool {
         self.stateless.insert(asking);
         self.alive().minus(self.stateless).iter().next() == Some(self.place)
     }
 
-    /// To be asked once at each resend: whether no message has come for so long that the others may have gone on without this member.
+    /// To be asked once at each resend: whether no message has come for so long that the others may have gone
+    /// on without this member.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
         let quiet = self.quiet >= QUIET_RESENDS;
@@ -146,7 +150,8 @@ impl<P: Start> Epoch<P> {
         quiet
     }
 
-    /// A host's member has reported which members are dead. Returns those of them that are other live members as far as known here.
+    /// A host's member has reported which members are dead. Returns those of them that are other live members
+    /// as far as known here.
     pub(super) fn note_dead(&mut self, from: u16, places: HostSet) -> HostSet {
         let Some(place) = self.view.place(from) else { return HostSet::EMPTY };
         self.heard(place);

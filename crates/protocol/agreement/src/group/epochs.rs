@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chain of epochs, as far as a member still needs it: the present one, the one before, and what comes for the next one.
+//! The chain of epochs, as far as a member still needs it: the present one, the one before, and what comes
+//! for the next one.
 
 use std::collections::VecDeque;
 
@@ -56,7 +57,8 @@ impl<P: Start> Epochs<P> {
         self.view().map_or(0, View::number)
     }
 
-    /// The next decision of the present epoch, with its position. A next view in it begins with [`Epochs::take_next`].
+    /// The next decision of the present epoch, with its position. A next view in it begins with
+    /// [`Epochs::take_next`].
     pub(super) fn poll_decision(&mut self, tail: &mut Tail) -> Option<Decision<'_>> {
         let epoch = self.current.as_mut()?;
         let Decision { instance, value } = epoch.protocol.poll_decision()?;

@@ -1,57 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Founding a group: the listed hosts do it by themselves, once.
 //!
-//! Every host that is in no group promises to follow one host, the founder of the highest ballot that it has heard of, and tells all hosts
-//! (`present`). A host that has begun a view answers with that view (`begin`). A founder begins once all hosts of the list have answered it
-//! (a dead host counts if it answered while it lived): with the view that it was told of, if any, and otherwise with a new view of all live
-//! hosts that are present. First it stores that there is a group. So all hosts of the list have to be up once.
+//! Every host that is in no group promises to follow one host, the founder of the highest ballot that it has
+//! heard of, and tells all hosts (`present`). A host that has begun a view answers with that view (`begin`).
+//! A founder begins once all hosts of the list have answered it (a dead host counts if it answered while it
+//! lived): with the view that it was told of, if any, and otherwise with a new view of all live hosts that
+//! are present. First it stores that there is a group. So all hosts of the list have to be up once.
 //!
-//! **Why at most one group** (this is Paxos with all live hosts as the quorum). A host that has promised a ballot takes no view of a lower
-//! one. A view of a lower ballot lives on in a host that has begun it, which tells the founder. If all of those are dead before they could
-//! tell the founder, no decision of that view was delivered to anybody, as nothing is decided without all live members: the later founder
-//! is one of them, as a host to which it was present begins nothing without it. What a dead founder sent, and nobody has taken yet, comes
-//! too late.
+//! **Why at most one group** (this is Paxos with all live hosts as the quorum). A host that has promised a
+//! ballot takes no view of a lower one. A view of a lower ballot lives on in a host that has begun it, which
+//! tells the founder. If all of those are dead before they could tell the founder, no decision of that view
+//! was delivered to anybody, as nothing is decided without all live members: the later founder is one of
+//! them, as a host to which it was present begins nothing without it. What a dead founder sent, and nobody
+//! has taken yet, comes too late.
 //!
-//! **Ballots order first views.** Of two first views that were begun, a decision may have been delivered only in the one of the higher ballot
-//! ([`super::refounding`] relies on this). It holds because all hosts have answered in every ballot of a view: the ballot's founder asks all,
-//! takes over a view that lives, and begins another one otherwise. Two rules follow.
+//! **Ballots order first views.** Of two first views that were begun, a decision may have been delivered only
+//! in the one of the higher ballot ([`super::refounding`] relies on this). It holds because all hosts have
+//! answered in every ballot of a view: the ballot's founder asks all, takes over a view that lives, and
+//! begins another one otherwise. Two rules follow.
 //!
-//! - A host that has begun a view tells it with the ballot with which the view was begun, also to hosts that have promised a higher ballot
-//!   and cannot take the view then, and also if the higher ballot is its own: hosts that have not promised the higher ballot could begin
-//!   another view in between, when this host is excluded. For that reason the founder also asks a member that it knows from the view only.
-//! - A founder that has begun counts as gone for the hosts that cannot take its view: the next founder asks all again, and tells the view
-//!   that it hears of in its own ballot.
+//! - A host that has begun a view tells it with the ballot with which the view was begun, also to hosts that
+//!   have promised a higher ballot and cannot take the view then, and also if the higher ballot is its own:
+//!   hosts that have not promised the higher ballot could begin another view in between, when this host is
+//!   excluded. For that reason the founder also asks a member that it knows from the view only.
+//! - A founder that has begun counts as gone for the hosts that cannot take its view: the next founder asks
+//!   all again, and tells the view that it hears of in its own ballot.
 //!
-//! **A founder dies.** The next ballot belongs to the next host in the list. A host that comes back has lost its promises. It is another
-//! incarnation, which is in no earlier view. There are three cases:
+//! **A founder dies.** The next ballot belongs to the next host in the list. A host that comes back has lost
+//! its promises. It is another incarnation, which is in no earlier view. There are three cases:
 //!
-//! - It had stored a record. Then it founds no group, and says so (`recorded`). What its former incarnation said while it lived counts, as if
-//!   the host had stayed away.
-//! - It has no record. Then it is waited for: it may have heard that the others are in no group, and would found one without them when they
-//!   are gone. So they begin nothing without it.
-//! - A process that some host had not heard before it died may have begun a view with others, and without that host. Then all wait, unless
-//!   there are first processes.
+//! - It had stored a record. Then it founds no group, and says so (`recorded`). What its former incarnation
+//!   said while it lived counts, as if the host had stayed away.
+//! - It has no record. Then it is waited for: it may have heard that the others are in no group, and would
+//!   found one without them when they are gone. So they begin nothing without it.
+//! - A process that some host had not heard before it died may have begun a view with others, and without
+//!   that host. Then all wait, unless there are first processes.
 //!
-//! **First processes.** Let P be the first process of its host in this group, never excluded, and holding a lease. Then no decision was
-//! delivered to anybody:
+//! **First processes.** Let P be the first process of its host in this group, never excluded, and holding a
+//! lease. Then no decision was delivered to anybody:
 //!
-//! - Whoever begins a view of its own has heard, of each host, that a process of it has promised or has died. P has not died, as no host can
-//!   be declared dead while it holds a lease. No other process of P's host has died, as there was none. So P is in every view that was begun.
-//! - P has begun none of them, and nothing is decided without P. So no view followed any of these views either.
+//! - Whoever begins a view of its own has heard, of each host, that a process of it has promised or has died.
+//!   P has not died, as no host can be declared dead while it holds a lease. No other process of P's host has
+//!   died, as there was none. So P is in every view that was begun.
+//! - P has begun none of them, and nothing is decided without P. So no view followed any of these views
+//!   either.
 //!
-//! Therefore P may begin without a host that has died, whether or not P heard it. (A founder that is a first process itself leaves out only
-//! hosts of which a process has died, and the later processes of these hosts are no first ones.) What P begins has a later ballot than the
-//! views that died: P had promised their ballots.
+//! Therefore P may begin without a host that has died, whether or not P heard it. (A founder that is a first
+//! process itself leaves out only hosts of which a process has died, and the later processes of these hosts
+//! are no first ones.) What P begins has a later ballot than the views that died: P had promised their
+//! ballots.
 //!
-//! P knows that it is the first by its host's record, which is stored before anybody hears of a process. That a record was lost can be seen
-//! only late: a host that lost its record could found another group while the members of the first one die unheard. So more than half of
-//! all hosts have to be up with their first processes, and the founder has to be one of them; a founder that is not passes the ballot on.
-//! The word of the others alone is not enough for it: one of them may have been excluded meanwhile, and others have gone on without it.
+//! P knows that it is the first by its host's record, which is stored before anybody hears of a process. That
+//! a record was lost can be seen only late: a host that lost its record could found another group while the
+//! members of the first one die unheard. So more than half of all hosts have to be up with their first
+//! processes, and the founder has to be one of them; a founder that is not passes the ballot on. The word of
+//! the others alone is not enough for it: one of them may have been excluded meanwhile, and others have gone
+//! on without it.
 //!
-//! **Why a record.** Hosts that all died and come back would found the group anew, without what had been decided. So a host that has stored
-//! that there was a group only joins ([`Group::join`]). If this is true of all hosts, and they died as processes, the group is lost, and a
-//! person has to say so by removing the records while no member runs. Hosts that were only excluded found the group again
-//! ([`super::refounding`]).
+//! **Why a record.** Hosts that all died and come back would found the group anew, without what had been
+//! decided. So a host that has stored that there was a group only joins ([`Group::join`]). If this is true of
+//! all hosts, and they died as processes, the group is lost, and a person has to say so by removing the
+//! records while no member runs. Hosts that were only excluded found the group again ([`super::refounding`]).
 
 use fide_types::{
     HostSet, MAX_HOSTS, PerHost,
@@ -139,12 +148,13 @@ impl Forming {
         is_first && self.has_live_reply(host, liveness)
     }
 
-    /// Whether a host has died. If it is up again, it has to have said that it founds no group: otherwise it has to reply again, as it would
-    /// found another group without the hosts that have not waited for it.
+    /// Whether a host has died. If it is up again, it has to have said that it founds no group: otherwise it
+    /// has to reply again, as it would found another group without the hosts that have not waited for it.
     fn is_over(&self, host: u16, liveness: &Liveness) -> bool {
         let (up, dead) = (liveness.up(host), liveness.dead(host));
         if up == 0 {
-            // In the view that others have begun it is a later incarnation than has died: one that was not heard yet.
+            // In the view that others have begun it is a later incarnation than has died: one that was not
+            // heard yet.
             let member = self.best.as_ref().and_then(|(_, view)| view.incarnation(host));
             let is_unheard = member.is_some_and(|member| member > dead);
             return dead != 0 && (!is_unheard || planted::is(Planted::AsksOnlyTheKnown));
@@ -159,15 +169,16 @@ impl Forming {
         if liveness.up(host) == 0 { by == dead || planted::is(Planted::TakesTheGone) } else { by != 0 && by <= dead }
     }
 
-    /// Whether this founder need not wait for a host. `unheard_count`: hosts that died unheard need not be waited for.
+    /// Whether this founder need not wait for a host. `unheard_count`: hosts that died unheard need not be
+    /// waited for.
     fn is_settled(&self, host: u16, unheard_count: bool, liveness: &Liveness) -> bool {
         let is_gone = self.is_over(host, liveness) && (unheard_count || self.was_heard(host, liveness));
         let is_skipped = planted::is(Planted::FoundsWithout) && liveness.up(host) == 0;
         is_gone || is_skipped || self.is_present(host, liveness) || self.has_begun(host, liveness)
     }
 
-    /// Goes on to the first ballot whose founder is this host, or may still found the group. The loop ends, as this host is not gone and has
-    /// begun nothing.
+    /// Goes on to the first ballot whose founder is this host, or may still found the group. The loop ends,
+    /// as this host is not gone and has begun nothing.
     fn skip_founders(&mut self, me: u16, hosts: HostSet, liveness: &Liveness) -> Option<u16> {
         loop {
             let founder = founder(hosts, self.ballot)?;
@@ -267,8 +278,8 @@ impl Founding {
 }
 
 impl<P: Start> Group<P> {
-    /// A host that founds the group together with the other hosts of [`Config::hosts`], or is let in if there is a group already. For a host
-    /// without a record of a group ([`Group::poll_record`]).
+    /// A host that founds the group together with the other hosts of [`Config::hosts`], or is let in if there
+    /// is a group already. For a host without a record of a group ([`Group::poll_record`]).
     ///
     /// # Errors
     /// [`super::GroupError`].
@@ -278,23 +289,23 @@ impl<P: Start> Group<P> {
         Ok(group)
     }
 
-    /// Whether this founder has ever heard that `host` founds the group too. If not, it waits for that host even once it is dead: it may have
-    /// begun with others.
+    /// Whether this founder has ever heard that `host` founds the group too. If not, it waits for that host
+    /// even once it is dead: it may have begun with others.
     pub fn has_heard_founding(&self, host: u16) -> bool {
         let reply = self.founding.forming.as_ref().and_then(|forming| forming.replies.get(host));
         reply.is_some_and(|(by, _)| *by != 0)
     }
 
-    /// Declares that no process of this host was ever a member of this group, or wanted to be one: nothing is stored of one. To be called
-    /// when the group is made; it changes something only after [`Group::form`].
+    /// Declares that no process of this host was ever a member of this group, or wanted to be one: nothing is
+    /// stored of one. To be called when the group is made; it changes something only after [`Group::form`].
     pub fn set_first_process(&mut self) {
         if let Some(forming) = &mut self.founding.forming {
             forming.is_first = true;
         }
     }
 
-    /// Hosts that are up with their first process in this group, if these are more than half of [`Config::hosts`]; otherwise none. See the
-    /// module's text: *First processes*.
+    /// Hosts that are up with their first process in this group, if these are more than half of
+    /// [`Config::hosts`]; otherwise none. See the module's text: *First processes*.
     pub fn first_processes(&self) -> HostSet {
         let Some(forming) = &self.founding.forming else { return HostSet::EMPTY };
         let Config { me, hosts, .. } = self.config;
@@ -305,8 +316,8 @@ impl<P: Start> Group<P> {
         if 2 * firsts.len() > hosts.len() { firsts } else { HostSet::EMPTY }
     }
 
-    /// The view of a group that is about to begin with this host in it. The host has to store that there is a group, so that this outlives
-    /// the process, and then to call [`Group::recorded`].
+    /// The view of a group that is about to begin with this host in it. The host has to store that there is a
+    /// group, so that this outlives the process, and then to call [`Group::recorded`].
     #[must_use]
     pub fn poll_record(&self) -> Option<&View> {
         self.founding.forming.as_ref().filter(|_| !self.standing.is_over())?.begins.as_ref()
@@ -372,7 +383,8 @@ impl<P: Start> Group<P> {
         self.say(to, Control::Begin { ballot: self.founding.ballot, view });
     }
 
-    /// Of [`Control::Begin`]. `has_begun`: the sender has begun that view. A founder also tells a view that others have begun.
+    /// Of [`Control::Begin`]. `has_begun`: the sender has begun that view. A founder also tells a view that
+    /// others have begun.
     pub(super) fn handle_begin(&mut self, from: u16, sender: u32, has_begun: bool, ballot: u32, view: View) {
         let is_in = view.holds(self.config.me, self.config.incarnation);
         let Some(forming) = self.founding.undecided().filter(|_| view.number() == 1) else { return };

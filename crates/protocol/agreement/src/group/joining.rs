@@ -6,7 +6,8 @@
 //!                                                                   ──► welcome: the decisions since, fetched ──► member
 //! ```
 //!
-//! Whatever is lost is asked for again. If the member that was asked dies, or no longer has what it promised, another one is asked.
+//! Whatever is lost is asked for again. If the member that was asked dies, or no longer has what it promised,
+//! another one is asked.
 
 use std::collections::VecDeque;
 
@@ -18,8 +19,8 @@ use crate::{
 
 use super::entry::{Entry, entries};
 
-/// Resends without a chunk of what was asked for, after which another member is asked: a host that has just come up is not notified of
-/// earlier deaths.
+/// Resends without a chunk of what was asked for, after which another member is asked: a host that has just
+/// come up is not notified of earlier deaths.
 const STALE_RESENDS: u32 = 8;
 
 /// A view with this host in it.
@@ -134,8 +135,8 @@ impl Joining {
         base.iter().chain(&decisions).chain(&joining.lacks).for_each(|identity| transfers.forget(identity));
     }
 
-    /// Another member will send another welcome. Payloads under way still arrive, so that each time fewer are left to fetch: decisions may
-    /// name more payloads than can be fetched at once.
+    /// Another member will send another welcome. Payloads under way still arrive, so that each time fewer are
+    /// left to fetch: decisions may name more payloads than can be fetched at once.
     fn drop_welcome(&mut self) {
         (self.welcome, self.decisions) = (None, None);
         self.lacks.clear();

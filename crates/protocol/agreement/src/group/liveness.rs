@@ -46,7 +46,8 @@ impl Liveness {
         true
     }
 
-    /// After [`Liveness::note_dead`]: ends the incarnation that is up, if it is one of the dead ones. Whether the host is down now.
+    /// After [`Liveness::note_dead`]: ends the incarnation that is up, if it is one of the dead ones. Whether
+    /// the host is down now.
     pub(super) fn end(&mut self, host: u16, incarnation: u32) -> bool {
         let is_down = self.up[host] <= incarnation;
         if is_down {
@@ -82,8 +83,8 @@ impl Liveness {
         self.up.hosts_where(|up| *up != 0)
     }
 
-    /// Whether only this host's detector may declare the member dead, so that no other member's report of its death is taken: the member
-    /// has heard this one, or may have.
+    /// Whether only this host's detector may declare the member dead, so that no other member's report of its
+    /// death is taken: the member has heard this one, or may have.
     pub(super) fn trusts_only_own_detector(&self, member: &ViewMember) -> bool {
         let is_up = self.up(member.host) == member.incarnation;
         let has_met = self.met.contains(member.host) && !planted::is(Planted::BelievesOfTheMet);

@@ -7,10 +7,12 @@ use fide_types::HostSet;
 
 use super::control::Control;
 
-/// Messages that may wait; more are dropped. Whatever is dropped is sent again at the next resend, or asked for.
+/// Messages that may wait; more are dropped. Whatever is dropped is sent again at the next resend, or asked
+/// for.
 const OUTBOX_MAX: usize = 1024;
 
-/// To whom, the number of the sender's view when the message was made (places are those of that view), and the message.
+/// To whom, the number of the sender's view when the message was made (places are those of that view), and
+/// the message.
 type Outgoing = (HostSet, u32, Control);
 
 #[derive(Debug, Clone, Default)]

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payloads: offered to the members, proposed once all live members store them, and kept for a while after decisions have named them.
+//! Payloads: offered to the members, proposed once all live members store them, and kept for a while after
+//! decisions have named them.
 //!
-//! **Each payload is unique.** This module appends [`MARK_LEN`] bytes to the user's: who proposed the payload, and a counter. So equal bytes
-//! that are proposed twice are two payloads, each of which is decided, spread and forgotten separately.
+//! **Each payload is unique.** This module appends [`MARK_LEN`] bytes to the user's: who proposed the
+//! payload, and a counter. So equal bytes that are proposed twice are two payloads, each of which is decided,
+//! spread and forgotten separately.
 //!
-//! **Offers wait for members, not for hosts.** A host may be a member as an incarnation that is not yet known to be up here, while an older
-//! incarnation dies or is still believed to live. Neither the death of the older incarnation nor the start of the newer one ends the wait:
-//! otherwise a payload would be decided that this member does not store.
+//! **Offers wait for members, not for hosts.** A host may be a member as an incarnation that is not yet known
+//! to be up here, while an older incarnation dies or is still believed to live. Neither the death of the
+//! older incarnation nor the start of the newer one ends the wait: otherwise a payload would be decided that
+//! this member does not store.
 
 use std::collections::VecDeque;
 
@@ -53,8 +56,8 @@ impl Pending {
         self.entries.extend(batch::values(batch).map(<[u8]>::to_vec));
     }
 
-    /// The next view begins: of the waiting entries, values are proposed again in it; payloads are offered again first, as new members do not
-    /// store them; a view that came too late is dropped.
+    /// The next view begins: of the waiting entries, values are proposed again in it; payloads are offered
+    /// again first, as new members do not store them; a view that came too late is dropped.
     pub(super) fn keep_for_next_view(&mut self) {
         let offered = &mut self.offered;
         self.entries.retain(|entry| match Entry::read(entry) {
@@ -81,8 +84,8 @@ impl Pending {
 }
 
 impl<P: Start> Group<P> {
-    /// Proposes a payload of any length up to the limit. It is sent to all members, decided once all live members store it, and delivered as
-    /// [`Entry::Payload`]. Only a leader whose lease holds takes one.
+    /// Proposes a payload of any length up to the limit. It is sent to all members, decided once all live
+    /// members store it, and delivered as [`Entry::Payload`]. Only a leader whose lease holds takes one.
     ///
     /// # Errors
     /// [`Refused`].
@@ -109,8 +112,9 @@ impl<P: Start> Group<P> {
         payload.extend_from_slice(&count.to_le_bytes());
     }
 
-    /// The payload that a decision names, as it was proposed. It is stored at least until the next call after that decision: a member
-    /// that finds it missing delivers no such decision ([`super::Standing::Lacking`]).
+    /// The payload that a decision names, as it was proposed. It is stored at least until the next call after
+    /// that decision: a member that finds it missing delivers no such decision
+    /// ([`super::Standing::Lacking`]).
     #[must_use]
     pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
         let marked = self.transfers.get(identity)?;
@@ -125,8 +129,8 @@ impl<P: Start> Group<P> {
         Some((host, identity, reason))
     }
 
-    /// Forgets what was stored for a host that joins, unless it is needed otherwise: it may be, byte for byte, what a decision names, or what
-    /// is stored for another host.
+    /// Forgets what was stored for a host that joins, unless it is needed otherwise: it may be, byte for
+    /// byte, what a decision names, or what is stored for another host.
     pub(super) fn forget_unneeded(&mut self, identity: &Identity) {
         if !self.needs(identity) {
             self.transfers.forget(identity);
@@ -137,8 +141,8 @@ impl<P: Start> Group<P> {
         self.tail.names(identity) || self.pending.offered.contains(identity) || self.admission.needs(identity)
     }
 
-    /// A view has begun: its members need what this member has offered. A payload that only hosts outside of the view have offered, and
-    /// that no decision names, will not be proposed any more.
+    /// A view has begun: its members need what this member has offered. A payload that only hosts outside of
+    /// the view have offered, and that no decision names, will not be proposed any more.
     pub(super) fn sort_payloads(&mut self) {
         let Some(epoch) = self.epochs.current() else { return };
         let members = epoch.other_hosts();
@@ -149,14 +153,16 @@ impl<P: Start> Group<P> {
         let stored = self.transfers.stored();
         let orphans = stored.filter(|(identity, by)| by.and(members).is_empty() && !self.needs(identity));
         let orphans: Vec<Identity> = orphans.map(|(identity, _)| *identity).collect();
-        // Not before the next view: a leader that was a view ahead may have proposed it in this one, and crashed since.
+        // Not before the next view: a leader that was a view ahead may have proposed it in this one, and
+        // crashed since.
         for identity in orphans.iter().filter(|identity| self.pending.unneeded.contains(identity)) {
             self.transfers.forget(identity);
         }
         self.pending.unneeded = orphans;
     }
 
-    /// Handles payloads that have spread, arrived or gone missing, and proposes waiting entries as far as there is room.
+    /// Handles payloads that have spread, arrived or gone missing, and proposes waiting entries as far as
+    /// there is room.
     pub(super) fn pump(&mut self) {
         while let Some(identity) = self.transfers.poll_spread() {
             self.pending.note_spread(&identity);

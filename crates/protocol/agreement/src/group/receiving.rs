@@ -37,7 +37,8 @@ impl<P: Start> Group<P> {
         if from == self.config.me || !self.config.hosts.contains(from) {
             return Err(DatagramError::Stranger { host: from });
         }
-        // A message of the protocol is for the members of its view, and therefore for no other incarnation of their hosts.
+        // A message of the protocol is for the members of its view, and therefore for no other incarnation of
+        // their hosts.
         let for_all = prefix.kind == Kind::Protocol && prefix.receiver == 0;
         if prefix.receiver != mine && !for_all {
             return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
@@ -90,7 +91,8 @@ impl<P: Start> Group<P> {
         Ok(epoch.protocol.receive(place, &Message::read(message)?)?)
     }
 
-    /// A message is of a view that is neither the present one nor the one before. A sender that is in no view any more is told so.
+    /// A message is of a view that is neither the present one nor the one before. A sender that is in no view
+    /// any more is told so.
     fn refuse_other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
         let here = self.epochs.number();
         let is_in = self.view().is_some_and(|view| view.holds(from, prefix.sender));
@@ -100,8 +102,8 @@ impl<P: Start> Group<P> {
         DatagramError::OtherView { got: prefix.view, here }
     }
 
-    /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that this host kept, as a host that
-    /// is out meanwhile is not notified when they end.
+    /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that
+    /// this host kept, as a host that is out meanwhile is not notified when they end.
     fn highest_dead(&self, from: u16, sender: u32) -> u32 {
         let member = Some(self.past.member(from)).filter(|member| *member > sender);
         self.liveness.dead(from).max(member.unwrap_or(0))
@@ -146,7 +148,8 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
-    /// Whether this host takes over the state of a member of view `number`: it keeps none, or its own gives way.
+    /// Whether this host takes over the state of a member of view `number`: it keeps none, or its own gives
+    /// way.
     fn takes_over_from(&self, number: u32) -> bool {
         self.past.membership().is_none_or(|membership| membership.gives_way_to(number, self.config.me))
     }
@@ -160,8 +163,8 @@ impl<P: Start> Group<P> {
         };
         let news = epoch.note_dead(from, places);
         let members: Vec<ViewMember> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
-        // For members that have heard this one, trust only our detector: it guarantees that at most one of a pair is told
-        // that the other is gone.
+        // For members that have heard this one, trust only our detector: it guarantees that at most one of a
+        // pair is told that the other is gone.
         let strangers: Vec<ViewMember> =
             members.into_iter().filter(|member| !self.liveness.trusts_only_own_detector(member)).collect();
         for member in strangers {
@@ -177,7 +180,8 @@ impl<P: Start> Group<P> {
     /// Of [`Control::Over`], from a member of view `number`; 0 for none.
     fn handle_over(&mut self, number: u32) {
         let is_replaced = match self.standing {
-            // A sender without a view was taken out later, and says it only of the view that it was asked about.
+            // A sender without a view was taken out later, and says it only of the view that it was asked
+            // about.
             Standing::Leaving if number == 0 || self.past.is_replaced_by(number) => true,
             _ => self.view().is_some_and(|view| view.number() < number),
         };
@@ -189,7 +193,8 @@ impl<P: Start> Group<P> {
     /// Of [`Control::Out`]: a member that was taken out by a view asks whether it has begun.
     fn handle_out(&mut self, from: u16, sender: u32, view: &View) {
         let has_begun = |mine: &View| mine.number() >= view.number() && !mine.holds(from, sender);
-        // A member that was taken out later has begun the view too, and may be the only one left of those that are asked.
+        // A member that was taken out later has begun the view too, and may be the only one left of those
+        // that are asked.
         let begun = match self.standing {
             Standing::Member => self.view(),
             Standing::Leaving | Standing::Removed if !planted::is(Planted::TakenOutInSilence) => {
@@ -207,7 +212,8 @@ impl<P: Start> Group<P> {
         self.outbox.push(to, self.epochs.number(), control);
     }
 
-    /// The next datagram, written over `datagram`, and the hosts it is for. The receiver's incarnation is left out ([`Group::is_for_all`]).
+    /// The next datagram, written over `datagram`, and the hosts it is for. The receiver's incarnation is
+    /// left out ([`Group::is_for_all`]).
     pub fn poll_transmit(&mut self, datagram: &mut Vec<u8>) -> Option<HostSet> {
         self.settle();
         if self.standing.is_over() {
@@ -235,8 +241,9 @@ impl<P: Start> Group<P> {
         Some(to)
     }
 
-    /// The next datagram for all members at once, for the next heartbeat, written over `datagram`. To be asked as [`Group::poll_transmit`]
-    /// is. It need not arrive: with leases it is sent again where it did not.
+    /// The next datagram for all members at once, for the next heartbeat, written over `datagram`. To be
+    /// asked as [`Group::poll_transmit`] is. It need not arrive: with leases it is sent again where it did
+    /// not.
     pub fn poll_broadcast(&mut self, datagram: &mut Vec<u8>) -> bool {
         self.settle();
         if self.standing.is_over() {
@@ -251,15 +258,17 @@ impl<P: Start> Group<P> {
         true
     }
 
-    /// The heartbeat with the last [`Group::poll_broadcast`] has left on all trees. Only protocols that trust the network need it.
+    /// The heartbeat with the last [`Group::poll_broadcast`] has left on all trees. Only protocols that trust
+    /// the network need it.
     pub fn broadcast_left(&mut self) {
         if let Some(epoch) = self.epochs.current_mut() {
             epoch.protocol.broadcast_left();
         }
     }
 
-    /// Whether a datagram of [`Group::poll_transmit`] is the same for all its receivers. Those of the protocol are, as a view has one
-    /// incarnation of each host. Into any other, each receiver's incarnation is written first ([`Group::address`]).
+    /// Whether a datagram of [`Group::poll_transmit`] is the same for all its receivers. Those of the
+    /// protocol are, as a view has one incarnation of each host. Into any other, each receiver's incarnation
+    /// is written first ([`Group::address`]).
     #[must_use]
     pub fn is_for_all(datagram: &[u8]) -> bool {
         Prefix::read(datagram).is_ok_and(|(prefix, _)| prefix.kind == Kind::Protocol)

@@ -1,86 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an excluded member keeps, and how a group whose members were all excluded is founded again.
 //!
-//! An excluded member must not act any more. It goes on as another incarnation that asks to be let in ([`Group::rejoin`]), and keeps its
-//! state until it knows that the group goes on elsewhere. Where the others go on, it takes over their state, as any host that joins. Where all
-//! members were excluded although their processes live, nobody could let anybody in: then they tell each other what they kept (`claim`),
-//! and found the group again.
+//! An excluded member must not act any more. It goes on as another incarnation that asks to be let in
+//! ([`Group::rejoin`]), and keeps its state until it knows that the group goes on elsewhere. Where the others
+//! go on, it takes over their state, as any host that joins. Where all members were excluded although their
+//! processes live, nobody could let anybody in: then they tell each other what they kept (`claim`), and found
+//! the group again.
 //!
-//! **The rule.** Let V be the view of the highest number among the claims. Every member of V, as its incarnation in V, has to have claimed
-//! what it kept, or that it never began V. Then the member with the most delivered decisions (of several, the most senior one) begins view
-//! V+1, of itself alone, with its state; the others join it. While one member of V has not answered, all wait: it may have gone on alone.
+//! **The rule.** Let V be the view of the highest number among the claims. Every member of V, as its
+//! incarnation in V, has to have claimed what it kept, or that it never began V. Then the member with the
+//! most delivered decisions (of several, the most senior one) begins view V+1, of itself alone, with its
+//! state; the others join it. While one member of V has not answered, all wait: it may have gone on alone.
 //!
 //! **No delivered decision is lost.** A decision was delivered to a member of a view up to V.
 //!
 //! - In an earlier view: its position is before V begins, so every member that has begun V has it.
 //! - In V: it was delivered to a member of V, which has answered, and delivers nothing beyond what it claims.
 //!
-//! So the member with the most delivered decisions has them all. (A decision that was delivered to nobody may be lost: nobody has acted on
-//! it.)
+//! So the member with the most delivered decisions has them all. (A decision that was delivered to nobody may
+//! be lost: nobody has acted on it.)
 //!
-//! **No second group exists beside the new one.** Suppose that another one lives, or could come to live, when V+1 is founded.
+//! **No second group exists beside the new one.** Suppose that another one lives, or could come to live, when
+//! V+1 is founded.
 //!
-//! - It goes on from V: some member of V, as its incarnation in V, has begun a view after V. When it is excluded it keeps that view, and
-//!   claims no earlier one: V was not the highest. While it is not excluded it claims nothing.
-//! - It was founded from V too, by another member: both had the claims of all members of V. A claim never changes: a member is excluded
-//!   from V once, acts no more as that incarnation, and keeps the same until it is a member again, as another incarnation, of a view after
-//!   V. So both found the same member to have the most delivered decisions.
-//! - It was founded from an earlier view U: all members of U have claimed it. Then nobody has begun the view after U except by that
-//!   founding, and V follows from that founding, or U is V.
+//! - It goes on from V: some member of V, as its incarnation in V, has begun a view after V. When it is
+//!   excluded it keeps that view, and claims no earlier one: V was not the highest. While it is not excluded
+//!   it claims nothing.
+//! - It was founded from V too, by another member: both had the claims of all members of V. A claim never
+//!   changes: a member is excluded from V once, acts no more as that incarnation, and keeps the same until it
+//!   is a member again, as another incarnation, of a view after V. So both found the same member to have the
+//!   most delivered decisions.
+//! - It was founded from an earlier view U: all members of U have claimed it. Then nobody has begun the view
+//!   after U except by that founding, and V follows from that founding, or U is V.
 //!
-//! A claim is about incarnations that are over. A process that started anew knows nothing about the former incarnations of its host, and
-//! answers for none of them.
+//! A claim is about incarnations that are over. A process that started anew knows nothing about the former
+//! incarnations of its host, and answers for none of them.
 //!
-//! **Two first views.** Both have number 1 ([`super::founding`] explains why no decision of the earlier one was delivered). The one of the
-//! higher ballot counts as the higher view: members that have begun it also answer for the other one, so that nobody founds the group
-//! again from the other one.
+//! **Two first views.** Both have number 1 ([`super::founding`] explains why no decision of the earlier one
+//! was delivered). The one of the higher ballot counts as the higher view: members that have begun it also
+//! answer for the other one, so that nobody founds the group again from the other one.
 //!
-//! **Let in, but never welcomed.** Let A begin view V with K and J, whom it lets in, and be excluded before either has begun V. K and J could
-//! still begin V, by the word of any other member that has begun it, so neither can say that it never has. A waits for them, and they wait
-//! for a welcome. So a host that joins, is in a view that was claimed, and gets no welcome for [`LET_IN_RESENDS`] resends gives its
-//! incarnation up ([`Group::excluded`]), and says as the next one that it never began V. To the others this is the crash of a member to
-//! which nothing was delivered. That is safe at any time, also where somebody else has begun V and goes on: the group goes on without the
-//! incarnation that was given up, and lets the next one in. This comes to an end, as no view contains the next incarnation before somebody
-//! acts.
+//! **Let in, but never welcomed.** Let A begin view V with K and J, whom it lets in, and be excluded before
+//! either has begun V. K and J could still begin V, by the word of any other member that has begun it, so
+//! neither can say that it never has. A waits for them, and they wait for a welcome. So a host that joins, is
+//! in a view that was claimed, and gets no welcome for [`LET_IN_RESENDS`] resends gives its incarnation up
+//! ([`Group::excluded`]), and says as the next one that it never began V. To the others this is the crash of
+//! a member to which nothing was delivered. That is safe at any time, also where somebody else has begun V
+//! and goes on: the group goes on without the incarnation that was given up, and lets the next one in. This
+//! comes to an end, as no view contains the next incarnation before somebody acts.
 //!
-//! The same happens where A is not an excluded member, but one that was taken out by V and waits for somebody to begin V (*Taken out*), and
-//! all others that had V died before they were known to have begun it: then nobody claims V. A tells the members of V at each resend, and J
-//! gives its incarnation up when nobody else in V could still welcome it: all others are dead, or ask to be let in themselves.
+//! The same happens where A is not an excluded member, but one that was taken out by V and waits for somebody
+//! to begin V (*Taken out*), and all others that had V died before they were known to have begun it: then
+//! nobody claims V. A tells the members of V at each resend, and J gives its incarnation up when nobody else
+//! in V could still welcome it: all others are dead, or ask to be let in themselves.
 //!
-//! A dead member answers for nothing. But J, whose lease holds, knows which members of V were dead when it gave V up. While J lived nothing
-//! was decided in V without J's word, and of two members at most one is notified that the other is gone. So such a dead member delivered
-//! nothing in V, nor a view after V, and its word is not needed ([`GaveUp`]). Its process may live and come back. It does not found the
-//! group again, even if it has the word of all members, as others may have founded it without its word. J's own word is known to everyone
-//! that founds the group again; or J was outlived by another member whose word everyone has, and then J's word counts for nobody.
+//! A dead member answers for nothing. But J, whose lease holds, knows which members of V were dead when it
+//! gave V up. While J lived nothing was decided in V without J's word, and of two members at most one is
+//! notified that the other is gone. So such a dead member delivered nothing in V, nor a view after V, and its
+//! word is not needed ([`GaveUp`]). Its process may live and come back. It does not found the group again,
+//! even if it has the word of all members, as others may have founded it without its word. J's own word is
+//! known to everyone that founds the group again; or J was outlived by another member whose word everyone
+//! has, and then J's word counts for nobody.
 //!
-//! **Known to be dead.** A host that lost its record, and whose clock was set back, comes as an incarnation that others know to be dead
-//! already. In a view it would be dead from the beginning, to the others and not to itself: they would decide without it, and it would lead
-//! when they have died. So it is told the highest dead incarnation (`higher`), nobody lets it in, and it comes as a higher one. It answers
-//! for none of the incarnations between, which belonged to another process. The dead incarnation may also be this process, excluded just
-//! now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`] resends first. The word of a host that kept a
-//! view with a later incarnation of that host counts as well: it may have been out when that incarnation ended, and is not notified of the
-//! end.
+//! **Known to be dead.** A host that lost its record, and whose clock was set back, comes as an incarnation
+//! that others know to be dead already. In a view it would be dead from the beginning, to the others and not
+//! to itself: they would decide without it, and it would lead when they have died. So it is told the highest
+//! dead incarnation (`higher`), nobody lets it in, and it comes as a higher one. It answers for none of the
+//! incarnations between, which belonged to another process. The dead incarnation may also be this process,
+//! excluded just now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`]
+//! resends first. The word of a host that kept a view with a later incarnation of that host counts as well:
+//! it may have been out when that incarnation ended, and is not notified of the end.
 //!
-//! **The record on disk** has no part in this: it keeps hosts from founding a *first* view ([`super::founding`]). Incarnations only grow, as
-//! the record has the last one.
+//! **The record on disk** has no part in this: it keeps hosts from founding a *first* view
+//! ([`super::founding`]). Incarnations only grow, as the record has the last one.
 //!
-//! **Taken out.** A member to which the view without it was delivered keeps that view, and answers for the one before. If it alone was
-//! delivered the view, it has the most delivered decisions and founds the group again, unless a member of the view has as many. Nobody else
-//! was taken out by the same view: two such members would each found the group again where they do not hear each other. (A member that was
-//! left out because it crashed no longer acted when the view was proposed, and was not delivered it.)
+//! **Taken out.** A member to which the view without it was delivered keeps that view, and answers for the
+//! one before. If it alone was delivered the view, it has the most delivered decisions and founds the group
+//! again, unless a member of the view has as many. Nobody else was taken out by the same view: two such
+//! members would each found the group again where they do not hear each other. (A member that was left out
+//! because it crashed no longer acted when the view was proposed, and was not delivered it.)
 //!
-//! So a member that was taken out is needed until one of the others has begun that view ([`Standing::Leaving`]): it asks them at each resend,
-//! and members that were taken out later answer as well. If all of them are dead or out before one has said so, nobody could let anybody in,
-//! and the member goes on as another incarnation, as they do.
+//! So a member that was taken out is needed until one of the others has begun that view
+//! ([`Standing::Leaving`]): it asks them at each resend, and members that were taken out later answer as
+//! well. If all of them are dead or out before one has said so, nobody could let anybody in, and the member
+//! goes on as another incarnation, as they do.
 //!
-//! **What gives way.** A member that keeps a state takes over only the state of a view after the one it keeps: a member that has not heard
-//! of its own exclusion yet may offer an older state. There are two exceptions, which also take a state of a view of the same number:
+//! **What gives way.** A member that keeps a state takes over only the state of a view after the one it
+//! keeps: a member that has not heard of its own exclusion yet may offer an older state. There are two
+//! exceptions, which also take a state of a view of the same number:
 //!
-//! - A member to which nothing was delivered has nothing to lose. It goes on to answer that nothing was delivered to it.
-//! - A member that was delivered the view without it, as a member that offers that view's state was delivered the view too.
+//! - A member to which nothing was delivered has nothing to lose. It goes on to answer that nothing was
+//!   delivered to it.
+//! - A member that was delivered the view without it, as a member that offers that view's state was delivered
+//!   the view too.
 //!
-//! Every other one, once it has taken over a state, goes on to answer that it never began a view after the one it kept: it may be in a view
-//! that others have begun, and have been out before it heard of that view.
+//! Every other one, once it has taken over a state, goes on to answer that it never began a view after the
+//! one it kept: it may be in a view that others have begun, and have been out before it heard of that view.
 
 use fide_types::{
     HostSet, MAX_HOSTS, PerHost,
@@ -99,8 +114,8 @@ use crate::{
     view::{View, ViewMember},
 };
 
-/// Resends until a host that was let in with others, which are over, gives up waiting for their welcome. Those of them that act answer
-/// each of its requests, and are asked with every resend.
+/// Resends until a host that was let in with others, which are over, gives up waiting for their welcome.
+/// Those of them that act answer each of its requests, and are asked with every resend.
 const LET_IN_RESENDS: u32 = 16;
 
 /// What this process and others were before.
@@ -116,7 +131,8 @@ pub(super) struct Past {
     claims: PerHost<Option<(u32, Claim)>>,
     /// Resends since others, which are over, claimed a view that this incarnation was let in to.
     unwelcomed: u32,
-    /// The view that this incarnation was let in to, as a member says that was taken out by it; and how often that was said.
+    /// The view that this incarnation was let in to, as a member says that was taken out by it; and how often
+    /// that was said.
     let_in_to: Option<(View, u32)>,
     /// The incarnation of each host that asked to be let in last.
     asking: PerHost<u32>,
@@ -170,7 +186,8 @@ impl Past {
         self.reported_dead = self.reported_dead.max(up_to);
     }
 
-    /// All incarnations up to `dead` are dead, which is not below the present one: this process answers for none of them.
+    /// All incarnations up to `dead` are dead, which is not below the present one: this process answers for
+    /// none of them.
     fn skip_dead(&mut self, dead: u32) {
         if !planted::is(Planted::AnswersForOthers) {
             self.forget();
@@ -187,8 +204,8 @@ impl Past {
         self.membership.as_ref()
     }
 
-    /// The user's state was replaced by one of a later view, which this process goes on to say that it never began. A process to which nothing
-    /// was delivered gave nothing up, and goes on to say that.
+    /// The user's state was replaced by one of a later view, which this process goes on to say that it never
+    /// began. A process to which nothing was delivered gave nothing up, and goes on to say that.
     pub(super) fn note_replaced(&mut self) {
         match &mut self.membership {
             Some(Membership { position: Some(0), .. }) => self.membership = None,
@@ -198,7 +215,8 @@ impl Past {
         }
     }
 
-    /// What was kept is not needed any more, as the group goes on. This process does not answer for the incarnation that kept it.
+    /// What was kept is not needed any more, as the group goes on. This process does not answer for the
+    /// incarnation that kept it.
     pub(super) fn forget(&mut self) {
         if let Some(membership) = self.membership.take() {
             self.first = self.first.max(membership.incarnation + 1);
@@ -208,8 +226,8 @@ impl Past {
 }
 
 impl<P: Start> Group<P> {
-    /// This host was excluded: the others go on without it, or all hosts were excluded. The member is over as this incarnation, and keeps its
-    /// state; [`Group::rejoin`] makes another incarnation of it.
+    /// This host was excluded: the others go on without it, or all hosts were excluded. The member is over as
+    /// this incarnation, and keeps its state; [`Group::rejoin`] makes another incarnation of it.
     pub fn excluded(&mut self) {
         if self.standing.is_over() {
             return;
@@ -236,8 +254,8 @@ impl<P: Start> Group<P> {
         self.standing = Standing::Excluded;
     }
 
-    /// After [`Group::excluded`]: this host wants to be in the group again, as a higher incarnation, which is stored. It keeps the user's
-    /// state and its position. Which hosts are up has to be reported anew.
+    /// After [`Group::excluded`]: this host wants to be in the group again, as a higher incarnation, which is
+    /// stored. It keeps the user's state and its position. Which hosts are up has to be reported anew.
     ///
     /// # Errors
     /// [`GroupError::Incarnation`]; nothing has changed.
@@ -247,7 +265,8 @@ impl<P: Start> Group<P> {
             return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
         }
         let mut group = Self::join(super::Config { incarnation, ..self.config })?;
-        // The incarnations between belong to another process. `was` is this process's, if its agent says that it was excluded as that one.
+        // The incarnations between belong to another process. `was` is this process's, if its agent says that
+        // it was excluded as that one.
         if self.past.reported_dead > was {
             self.past.skip_dead(self.past.reported_dead);
         }
@@ -265,8 +284,8 @@ impl<P: Start> Group<P> {
         self.config.incarnation.max(self.past.reported_dead)
     }
 
-    /// To be called at each resend while in no group: gives up an incarnation that others know to be dead. See the module's text: *Known to be
-    /// dead*.
+    /// To be called at each resend while in no group: gives up an incarnation that others know to be dead.
+    /// See the module's text: *Known to be dead*.
     pub(super) fn give_up_dead_incarnation(&mut self) {
         let (incarnation, dead) = (self.config.incarnation, self.past.reported_dead);
         if dead < incarnation {
@@ -278,7 +297,8 @@ impl<P: Start> Group<P> {
         }
         self.past.reported_dead_resends = 0;
         self.excluded();
-        // What this process kept it kept as a member, so it knows its own numbers; incarnations above its own are another process's anyway.
+        // What this process kept it kept as a member, so it knows its own numbers; incarnations above its own
+        // are another process's anyway.
         if dead > incarnation || self.past.membership.is_none() {
             self.past.skip_dead(dead);
         }
@@ -296,8 +316,8 @@ impl<P: Start> Group<P> {
         (*by == self.liveness.up(host) && *by != 0).then_some(claim)
     }
 
-    /// To be called at each resend while [`Standing::Leaving`]: asks the members of the view without this one whether they have begun it. See
-    /// the module's text: *Taken out*.
+    /// To be called at each resend while [`Standing::Leaving`]: asks the members of the view without this one
+    /// whether they have begun it. See the module's text: *Taken out*.
     pub(super) fn ask_for_begun(&mut self) {
         let Some(without_me) = &self.past.without_me else { return };
         let alive = without_me.members().iter().filter(|member| !self.liveness.is_dead(member));
@@ -309,8 +329,8 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// To be called at each resend while in no group: gives up an incarnation that was let in and gets no welcome. See the module's text:
-    /// *Let in, but never welcomed*.
+    /// To be called at each resend while in no group: gives up an incarnation that was let in and gets no
+    /// welcome. See the module's text: *Let in, but never welcomed*.
     pub(super) fn give_up_unwelcomed(&mut self, lease: Lease) {
         let super::Config { me, incarnation, .. } = self.config;
         let is_mine = |view: &&View| view.holds(me, incarnation);
@@ -345,7 +365,8 @@ impl<P: Start> Group<P> {
         self.excluded();
     }
 
-    /// To be called at each resend while in no group: tells the others this host's claim, and founds the group again if that is up to it.
+    /// To be called at each resend while in no group: tells the others this host's claim, and founds the
+    /// group again if that is up to it.
     pub(super) fn go_on_refounding(&mut self, lease: Lease) {
         let claim = self.claim();
         if claim.membership.is_none() && claim.last < claim.first {
@@ -373,7 +394,8 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// The view with which this host would found the group again, and which host has to; or the hosts whose claims are missing.
+    /// The view with which this host would found the group again, and which host has to; or the hosts whose
+    /// claims are missing.
     fn refounded_view(&self, lease: Lease) -> Result<(View, u16), HostSet> {
         let super::Config { me, incarnation, .. } = self.config;
         let hosts = || 1..=MAX_HOSTS as u16;
@@ -384,7 +406,8 @@ impl<P: Start> Group<P> {
         let outlived = outlived(hosts().filter_map(|by| Some((by, claims(by)?.outlived(by, last)?))));
         let mut missing = HostSet::EMPTY;
         let mut most: Option<(u64, u16)> = None;
-        // An outlived member counts for nothing, even if it answers: others may not hear it, and have to come to the same result.
+        // An outlived member counts for nothing, even if it answers: others may not hear it, and have to come
+        // to the same result.
         for member in last.view.members().iter().filter(|member| !outlived.contains(member.host)) {
             match claims(member.host).and_then(|claim| claim.testimony(member.incarnation, last)) {
                 Some(Testimony::DeliveredUpTo(position)) if most.is_none_or(|(most, _)| position > most) => {
@@ -413,7 +436,8 @@ impl<P: Start> Group<P> {
         }
     }
 
-    /// If this host was excluded and keeps its state: the hosts without whose claims the group is not founded again.
+    /// If this host was excluded and keeps its state: the hosts without whose claims the group is not founded
+    /// again.
     #[must_use]
     pub fn refounding_awaits(&self) -> Option<HostSet> {
         let keeps_state = self.past.membership().is_some_and(|membership| membership.position.is_some());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tail of the log: the last decisions, kept while a host joins whose state is a little older, and the payloads that decisions named.
+//! The tail of the log: the last decisions, kept while a host joins whose state is a little older, and the
+//! payloads that decisions named.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,12 +11,12 @@ use crate::{
     view::View,
 };
 
-/// Most payloads that are kept because decisions named them: half of what a host may store, or many small ones would use up the room for new
-/// ones.
+/// Most payloads that are kept because decisions named them: half of what a host may store, or many small
+/// ones would use up the room for new ones.
 const NAMES_MAX: usize = transfer::PAYLOADS_MAX / 2;
 
-/// Resends of this member without a request to join, after which nothing is kept for hosts that join. A joining host asks at each of its
-/// resends, and may be many times slower than this member.
+/// Resends of this member without a request to join, after which nothing is kept for hosts that join. A
+/// joining host asks at each of its resends, and may be many times slower than this member.
 const UNASKED_RESENDS: u32 = 256;
 
 /// Bytes of a chunk of values; few in tests, so that values cross chunks.
@@ -34,7 +35,8 @@ struct Chunk {
 pub(super) struct Tail {
     /// The last position.
     last: u64,
-    /// Whether values are kept. Nobody needs them while no host joins, and copying them costs a walk through memory.
+    /// Whether values are kept. Nobody needs them while no host joins, and copying them costs a walk through
+    /// memory.
     keeps: bool,
     /// Resends since a host asked to join, while values are kept.
     unasked: u32,
@@ -123,13 +125,15 @@ impl Tail {
         self.unnamed.pop_front()
     }
 
-    /// Appends the next decision, for which the oldest ones make room. Returns the view that it contains, if any.
+    /// Appends the next decision, for which the oldest ones make room. Returns the view that it contains, if
+    /// any.
     ///
     /// # Panics
     /// If the value is longer than 4 GiB.
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
-        // Reads the copy, if there is one: reading lengths from memory that is not cached costs more than copying it first.
+        // Reads the copy, if there is one: reading lengths from memory that is not cached costs more than
+        // copying it first.
         let value = if self.keeps { Self::copy(&mut self.chunks, &mut self.spare, value) } else { value };
         let mut next = None;
         self.last_named.clear();
@@ -167,7 +171,8 @@ impl Tail {
         &bytes[at..]
     }
 
-    /// Drops the value and the payloads of the oldest position. The value itself is not read, as it has left the cache.
+    /// Drops the value and the payloads of the oldest position. The value itself is not read, as it has left
+    /// the cache.
     fn forget_oldest(&mut self) {
         let value = (!self.values.is_empty()).then(|| self.reaches_from() + 1);
         let payload = self.payloads.front().map(|(position, _)| *position);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups over links that lose nothing; over others, by seed, in the simulator.
+//! Groups over links that lose nothing. Groups over other links run in the simulator, by seed.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,12 @@ fn member(host: u16, incarnation: u32) -> ViewMember {
     ViewMember { host, incarnation }
 }
 
-/// Which fault the one test of this process is run with.
+/// The fault with which the only test of this process is run.
 #[cfg(feature = "planted")]
 const ARMED: &str = "FIDE_PLANTED";
 
-/// Each of these tests has to fail with its fault. Each in a process of its own: a fault is armed for a whole process, and tests run side by side.
+/// Each of these tests has to fail with its fault. Each runs in a process of its own, as a fault is armed for
+/// a whole process, and tests run in parallel.
 #[cfg(feature = "planted")]
 fn are_found(shown: &[(Planted, &str)]) {
     for (fault, test) in shown {
@@ -60,7 +61,7 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
     }
 }
 
-/// A group and the links between its hosts; a user's state is all that it was told.
+/// A group and the links between its hosts. A user's state consists of all delivered values.
 struct World {
     members: BTreeMap<u16, (Group<Hsuc>, Vec<u8>)>,
     refused: Vec<DatagramError>,
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// Datagrams that wait at a host, each with its receiver.
+    /// The datagrams that a host has to send, each with its receiver.
     fn sent(&mut self, host: u16) -> Vec<(u16, Vec<u8>)> {
         let mut sent = Vec::new();
         let (mut bytes, group) = (Vec::new(), self.group(host));
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// Until nothing is under way; whether anything was.
+    /// Runs until nothing is under way. Whether anything was.
     fn settle(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -166,7 +167,7 @@ impl World {
         }
     }
 
-    /// As time passes.
+    /// Lets time pass.
     fn run(&mut self) {
         for _ in 0..12 {
             self.settle();
@@ -197,7 +198,7 @@ fn no_delivery_or_answer_without_lease_and_nothing_lost() {
         world.group(1).receive(2, &ack).unwrap();
     }
     assert_eq!(world.group(1).poll_decision(RUN_OUT), None);
-    // It is decided, and the other may have told it by now.
+    // It is decided, and the other member may have delivered it by now.
     assert!(!world.group(1).may_answer(HELD));
     assert_eq!(world.group(1).poll_decision(HELD).unwrap().instance, 1);
     assert!(world.group(1).may_answer(HELD) && !world.group(1).may_answer(RUN_OUT));
@@ -264,7 +265,7 @@ fn returning_host_takes_over_state_and_later_decisions() {
     assert_eq!((world.group(1).leader(), world.group(2).leader()), (Some(2), Some(2)));
     world.writes(2, "c");
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc", "abc", "abc"]);
-    // It counts: nothing is decided without it.
+    // It is a member: nothing is decided without it.
     world.dies(2);
     world.dies(3);
     world.writes(1, "d");
@@ -287,7 +288,7 @@ fn group_grows_and_shrinks_while_it_runs() {
     assert_eq!(world.group(1).propose(HELD, b"x"), Err(Refused::Changing));
     world.run();
     assert_eq!((world.members_of(1), world.group(3).standing()), (vec![1, 2, 4], Standing::Removed));
-    // The leader itself.
+    // Now the leader itself.
     assert_eq!(world.group(1).remove(HELD, 1), Ok(()));
     world.run();
     assert_eq!((world.members_of(2), world.group(1).standing()), (vec![2, 4], Standing::Removed));
@@ -323,7 +324,7 @@ fn joining_host_asks_another_member_when_nothing_comes() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.joins(3, 30);
-    // The leader has offered its state, and is gone: nobody tells the new one.
+    // The leader has offered its state, and is gone: the new host is not notified of that.
     while world.group(3).joining.is_idle() {
         world.group(3).resend(HELD);
         for (from, to) in [(3, 1), (1, 3)] {
@@ -342,20 +343,20 @@ fn joining_host_asks_another_member_when_nothing_comes() {
 #[test]
 fn new_member_learns_of_crashes_before_its_time() {
     let mut world = World::of(3);
-    // Nobody has been told of it yet, and the new member never hears of this host.
+    // Nobody was notified of it yet, and the new member never hears of this host.
     world.members.remove(&3).unwrap();
     world.members.insert(4, (Group::join(config(4, 40)).unwrap(), Vec::new()));
     for (host, other, incarnation) in [(4, 1, 10), (4, 2, 20), (1, 4, 40), (2, 4, 40)] {
         world.group(host).up(other, incarnation);
     }
-    // The old view decides on the new one without host 3, which is still thought to live when the new one begins.
+    // The old view decides the new one without host 3, which is not known to be dead when the new one begins.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30), member(4, 40)]).unwrap();
     for host in [1, 2] {
         world.group(host).begin_next(view.clone());
     }
     world.run();
     assert_eq!(world.group(4).standing(), Standing::Member);
-    // Nobody changes the view meanwhile.
+    // The view does not change meanwhile.
     world.group(1).admission.note_proposed(false);
     world.group(1).down(3, 30);
     world.run();
@@ -377,7 +378,7 @@ fn report_of_deaths_counts_only_in_its_view() {
     assert_eq!((to, prefix.view, message[0]), (2, 1, 4));
 }
 
-/// A leader was excluded, and then its successor; the first has not been told of either.
+/// A leader was excluded, and then its successor; the leader was not notified of either.
 #[test]
 fn report_of_death_is_not_taken_for_a_member_that_was_met() {
     for met in [true, false] {
@@ -385,13 +386,14 @@ fn report_of_death_is_not_taken_for_a_member_that_was_met() {
         if met {
             world.group(1).heard_by(HostSet::from_iter([2, 3]));
         }
-        // Host 2 holds host 1 dead, and may go on with host 3. Then it is excluded too, and host 3 says so.
+        // Host 2 knows host 1 to be dead, and may go on with host 3. Then it is excluded too, and host 3
+        // reports that.
         world.group(2).down(1, 10);
         let mut bytes = Vec::new();
         Prefix { group: 7, sender: 30, receiver: 10, view: 1, kind: Kind::Control }.write(&mut bytes);
         Control::Dead { places: HostSet::from_iter([2]), asks: false }.write(&mut bytes);
         world.group(1).receive(3, &bytes).unwrap();
-        // Of host 3 the detector tells.
+        // The detector decides about host 3.
         world.group(1).down(3, 30);
         world.group(1).propose(HELD, b"a").unwrap();
         let decides = world.group(1).poll_decision(HELD).is_some();
@@ -425,7 +427,7 @@ fn leader_with_full_batch_lets_in_a_host() {
     let mut rounds = 0;
     while world.group(3).standing() == Standing::Joining {
         world.settle();
-        // As many as there is room for, before it looks who asks.
+        // As many values as there is room for, before it handles requests to join.
         while world.group(1).propose(HELD, b"x").is_ok() {}
         world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
         rounds += 1;
@@ -436,7 +438,7 @@ fn leader_with_full_batch_lets_in_a_host() {
     assert_eq!(world.state(3), world.state(1));
 }
 
-/// Its user proposes payloads as long as they are taken, also when the view of who joins was just begun.
+/// Its user proposes payloads as long as they are taken, also when the view with the new host has just begun.
 #[test]
 fn leader_full_of_payloads_lets_in_a_host() {
     let mut world = World::of(2);
@@ -461,7 +463,7 @@ fn tail_expires_once_no_host_asks() {
     world.writes(1, "a");
     assert!([1, 2].iter().all(|host| !world.group(*host).tail.keeps()), "nobody joins");
     world.joins(3, 40);
-    // It asks, is offered a state, and dies.
+    // Host 3 asks, is offered a state, and dies.
     world.group(3).resend(HELD);
     world.settle();
     world.settle();
@@ -499,7 +501,7 @@ fn payloads_of_every_length_are_stored_when_delivered() {
         world.group(1).propose_payload(HELD, vec![3; len]).unwrap();
         world.run();
     }
-    // The last one is longer than all that is kept.
+    // The last one is longer than the whole tail.
     assert_eq!(world.group(2).transfers.stored().count(), 0);
     let all = "[0][1][60000][60001][67108864]";
     assert_eq!([1, 2, 3].map(|host| world.state(host)), [all; 3]);
@@ -514,7 +516,7 @@ fn payloads_of_every_length_are_stored_when_delivered() {
 fn joining_host_has_the_payloads_of_its_decisions() {
     let mut world = World::of(2);
     world.joins(3, 30);
-    // With the state of before.
+    // With the state before the payload.
     world.settle();
     world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
     world.settle();
@@ -577,7 +579,7 @@ proptest! {
     }
 }
 
-/// Hosts 1 to `count` in no group, each as incarnation 10 times its id, that see each other.
+/// Hosts 1 to `count` in no group, each as incarnation 10 times its id, which are up for each other.
 fn unfounded(count: u16) -> World {
     let config = |host: u16| Config { hosts: HostSet::first(count.into()), ..config(host, 10 * u32::from(host)) };
     let form = |host: u16| (host, (Group::form(config(host)).unwrap(), Vec::new()));
@@ -587,7 +589,7 @@ fn unfounded(count: u16) -> World {
 }
 
 impl World {
-    /// All store what they have to, as time passes.
+    /// Lets time pass, while all hosts store their records.
     fn forms(&mut self) {
         for _ in 0..4 {
             self.members.values_mut().for_each(|(group, _)| group.resend(HELD));
@@ -624,7 +626,7 @@ fn no_founding_without_lease_or_record() {
     }
     assert!(world.group(1).poll_record().is_some());
     assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Joining, Standing::Joining));
-    // Nobody has begun, so nobody else is told.
+    // Nobody has begun, so nobody else hears of a view.
     assert!(world.group(2).poll_record().is_none());
     world.forms();
     assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Member, Standing::Member));
@@ -643,7 +645,7 @@ fn dead_founder_is_followed_by_the_next() {
     assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
 }
 
-/// A process that ended when it had stored that there is a group, and before anybody was told.
+/// A process that ended when it had stored that there is a group, and before anybody heard of that.
 fn dies_with_a_record(world: &mut World, host: u16) {
     for _ in 0..2 {
         world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
@@ -664,7 +666,8 @@ fn founder_that_returns_with_a_record_is_not_awaited() {
     assert_eq!((world.members_of(2), world.members_of(1)), (vec![2, 3, 1], vec![2, 3, 1]));
 }
 
-/// Host 3 says that it is in no group, ends, and starts again without a record. The others hear of that, and nothing from it.
+/// Host 3 says that it is in no group, ends, and starts again without a record. The others hear of that
+/// start, and nothing from it.
 #[test]
 fn host_that_returned_without_a_record_is_awaited() {
     let mut world = unfounded(3);
@@ -686,7 +689,8 @@ fn host_that_returned_without_a_record_is_awaited() {
         }
         (1..=3).for_each(|host| world.group(host).recorded());
     }
-    // It has heard that both are in no group. Had they founded one without it, it would found another once they are gone.
+    // It has heard that both are in no group. If they had founded one without it, it would found another one
+    // once they are gone.
     assert!(world.group(1).view().is_none() && world.group(2).view().is_none());
     world.forms();
     assert_eq!((world.members_of(1), world.members_of(3)), (vec![1, 2, 3], vec![1, 2, 3]));
@@ -696,7 +700,7 @@ fn host_that_returned_without_a_record_is_awaited() {
 fn founder_that_returns_late_with_a_record_is_not_awaited() {
     let mut world = unfounded(3);
     dies_with_a_record(&mut world, 1);
-    // Its number is that of a later second: others may have been between.
+    // Its incarnation is that of a later second: there may have been others between.
     let config = Config { hosts: HostSet::first(3), ..config(1, 15) };
     world.members.insert(1, (Group::join(config).unwrap(), Vec::new()));
     world.meet();
@@ -717,7 +721,7 @@ fn host_that_died_unheard_is_awaited() {
 fn view_of_an_abandoned_founder_comes_too_late() {
     let mut world = unfounded(3);
     world.forms();
-    // Another incarnation of host 3, which follows host 2 by now.
+    // Another incarnation of host 3, which has promised host 2's ballot by now.
     let begun = {
         let (bytes, view) = (&mut Vec::new(), world.group(1).view().unwrap().clone());
         let prefix = Prefix { group: 7, sender: 10, receiver: 30, view: 0, kind: Kind::Control };

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! HSUC over links that lose, repeat and reorder messages.
 //!
-//! Only the leader resends, as whatever is missing is missing at a member for which the leader waits: it resends proposals to members that
-//! have not acknowledged them, and decisions to members that have not delivered them (which a member says, or shows by acknowledging the
-//! instance W later). A message that comes a second time is answered a second time. Nothing is buffered for this: each message is made
-//! again from its instance's slot.
+//! Only the leader resends, as whatever is missing is missing at a member for which the leader waits: it
+//! resends proposals to members that have not acknowledged them, and decisions to members that have not
+//! delivered them (which a member says, or shows by acknowledging the instance W later). A message that comes
+//! a second time is answered a second time. Nothing is buffered for this: each message is made again from its
+//! instance's slot.
 //!
-//! A new leader proposes again what it has seen. A member that has decided it answers with the decision. That is enough: all members have
-//! acknowledged what any member has decided, so the new leader has seen it. The relaying of Alg. 2 stays, and saves a round trip where
-//! nothing is lost. But only the fact of a decision is relayed, as every member it reaches has acknowledged its value: W values to each
-//! member would delay what the new leader proposes by more than a round trip.
+//! A new leader proposes again what it has seen. A member that has decided it answers with the decision. That
+//! is enough: all members have acknowledged what any member has decided, so the new leader has seen it. The
+//! relaying of Alg. 2 stays, and saves a round trip where nothing is lost. But only the fact of a decision is
+//! relayed, as every member it reaches has acknowledged its value: W values to each member would delay what
+//! the new leader proposes by more than a round trip.
 //!
 //! At most 2 W messages to each member follow one call: W decisions and W proposals.
 
@@ -43,8 +45,9 @@ impl Hsuc {
         self.progress.links == Links::Lossy
     }
 
-    /// How a decision of a crashed member is relayed. Where links are reliable nobody answers a proposal of what it has decided, so the value
-    /// has to be sent too, for members that have adopted it in a later round since.
+    /// How a decision of a crashed member is relayed. Where links are reliable nobody answers a proposal of
+    /// what it has decided, so the value has to be sent too, for members that have adopted it in a later
+    /// round since.
     pub(super) fn relay_kind(&self) -> Kind {
         if self.is_lossy() { Kind::Chosen } else { Kind::Decide }
     }

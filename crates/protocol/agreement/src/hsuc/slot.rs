@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a member knows of one instance, and the algorithm's conditions on it. Faults that can be planted in a condition stand with it.
+//! What a member knows of one instance, and the algorithm's conditions on it. Faults that can be planted in a
+//! condition stand with it.
 
 use fide_types::{
     HostSet,
@@ -32,7 +33,8 @@ impl Slot {
         round > self.round || planted::is(Planted::AdoptsLower)
     }
 
-    /// Lines 16 and 17: whether the adopted proposal, of a correct member other than me, was not acknowledged yet.
+    /// Lines 16 and 17: whether the adopted proposal, of a correct member other than me, was not acknowledged
+    /// yet.
     pub(super) fn is_to_be_acknowledged(&self, me: u16, correct: HostSet) -> bool {
         let is_adopted = self.round != 0 && self.round != me && !self.decided;
         is_adopted && self.acked != self.round && correct.contains(self.round)

@@ -14,8 +14,8 @@ fn setting(window: u64) -> Setting {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the order of messages, whoever crashes wherever: logs are prefixes of each other, hold what was proposed and
-    /// nothing twice; once the world is quiet all who live have the same.
+    /// Under any order of messages and any crashes, logs are prefixes of each other, and contain only
+    /// proposed values, each once. Once the world is quiet, all live members have the same log.
     #[test]
     fn members_agree_under_any_schedule(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
@@ -23,7 +23,7 @@ proptest! {
         World::<Hsuc>::new(members, &setting(window)).follow(&steps)?;
     }
 
-    /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
+    /// The same where any message may be lost or come twice, as long as unanswered messages are resent.
     #[test]
     fn members_agree_over_lossy_links(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
@@ -32,8 +32,8 @@ proptest! {
     }
 }
 
-/// Runs until nothing is under way, in rounds: a message that is sent in one round arrives in the next. How many rounds it took
-/// until all had decided, and how many messages were sent.
+/// Runs in rounds until nothing is under way: a message that is sent in one round arrives in the next.
+/// Returns the rounds until all had decided, and the number of messages.
 fn rounds(world: &mut World<Hsuc>) -> (usize, usize) {
     let (mut rounds, mut sent) = (0, 0);
     while !world.network.is_empty() {
@@ -58,12 +58,12 @@ fn decision_takes_three_delays_and_three_messages_per_member() {
     }
 }
 
-/// App. A.3, "Complexity": two more delays for a leader's crash, and relaying by each of the others to each.
+/// App. A.3, "Complexity": a leader's crash costs two more delays, and each of the others relays to each.
 #[test]
 fn leader_crash_costs_two_delays_and_a_window_of_relays() {
     for members in 3..=9usize {
         let mut world = World::<Hsuc>::new(members, &setting(1));
-        // One decided, the next proposed to all, and acknowledged by nobody yet.
+        // One instance is decided; the next one is proposed to all, and not acknowledged yet.
         world.propose(1);
         rounds(&mut world);
         world.propose(1);
@@ -76,13 +76,14 @@ fn leader_crash_costs_two_delays_and_a_window_of_relays() {
         while world.notice(0) {}
         let others = members - 1;
         let relays = others * (others - 1);
-        // The new leader proposes; its proposal, acknowledgements, its decision.
+        // The new leader's proposal, the acknowledgements, and its decision.
         assert_eq!(rounds(&mut world), (3, relays + 3 * (others - 1)), "{members} members");
         assert!((2..=members as u16).all(|member| world.log(member).len() == 2));
     }
 }
 
-/// Over links that lose, where whoever has decided it answers a proposal with the decision: W values to each would hold up the next leader.
+/// Over lossy links, where a member that has decided answers a proposal with the decision: W values to each
+/// member would delay the next leader.
 #[test]
 fn crash_relays_a_window_in_one_message_without_values() {
     let (members, window) = (4u16, 32);
@@ -101,7 +102,7 @@ fn crash_relays_a_window_in_one_message_without_values() {
     assert_eq!(answers, 2 * others * (others - 1), "each of which is answered once");
 }
 
-/// The last decision of a leader that has died reached only one: the others know it from that one's word alone.
+/// The last decision of a dead leader reached only one member: the others know it only from that member.
 #[test]
 fn relayed_decision_needs_no_value_after_an_acknowledgement() {
     let mut world = World::<Hsuc>::new(3, &Setting { links: Links::Lossy, ..setting(4) });
@@ -116,7 +117,7 @@ fn relayed_decision_needs_no_value_after_an_acknowledgement() {
     to_three.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
     assert_eq!((world.log(2).len(), world.log(3).len()), (0, 1));
     world.network.clear();
-    // 3 hears of the death first.
+    // Member 3 hears of the death first.
     assert!(world.notice(1));
     rounds(&mut world);
     assert_eq!(world.log(2), world.log(3));
@@ -138,7 +139,7 @@ fn all_but_one_may_crash() {
     world.check().unwrap();
 }
 
-/// Alg. 2 relays at the crash only. Here the decision comes after it.
+/// Alg. 2 relays only at the crash. Here the decision comes after it.
 #[test]
 fn decision_after_its_leaders_crash_is_relayed() {
     let mut world = World::<Hsuc>::new(3, &setting(1));
@@ -148,7 +149,7 @@ fn decision_after_its_leaders_crash_is_relayed() {
     let acks = std::mem::take(&mut world.network);
     acks.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
     assert_eq!(world.log(1).len(), 1);
-    // Its decision is on the way to 3 only, and comes after the word of its death.
+    // Its decision is on its way to member 3 only, and arrives after the report of its death.
     let late: Vec<_> = world.network.iter().filter(|(_, to, _)| *to == 3).cloned().collect();
     world.crash(1, 0);
     world.network.clear();
@@ -177,7 +178,7 @@ fn foreign_message_changes_nothing() {
         let error = member.receive(from, &message).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    // An acknowledgement of nothing, and of another round.
+    // An acknowledgement of no proposal, and one of another round.
     member.receive(3, &Message::Ack { instance: 1, round: 2 }).unwrap();
     member.receive(3, &Message::Ack { instance: 1, round: 1 }).unwrap();
     assert_eq!(member, before);
@@ -194,11 +195,11 @@ fn foreign_message_changes_nothing() {
 fn proposals_share_an_instance_and_wait_within_bounds() {
     let mut leader = Hsuc::new(&setting(1), 1, HostSet::first(2)).unwrap();
     assert_eq!(leader.propose(&[0; 61]), Err(Refused::TooLong { len: 61, max: 60 }));
-    // Two at once share an instance.
+    // Two values at once share an instance.
     leader.propose(b"first").unwrap();
     leader.propose(b"second").unwrap();
     while leader.poll_transmit().is_some() {}
-    // The window is used up: these wait for the next one, together.
+    // The window is used up: these values wait for the next instance together.
     for _ in 0..8 {
         leader.propose(b"next").unwrap();
     }
@@ -271,7 +272,7 @@ fn repeated_message_is_answered_again() {
     assert_eq!(told(&mut member), [0; 0]);
     member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
     assert_eq!(told(&mut member), [1]);
-    // A leader that does not know the decision is told it.
+    // A leader that does not know the decision gets it.
     member.receive(1, &propose).unwrap();
     let answer = sent(&mut member);
     assert_eq!(Message::read(&answer[0].1).unwrap(), Message::Decide { instance: 1, round: 1, value: b"x" });
@@ -298,7 +299,7 @@ fn consecutive_acks_and_decisions_share_a_message() {
         leader.propose_as_leader();
     }
     let proposed = sent(&mut leader);
-    // The third is on its way still.
+    // The third is still on its way.
     for at in [0, 1, 3] {
         member.receive(1, &Message::read(&proposed[at].1).unwrap()).unwrap();
     }
@@ -313,7 +314,7 @@ fn consecutive_acks_and_decisions_share_a_message() {
     chosen.iter().for_each(|(_, bytes)| member.receive(1, &Message::read(bytes).unwrap()).unwrap());
     let delivered = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|of| of.instance)).count();
     assert_eq!((delivered(&mut leader), delivered(&mut member)), (2, 2));
-    // No more at once than there are places, and none of them beyond reach.
+    // A range is no longer than the number of slots, and does not go beyond reach.
     let before = leader.clone();
     let mut refused = |instance, last| leader.receive(2, &Message::AckRange { instance, last, round: 1 }).unwrap_err();
     assert_eq!(refused(1, 19), MessageError::Future { instance: 19, delivered: 2 });

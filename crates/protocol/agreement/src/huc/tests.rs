@@ -15,7 +15,7 @@ struct World {
     members: BTreeMap<u16, Huc>,
     dead: BTreeSet<u16>,
     network: Vec<(u16, u16, Vec<u8>)>,
-    /// Broadcasts: sender, bytes, who has yet to deliver it, whether anybody has.
+    /// Broadcasts: sender, bytes, members that have yet to deliver it, whether any member has.
     broadcasts: Vec<(u16, Vec<u8>, BTreeSet<u16>, bool)>,
     notices: Vec<(u16, u16)>,
     logs: BTreeMap<u16, Vec<Vec<u8>>>,
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// One member delivers one broadcast: its own, or another's.
+    /// One member delivers one broadcast, its own or another's.
     fn deliver(&mut self, which: usize) {
         let places: Vec<(usize, u16)> = (0..self.broadcasts.len())
             .flat_map(|at| self.broadcasts[at].2.iter().map(move |to| (at, *to)).collect::<Vec<_>>())
@@ -109,7 +109,7 @@ impl World {
         self.drain(to);
     }
 
-    /// What nobody has delivered is lost for all, or for none.
+    /// A broadcast that nobody has delivered is lost for all, or for none.
     fn crash(&mut self, member: u16, lost: bool) {
         if self.dead.contains(&member) || self.alive().len() == 1 {
             return;
@@ -120,7 +120,7 @@ impl World {
         self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
     }
 
-    /// Fail-consistency: what a survivor has to deliver of the dead comes first.
+    /// Fail-consistency: a survivor delivers the broadcasts of the dead member first.
     fn notice(&mut self, which: usize) {
         if self.notices.is_empty() {
             return;
@@ -192,7 +192,8 @@ const LEASED: Setting = Setting { trust: Trust::Lease, ..SETTING };
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Under leases: where heartbeats reach some and not others, and anything may be lost or come twice or late.
+    /// Under leases: heartbeats may reach only some members, and any message may be lost, come twice, or come
+    /// late.
     #[test]
     fn leased_members_agree_over_lossy_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
@@ -200,7 +201,7 @@ proptest! {
         crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED }).follow(&steps)?;
     }
 
-    /// Whatever the order, whoever crashes, as long as FCURB keeps its promises.
+    /// In any order, with any crashes, as long as FCURB keeps its promises.
     #[test]
     fn members_agree_under_any_schedule(
         members in 1usize..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
@@ -216,12 +217,13 @@ proptest! {
     }
 }
 
-/// FiDe Table 1: two message delays, O(N) messages. A broadcast takes a heartbeat along, and is no message of its own.
+/// FiDe Table 1: two message delays, O(N) messages. A broadcast rides on a heartbeat, and is no message of
+/// its own.
 #[test]
 fn decision_takes_a_proposal_per_member_and_one_heartbeat() {
     for members in 2..=9 {
         let mut world = World::new(members);
-        // Everybody has said that he has nothing to say.
+        // Every member has announced that it has nothing to say.
         assert_eq!(world.network.len(), members - 1);
         world.calm();
         for member in 1..=members as u16 {
@@ -250,7 +252,8 @@ fn decision_takes_a_proposal_per_member_and_one_heartbeat() {
     }
 }
 
-/// App. A.4, "Complexity": a leader's crash costs a proposal of each to the next, and one delay.
+/// App. A.4, "Complexity": a leader's crash costs one delay, and a proposal of each member to the next
+/// leader.
 #[test]
 fn leader_crash_costs_one_delay_and_a_proposal_per_member() {
     for members in 3..=9usize {
@@ -335,7 +338,7 @@ fn foreign_message_changes_nothing() {
 
 #[test]
 fn proposal_without_room_has_the_next_turn() {
-    // Room for one proposal of two.
+    // There is room for one of two proposals.
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&setting, me, HostSet::first(2)).unwrap()).collect();
     members.iter_mut().for_each(|member| member.propose(&[member.me as u8; 12]).unwrap());
@@ -375,7 +378,8 @@ fn leased_leader_solicits_missing_proposals() {
     assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }
 
-/// A client of the leader proposes one value after the other: each takes a heartbeat and its acknowledgements.
+/// A client of the leader proposes one value after the other: each costs a heartbeat and its
+/// acknowledgements.
 #[test]
 fn leased_silent_member_says_so_with_its_acknowledgement() {
     let mut leader = Huc::new(&LEASED, 1, HostSet::first(2)).unwrap();
@@ -404,12 +408,12 @@ fn leased_silent_member_says_so_with_its_acknowledgement() {
         assert_eq!(member.poll_decision().expect("decided").instance, instance);
         assert_eq!(member.poll_transmit(), None, "it has said so");
     }
-    // What it has to say after all is another proposal.
+    // A value that comes after all is another proposal.
     member.propose(b"x").unwrap();
     assert!(matches!(member.poll_transmit(), Some((_, Message::Propose { instance: 4, value: [_, ..], .. }))));
 }
 
-/// The leader that a member told so dies before it leads the next instance.
+/// The leader to which a member announced its silence dies before it leads the next instance.
 #[test]
 fn next_leased_leader_hears_anew_of_silence() {
     let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
@@ -420,7 +424,7 @@ fn next_leased_leader_hears_anew_of_silence() {
     while member.poll_transmit().is_some() {}
     member.crashed(1);
     while member.poll_transmit().is_some() {}
-    // 2 holds it too, and knows of the death.
+    // Member 2 stores the decision too, and knows of the death.
     let dead = HostSet::from_iter([1]);
     member.receive(2, &Message::Report { instance: 1, round: 1, dead, asks: false }).unwrap();
     assert_eq!(member.poll_decision().expect("decided").instance, 1);
@@ -432,7 +436,7 @@ fn next_leased_leader_hears_anew_of_silence() {
     assert_eq!(said, [HostSet::from_iter([2])]);
 }
 
-/// All messages of `member`, of which one may be the broadcast.
+/// All messages of `member`; one may be the broadcast.
 fn said(member: &mut Huc) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut push = |message: Message<'_>| {
@@ -447,7 +451,7 @@ fn said(member: &mut Huc) -> Vec<Vec<u8>> {
     all
 }
 
-/// 2 levels after the death of 3, while its leader has decided and goes on. Nothing is sent again.
+/// Member 2 levels after member 3's death, while its leader has decided and goes on. Nothing is resent.
 #[test]
 fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(3)).unwrap()).collect();
@@ -460,7 +464,7 @@ fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
     leader.propose(b"a").unwrap();
     leader.propose(b"b").unwrap();
     hand(member, 1, &said(leader));
-    // That it holds the decision, and that it has nothing to say in the next instance.
+    // It acknowledges the decision, and announces that it has nothing to say in the next instance.
     hand(leader, 2, &said(member));
     leader.crashed(3);
     member.crashed(3);
@@ -470,7 +474,7 @@ fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
     let late = said(leader);
     let next = late.last().expect("a broadcast");
     assert!(matches!(Message::read(next), Ok(Message::Decide { instance: 2, round: 1, .. })));
-    // It overtakes the word of what the leader holds of the dead.
+    // It overtakes the leader's report about the dead member.
     hand(member, 1, std::slice::from_ref(next));
     assert!(member.poll_decision().is_none(), "while it levels");
     assert!(said(member).is_empty(), "what it has not taken it does not acknowledge");
@@ -491,7 +495,7 @@ fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Where links reorder and lose nothing that the living send, nothing has to be sent again.
+    /// Where links reorder but lose no message of a live member, nothing has to be resent.
     #[test]
     fn leased_members_need_no_resend_over_lossless_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
@@ -507,8 +511,9 @@ proptest! {
     }
 }
 
-/// The leader's clients always have something to say. A client of 2 proposes just after 2 has said that it is silent in the next instance: its
-/// value misses that one, and the one after waits for it.
+/// The leader's clients always have something to say. A client of member 2 proposes just after member 2 has
+/// announced its silence in the next instance: its value misses that instance, and the one after waits for
+/// it.
 #[test]
 fn value_after_silence_misses_one_instance() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(2)).unwrap()).collect();
@@ -526,7 +531,7 @@ fn value_after_silence_misses_one_instance() {
             member.propose(b"of 2").unwrap();
             hand(leader, 2, &said(member));
         }
-        // Its clients are there before it goes on.
+        // Its clients propose before it goes on.
         leader.propose(b"of 1").unwrap();
         let value = leader.poll_decision().map(|decision| decision.value.to_vec()).unwrap_or_default();
         decided.extend(batch::values(&value).any(|value| value == b"of 2").then_some(instance));
@@ -537,7 +542,8 @@ fn value_after_silence_misses_one_instance() {
     assert_eq!(decided, [3]);
 }
 
-/// Clients of 1 and of 3 have something to say in every other instance, those of 2 always; a decision has room for one member.
+/// Clients of members 1 and 3 have something to say in every other instance, those of member 2 always; a
+/// decision has room for one member.
 #[test]
 fn every_member_has_its_turn() {
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };

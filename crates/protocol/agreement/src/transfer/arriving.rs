@@ -164,7 +164,8 @@ impl Arriving {
         Some((first, end - first))
     }
 
-    /// The next chunks to be asked for, as first and count; at most `wants_max` are asked for and have not come.
+    /// The next chunks to be asked for, as first and count; at most `wants_max` are asked for and have not
+    /// come.
     pub(super) fn next_want(&mut self, wants_max: u32) -> Option<(u32, u32)> {
         let outstanding = self.asked - self.came;
         // Not a want for each chunk.

@@ -11,20 +11,22 @@ pub const CHUNK_MAX: usize = 65_000;
 pub const ARRIVING_MAX: usize = 256;
 /// Most payloads that are stored, arriving, or missing and not polled.
 pub const PAYLOADS_MAX: usize = 1024;
-/// Most of these that are offered, here or by others: for each host that joins, places are left for a state and for the decisions since, here
-/// and at that host.
+/// Most of these that are offered, here or by others: for each host that joins, places are left for a state
+/// and for the decisions since, here and at that host.
 pub const OFFERED_MAX: usize = PAYLOADS_MAX - 2 * fide_types::MAX_HOSTS;
 /// Most offers of a host from its oldest unanswered one on; also how many offers of each host are remembered.
 pub const OFFERS_MAX: u64 = 1024;
 /// Most refusals that wait to be polled; more are taken when they come again.
 pub const REFUSED_MAX: usize = 1024;
-/// Most ranges of chunks that one host may want; beyond that the oldest one is dropped, and wanted again by [`super::Transfers::resend`].
+/// Most ranges of chunks that one host may want; beyond that the oldest one is dropped, and wanted again by
+/// [`super::Transfers::resend`].
 pub const RANGES_MAX: usize = 128;
 /// Most short answers that wait for one host; beyond that the oldest one is dropped.
 pub const ANSWERS_MAX: usize = 128;
 /// Most offers that one call of [`super::Transfers::resend`] repeats; the next call goes on after them.
 pub const OFFERS_PER_RESEND: usize = 64;
-/// Most wants of one payload that one call of [`super::Transfers::resend`] repeats; the next call goes on after them.
+/// Most wants of one payload that one call of [`super::Transfers::resend`] repeats; the next call goes on
+/// after them.
 pub const WANTS_PER_RESEND: usize = 32;
 /// How often a payload from one host may turn out wrong before that source is given up.
 pub const TRIES_MAX: u8 = 3;
@@ -34,14 +36,16 @@ pub(super) const HASH_STEP: usize = 128 << 10;
 /// Configuration of a host's transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of a payload in a datagram, 1..=[`CHUNK_MAX`], after [`super::HEADER_LEN`] bytes of header. The same at all hosts.
+    /// Bytes of a payload in a datagram, 1..=[`CHUNK_MAX`], after [`super::HEADER_LEN`] bytes of header. The
+    /// same at all hosts.
     pub chunk_max: usize,
     /// Longest payload, bytes.
     pub payload_max: u64,
     /// Most bytes of the payloads that are stored or arriving at once.
     pub stored_max: u64,
-    /// Bytes of these that offered payloads leave free, here and where they arrive: for other stored and fetched payloads, such as a state for
-    /// a host that joins, and the decisions since. All offers may wait for the host that joins, while it waits for these.
+    /// Bytes of these that offered payloads leave free, here and where they arrive: for other stored and
+    /// fetched payloads, such as a state for a host that joins, and the decisions since. All offers may wait
+    /// for the host that joins, while it waits for these.
     pub reserved: u64,
     /// Most chunks of one payload that are asked for and have not come; from 1.
     pub wants_max: usize,

@@ -76,7 +76,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// One message. `number` is that of the offer: it distinguishes answers to this offer from answers to a former offer of the same payload.
+/// One message. `number` is that of the offer: it distinguishes answers to this offer from answers to a
+/// former offer of the same payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TransferMessage<'a> {
     /// "I store this payload; fetch it."

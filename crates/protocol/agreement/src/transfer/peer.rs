@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is kept for each other host: the chunks that it wants, answers that wait to be sent to it, and what became of its offers.
+//! What is kept for each other host: the chunks that it wants, answers that wait to be sent to it, and what
+//! became of its offers.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,8 @@ pub(super) enum Fate {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peer {
-    /// By number modulo [`OFFERS_MAX`]: 0 open, 1 had, else 1 and the reason's code. Empty until the first offer.
+    /// By number modulo [`OFFERS_MAX`]: 0 open, 1 had, else 1 and the reason's code. Empty until the first
+    /// offer.
     fates: Vec<u8>,
     /// The highest number of its offers.
     highest: u64,
@@ -68,7 +70,8 @@ impl Peer {
         };
     }
 
-    /// Queues an answer, unless it is queued already. False if the oldest answer was dropped: it will be asked for again.
+    /// Queues an answer, unless it is queued already. False if the oldest answer was dropped: it will be
+    /// asked for again.
     pub(super) fn answer(&mut self, answer: TransferMessage<'static>) -> bool {
         if self.answers.contains(&answer) {
             return true;
@@ -89,7 +92,8 @@ impl Peer {
         !self.answers.is_empty()
     }
 
-    /// Notes a wanted range, merged with the ranges that it touches. False if the oldest range was dropped: it will be wanted again.
+    /// Notes a wanted range, merged with the ranges that it touches. False if the oldest range was dropped:
+    /// it will be wanted again.
     pub(super) fn want(&mut self, mut new: Wanted) -> bool {
         let (mut at, mut first) = (0, None);
         while let Some(old) = self.wanted.get(at).copied() {

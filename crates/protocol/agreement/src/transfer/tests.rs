@@ -12,7 +12,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All that is to be sent.
+/// All messages to be sent.
 fn sent(host: &mut Transfers) -> Vec<(HostSet, Vec<u8>)> {
     let mut out = Vec::new();
     std::iter::from_fn(|| host.poll_transmit(&mut out).map(|to| (to, out.clone()))).collect()
@@ -28,9 +28,9 @@ fn bytes(message: TransferMessage<'_>) -> Vec<u8> {
     bytes
 }
 
-/// BLAKE3's published vectors begin with this one.
+/// The first one of BLAKE3's published vectors.
 #[test]
-fn an_identity_is_the_length_and_the_hash() {
+fn identity_is_length_and_hash() {
     let empty = Identity::of(&[]);
     assert_eq!(hex(&empty.hash), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
     let of = Identity::of(b"abc");
@@ -79,9 +79,9 @@ fn golden_bytes_of_each_message() {
     }
 }
 
-/// What a whole transfer sends, message by message.
+/// The messages of a whole transfer, one by one.
 #[test]
-fn an_offer_is_fetched_and_told_at_both() {
+fn offer_is_fetched_and_reported_at_both_ends() {
     let mut offerer = Transfers::new(1, config()).unwrap();
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(b"0123456789".to_vec(), to(&[1, 2])).unwrap();
@@ -106,7 +106,7 @@ fn an_offer_is_fetched_and_told_at_both() {
     assert_eq!(offerer.poll_spread(), None);
     offerer.receive(2, &have).unwrap();
     assert_eq!((offerer.poll_spread(), offerer.poll_spread()), (Some(identity), None));
-    // Whatever comes late changes nothing.
+    // Late messages change nothing.
     offerer.receive(2, &have).unwrap();
     receiver.receive(1, &chunks[1].1).unwrap();
     assert_eq!((offerer.poll_spread(), receiver.poll_arrived()), (None, None));
@@ -143,7 +143,7 @@ fn sixty_four_mebibytes() {
 }
 
 #[test]
-fn the_receiver_paces_the_sender() {
+fn receiver_paces_the_sender() {
     let mut offerer = Transfers::new(1, config()).unwrap();
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(payload(1, 100), to(&[2])).unwrap();
@@ -169,7 +169,7 @@ fn the_receiver_paces_the_sender() {
 }
 
 #[test]
-fn offered_to_nobody_is_told_at_once_and_again() {
+fn offer_to_nobody_spreads_at_once() {
     let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(vec![1], HostSet::EMPTY).unwrap();
     assert_eq!(host.poll_spread(), Some(identity));
@@ -179,7 +179,7 @@ fn offered_to_nobody_is_told_at_once_and_again() {
 }
 
 #[test]
-fn the_same_payload_offered_again_is_told_again_and_kept_once() {
+fn payload_offered_again_is_reported_again_and_stored_once() {
     let mut world = World::new(2, config());
     let identity = world.offer(1, payload(1, 50));
     world.calm();
@@ -190,13 +190,13 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
     world.calm();
     assert_eq!(world.spread(1), [identity]);
     assert_eq!(world.host(2).counters().chunks_taken, 13);
-    // Forgotten there, it is fetched again.
+    // Once it is forgotten there, it is fetched again.
     world.at(2).forget(&identity);
     world.offer(1, payload(1, 50));
     world.calm();
     assert_eq!(world.spread(1), [identity]);
     assert_eq!(world.host(2).counters().chunks_taken, 26);
-    // Offered twice before it is told: told once.
+    // Offered twice before it is reported: reported once.
     world.offer(1, payload(2, 50));
     let identity = world.offer(1, payload(2, 50));
     world.calm();
@@ -204,7 +204,7 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
 }
 
 #[test]
-fn a_snapshot_is_fetched_by_who_joins() {
+fn joining_host_fetches_a_state() {
     let mut world = World::new(3, config());
     let identity = world.at(1).store(payload(7, 90)).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
@@ -212,15 +212,15 @@ fn a_snapshot_is_fetched_by_who_joins() {
     assert_eq!(world.arrived(3), [identity]);
     assert_eq!(world.host(3).get(&identity), Some(&*payload(7, 90)));
     assert!(world.spread(1).is_empty() && world.host(2).get(&identity).is_none());
-    // What is here is told at once.
+    // A stored payload is reported at once.
     world.at(3).fetch(identity, 2).unwrap();
     assert_eq!(world.arrived(3), [identity]);
-    // 2 does not have it.
+    // Host 2 does not have it.
     world.at(3).forget(&identity);
     world.at(3).fetch(identity, 2).unwrap();
     world.calm();
     assert_eq!((world.arrived(3), world.missing(3)), (vec![], vec![identity]));
-    // With 1 named too it is found.
+    // When host 1 is named too, it is found.
     world.at(3).fetch(identity, 2).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
     world.calm();
@@ -228,7 +228,7 @@ fn a_snapshot_is_fetched_by_who_joins() {
 }
 
 #[test]
-fn what_is_offered_and_held_here_already_needs_no_chunk() {
+fn offer_of_a_stored_payload_needs_no_chunk() {
     let mut world = World::new(2, config());
     world.at(2).store(payload(1, 60)).unwrap();
     let identity = world.offer(1, payload(1, 60));
@@ -247,7 +247,7 @@ fn what_is_offered_and_held_here_already_needs_no_chunk() {
 }
 
 #[test]
-fn wrong_configurations_are_named() {
+fn impossible_configurations_are_refused() {
     let says = |config: Config| Transfers::new(1, config).unwrap_err().to_string();
     let good = config();
     assert_eq!(Transfers::new(0, good).unwrap_err().to_string(), "this host is 0; hosts are 1 to 64");

@@ -22,8 +22,8 @@ pub(super) struct Turns {
 }
 
 impl Transfers {
-    /// The next message, written over `out`, and its receivers. To be polled until there is none, or until enough is under way on the
-    /// network: nothing is lost by polling later.
+    /// The next message, written over `out`, and its receivers. To be polled until there is none, or until
+    /// enough is under way on the network: nothing is lost by polling later.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<HostSet> {
         out.clear();
         self.send_answer(out)
@@ -32,10 +32,12 @@ impl Transfers {
             .or_else(|| self.send_chunk(out))
     }
 
-    /// To be called from time to time: sends offers and wants again that were sent before the last call and have had no answer. A good
-    /// interval is a little more than a round trip with `wants_max` chunks of each payload under way.
+    /// To be called from time to time: sends offers and wants again that were sent before the last call and
+    /// have had no answer. A good interval is a little more than a round trip with `wants_max` chunks of each
+    /// payload under way.
     ///
-    /// At most [`OFFERS_PER_RESEND`] offers follow and, for each payload under way to this host, [`super::WANTS_PER_RESEND`] wants.
+    /// At most [`OFFERS_PER_RESEND`] offers follow and, for each payload under way to this host,
+    /// [`super::WANTS_PER_RESEND`] wants.
     pub fn resend(&mut self) {
         let last = self.turns.offered.unwrap_or(Identity { len: 0, hash: [0; 32] });
         let mut again = Vec::new();

@@ -262,7 +262,7 @@ impl<P: Protocol> Seat<P> {
                 Opened::Joined(granted) => self.sender.process = granted.incarnation,
                 Opened::Monitored(granted) => {
                     let up = granted.state == fide_agent_api::protocol::PeerState::Alive;
-                    self.core.now_up(granted.host_id, up.then_some(granted.incarnation));
+                    self.core.watch_found(granted.host_id, up.then_some(granted.incarnation));
                 }
             }
         }
@@ -275,7 +275,7 @@ impl<P: Protocol> Seat<P> {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.before(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.before_wait(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What comes after it.
@@ -285,7 +285,7 @@ impl<P: Protocol> Seat<P> {
         let (told, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
         let mut port = Port { inbox, outbox, taken: &mut left.taken, datagrams: 0 };
         let mut agent = Attached { client, agent, now, told: &mut left.told, rejoined };
-        left.failed = core.after(&mut agent, &mut port, told, came).is_err();
+        left.failed = core.after_wait(&mut agent, &mut port, told, came).is_err();
         left.datagrams = port.datagrams;
         left
     }
@@ -312,7 +312,7 @@ impl<P: Protocol> Seat<P> {
         record.sync();
         self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };
         self.core.rejoin(incarnation).expect("excluded, and a higher incarnation");
-        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
+        up.into_iter().for_each(|(host, process)| self.core.watch_found(host, process));
         self.again_ns = 0;
         true
     }
@@ -348,7 +348,7 @@ impl<P: Protocol> Seat<P> {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.last(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.end_turn(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What it has given to the network.

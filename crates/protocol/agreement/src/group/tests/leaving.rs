@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A leader that takes itself out while others are just let in, and those who ask seldom.
+//! A leader that takes itself out while others are just let in, and hosts that ask rarely.
 
 use super::*;
 
-/// Hosts 1 and 2 are members. Host 1 was told a view with host 2 and host 3, which is just let in, and without itself.
+/// Hosts 1 and 2 are members. Host 1 was delivered a view without itself, of host 2 and host 3, which is just
+/// let in.
 fn leaves_while_one_comes() -> World {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -16,7 +17,7 @@ fn leaves_while_one_comes() -> World {
 #[test]
 fn member_of_a_view_of_the_dead_gives_it_up() {
     let mut world = leaves_while_one_comes();
-    // Before it was told that view.
+    // Before that view was delivered to host 2.
     world.dies(2);
     world.runs();
     assert_eq!(world.standings(), [Standing::Member; 2]);
@@ -43,7 +44,7 @@ fn member_waits_while_another_may_welcome_it() {
     assert_eq!(world.group(3).config.incarnation, 30);
 }
 
-/// Host 2 begins the view beside host 1, and is heard by nobody; host 1 is shut out.
+/// Host 2 begins the view that is without host 1, and is heard by nobody; host 1 is excluded.
 fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -62,7 +63,7 @@ fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
 #[test]
 fn member_that_dies_after_others_gave_up_is_awaited() {
     let (mut world, mut two) = gives_up_while_another_may_go_on();
-    // It was told that they are out, goes on alone, and dies.
+    // Host 2 was notified that they are out, goes on alone, and dies.
     two.0.down(1, 10);
     two.0.down(3, 30);
     world.members.insert(2, two);
@@ -78,8 +79,8 @@ fn member_that_dies_after_others_gave_up_is_awaited() {
     );
 }
 
-/// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host 2 is taken out as well, and
-/// host 3 dies.
+/// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host
+/// 2 is taken out as well, and host 3 dies.
 #[test]
 fn later_removed_members_confirm_an_earlier_removal() {
     let mut world = World::of(3);
@@ -102,7 +103,7 @@ fn later_removed_members_confirm_an_earlier_removal() {
 }
 
 impl World {
-    /// As time passes, where some do not hear some.
+    /// Lets time pass, while some hosts do not hear some others.
     fn runs_deaf(&mut self, hears: impl Fn(u16, u16) -> bool) {
         for _ in 0..60 {
             let hosts: Vec<u16> = self.members.keys().copied().collect();
@@ -144,7 +145,8 @@ impl World {
     }
 }
 
-/// Host 2 had begun the view too, and is shut out, not dead: it hears what the others were, and is heard by nobody.
+/// Host 2 had begun the view too, and is excluded but not dead: it hears the claims of the others, and is
+/// heard by nobody.
 #[test]
 fn member_excluded_before_others_gave_up_founds_no_second_group() {
     for (deaf, founder) in [(1, 2), (3, 1)] {
@@ -159,13 +161,14 @@ fn member_excluded_before_others_gave_up_founds_no_second_group() {
     }
 }
 
-/// Hosts 3 and 4 are let in by host 1, which is taken out. Host 2 is shut out, host 3 gives the view up after that, and host 4 after host 3.
+/// Hosts 3 and 4 are let in by host 1, which is taken out. Host 2 is excluded, host 3 gives the view up after
+/// that, and host 4 after host 3.
 #[test]
 fn outlived_host_does_not_vouch_for_deaths() {
     fn last(dead: &[u16]) -> HostSet {
         dead.iter().copied().collect()
     }
-    // With the fault that is planted.
+    // For the planted fault.
     World::of(1);
     let of = |said: &[(u16, &[u16])]| crate::group::claim::outlived(said.iter().map(|(by, dead)| (*by, last(dead))));
     assert_eq!(of(&[(3, &[2]), (4, &[3])]), last(&[3]), "as where host 3 is not heard");
@@ -176,7 +179,7 @@ fn outlived_host_does_not_vouch_for_deaths() {
     assert_eq!(of(&[]), HostSet::EMPTY);
 }
 
-/// Its lease has run out: others may hold it dead.
+/// Its lease has run out: others may know it to be dead.
 #[test]
 fn host_without_lease_vouches_for_no_death() {
     let mut world = leaves_while_one_comes();
@@ -209,7 +212,7 @@ fn host_that_asks_rarely_is_let_in() {
 }
 
 impl World {
-    /// Proposals that host 1 sends while nobody answers, in so many resends.
+    /// The number of proposals that host 1 sends in this many resends, while nobody answers.
     fn sends_again(&mut self, resends: usize) -> usize {
         (0..resends)
             .map(|_| {
@@ -228,7 +231,7 @@ fn resends_to_a_slow_member_back_off() {
     assert_eq!(world.sends_again(1), 1, "the first time, and an answer may be under way");
     let (first, later) = (world.sends_again(16), world.sends_again(160));
     assert!((3..=6).contains(&first) && later == 10, "{first} and {later}");
-    // It answers after all; when nothing had to be sent again for a while, what is lost is sent again soon.
+    // It answers after all. Once nothing had to be resent for a while, lost messages are resent soon.
     (0..5).for_each(|_| world.run());
     assert_eq!(world.state(1), "a");
     world.group(1).propose(HELD, b"b").unwrap();
@@ -260,7 +263,7 @@ fn planted_faults_of_leaving_are_found() {
     ]);
 }
 impl World {
-    /// One turn in which nothing of `from` reaches `to`.
+    /// One turn in which no message of the first host reaches the second.
     fn turn_without(&mut self, lost: Option<(u16, u16)>) {
         for host in [1, 2, 3] {
             self.tell(host);
@@ -273,8 +276,8 @@ impl World {
     }
 }
 
-/// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are shut out and come back; host 3 gives that view up and has
-/// said so to both.
+/// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are excluded and come back;
+/// host 3 has given that view up and has told both.
 fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World {
     let mut world = World::of(2);
     world.writes(1, "a");

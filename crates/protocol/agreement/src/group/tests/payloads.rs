@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A decision has the payload that it names: equal payloads, and hosts that are not up as the incarnation that is a member.
+//! A decision's payload is stored: equal payloads, and hosts that are not up as the incarnation that is a
+//! member.
 
 use super::*;
 
@@ -21,7 +22,7 @@ impl World {
 
 #[test]
 fn equal_payloads_are_decided_once_per_proposal() {
-    // Below tail_max, and above all that is kept.
+    // Below tail_max, but more than fits beside what is kept.
     for len in [5, (1 << 20) + 1] {
         for steps in 0..10 {
             let mut world = World::of(2);
@@ -43,13 +44,13 @@ fn payload_outlives_an_equal_older_one() {
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.step();
     world.step();
-    // The first one leaves room for it.
+    // The first one is dropped to make room for it.
     world.group(1).propose_payload(HELD, vec![4; 1 << 20]).unwrap();
     world.run();
     assert_eq!([1, 2].map(|host| world.state(host)), ["[1000][1000][1048576]"; 2]);
 }
 
-/// Host 3 is in the second view as incarnation 31, and hosts 1 and 2 know only of 30.
+/// Host 3 is in the second view as incarnation 31, while hosts 1 and 2 know only of incarnation 30.
 fn with_one_not_up() -> World {
     let mut world = World::of(3);
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 31)]).unwrap();

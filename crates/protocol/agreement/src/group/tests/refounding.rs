@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members that were excluded while their processes lived: they keep what they have, and found their group again if nobody goes on.
+//! Members that were excluded while their processes lived: they keep their state, and found their group again
+//! if nobody goes on.
 
 use super::*;
 
 impl World {
-    /// The others go on without it, or nobody does. It comes back as the incarnation after.
+    /// The others go on without it, or nobody does. It comes back as the next incarnation.
     pub(super) fn excluded(&mut self, host: u16) {
         let was = self.group(host).config.incarnation;
         self.group(host).excluded();
@@ -24,7 +25,7 @@ impl World {
         self.members.values().map(|(group, _)| group.standing()).collect()
     }
 
-    /// Hosts 1 and 2 go on without host 3, and then all are out.
+    /// Hosts 1 and 2 go on without host 3, and then all are excluded.
     fn all_out() -> Self {
         let mut world = Self::of(3);
         world.writes(1, "a");
@@ -53,7 +54,7 @@ fn all_excluded_members_found_their_group_again() {
     assert_eq!(world.standings(), [Standing::Member; 3]);
     world.writes(1, "c");
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc"; 3]);
-    // And again.
+    // Once more.
     (1..=3).for_each(|host| world.excluded(host));
     (1..=3).for_each(|host| world.comes_back(host));
     world.meet();
@@ -68,7 +69,7 @@ fn all_excluded_members_found_their_group_again() {
 fn refounded_group_has_all_delivered_decisions() {
     let mut world = World::of(3);
     world.group(1).propose(HELD, b"x").unwrap();
-    // All have it, and the leader alone has told it.
+    // All have it, but only the leader has delivered it.
     for (to, bytes) in world.sent(1) {
         world.group(to).receive(1, &bytes).unwrap();
     }
@@ -90,7 +91,7 @@ fn refounded_group_has_all_delivered_decisions() {
 #[test]
 fn refounding_waits_for_all_members_of_the_last_view() {
     let mut world = World::all_out();
-    // Its process has died: it may have gone on alone.
+    // Its process has died, and may have gone on alone before.
     world.members.remove(&1);
     [2, 3].into_iter().for_each(|host| world.comes_back(host));
     world.joins(1, 12);
@@ -130,7 +131,7 @@ fn excluded_member_takes_over_from_the_surviving_group() {
 fn kept_state_gives_way_only_to_a_later_view() {
     let mut world = World::all_out();
     [1, 2].into_iter().for_each(|host| world.comes_back(host));
-    // Host 3 has not heard that it is out, and believes to be alone: it has no lease.
+    // Host 3 has not heard that it is excluded, and believes that it is alone; it has no lease.
     let view = View::new(1, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     let mut late = Group::found(config(3, 30), view).unwrap();
     late.down(1, 10);
@@ -157,7 +158,7 @@ fn kept_state_gives_way_only_to_a_later_view() {
 fn unwelcomed_host_is_not_awaited() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 3 is in the view, and does not know it.
+    // Host 3 is in the view, and does not know that.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     [1, 2].into_iter().for_each(|host| world.group(host).begin_next(view.clone()));
     world.joins(3, 30);
@@ -171,7 +172,7 @@ fn unwelcomed_host_is_not_awaited() {
 }
 
 impl World {
-    /// Time passes; who gives itself up comes back as another incarnation.
+    /// Lets time pass; a host that gives its incarnation up comes back as another one.
     pub(super) fn runs(&mut self) {
         for _ in 0..4 {
             self.run();
@@ -195,7 +196,7 @@ fn two_unwelcomed_hosts_are_not_awaited() {
     let mut world = World::of(1);
     world.writes(1, "a");
     [(2, 20), (3, 30)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
-    // Both are in the view, and its only other member is shut out before it could welcome them.
+    // Both are in the view, and its only other member is excluded before it could welcome them.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     world.group(1).begin_next(view);
     world.excluded(1);
@@ -214,7 +215,7 @@ fn lone_first_view_gives_way_to_the_others() {
         hold(&mut world);
         world.settle();
     });
-    // It begins, and is shut out before anybody hears of it.
+    // It begins, and is excluded before anybody hears of it.
     world.group(1).recorded();
     assert_eq!(world.members_of(1), [1, 2, 3]);
     world.sent(1);
@@ -235,7 +236,8 @@ fn member_without_deliveries_answers_after_taking_over_a_state() {
     world.excluded(3);
     world.comes_back(3);
     world.meet();
-    // Host 1 offers its state in the view that host 3 was in; then the others are out before the view without it.
+    // Host 1 offers its state in the view that host 3 was in; then the others are excluded before the view
+    // without host 3.
     let base = {
         let state = world.group(1).transfers.store(b"".to_vec()).unwrap();
         let (bytes, base) = (&mut Vec::new(), Control::Base { position: 0, state });
@@ -255,7 +257,8 @@ fn member_without_deliveries_answers_after_taking_over_a_state() {
 
 #[test]
 fn higher_ballot_wins_of_two_first_views() {
-    // Host 4 began one alone, which it founded; hosts 1 to 3 found another when it was gone. Nobody was told anything.
+    // Host 4 founded and began one alone; hosts 1 to 3 founded another one when it was gone. Nothing was
+    // delivered to anybody.
     let began = |host: u16, ballot: u32, order: &[u16]| {
         let members: Vec<ViewMember> = order.iter().map(|host| member(*host, 10 * u32::from(*host))).collect();
         let mut group = Group::found(config(host, 10 * u32::from(host)), View::new(1, &members).unwrap()).unwrap();
@@ -268,7 +271,8 @@ fn higher_ballot_wins_of_two_first_views() {
     (1..=4).for_each(|host| world.excluded(host));
     (1..=4).for_each(|host| world.comes_back(host));
     world.meet();
-    // The claim of host 4 has reached nobody when host 1 founds; host 4 has those of all.
+    // The claim of host 4 has reached nobody when host 1 founds the group again; host 4 has the claims of
+    // all.
     for host in 1..=3 {
         world.group(host).resend(RUN_OUT);
     }
@@ -284,7 +288,7 @@ fn higher_ballot_wins_of_two_first_views() {
 fn member_that_took_over_a_state_never_began_its_view() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 2 is out before it hears of the view with both, which host 1 has begun.
+    // Host 2 is excluded before it hears of the view with both, which host 1 has begun.
     world.excluded(2);
     let view = View::new(2, &[member(1, 10), member(2, 20)]).unwrap();
     world.group(1).begin_next(view);
@@ -329,7 +333,7 @@ fn new_incarnation_ends_the_former_one() {
     let mut world = World::of(3);
     world.excluded(3);
     world.comes_back(3);
-    // The word of a death that came while it was out, and one that never came.
+    // A death that was reported while it was out, and one that was never reported.
     let mut of_3 = Group::<Hsuc>::found(config(1, 10), world.group(1).view().unwrap().clone()).unwrap();
     of_3.excluded();
     of_3.down(2, 20);
@@ -342,7 +346,7 @@ fn new_incarnation_ends_the_former_one() {
 fn removed_member_with_most_deliveries_founds_again() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 2 alone is told that it is taken out, and something with it.
+    // Only to host 2 the view without it is delivered, and a value with it.
     world.members.get_mut(&2).unwrap().1.push(b'b');
     world.group(2).position += 1;
     world.group(2).begin_next(View::new(2, &[member(1, 10)]).unwrap());
@@ -363,7 +367,7 @@ fn removed_member_is_needed_until_the_next_view_has_begun() {
     for (_, bytes) in world.sent(1) {
         world.group(2).receive(1, &bytes).unwrap();
     }
-    // Host 2 has acknowledged that view, and was not told it.
+    // Host 2 has acknowledged that view, but it was not delivered to host 2.
     for (_, bytes) in world.sent(2) {
         world.group(1).receive(2, &bytes).unwrap();
     }
@@ -374,7 +378,8 @@ fn removed_member_is_needed_until_the_next_view_has_begun() {
     assert_eq!(world.standings(), [Standing::Removed, Standing::Member]);
 }
 
-/// Two are taken out, and both may be told it before the one that stays. Each would found the group again, where it does not hear the other.
+/// Two members are taken out, and the view may be delivered to both before the member that stays. Each would
+/// found the group again where it does not hear the other.
 #[test]
 fn at_most_one_of_two_removed_members_founds_again() {
     let mut world = World::of(3);
@@ -390,13 +395,13 @@ fn at_most_one_of_two_removed_members_founds_again() {
             }
         }
     };
-    // Both wait for a decision that is under way.
+    // Both removals wait for a decision that is under way.
     world.group(1).propose(HELD, b"b").unwrap();
     passes(&mut world);
     [2, 3].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
     world.tell(1);
     world.group(1).resend(HELD);
-    // Host 1 decides the next view, and has no time to tell its user.
+    // Host 1 decides the next view, and has no time to deliver it.
     (0..3).for_each(|_| passes(&mut world));
     assert_eq!(world.group(1).view().unwrap().number(), 1);
     assert!(world.standings().contains(&Standing::Leaving));
@@ -406,7 +411,7 @@ fn at_most_one_of_two_removed_members_founds_again() {
     (1..=3).for_each(|host| world.group(host).resend(RUN_OUT));
     for from in 1..=3 {
         for (to, bytes) in world.sent(from) {
-            // What host 2 says to host 3 is lost.
+            // Messages of host 2 to host 3 are lost.
             if (from, to) != (2, 3) {
                 world.group(to).receive(from, &bytes).unwrap();
             }
@@ -441,7 +446,7 @@ fn all_but_the_leader_are_taken_out() {
     assert_eq!(world.standings(), [Standing::Member, Standing::Removed, Standing::Removed]);
 }
 
-/// It would not be there to do it.
+/// It would not be a member any more to do it.
 #[test]
 fn leaving_leader_takes_out_nobody_else() {
     let mut world = World::of(3);
@@ -493,7 +498,7 @@ fn only_an_excluded_member_rejoins() {
     world.group(1).excluded();
     assert!(wrong(&mut world, 10) && wrong(&mut world, 9));
     assert!(!wrong(&mut world, 11));
-    // Alone it needs nobody's word.
+    // A lone member needs no answer.
     world.writes_nothing();
 }
 
@@ -504,7 +509,8 @@ impl World {
     }
 }
 
-/// Host 3 has lost its record, and its clock is behind: it comes as an incarnation that was, or one below.
+/// Host 3 has lost its record, and its clock is behind: it comes as an incarnation that there was already, or
+/// as a lower one.
 fn comes_too_low(incarnation: u32) -> World {
     let mut world = World::of(3);
     world.writes(1, "a");
@@ -538,7 +544,7 @@ fn dead_incarnation_is_given_up_for_a_higher_one() {
 fn dead_incarnation_never_leads() {
     let mut world = comes_too_low(25);
     world.writes(1, "b");
-    // Both at once, so that neither can say that it is in no view any more.
+    // Both at once, so that neither can say that the other is in no view any more.
     world.dies(1);
     world.dies(2);
     world.run();
@@ -558,7 +564,8 @@ fn founder_takes_in_no_dead_incarnation() {
     assert_eq!(world.group(1).standing(), Standing::Joining, "it may have begun");
 }
 
-/// Host 3, as 30, may have gone on alone; that process is gone, and the next one comes as 25.
+/// Host 3, as incarnation 30, may have gone on alone; that process is gone, and the next one comes as
+/// incarnation 25.
 fn comes_below_what_is_held_dead() -> World {
     let mut world = World::of(3);
     world.writes(1, "a");
@@ -582,7 +589,7 @@ fn process_answers_for_no_skipped_incarnations() {
     assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
-/// As before, but its host is shut out just when it has heard that its incarnation is dead.
+/// As before, but its host is excluded just when it has heard that its incarnation is dead.
 #[test]
 fn excluded_process_answers_for_no_skipped_incarnations() {
     let mut world = comes_below_what_is_held_dead();
@@ -598,7 +605,7 @@ fn excluded_process_answers_for_no_skipped_incarnations() {
     assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
-/// As before, but its process died while the others were out, and nobody is told.
+/// As before, but its process died while the others were out, and nobody is notified.
 #[test]
 fn higher_incarnation_does_not_answer_for_a_dead_member() {
     let mut world = World::of(3);

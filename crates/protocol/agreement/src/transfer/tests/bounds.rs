@@ -8,7 +8,7 @@ fn offer(host: &mut Transfers, from: u16, identity: Identity, number: u64) {
 }
 
 #[test]
-fn what_has_no_room_waits_until_something_is_forgotten() {
+fn offer_without_room_waits_until_one_is_forgotten() {
     let mut world = World::new(2, Config { stored_max: 100, ..config() });
     let (first, second) = (world.offer(1, payload(1, 60)), identity(2, 60));
     world.calm();
@@ -24,7 +24,7 @@ fn what_has_no_room_waits_until_something_is_forgotten() {
     world.at(2).forget(&first);
     world.calm();
     assert_eq!(world.spread(1), [second]);
-    // The same for what is one's own.
+    // The same for a host's own payloads.
     let full = RoomError::Full { len: 41, used: 60, max: 100 };
     assert_eq!(world.at(1).offer(payload(3, 41), HostSet::EMPTY), Err(OfferError::Room(full)));
     assert_eq!(world.at(1).store(payload(3, 41)), Err(full));
@@ -36,7 +36,7 @@ fn what_has_no_room_waits_until_something_is_forgotten() {
 }
 
 #[test]
-fn what_never_has_room_is_refused() {
+fn offer_that_never_has_room_is_refused() {
     let mut host = Transfers::new(2, Config { stored_max: 900, ..config() }).unwrap();
     let refused = |host: &mut Transfers, len, reason| {
         let identity = Identity { len, hash: [9; 32] };
@@ -54,7 +54,7 @@ fn what_never_has_room_is_refused() {
 }
 
 #[test]
-fn only_so_many_payloads_are_under_way() {
+fn payloads_under_way_are_bounded() {
     let mut world = World::new(2, config());
     let offered: Vec<_> = (0..10).map(|seed| world.offer(1, payload(seed, 100))).collect();
     world.step(1);
@@ -66,16 +66,16 @@ fn only_so_many_payloads_are_under_way() {
 }
 
 #[test]
-fn a_host_that_asks_again_and_again_makes_nothing_grow() {
+fn repeated_wants_use_bounded_memory() {
     let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.store(payload(1, 1000)).unwrap();
     let want = |first, count| bytes(TransferMessage::Want { identity, first, count });
     for _ in 0..1000 {
         host.receive(2, &want(0, 250)).unwrap();
     }
-    assert_eq!(host.peers[1].queued(), (1, 0));
+    assert_eq!(host.peers[2].queued(), (1, 0));
     assert_eq!(sent(&mut host).len(), 250, "each chunk once");
-    // Ranges that do not touch: the newest are served.
+    // Of ranges that do not touch, the newest are served.
     for first in 0..125 {
         host.receive(2, &want(first * 2, 1)).unwrap();
     }
@@ -83,32 +83,32 @@ fn a_host_that_asks_again_and_again_makes_nothing_grow() {
     for first in 0..125 {
         host.receive(2, &bytes(TransferMessage::Want { identity: other, first: first * 2, count: 1 })).unwrap();
     }
-    assert_eq!((host.peers[1].queued(), host.counters().dropped), ((RANGES_MAX, 0), 250 - RANGES_MAX as u64));
+    assert_eq!((host.peers[2].queued(), host.counters().dropped), ((RANGES_MAX, 0), 250 - RANGES_MAX as u64));
     let served = sent(&mut host);
     let newest =
         served.iter().filter(|(_, chunk)| chunk[4..44] == bytes(TransferMessage::Missing { identity: other })[4..44]);
     assert_eq!((served.len(), newest.count()), (RANGES_MAX, 125));
-    // One range of all that they cover, however it was put together.
+    // They become one range of all that they cover, in any order.
     for (first, count) in [(10, 5), (20, 5), (15, 5), (0, 3), (2, 9)] {
         host.receive(2, &want(first, count)).unwrap();
     }
-    assert_eq!((host.peers[1].queued().0, sent(&mut host).len()), (1, 25));
-    // Nor do ranges of what is forgotten take up room.
+    assert_eq!((host.peers[2].queued().0, sent(&mut host).len()), (1, 25));
+    // Ranges of a forgotten payload take up no room.
     host.receive(2, &want(0, 9)).unwrap();
     host.forget(&identity);
-    assert_eq!(host.peers[1].queued(), (0, 0));
-    // What is not here, asked for by many names.
+    assert_eq!(host.peers[2].queued(), (0, 0));
+    // Many payloads that are not stored are asked for.
     for len in 0..1000 {
         let identity = Identity { len, hash: [1; 32] };
         host.receive(2, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
         host.receive(2, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
     }
-    assert_eq!(host.peers[1].queued(), (0, ANSWERS_MAX));
+    assert_eq!(host.peers[2].queued(), (0, ANSWERS_MAX));
     assert_eq!(sent(&mut host).len(), ANSWERS_MAX);
 }
 
 #[test]
-fn hosts_and_payloads_share_what_is_sent() {
+fn hosts_and_payloads_take_turns() {
     let mut host = Transfers::new(1, config()).unwrap();
     let all = [host.store(payload(1, 1000)).unwrap(), host.store(payload(2, 1000)).unwrap()];
     for (from, identity) in [(2, all[0]), (2, all[1]), (3, all[0])] {
@@ -122,13 +122,13 @@ fn hosts_and_payloads_share_what_is_sent() {
         let of = first.iter().filter(|(receiver, chunk)| *receiver == to(&[2]) && chunk[4..44] == of[4..44]);
         assert_eq!(of.count(), 100);
     }
-    // Who asks again keeps its place, and gets no other.
+    // A host that asks again keeps its turn, and gets no other.
     host.receive(4, &bytes(TransferMessage::Want { identity: all[0], first: 5, count: 5 })).unwrap();
     host.receive(4, &bytes(TransferMessage::Want { identity: all[1], first: 0, count: 5 })).unwrap();
     host.receive(4, &bytes(TransferMessage::Want { identity: all[0], first: 0, count: 5 })).unwrap();
     let first = bytes(TransferMessage::Chunk { identity: all[0], index: 0, bytes: &payload(1, 1000)[..4] });
     assert_eq!(sent(&mut host)[0], (to(&[4]), first));
-    // Answers to hosts, and wants of payloads, take turns too.
+    // Answers to hosts and wants of payloads take turns too.
     for (from, len) in [(2, 1), (2, 2), (3, 1)] {
         let identity = Identity { len, hash: [1; 32] };
         host.receive(from, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
@@ -156,7 +156,7 @@ fn hosts_and_payloads_share_what_is_sent() {
 }
 
 #[test]
-fn one_resend_makes_so_many_messages() {
+fn messages_per_resend_are_bounded() {
     let mut host = Transfers::new(1, Config { wants_max: 1000, payload_max: 4000, ..config() }).unwrap();
     for seed in 0..150 {
         host.offer(payload(seed, 8), to(&[2, 3])).unwrap();
@@ -175,7 +175,7 @@ fn one_resend_makes_so_many_messages() {
     again.sort_unstable_by(|one, other| one.1.cmp(&other.1));
     again.dedup();
     assert_eq!(again.len(), 150, "each before one comes twice");
-    // Of a payload under way, every second chunk is lost.
+    // Every second chunk of a payload under way is lost.
     let lost = payload(200, 4000);
     offer(&mut host, 2, Identity::of(&lost), 1);
     assert_eq!(sent(&mut host).len(), 1);
@@ -200,7 +200,7 @@ fn one_resend_makes_so_many_messages() {
 }
 
 #[test]
-fn offers_reach_only_so_far_beyond_an_unanswered_one() {
+fn offers_beyond_an_unanswered_one_are_bounded() {
     let mut host = Transfers::new(1, config()).unwrap();
     let first = host.offer(payload(1, 8), to(&[2])).unwrap();
     for number in 2..=OFFERS_MAX {
@@ -210,12 +210,12 @@ fn offers_reach_only_so_far_beyond_an_unanswered_one() {
     assert_eq!(host.offer(payload(2, 8), to(&[2])), Err(OfferError::Unanswered { oldest: 1 }));
     host.receive(2, &bytes(TransferMessage::Have { identity: first, number: 1 })).unwrap();
     host.offer(payload(2, 8), to(&[2])).unwrap();
-    // So who has seen the newest still knows of the oldest whether it is done with.
+    // So a host that has seen the newest offer still knows what became of the oldest one.
     let mut receiver = Transfers::new(2, config()).unwrap();
     offer(&mut receiver, 1, identity(3, 8), OFFERS_MAX);
     offer(&mut receiver, 1, first, 1);
     assert_eq!(receiver.arriving.len(), 2);
-    // What is done with leaves no trace for those that take its place.
+    // A finished offer leaves no trace for the offers that take its place.
     receiver.forget(&first);
     offer(&mut receiver, 1, identity(9, 0), OFFERS_MAX + 2);
     offer(&mut receiver, 1, first, OFFERS_MAX + 1);
@@ -226,7 +226,7 @@ fn offers_reach_only_so_far_beyond_an_unanswered_one() {
 }
 
 #[test]
-fn only_so_many_payloads_and_refusals_are_kept() {
+fn payloads_and_refusals_are_bounded() {
     let mut host = Transfers::new(1, Config { payload_max: 2000, stored_max: 1 << 20, ..config() }).unwrap();
     for len in 0..PAYLOADS_MAX - 1 {
         host.store(payload(1, len)).unwrap();
@@ -235,7 +235,7 @@ fn only_so_many_payloads_and_refusals_are_kept() {
     assert_eq!(host.store(payload(3, 9)), Err(RoomError::Payloads));
     offer(&mut host, 2, identity(3, 9), 1);
     assert_eq!((host.arriving.len(), host.counters().offers_put_off), (1, 1));
-    // What is missing counts until it is told.
+    // A missing payload counts until it is polled.
     host.crashed(2);
     assert_eq!(host.store(payload(3, 9)), Err(RoomError::Payloads));
     assert!(host.poll_missing().is_some());
@@ -251,9 +251,9 @@ fn only_so_many_payloads_and_refusals_are_kept() {
     assert_eq!(sent(&mut host).len(), 1, "the last one is asked again");
 }
 
-/// A state, and what was decided since it, have room beside all that is offered, here and where it arrives.
+/// A state and the decisions since it have room beside all offers, here and where they arrive.
 #[test]
-fn offers_leave_room_for_what_is_held_and_fetched() {
+fn offers_leave_room_for_stored_and_fetched_payloads() {
     let config = Config { payload_max: 400, stored_max: 1000, reserved: 500, ..config() };
     let mut host = Transfers::new(1, config).unwrap();
     host.offer(payload(1, 400), to(&[2])).unwrap();
@@ -272,7 +272,7 @@ fn offers_leave_room_for_what_is_held_and_fetched() {
 
 /// An offer of a long payload allocates its length and a bit for each chunk.
 #[test]
-fn what_arrives_has_one_buffer() {
+fn arriving_payload_has_one_buffer() {
     let len = 1 << 20;
     let mut host =
         Transfers::new(2, Config { chunk_max: 1024, payload_max: len, stored_max: 2 * len, ..config() }).unwrap();
@@ -284,7 +284,7 @@ fn what_arrives_has_one_buffer() {
         let (bytes, bits) = arriving.sizes();
         assert_eq!((bytes, bits), (1 << 20, 1024 / 8));
     }
-    // In whatever order and however often it comes, that is all.
+    // In any order, and however often chunks come, nothing more is allocated.
     sent(&mut host);
     assert_eq!(host.used_bytes(), 2 * len);
     host.crashed(1);
