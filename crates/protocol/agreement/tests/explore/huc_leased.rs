@@ -81,12 +81,12 @@ fn takes_next_of_the_dead() -> bool {
     let mut three = Fcurb::new(Trust::Lease, 3, HostSet::first(4));
     three.receive(1, 1, 1, b"first");
     three.crashed(4);
-    three.succeeded(1, 2);
+    three.note_successor(1, 2);
     three.receive(1, 1, 2, b"second");
     three.crashed(1);
     let dead = HostSet::from_iter([1, 4]);
-    three.reported(2, 4, 0, dead, false);
-    three.reported(2, 1, 1, dead, false);
+    three.handle_report(2, 4, 0, dead, false);
+    three.handle_report(2, 1, 1, dead, false);
     let mut delivered = 0;
     while three.poll().is_some() {
         delivered += 1;
@@ -106,7 +106,7 @@ fn levels_too_early() -> bool {
     four.crashed(1);
     while let Some((_, message)) = four.poll_transmit() {
         if let Message::Report { instance, round, dead, asks } = message {
-            three.reported(4, round, instance, dead, asks);
+            three.handle_report(4, round, instance, dead, asks);
         }
     }
     three.crashed(2);
