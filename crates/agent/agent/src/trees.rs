@@ -28,7 +28,7 @@ use std::{
 };
 
 use fide_agent_api::protocol::Refusal;
-use fide_controller::{
+use fide_controller_api::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };

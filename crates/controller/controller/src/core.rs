@@ -28,12 +28,13 @@ mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::{Identity, Role};
 use fide_planner::{CableId, Limits, Planner, RequestId, Topology};
 use serde_json::{Value, json};
 
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
-use crate::identity::{Identity, Role};
+use crate::handler::{Answer, Decision, Handler, Peer, Request, RestoreError, Route};
 use state::{Record, State};
 
 /// Lanes held at once; each has [`GROUPS_PER_LANE`] groups.

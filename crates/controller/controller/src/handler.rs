@@ -6,37 +6,17 @@
 //! stores the record; only then does anything of it leave the thread. If it cannot be stored, the shell throws the state
 //! away and has the handler restore the last stored one: so nothing is ever told that is not stored.
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::sequence::Sequence;
 use serde_json::{Value, json};
 
 use crate::clock::Now;
-use crate::identity::{Identity, Role};
-use crate::sequence::Sequence;
 
 /// Who asks. Also an axum extractor, see [`crate::server`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub identity: Identity,
-}
-
-/// An HTTP method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// Reads; goes to [`Handler::read`]. The others go to [`Handler::change`].
-    Get,
-    Post,
-    Put,
-    Delete,
-}
-
-impl Method {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Method::Get => "GET",
-            Method::Post => "POST",
-            Method::Put => "PUT",
-            Method::Delete => "DELETE",
-        }
-    }
 }
 
 /// A path that a handler serves.

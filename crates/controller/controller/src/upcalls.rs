@@ -14,11 +14,10 @@ mod board;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fide_controller_api::identity::Identity;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Closed};
-
-use crate::identity::Identity;
 
 /// Events kept per peer; at the bound the oldest is dropped and told as lost.
 pub const EVENTS_MAX: usize = 1024;

@@ -22,7 +22,7 @@ use std::{
 
 use fide_agent_api::event::EventRecord;
 use fide_agent_api::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
-use fide_controller::handler::Method;
+use fide_controller_api::Method;
 use fide_lane::{LANES_MAX, Outlet};
 use fide_net::link::Sender;
 use fide_sys::clock::mono_ns;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_controller::{client::Answered, handler::Method, tls::ClientTls};
+use fide_controller_api::{Method, client::Answered, tls::ClientTls};
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
 use serde_json::{Value, json};
 

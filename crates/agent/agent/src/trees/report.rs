@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_controller::handler::Method;
+use fide_controller_api::Method;
 use serde_json::json;
 
 use fide_lane::Finding;

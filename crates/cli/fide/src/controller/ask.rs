@@ -11,9 +11,9 @@ use std::{
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::{Answered, Caller},
-    handler::Method,
     sequence::Sequence,
     tls::{ClientTls, Files},
 };

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fide_controller::client::{Answered, CallError, Caller, Ordered};
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
-use fide_controller::tls::{ClientTls, Files};
+use fide_controller_api::Method;
+use fide_controller_api::client::{Answered, CallError, Caller, Ordered};
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::tls::{ClientTls, Files};
 use fide_testbed::retry_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::Method;
+use fide_controller_api::sequence::Sequence;
 use fide_testbed::{Lines, retry_until, supported};
 use serde_json::json;
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use fide_controller::client::Caller;
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::Method;
+use fide_controller_api::client::Caller;
+use fide_controller_api::sequence::Sequence;
 use fide_testbed::retry_until;
 use serde_json::{Value, json};
 

@@ -8,9 +8,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fide_controller::client::Caller;
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::Method;
+use fide_controller_api::client::Caller;
+use fide_controller_api::sequence::Sequence;
 use fide_testbed::{Stops, retry_until};
 use rustix::process::Signal;
 use serde_json::json;
@@ -47,8 +47,8 @@ impl Three {
 
     /// What each one says of itself: a leader's name and address, or why it cannot lead.
     fn said_by(&self, n: usize) -> (String, String) {
-        let tls = fide_controller::tls::Files::of_member(&self.site.credentials("operator.op"));
-        let tls = fide_controller::tls::ClientTls::load(tls).expect("credentials");
+        let tls = fide_controller_api::tls::Files::of_member(&self.site.credentials("operator.op"));
+        let tls = fide_controller_api::tls::ClientTls::load(tls).expect("credentials");
         let mut caller = Caller::new(vec![self.site.addresses[n]], std::sync::Arc::new(tls)).expect("a caller");
         match caller.call(Method::Get, "/v1/self", None, None, Duration::ZERO) {
             Ok(answered) if answered.status == 200 => ("leads".into(), String::new()),

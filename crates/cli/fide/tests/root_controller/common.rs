@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use fide_controller::client::{Caller, Ordered};
-use fide_controller::handler::Method;
-use fide_controller::tls::{ClientTls, Files};
+use fide_controller_api::Method;
+use fide_controller_api::client::{Caller, Ordered};
+use fide_controller_api::tls::{ClientTls, Files};
 use fide_sys::clock::mono_ns;
 use fide_testbed::fabric::{Controller, ControllerSpec, Fabric, FabricSpec};
 use fide_testbed::{Host, supported};

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Ears, LIMIT, world};
-use fide_controller::handler::Method;
+use fide_controller_api::Method;
 use fide_testbed::fabric::{Cut, FabricSpec, SwitchKind, ThreeTier, ovs_supported};
 use fide_testbed::retry_until;
 use serde_json::json;

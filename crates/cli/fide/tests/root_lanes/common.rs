@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use fide_client::{Client, ConnectOptions, Event, LaneGrant, LaneId, LaneReason};
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::Caller,
-    handler::Method,
     tls::{ClientTls, Files},
 };
 use fide_testbed::{

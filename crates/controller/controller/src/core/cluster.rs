@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use fide_controller_api::identity::{Identity, Role};
 use fide_planner::Request as LaneRequest;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::Out;
 use super::lanes::{Done, parse};
 use super::state::{Monitor, Purpose, Record};
 use crate::handler::{Answer, Peer};
-use crate::identity::{Identity, Role};
 
 /// Largest piggyback (FiDe §3.1).
 const PBSIZE_MAX: u64 = fide_wire::PIGGYBACK_MAX as u64;

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 
+use fide_controller_api::limits::REPORTS_MAX;
 use fide_planner::{CableId, Tree};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,8 +23,6 @@ use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// Reports in one request.
-const REPORTS_MAX: usize = 1024;
 /// Gather times until a tree is given up, and for what was reported before the tree was used.
 const GATHER_MORE: u64 = 10;
 

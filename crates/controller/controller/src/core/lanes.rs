@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `requestBandwidth`, `changeBandwidth`, `releaseBandwidth` (X-Lane Listing 1).
 
+use fide_controller_api::identity::{Identity, Role};
 use fide_planner::{Changed, Contract, Refusal, Request as LaneRequest};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::state::{Lane, Phase, Purpose, Record, Standing, TreeState};
 use super::{Core, LANES_MAX, LANES_PER_HOST, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
-use crate::identity::{Identity, Role};
 
 /// What a host asks for.
 #[derive(Debug, Deserialize)]

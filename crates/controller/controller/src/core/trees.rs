@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::identity::Identity;
 use fide_planner::{LinkId, NodeId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use super::lanes::{Done, members, parse};
 use super::state::{Lane, Phase, Record, Standing, TreeState};
 use super::{Core, Effect, Later, Out, SwitchOrder, request_id};
 use crate::handler::{Answer, Peer};
-use crate::identity::Identity;
 
 /// (from, port, to)
 pub(super) type NamedLink = (String, String, String);

@@ -70,19 +70,6 @@ fn parts_of_a_request_do_not_run_into_each_other() {
 }
 
 proptest! {
-    #[test]
-    fn a_header_is_read_strictly(text in prop_oneof![".{0,60}", "[0-9.+ -]{0,45}"]) {
-        if let Ok(sequence) = text.parse::<Sequence>() {
-            prop_assert_eq!(sequence.to_string(), text);
-            prop_assert!(sequence.incarnation > 0 && sequence.number > 0);
-        }
-    }
-
-    #[test]
-    fn a_header_is_read_back(incarnation in 1..=u64::MAX, number in 1..=u64::MAX) {
-        prop_assert_eq!(at(incarnation, number).to_string().parse::<Sequence>(), Ok(at(incarnation, number)));
-    }
-
     /// Whatever is sent, in whatever order, with a restart anywhere: what is carried out is 1, 2, 3 ... of incarnations
     /// that only grow, each once.
     #[test]

@@ -4,9 +4,9 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use fide_controller_api::client::STALE;
 use serde_json::{Value, json};
 
-use super::STALE;
 use crate::shell::{Refused, Reply};
 use crate::tls::NotAdmitted;
 use crate::upcalls::{Closed, UpcallError};

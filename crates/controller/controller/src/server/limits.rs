@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::{
-    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
-    HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT, POLLS_PER_PEER, REFUSALS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S,
-};
-use crate::identity::Identity;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::limits::{BODY_MAX, CONNECTIONS_PER_PEER, POLLS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S};
 
-/// The bounds of a server; the constants of [`super`] unless a test wants to meet them.
+use super::{
+    BODY_TIMEOUT, CONNECTIONS_MAX, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT,
+    REFUSALS_PER_PEER,
+};
+
+/// The bounds of a server; the constants unless a test wants to meet them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub connections: usize,

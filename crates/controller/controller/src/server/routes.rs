@@ -12,14 +12,17 @@ use axum::http::request::Parts;
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
+use fide_controller_api::Method;
+use fide_controller_api::limits::POLL_WAIT_MAX_MS;
+use fide_controller_api::sequence::Sequence;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
+use super::ApiError;
 use super::connection::{Connection, Context, guard};
 use super::error::json_response;
-use super::{ApiError, POLL_WAIT_MAX_MS};
-use crate::handler::{Method, Peer, Request, Route};
-use crate::sequence::{self, Sequence};
+use crate::handler::{Peer, Request, Route};
+use crate::sequence;
 use crate::shell::Reply;
 
 /// Where upcalls are polled.
@@ -94,7 +97,7 @@ async fn ask(
 }
 
 fn sequence_of(parts: &Parts) -> Result<Sequence, ApiError> {
-    let mut values = parts.headers.get_all(sequence::HEADER).iter();
+    let mut values = parts.headers.get_all(fide_controller_api::sequence::HEADER).iter();
     let missing = "a changing request needs one header Fide-Sequence: INCARNATION.NUMBER, as in 3.1 for the first one";
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(ApiError::new(400, "sequence_missing", missing));

@@ -5,12 +5,14 @@ mod cut;
 mod several;
 
 use super::*;
-use crate::handler::{Method, Peer, Request, Route};
-use crate::identity::Identity;
+use crate::handler::{Peer, Request, Route};
 use crate::leader::{Authority, Candidate};
-use crate::sequence::{Refusal, Sequence};
+use crate::sequence::Refusal;
 use crate::store::{Error, Loaded, Redb, Result as Stored};
 use crate::testing::{ADD, Adder, ODD, TOTAL, eventually, reopen, watcher};
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::sequence::Sequence;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::VecDeque;

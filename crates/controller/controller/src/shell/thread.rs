@@ -6,16 +6,18 @@ mod storing;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::sequence::Sequence;
 use tokio::sync::oneshot;
 
 use super::desk::{Asked, Job, Refused, Reply};
 use super::entry::{Done, Entry, Whole, encode, grouped, records, restore};
 use super::{IDLE, RECORDS_MAX, RELOAD_PAUSE_NS, SNAPSHOT_BYTES, SNAPSHOT_RECORDS, TURN_MAX};
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method};
-use crate::identity::Identity;
+use crate::handler::{Answer, Decision, Handler};
 use crate::leader::{Authority, Candidate, Leadership};
-use crate::sequence::{Kept, Sequence, Sequences, Verdict};
+use crate::sequence::{Kept, Sequences, Verdict};
 use crate::store::{self, Loaded, Snapshot, Store};
 use crate::upcalls::{Board, EVENT_BYTES_MAX};
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The smallest handler that uses everything: a sum.
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::{Identity, Role};
 use serde_json::json;
 
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
-use crate::identity::{Identity, Role};
+use crate::handler::{Answer, Decision, Handler, Peer, Request, RestoreError, Route};
 
 /// A record: a tick is owed.
 const OWED: u64 = u64::MAX;

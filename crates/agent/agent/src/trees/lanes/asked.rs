@@ -2,7 +2,7 @@
 //! What programs may ask for, and what the controller is asked instead.
 
 use fide_agent_api::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
-use fide_controller::client::Answered;
+use fide_controller_api::client::Answered;
 use fide_lane::Terms;
 use fide_net::link::SUB_LANES;
 use fide_wire::{Scheme, message};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_agent_api::event::{EventRecord, kind, lane_reason};
-use fide_controller::handler::Method;
+use fide_controller_api::Method;
 use fide_lane::LANES_MAX;
 use fide_sys::clock::mono_ns;
 use fide_wire::MAX_PLANES;

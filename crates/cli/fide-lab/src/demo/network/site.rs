@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::Caller,
-    handler::Method,
     tls::{ClientTls, Files},
 };
 use fide_testbed::{

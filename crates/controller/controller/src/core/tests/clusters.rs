@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
 use serde_json::{Value, json};
 
 use super::super::Options;
 use super::world::World;
-use crate::handler::Method;
 
 fn join(world: &mut World, host: &str, app: &str) {
     assert_eq!(world.ask(host, Method::Post, "/v1/apps", "", json!({"app": app})).0, 200);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
 use serde_json::{Value, json};
 
 use super::super::Options;
 use super::world::World;
-use crate::handler::Method;
 
 const GRACE: u64 = 50_000_000;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
 use serde_json::json;
 
 use super::super::{Event, Options, WithoutRedundancy};
 use super::world::{World, topology};
-use crate::handler::Method;
 
 /// A cable between switches that a tree of a lane uses: (switch, port), as its upper end sees it.
 fn inner_cable(world: &mut World, id: u64, tree: usize) -> (String, String) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A refusal changes nothing, whatever is asked.
 
+use fide_controller_api::Method;
 use fide_planner::CableId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::{LANES_PER_HOST, Options};
 use super::world::{World, topology};
-use crate::handler::Method;
 
 #[test]
 fn lanes_of_a_host_are_bounded() {

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
 use fide_planner::topology::{CableSpec, LeafSpine};
 use fide_planner::{Limits, Topology};
 use serde_json::{Value, json};
 
 use super::super::{Core, Effect, Event, Options, state};
 use crate::clock::Now;
-use crate::handler::{Decision, Handler, Method, Peer, Request};
-use crate::identity::Identity;
+use crate::handler::{Decision, Handler, Peer, Request};
 
 pub(super) struct World {
     pub(super) core: Core,

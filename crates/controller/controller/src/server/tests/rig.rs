@@ -2,14 +2,14 @@
 //! A whole controller but for what it decides: real certificates, a real file, a real socket on loopback.
 
 use super::super::*;
-use crate::identity::Identity;
 use crate::leader::Single;
 use crate::pki::{self, CA_DAYS, Request as Wanted, init, issue};
 use crate::shell::Shell;
 use crate::store::Redb;
 use crate::testing::Adder;
-use crate::tls::{ClientTls, Files};
 use axum::http::{HeaderMap, Request};
+use fide_controller_api::identity::Identity;
+use fide_controller_api::tls::{ClientTls, Files};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};

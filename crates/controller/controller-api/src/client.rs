@@ -17,11 +17,12 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::handler::Method;
+use crate::method::Method;
 use crate::sequence::{HEADER, Sequence};
-use crate::server::STALE;
 use crate::tls::ClientTls;
 
+/// Header of an answer that may be old: the controller cannot prove that it still leads.
+pub const STALE: &str = "fide-stale";
 /// To connect, with TLS.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// For an answer, beyond what the request itself waits.

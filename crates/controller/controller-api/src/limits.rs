@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much of everything a client may have at a controller, and what it is told beyond that.
+
+/// Open connections of one peer. On one more it is answered `too_many_connections`, and closed.
+pub const CONNECTIONS_PER_PEER: usize = 16;
+/// Bytes of a request's body. A longer one is `body_too_large`.
+pub const BODY_MAX: usize = 64 * 1024;
+/// Requests per second of one peer, and how many it may save up. Above: `too_many_requests` with `Retry-After`.
+pub const REQUESTS_PER_S: u64 = 50;
+pub const REQUESTS_BURST: u64 = 100;
+/// Long polls of one peer at a time. One more is `too_many_polls`.
+pub const POLLS_PER_PEER: usize = 4;
+/// The longest `wait_ms` of a poll. A longer one is refused.
+pub const POLL_WAIT_MAX_MS: u64 = 60_000;
+/// Reports of trees in one request.
+pub const REPORTS_MAX: usize = 1024;
