@@ -14,3 +14,5 @@ pub const POLLS_PER_PEER: usize = 4;
 pub const POLL_WAIT_MAX_MS: u64 = 60_000;
 /// Reports of trees in one request.
 pub const REPORTS_MAX: usize = 1024;
+/// Lanes that programs of one host hold at once, those that end included. One more is `full`.
+pub const LANES_PER_HOST: usize = 64;
