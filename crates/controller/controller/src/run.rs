@@ -99,9 +99,9 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
         }
     };
     let pace = Pace { audit: config.audit, ..Pace::default() };
-    let switches = switches.start(shell.teller(), leadership, pace)?;
+    let switches = switches.start(shell.event_sender(), leadership, pace)?;
     let looking = cables::Looking::start(&config)?;
-    let server = Server::new(tls.clone(), shell.desk(), limits);
+    let server = Server::new(tls.clone(), shell.request_sender(), limits);
     tracing::info!("controller {} listens at {}", identity.name, config.listen);
     let done = runtime.block_on(serve(server, listener, tls, &shell, signals));
     say(&[NotifyState::Stopping]);

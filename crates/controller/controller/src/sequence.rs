@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 
+use fide_controller_api::Code;
 use fide_controller_api::identity::Identity;
 use fide_controller_api::sequence::Sequence;
 use serde::{Deserialize, Serialize};
@@ -59,12 +60,12 @@ pub enum Refusal {
 
 impl Refusal {
     /// The error's code in the answer.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Refusal::Replayed { .. } => "replayed",
-            Refusal::OutOfOrder { .. } => "out_of_order",
-            Refusal::Reused { .. } => "number_reused",
-            Refusal::TooManyPeers { .. } => "too_many_peers",
+            Refusal::Replayed { .. } => Code::Replayed,
+            Refusal::OutOfOrder { .. } => Code::OutOfOrder,
+            Refusal::Reused { .. } => Code::NumberReused,
+            Refusal::TooManyPeers { .. } => Code::TooManyPeers,
         }
     }
 

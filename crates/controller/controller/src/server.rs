@@ -2,11 +2,11 @@
 //! JSON over HTTP/1.1 over mutual TLS.
 //!
 //! ```text
-//!  accept ─► TLS ─► who is it? ─► may it still? how often? ─► path, role ─► order, JSON ─► Desk::ask ─► answer
-//!            tls    Connection    guard                       routes                       crate::shell
+//!  accept ─► TLS ─► who is it? ─► may it still? how often? ─► path, role ─► order, JSON ─► RequestSender ─► answer
+//!            tls    Connection    guard                       routes                      crate::shell
 //! ```
 //!
-//! The paths are those of the handler and `GET /v1/upcalls?after=N&wait_ms=M`. Every error is JSON,
+//! The paths are those of the handler and `GET` of [`fide_controller_api::paths::upcalls`]. Every error is JSON,
 //! `{"error": {"code", "message", ...}}`. An answer with the header `Fide-Stale: 1` tells the last state this controller
 //! knew, while it cannot prove that it leads.
 //!
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 pub use error::ApiError;
 pub use limits::Limits;
 
-use crate::shell::Desk;
+use crate::shell::RequestSender;
 use crate::tls::ServerTls;
 use connection::Context;
 use handshakes::Handshakes;
@@ -65,11 +65,11 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(tls: Arc<ServerTls>, desk: Desk, limits: Limits) -> Server {
+    pub fn new(tls: Arc<ServerTls>, request_sender: RequestSender, limits: Limits) -> Server {
         let (ending, _) = watch::channel(false);
         let peers = Peers::new(limits);
         let handshakes = Handshakes::new(limits);
-        Server { context: Arc::new(Context { tls, desk, limits, peers, handshakes, ending }) }
+        Server { context: Arc::new(Context { tls, request_sender, limits, peers, handshakes, ending }) }
     }
 
     /// Serves `listener` until `end`, then lets what is under way finish for [`GRACE`]. Long polls are answered at once.

@@ -27,7 +27,7 @@ fn requests_are_carried_out_once_and_in_order() {
     assert!(matches!(seen.check(a, at(2, 2), 7), Err(Refusal::Replayed { expected, .. }) if expected == at(3, 2)));
     seen.record(a, at(3, 2), 7, kept("two"));
     let replayed = seen.check(a, at(3, 1), 7).unwrap_err();
-    assert_eq!((replayed.code(), replayed.expected()), ("replayed", Some(at(3, 3))));
+    assert_eq!((replayed.code(), replayed.expected()), (Code::Replayed, Some(at(3, 3))));
     assert!(replayed.to_string().contains("go on with 3.3"), "{replayed}");
     // A new life begins at 1, and the old one is over.
     assert!(matches!(seen.check(a, at(9, 3), 7), Err(Refusal::OutOfOrder { expected, .. }) if expected == at(9, 1)));

@@ -4,8 +4,10 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use fide_controller_api::Code;
 use fide_controller_api::client::STALE;
-use serde_json::{Value, json};
+use fide_controller_api::failure::{Details, Failed, Failure};
+use serde_json::json;
 
 use crate::shell::{Refused, Reply};
 use crate::tls::NotAdmitted;
@@ -15,19 +17,26 @@ use crate::upcalls::{Closed, UpcallError};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     pub status: u16,
-    pub code: &'static str,
+    pub code: Code,
     /// What was wrong and what would be right.
     pub message: String,
     /// More fields of the error.
-    pub details: Value,
+    pub details: Details,
     pub retry_after_s: Option<u64>,
     /// Whether the connection is closed after it.
     pub close: bool,
 }
 
 impl ApiError {
-    pub fn new(status: u16, code: &'static str, message: impl ToString) -> ApiError {
-        ApiError { status, code, message: message.to_string(), details: Value::Null, retry_after_s: None, close: false }
+    pub fn new(status: u16, code: Code, message: impl ToString) -> ApiError {
+        ApiError {
+            status,
+            code,
+            message: message.to_string(),
+            details: Details::default(),
+            retry_after_s: None,
+            close: false,
+        }
     }
 
     pub(super) fn closing(self) -> ApiError {
@@ -49,18 +58,19 @@ impl From<Refused> for ApiError {
 
 impl From<NotAdmitted> for ApiError {
     fn from(why: NotAdmitted) -> ApiError {
-        ApiError::new(403, "not_admitted", why).closing()
+        ApiError::new(403, Code::NotAdmitted, why).closing()
     }
 }
 
 impl From<Closed> for ApiError {
     fn from(closed: Closed) -> ApiError {
         match closed {
-            Closed::NotServing => ApiError::new(503, "not_leader", closed).retry(1),
+            Closed::NotServing => ApiError::new(503, Code::NotLeader, closed).retry(1),
             Closed::Refused(UpcallError::NeverSent { last, .. }) => {
-                ApiError { details: json!({"last": last}), ..ApiError::new(409, "never_sent", closed) }
+                let details = Details { last: Some(last), ..Details::default() };
+                ApiError { details, ..ApiError::new(409, Code::NeverSent, closed) }
             }
-            Closed::Refused(_) => ApiError::new(500, "upcalls", closed),
+            Closed::Refused(_) => ApiError::new(500, Code::Upcalls, closed),
         }
     }
 }
@@ -74,11 +84,8 @@ pub(super) fn json_response(status: u16, body: String) -> Response<Body> {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
-        let mut error = json!({"code": self.code, "message": self.message});
-        if let (Some(error), Value::Object(details)) = (error.as_object_mut(), self.details) {
-            error.extend(details);
-        }
-        let mut response = json_response(self.status, json!({"error": error}).to_string());
+        let error = Failure { code: self.code, message: self.message, details: self.details };
+        let mut response = json_response(self.status, json!(Failed { error }).to_string());
         let headers = response.headers_mut();
         if let Some(after_s) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after_s));

@@ -79,7 +79,7 @@ impl Rig {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = oneshot::channel::<()>();
-        let server = Server::new(tls.clone(), shell.desk(), limits);
+        let server = Server::new(tls.clone(), shell.request_sender(), limits);
         let running = runtime.spawn(server.run(listener, async {
             let _ = ended.await;
         }));
