@@ -59,7 +59,7 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Why it is none.
+    /// The error, if the answer is one.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         Failed::deserialize(&self.body).ok().map(|failed| failed.error)
@@ -78,16 +78,16 @@ impl Answered {
         message.and_then(Value::as_str).unwrap_or("")
     }
 
-    /// Whether what was asked for was done.
+    /// Whether the status is 200.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.status == 200
     }
 
-    /// The body of an answer that is one, as what it should be. Fields that this version does not know are left out.
+    /// The body as a `T`. Fields that `T` does not have are ignored.
     ///
     /// # Errors
-    /// What it lacks.
+    /// The field that is missing or has another type.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         T::deserialize(&self.body)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is in the detector's cluster, and who monitors whom (FiDe §3.1, Listing 1). Programs are written `NAME@HOST`.
+//! The detector's cluster: bodies of requests and answers (FiDe §3.1, Listing 1). A program is written `NAME@HOST`.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,26 @@ pub struct Cluster {
     pub monitors: Vec<Monitor>,
 }
 
-/// That a host monitors a program.
+/// A host monitors a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Monitor {
     /// The host that monitors.
     pub from: String,
     pub app: String,
     pub asked_timeout_ns: u64,
-    /// What the network can give.
+    /// The timeout that the network can hold.
     pub timeout_ns: u64,
     pub pbsize: u64,
 }
 
-/// `join`: a program of the host that asks, without the host's name.
+/// `join`: a program of the calling host, without the host's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
     pub app: String,
 }
 
-/// The answer where there is nothing to say but which program it was.
+/// The answer to `join`, `quit` and `unmonitor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct App {
     pub app: String,
@@ -41,7 +41,7 @@ pub struct App {
 pub struct MonitorRequest {
     pub app: String,
     pub timeout_ns: u64,
-    /// Bytes of messages that ride along.
+    /// Bytes of the largest piggyback.
     #[serde(default)]
     pub pbsize: u64,
 }

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller tells its peers unasked (X-Lane Listing 1, FiDe Listing 1).
+//! Events, which clients poll (upcalls of X-Lane Listing 1 and FiDe Listing 1).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lane::{Receiver, Resources, Tree};
 
-/// The answer to a poll. A controller carries what it tells without looking at it: `E` is JSON there.
+/// The answer to a poll. The controller's server does not look into events: `E` is plain JSON there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch<E = Event> {
-    /// What was dropped before it was acknowledged: it is learnt by asking for everything.
+    /// Events that were dropped before they were acknowledged. The client reads the whole state instead.
     pub lost: Option<Lost>,
     pub events: Vec<Numbered<E>>,
 }
 
-/// Numbers of events, first and last.
+/// Numbers of the first and the last event that were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     pub first: u64,
     pub last: u64,
 }
 
-/// An event, and its number among those of its peer.
+/// An event and its number; each client has numbers of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbered<E = Event> {
     pub number: u64,
     pub event: E,
 }
 
-/// An event. What is none that this version knows is [`Event::Other`], not an error: a peer that stops at one event would not
-/// hear the next ones either.
+/// An event. One that this version cannot read is [`Event::Other`], not an error: a client that stopped there would never read
+/// the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
@@ -39,17 +39,17 @@ pub enum Event {
     BandwidthChanged(BandwidthChanged),
     /// `bandwidthTerminated`.
     BandwidthTerminated(BandwidthTerminated),
-    /// This host receives the lane no longer.
+    /// The client receives this lane no longer.
     LaneEnded { lane: u64, why: String },
     /// A tree is broken, and there is no other.
     RedundancyLost(RedundancyLost),
-    /// A program of this host is monitored, with so large piggybacks.
+    /// A host monitors a program of this client; its heartbeats carry piggybacks of this size.
     MonitorRequest { app: String, from: String, pbsize: u64 },
-    /// Piggybacks of this host's heartbeats have another size.
+    /// Another size of the piggybacks in this client's heartbeats.
     PbsizeChanged { pbsize: u64 },
-    /// A program that this host monitors has another timeout.
+    /// Another timeout for a program that this client monitors.
     TimeoutChanged { app: String, timeout_ns: u64 },
-    /// What this version does not understand, as it came.
+    /// An event that this version cannot read, as it came.
     #[serde(untagged)]
     Other(Value),
 }
@@ -65,14 +65,14 @@ pub struct TreeReady {
     pub tree: Tree,
 }
 
-/// A lane's contract is another one.
+/// A lane has another contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandwidthChanged {
     pub lane: u64,
     pub reason: Reason,
     pub resources: Resources,
     pub receivers: Vec<Receiver>,
-    /// The old contract holds for so long.
+    /// The old contract holds for this time.
     #[serde(default)]
     pub grace_ns: u64,
 }
@@ -96,7 +96,7 @@ pub enum Reason {
 pub struct BandwidthTerminated {
     pub lane: u64,
     pub why: String,
-    /// What is sent within it still arrives.
+    /// Packets sent within this time still arrive.
     #[serde(default)]
     pub grace_ns: u64,
 }
@@ -114,11 +114,11 @@ pub struct RedundancyLost {
     pub policy: WithoutRedundancy,
 }
 
-/// What goes on when a tree is broken and there is no other (FiDe §3.3).
+/// The policy for a tree that is lost and cannot be replaced (FiDe §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutRedundancy {
-    /// With a warning.
+    /// Go on with a warning.
     Continue,
     /// Members are told to leave, while the remaining tree still carries their goodbye.
     Stop,

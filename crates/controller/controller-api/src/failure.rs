@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller answers instead of what was asked for.
+//! Errors: their body and their codes.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::sequence::Sequence;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
-        /// Why a request was not carried out. Programs go by it; people by [`Failure::message`].
+        /// The kind of an error, for programs. [`Failure::message`] is for people.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Code {
             $($(#[$doc])* $name,)*
-            /// One that this version does not know.
+            /// A code of a later version.
             Other(String),
         }
 
@@ -27,7 +27,7 @@ macro_rules! codes {
                 }
             }
 
-            /// All that this version knows.
+            /// All codes but [`Code::Other`].
             #[must_use]
             pub fn all() -> Vec<Code> {
                 vec![$(Code::$name),*]
@@ -113,7 +113,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether nobody has judged the request yet, or nobody knows: it is to be repeated, a change with its number.
+    /// Whether the request was not decided, or its outcome is unknown. The client repeats it; a change with the same number.
     #[must_use]
     pub fn is_to_be_repeated(&self) -> bool {
         matches!(
@@ -147,13 +147,13 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
-/// The body of every answer that is none: `{"error": {"code", "message", ...}}`.
+/// The body of every answer whose status is not 200: `{"error": {"code", "message", ...}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     pub error: Failure,
 }
 
-/// What was wrong.
+/// An error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub code: Code,
@@ -163,10 +163,10 @@ pub struct Failure {
     pub details: Details,
 }
 
-/// What else is said with some codes.
+/// Further fields of some errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Details {
-    /// With codes about the order of requests: what to send next.
+    /// With errors about the order of requests: the number to send next.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text")]
     pub expected: Option<Sequence>,
     /// With [`Code::NeverSent`]: the last event that was sent.
@@ -198,7 +198,7 @@ impl Failed {
     }
 }
 
-/// A sequence as its header writes it. What is none counts as not said.
+/// A sequence as in its header. Text that is not a sequence is read as `None`.
 mod text {
     use serde::{Deserialize, Deserializer, Serializer};
 

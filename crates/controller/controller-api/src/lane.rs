@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lanes: what is asked for, and what there is (X-Lane Listing 1).
+//! Lanes: bodies of requests and answers (X-Lane Listing 1).
 //!
-//! What a client sends is refused with a field too many: a version that does not know a demand must not pass for one that
-//! meets it. What a controller answers may have more fields than a client knows.
+//! A controller refuses a request with an unknown field, as it cannot meet a demand that it does not know. A client ignores
+//! unknown fields of an answer.
 
 use std::net::Ipv4Addr;
 
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 #[serde(deny_unknown_fields)]
 pub struct LaneRequest {
     pub name: String,
-    /// Only for those who like to say it: it must be the host that asks.
+    /// May be left out; otherwise it must be the calling host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
     pub receivers: Vec<String>,
@@ -24,12 +24,12 @@ pub struct LaneRequest {
     pub period_min_ns: u64,
     #[serde(default)]
     pub priority: u8,
-    /// How many trees; two if it is not said.
+    /// Number of trees; 2 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundancy: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_max_ns: Option<u64>,
-    /// By which its packets name it: receivers are told.
+    /// The lane's number in its packets; receivers learn it from the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<u8>,
 }
@@ -47,7 +47,7 @@ pub struct Lane {
     pub resources: Resources,
     pub receivers: Vec<Receiver>,
     pub trees: Vec<Tree>,
-    /// Before this the sender does not begin: others have their old contracts until then.
+    /// The sender must not begin earlier: until then others hold their old contracts.
     #[serde(default)]
     pub begins_in_ns: u64,
 }
@@ -64,12 +64,12 @@ pub enum Purpose {
     Unknown,
 }
 
-/// What of a lane's contract is in force.
+/// Whether a lane's contract is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     Held,
-    /// It sent more than its contract says: without bounds, at the lowest priority (X-Lane §3.3).
+    /// Its sender exceeded the contract: the lane has no bounds and the lowest priority (X-Lane §3.3).
     Demoted,
     Ended,
     #[serde(other)]
@@ -140,7 +140,7 @@ pub enum Resources {
     Unbounded,
 }
 
-/// What a lane may take, and what it gets; units in the names.
+/// What a lane may send, and the latency that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     pub size_max_bytes: u64,
@@ -214,9 +214,9 @@ pub struct Tree {
     pub tree: u8,
     /// Grows each time that the tree becomes another one.
     pub generation: u32,
-    /// What is sent to.
+    /// The sender sends to it.
     pub group: Ipv4Addr,
-    /// What generations use in turns. A receiver listens to both, so that a tree can change without its knowing when.
+    /// Generations use them in turns. A receiver listens to both, so that it need not know when a tree changes.
     pub groups: [Ipv4Addr; 2],
     /// The sender's port that it leaves by.
     pub port: Option<String>,
@@ -232,7 +232,7 @@ impl Tree {
     }
 }
 
-/// The lanes that concern who asks.
+/// The lanes that the caller sends or receives on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lanes {
     pub lanes: Vec<Lane>,
@@ -245,7 +245,7 @@ pub struct Released {
     pub ended: bool,
 }
 
-/// What was sent on a lane since the last time (X-Lane §3.3).
+/// What was sent on a lane since the last such request (X-Lane §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
@@ -261,11 +261,11 @@ pub struct Usage {
 pub enum UsageAnswer {
     /// The lane as it is now.
     Lane(Box<Lane>),
-    /// Nothing follows from it: the lane is over, or one of heartbeats.
+    /// The lane is over, or one of the controller's heartbeats: nothing changes.
     Ignored { standing: Unchanged },
 }
 
-/// That nothing follows.
+/// The text `unchanged`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unchanged {
@@ -273,7 +273,7 @@ pub enum Unchanged {
     Unchanged,
 }
 
-/// The sender uses this generation of a tree from now on.
+/// The sender uses this generation of a tree now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moved {
@@ -287,7 +287,7 @@ pub struct Generation {
     pub generation: u32,
 }
 
-/// How a tree reaches a receiver.
+/// Whether a tree reaches a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TreeReport {
@@ -298,7 +298,7 @@ pub struct TreeReport {
     pub missing: bool,
 }
 
-/// Reports of several lanes. Each is judged for itself, so a controller reads them one by one: `R` is JSON there.
+/// Reports about trees of several lanes. The controller judges each by itself, with `R` as plain JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reports<R = LaneReport> {
@@ -313,13 +313,13 @@ pub struct LaneReport {
     pub report: TreeReport,
 }
 
-/// The answer to [`Reports`]: what of them was not taken.
+/// The answer to [`Reports`]: those that were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reported {
     pub refused: Vec<RefusedReport>,
 }
 
-/// A report that was not taken.
+/// A report that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedReport {
     /// As it was sent, which need not be a number.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that crosses the boundary between a controller and those who talk to it. Both sides use these types and no
-//! others.
+//! The contract between a controller and its clients: agents, operators, tests. Both sides use these types and no others.
 //!
-//! - [`identity`]: who talks, as a certificate says it; [`revoked`]: which certificates do not count any more.
+//! - [`identity`]: the role and name in a certificate; [`revoked`]: the list of withdrawn certificates.
 //! - [`tls`]: mutual TLS, the client's half; its files are read again while it runs.
-//! - [`paths`], [`method`]: where a controller answers what.
-//! - [`lane`], [`network`], [`cluster`]: the bodies of requests and answers; [`event`]: what is told unasked.
-//! - [`failure`]: what is answered instead, and its codes.
-//! - [`sequence`]: the order of requests that change something.
-//! - [`limits`]: how much of everything a client may have.
-//! - [`client`]: how a host calls: one connection, one order of requests.
+//! - [`paths`], [`method`]: the HTTP interface.
+//! - [`lane`], [`network`], [`cluster`]: bodies of requests and answers; [`event`]: events that a client polls.
+//! - [`failure`]: the body of an error, and the codes of errors.
+//! - [`sequence`]: the numbers that order changing requests.
+//! - [`limits`]: bounds that a client meets.
+//! - [`client`]: a blocking HTTP client: one connection, one order of requests.
 //!
 //! **Invariant:** nothing here decides anything, stores anything or serves anything.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network that lanes go over.
+//! The network: bodies of requests and answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
 
-/// The network as it is.
+/// The state of the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     pub cables: Vec<Cable>,
@@ -19,11 +19,11 @@ pub struct Cable {
     pub cable: String,
     /// It has a carrier at both ends, and no operator has taken it out of use.
     pub works: bool,
-    /// Receivers behind it got one copy only.
+    /// Receivers behind it got one copy of two.
     pub suspected: bool,
     /// An operator has taken it out of use.
     pub drained: bool,
-    /// How many trees use it.
+    /// Number of trees that use it.
     pub trees: usize,
 }
 
@@ -35,7 +35,7 @@ impl Cable {
     }
 }
 
-/// A tree whose rules are not in all switches yet.
+/// A tree whose rules are not yet in all switches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     pub lane: u64,
@@ -57,7 +57,7 @@ pub struct CableSet {
     pub in_use: bool,
 }
 
-/// Who asks, as the controller sees it.
+/// The caller as the controller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Myself {
     pub identity: Identity,

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a controller answers what.
+//! Paths of the HTTP interface.
 //!
-//! A path that names something is a function here, and a template in [`template`], which the server's routes are made of.
+//! A path with a parameter is a function here; the server routes by its [`template`].
 
-/// The lanes that concern who asks; a new lane.
+/// `GET`: the lanes that the caller sends or receives on; for an operator all. `POST`: a new lane.
 pub const LANES: &str = "/v1/lanes";
-/// Reports of trees, of several lanes at once.
+/// `POST`: [reports](crate::lane::Reports) about trees of several lanes.
 pub const REPORTS: &str = "/v1/reports";
-/// Programs that join the detector's cluster.
+/// `POST`: a program joins the detector's cluster.
 pub const APPS: &str = "/v1/apps";
-/// Who monitors whom, one more.
+/// `POST`: the caller monitors a program.
 pub const MONITORS: &str = "/v1/monitors";
-/// Programs of the cluster, and who monitors whom.
+/// `GET`: the [cluster](crate::cluster::Cluster).
 pub const CLUSTER: &str = "/v1/cluster";
-/// The cables, and the switches that are waited for.
+/// `GET`: the [network](crate::network::Network).
 pub const NETWORK: &str = "/v1/network";
-/// Who asks, as the controller sees it.
+/// `GET`: the [caller](crate::network::Myself) as the controller knows it.
 pub const SELF: &str = "/v1/self";
-/// What the controller tells unasked.
+/// `GET`: a [batch](crate::event::Batch) of events, see [`upcalls`].
 pub const UPCALLS: &str = "/v1/upcalls";
 
 /// Paths with parameters in braces.
@@ -41,31 +41,31 @@ pub fn lane(lane: u64) -> String {
     filled(template::LANE, lane)
 }
 
-/// What was sent on a lane.
+/// The [usage](crate::lane::Usage) of a lane.
 #[must_use]
 pub fn usage(lane: u64) -> String {
     filled(template::USAGE, lane)
 }
 
-/// Which tree of a lane its sender uses.
+/// The sender of a lane has [moved](crate::lane::Moved) to another generation of a tree.
 #[must_use]
 pub fn moved(lane: u64) -> String {
     filled(template::MOVED, lane)
 }
 
-/// How a lane's trees reach a receiver.
+/// [Reports](crate::lane::TreeReport) about the trees of a lane.
 #[must_use]
 pub fn lane_reports(lane: u64) -> String {
     filled(template::LANE_REPORTS, lane)
 }
 
-/// A program of the host that asks.
+/// A program of the calling host.
 #[must_use]
 pub fn app(name: &str) -> String {
     filled(template::APP, name)
 }
 
-/// What the host that asks monitors; `app` is `NAME@HOST`.
+/// A program that the caller monitors; `app` is `NAME@HOST`.
 #[must_use]
 pub fn monitor(app: &str) -> String {
     filled(template::MONITOR, app)
@@ -77,7 +77,7 @@ pub fn cable(name: &str) -> String {
     filled(template::CABLE, name)
 }
 
-/// The next events after `after`, waited for.
+/// The events after number `after`, which acknowledges all up to it; waits up to `wait_ms` for the first.
 #[must_use]
 pub fn upcalls(after: u64, wait_ms: u64) -> String {
     format!("{UPCALLS}?{AFTER}={after}&{WAIT_MS}={wait_ms}")
