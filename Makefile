@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man clean
+.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -23,9 +23,10 @@ help:
 	@echo "make soak          100 million heartbeats between three hosts and the tail of the gaps between them; interrupted, it goes on the next time"
 	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
 	@echo "make clocks        a guest suspended, stopped and slewed under each time source (downloads 70 MB once)"
+	@echo "make book          the documentation as a book -> target/book/index.html (installs mdBook into target/tools once)"
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man clean:
+setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter deaths,$@),$(ROUNDS)) $(ARGS)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program in a guest believes of its lease after the guest stood still, by each time source (docs/clocks.md).
+//! What a program in a guest believes of its lease after the guest stood still, by each time source (docs/internals/clocks.md).
 //!
 //! An emulated machine with Debian's kernel, three agents over loopback in it, and a program that asks whether it may act. The
 //! machine is suspended, its emulator is not run for a while, its clock is slewed and set, and it is stopped by the monitor.

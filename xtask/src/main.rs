@@ -4,7 +4,10 @@
 //! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
 #![forbid(unsafe_code)]
 
+mod book;
 mod clocks;
+#[cfg(test)]
+mod docs;
 mod headers;
 mod histories;
 mod rdma;
@@ -26,6 +29,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
   histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
+  book             the documentation as a book of HTML pages -> target/book; installs mdBook into target/tools once
   headers          only the check of licence headers and file lengths
   demo [...]       `fide-lab demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
   demo-network [...] `fide-lab demo-network`, with its arguments; needs root
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         "deaths" => deaths(rest),
         "histories" => need_bpf("it").and_then(|()| histories::histories(rest)),
         "histories-guest" => need_bpf("it").and_then(|()| histories::with_guest(rest)),
+        "book" => book::book(),
         "headers" => headers::check(&root_dir()),
         "demo" => demo(rest),
         "demo-network" => demo_network(rest),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop's clocks: what leases and timeouts are counted on, and whether that clock stood still (docs/clocks.md).
+//! The loop's clocks: what leases and timeouts are counted on, and whether that clock stood still (docs/internals/clocks.md).
 //!
 //! The detector counts on CLOCK_MONOTONIC_RAW. What the kernel stamped, what programs are told and what the loop waits for
 //! is on CLOCK_MONOTONIC, and converted here. At each look two witnesses are asked whether the machine stood still without
@@ -385,7 +385,7 @@ impl Clock {
         (self.apart_ns > LOOK_NS).then(|| {
             format!(
                 "reading this machine's clocks takes {} us: what lies between two of them is known that well only, and the processor's \
-                 counter is no witness of a machine that stood still (docs/clocks.md); another time source may help, see \
+                 counter is no witness of a machine that stood still (docs/internals/clocks.md); another time source may help, see \
                  /sys/devices/system/clocksource",
                 self.apart_ns / 1000
             )

@@ -76,6 +76,14 @@ pub(crate) fn wake(waker: &OwnedFd) {
     let _ = rustix::time::timerfd_settime(waker, TimerfdTimerFlags::empty(), &once);
 }
 
+/// What a client rings when it has left something for a lane, or a piggyback that it waits for.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn doorbell() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
 /// One client's memory, handed to the loop when the session opens and back when it closes.
 #[derive(Debug)]
 pub struct Memory {

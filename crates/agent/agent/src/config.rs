@@ -18,10 +18,14 @@ use serde::Deserialize;
 use crate::names;
 
 mod file;
+pub mod keys;
+
+mod place;
 pub mod shape;
 
 pub use fide_types::{Policy, Role, Trust};
 use file::{AgentTable, ClusterTable, File};
+use place::{At, Problem, Source};
 
 /// Controllers that are tried in turn.
 const CONTROLLERS_MAX: usize = 8;
@@ -185,23 +189,27 @@ pub struct Config {
     pub unlisted_names: UnlistedNames,
     /// What a user may have.
     pub limits: Limits,
+    /// The files that this was read from, in their order.
+    sources: Vec<Source>,
 }
 
 /// What is wrong with a configuration, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
-    #[error("{path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {why}")]
+    Read { path: PathBuf, why: std::io::Error },
     /// Not TOML, or a key that does not exist, or a value of the wrong kind.
-    #[error("{path}: {source}")]
-    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{path}: {why}")]
+    Parse { path: PathBuf, why: Box<toml::de::Error> },
     /// A drop-in says what only the shared file may say.
-    #[error("{path}: [[plane]] and [[member]] belong into the file that every host shares, not into a drop-in")]
+    #[error(
+        "{path}: [[plane]], [[member]] and [controller] belong into the file that every host shares, not into a drop-in"
+    )]
     DropIn { path: PathBuf },
     /// A value that contradicts another or lies out of range.
-    #[error("{path}: {problem}")]
-    Invalid { path: PathBuf, problem: String },
+    #[error("{at}: {problem}")]
+    Invalid { at: String, problem: String },
     /// This host is not in the file.
     #[error("{0}")]
     Identity(String),
@@ -221,19 +229,21 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], for the first thing that is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let mut file = read(path)?;
+        let (mut file, source) = read(path)?;
+        let mut sources = vec![source];
         let mut drop_ins = path.as_os_str().to_owned();
         drop_ins.push(".d");
         let mut paths: Vec<PathBuf> = match fs::read_dir(&drop_ins) {
             Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => return Err(ConfigError::Read { path: drop_ins.into(), source }),
+            Err(why) => return Err(ConfigError::Read { path: drop_ins.into(), why }),
         };
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         paths.sort();
         for path in paths {
-            let over = read(&path)?;
-            if !over.plane.is_empty() || !over.member.is_empty() {
+            let (over, source) = read(&path)?;
+            sources.push(source);
+            if !over.plane.is_empty() || !over.member.is_empty() || over.controller.is_some() {
                 return Err(ConfigError::DropIn { path });
             }
             file.cluster.override_with(over.cluster);
@@ -243,7 +253,16 @@ impl Config {
             file.limits.override_with(over.limits);
         }
         let base = path.parent().unwrap_or(Path::new("."));
-        build(file, base).map_err(|problem| ConfigError::Invalid { path: path.to_owned(), problem })
+        match build(file, base) {
+            Ok(config) => Ok(Self { sources, ..config }),
+            Err(Problem { at, text: problem }) => Err(ConfigError::Invalid { at: place::say(&sources, &at), problem }),
+        }
+    }
+
+    /// File and line that say what `[table]` holds as `key`; the file that all hosts share if none does.
+    #[must_use]
+    pub fn place_of(&self, table: &'static str, key: &'static str) -> String {
+        place::say(&self.sources, &[At::Key(table, key)])
     }
 
     /// The id of the member called `name`, or, without a name, of the one whose first address this
@@ -304,73 +323,94 @@ impl Config {
     }
 }
 
-fn read(path: &Path) -> Result<File, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })
+fn read(path: &Path) -> Result<(File, Source), ConfigError> {
+    let text = fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_owned(), why })?;
+    let file = toml::from_str(&text).map_err(|why| ConfigError::Parse { path: path.to_owned(), why: Box::new(why) })?;
+    Ok((file, Source { path: path.to_owned(), text }))
 }
 
-fn build(file: File, base: &Path) -> Result<Config, String> {
+fn build(file: File, base: &Path) -> Result<Config, Problem> {
     let ClusterTable { name, key_file, trust, policy, heartbeat_us, timeout_us, drift_ppm, port, key_overlap_ms } =
         file.cluster;
     let AgentTable { mode, core, receive, exit_watch, calibrate_ms, runtime_dir, state_dir, unlisted_names } =
         file.agent;
     let mut unknown_users = Vec::new();
-    let names = file.name.into_iter().map(|table| name_rule(table, &mut unknown_users)).collect::<Result<_, _>>()?;
+    let names = file.name.into_iter().enumerate().map(|(index, table)| {
+        name_rule(table, &mut unknown_users).map_err(|text| Problem::at(&[At::Item("name", index)], text))
+    });
+    let names = names.collect::<Result<_, _>>()?;
     let key_file =
         key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
     let heartbeat_us = heartbeat_us.unwrap_or(1000);
     if !HEARTBEAT_US.contains(&heartbeat_us) {
-        return Err(format!(
+        let text = format!(
             "heartbeat_us = {heartbeat_us} is out of range; {} to {} are possible",
             HEARTBEAT_US.start(),
             HEARTBEAT_US.end()
-        ));
+        );
+        return Err(Problem::at(&[At::Key("cluster", "heartbeat_us")], text));
     }
     if let Some(timeout_us) = timeout_us
         && timeout_us <= heartbeat_us
     {
-        return Err(format!(
-            "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
+        return Err(Problem::at(
+            &[At::Key("cluster", "timeout_us"), At::Key("cluster", "heartbeat_us")],
+            format!(
+                "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
+            ),
         ));
     }
     let drift_ppm = drift_ppm.unwrap_or(DEFAULT_DRIFT_PPM);
     if !DRIFT_PPM.contains(&drift_ppm) {
-        return Err(format!(
+        let text = format!(
             "drift_ppm = {drift_ppm} is out of range; {} to {} are possible: by how much one host's clock may run faster than \
              another's, 200 for ordinary crystals",
             DRIFT_PPM.start(),
             DRIFT_PPM.end()
-        ));
+        );
+        return Err(Problem::at(&[At::Key("cluster", "drift_ppm")], text));
     }
     let port = port.unwrap_or(7411);
     if port == 0 {
-        return Err("port = 0 is no port; 7411 is the usual one".to_owned());
+        return Err(Problem::at(&[At::Key("cluster", "port")], "port = 0 is no port; 7411 is the usual one"));
     }
     let planes = file.plane.len();
     if !(1..=MAX_PLANES).contains(&planes) {
-        return Err(format!("{planes} [[plane]] sections; one or two are possible, and two make a cut cable harmless"));
+        return Err(
+            format!("{planes} [[plane]] sections; one or two are possible, and two make a cut cable harmless").into()
+        );
     }
     for (index, plane) in file.plane.iter().enumerate() {
         if let Some(group) = plane.group.filter(|group| !group.is_multicast()) {
-            return Err(format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)"));
+            let text = format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)");
+            return Err(Problem::at(&[At::Item("plane", index)], text));
         }
+    }
+    if let [Some(group), Some(other)] = *file.plane.iter().map(|plane| plane.group).collect::<Vec<_>>()
+        && group == other
+    {
+        let text = format!(
+            "planes 0 and 1 have the one group {group}: their packets could not be told apart; give each plane a group of its own"
+        );
+        return Err(Problem::at(&[At::Item("plane", 1)], text));
     }
     let controller = match file.controller {
         None => None,
         Some(table) if table.addresses.is_empty() || table.addresses.len() > CONTROLLERS_MAX => {
-            return Err(format!(
-                "[controller] has {} addresses; 1 to {CONTROLLERS_MAX} are possible",
-                table.addresses.len()
+            return Err(Problem::at(
+                &[At::Key("controller", "addresses")],
+                format!("[controller] has {} addresses; 1 to {CONTROLLERS_MAX} are possible", table.addresses.len()),
             ));
         }
         Some(_) if file.plane.iter().any(|plane| plane.group.is_some()) => {
-            return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".to_owned());
+            return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".into());
         }
         Some(table) => {
             let packet_max_bytes = table.packet_max_bytes.unwrap_or(PAYLOAD_MAX);
             if !(1..=PAYLOAD_MAX).contains(&packet_max_bytes) {
-                return Err(format!(
-                    "packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"
+                return Err(Problem::at(
+                    &[At::Key("controller", "packet_max_bytes")],
+                    format!("packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"),
                 ));
             }
             let credentials = base.join(table.credentials);
@@ -404,6 +444,7 @@ fn build(file: File, base: &Path) -> Result<Config, String> {
         unknown_users,
         unlisted_names: unlisted_names.unwrap_or_default(),
         limits: file.limits,
+        sources: Vec::new(),
     })
 }
 
@@ -414,7 +455,8 @@ fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names:
     let parts = pattern.replace('*', "x");
     if Name::new(parts.as_bytes()).is_err() {
         return Err(format!(
-            "[[name]] pattern {pattern:?} fits no name: 1 to 31 of A-Za-z0-9._- and *, which stands for any characters"
+            "[[name]] pattern \"{}\" fits no name: 1 to 31 of A-Za-z0-9._- and *, which stands for any characters",
+            pattern.escape_debug()
         ));
     }
     if users.is_empty() && groups.is_empty() {
@@ -428,27 +470,28 @@ fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names:
     Ok(names::Rule { users: ids(users, names::user_id), groups: ids(groups, names::group_id), pattern })
 }
 
-fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, String> {
+fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, Problem> {
     if tables.is_empty() || tables.len() > MAX_HOSTS {
-        return Err(format!("{} [[member]] sections; 1 to {MAX_HOSTS} are possible", tables.len()));
+        return Err(format!("{} [[member]] sections; 1 to {MAX_HOSTS} are possible", tables.len()).into());
     }
     let mut ids = HashMap::new();
     let mut owners: HashMap<Ipv4Addr, &str> = HashMap::new();
     for (index, table) in tables.iter().enumerate() {
         let name = &table.name;
-        Name::new(name.as_bytes()).map_err(|error| format!("member {name:?}: {error}"))?;
+        let wrong = |text: String| Problem::at(&[At::Item("member", index)], text);
+        Name::new(name.as_bytes()).map_err(|error| wrong(format!("member \"{}\": {error}", name.escape_debug())))?;
         if ids.insert(name.clone(), u16::try_from(index + 1).expect("checked")).is_some() {
-            return Err(format!("member name {name} is used twice; every host needs its own"));
+            return Err(wrong(format!("member name {name} is used twice; every host needs its own")));
         }
         if table.addresses.len() != planes {
-            return Err(format!(
-                "member {name} has {} addresses; it needs one on each of the {planes} planes",
-                table.addresses.len()
-            ));
+            let have = table.addresses.len();
+            return Err(wrong(format!(
+                "member {name} has {have} addresses; it needs one on each of the {planes} planes"
+            )));
         }
         for address in &table.addresses {
             if let Some(owner) = owners.insert(*address, name) {
-                return Err(format!("address {address} is used twice, by {owner} and by {name}"));
+                return Err(wrong(format!("address {address} is used twice, by {owner} and by {name}")));
             }
         }
     }
@@ -457,15 +500,20 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
     match witnesses.as_slice() {
         [] => {}
         [name] if policy != Policy::Majority => {
-            return Err(format!("member {name} is a witness, and only policy = \"majority\" takes votes"));
+            return Err(Problem::at(
+                &[At::Key("cluster", "policy")],
+                format!("member {name} is a witness, and only policy = \"majority\" takes votes"),
+            ));
         }
         [_] => {}
-        _ => return Err(format!("{} are witnesses; one is all there can be", witnesses.join(" and "))),
+        _ => return Err(format!("{} are witnesses; one is all there can be", witnesses.join(" and ")).into()),
     }
     let observer = |name: &String| tables[usize::from(ids[name]) - 1].role == Role::Observer;
     tables
         .iter()
-        .map(|table| {
+        .enumerate()
+        .map(|(index, table)| {
+            let wrong = |text: String| Problem::at(&[At::Item("member", index)], text);
             let me = &table.name;
             let others = || tables.iter().map(|other| &other.name).filter(|other| *other != me);
             let monitored: Vec<&String> = match &table.monitors {
@@ -473,13 +521,15 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
                 Some(names) => {
                     for name in names {
                         if !ids.contains_key(name) {
-                            return Err(format!("member {me} monitors {name}, which is no member"));
+                            return Err(wrong(format!("member {me} monitors {name}, which is no member")));
                         }
                         if name == me {
-                            return Err(format!("member {me} cannot monitor itself"));
+                            return Err(wrong(format!("member {me} cannot monitor itself")));
                         }
                         if observer(name) {
-                            return Err(format!("member {me} monitors {name}, an observer: nobody monitors observers"));
+                            return Err(wrong(format!(
+                                "member {me} monitors {name}, an observer: nobody monitors observers"
+                            )));
                         }
                     }
                     names.iter().collect()
@@ -487,10 +537,10 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
             };
             let left_out = others().find(|other| !observer(other) && !monitored.contains(other));
             if let Some(left_out) = left_out.filter(|_| policy == Policy::Majority && table.role != Role::Observer) {
-                return Err(format!(
+                return Err(wrong(format!(
                     "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
                      (make one of them an observer, or choose policy = \"network\")"
-                ));
+                )));
             }
             Ok(Member {
                 name: Name::new(me.as_bytes()).expect("checked"),

@@ -15,6 +15,7 @@ mod shapes;
 mod watched;
 
 use crate::command::REATTACH;
+use crate::excluded::Excluded;
 use std::{
     collections::HashMap,
     io,
@@ -40,7 +41,7 @@ use crate::{
     handover::{ProcessState, SessionState},
     incarnation::Noted,
     journal::Journal,
-    key,
+    key, mtu,
     names::Kept,
     notify::Notify,
     process::Process,
@@ -49,16 +50,13 @@ use crate::{
     signals::{Signal, Signals},
     snapshot::Snapshot,
     socket::{Credentials, Listener},
-    start,
     subuid::Shares,
     trees::{Order, Report, Seen, Trees},
 };
 use closing::Closer;
 use connections::Connections;
-pub use excluded::Excluded;
 use keys::KeyChange;
 use lanes::Tickets;
-pub(crate) use lanes::doorbell;
 use shapes::Shapes;
 use watched::{Watched, take_ended, token_of};
 
@@ -473,7 +471,7 @@ impl Control {
     /// Heartbeats must fit into what every plane carries, and programs hear what remains for their messages.
     fn follow_mtu(&mut self) -> Result<(), EngineGone> {
         // An interface that is gone carries nothing; whether it comes back, the paths' own verdicts tell.
-        let Ok(fits) = start::payload_max(&self.parts.interfaces) else { return Ok(()) };
+        let Ok(fits) = mtu::payload_max(&self.parts.interfaces) else { return Ok(()) };
         let payload_max = self.parts.config.payload_max(fits).min(self.payload_granted);
         if payload_max == self.payload_max {
             return Ok(());

@@ -98,7 +98,13 @@ pub struct FrozenGaps {
 /// The state of the agent before could not be taken on.
 #[derive(Debug, thiserror::Error)]
 #[error("the running agent's state cannot be taken on: {0}; restart instead of taking over")]
-pub struct ResumeError(#[from] SnapshotError);
+pub struct ResumeError(SnapshotError);
+
+impl From<SnapshotError> for ResumeError {
+    fn from(why: SnapshotError) -> Self {
+        Self(why)
+    }
+}
 
 impl Frozen {
     /// The detector, as far on as if all repeats had been sent.

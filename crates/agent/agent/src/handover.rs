@@ -46,8 +46,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Why a takeover did not happen. The running agent goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    #[error("no agent answers at {path}: {source}; start without --takeover")]
-    NoAgent { path: String, source: io::Error },
+    #[error("no agent answers at {path}: {why}; start without --takeover")]
+    NoAgent { path: String, why: io::Error },
     #[error("the running agent refuses: {0}")]
     Refused(Refusal),
     #[error("the running agent's answer makes no sense: {0}; restart instead of taking over")]
@@ -59,7 +59,7 @@ pub enum HandoverError {
          hear this one; a takeover changes the program only, so stop the agent and start it on every host"
     )]
     Shape,
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
 }
 
@@ -174,8 +174,8 @@ impl Successor {
     /// # Errors
     /// [`HandoverError`].
     pub fn prepare(path: &Path, shape: &Shape) -> Result<(Self, Inherited), HandoverError> {
-        let socket = socket::connect(path)
-            .map_err(|source| HandoverError::NoAgent { path: path.display().to_string(), source })?;
+        let socket =
+            socket::connect(path).map_err(|why| HandoverError::NoAgent { path: path.display().to_string(), why })?;
         let successor = Self { socket, answer: ANSWER };
         let (prepared, fds): (PrepareOk, _) = successor.ask(TakeOverPhase::Prepare)?;
         if prepared.shape != shape.digest() {

@@ -13,8 +13,8 @@ use fide_detector::incarnation::{self, NoIncarnation};
 /// Why no incarnation could be had.
 #[derive(Debug, thiserror::Error)]
 pub enum IncarnationError {
-    #[error("{path}: {source}; the agent must remember its incarnation there (state_dir in the configuration)")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}; the agent must remember its incarnation there (state_dir in the configuration)")]
+    Io { path: PathBuf, why: io::Error },
     /// The clock is all there is to tell how far earlier lives have come.
     #[error(
         "{path} is not there, and the wall clock is beyond the year 2100 ({clock_s} s since 1970): set the clock, then start the agent"
@@ -130,10 +130,13 @@ const FILE: &str = "incarnation";
 
 /// The number in a file, which must not be given out, nor any below it.
 fn number(path: &Path) -> Result<Option<u32>, IncarnationError> {
-    let fail = |source| IncarnationError::Io { path: path.to_owned(), source };
+    let fail = |why| IncarnationError::Io { path: path.to_owned(), why };
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().parse().map_err(|_| {
-            fail(io::Error::new(io::ErrorKind::InvalidData, format!("holds {:?}, not a number", text.trim())))
+            fail(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("holds \"{}\", not a number", text.trim().escape_debug()),
+            ))
         })?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(fail(error)),
@@ -149,12 +152,12 @@ fn store(dir: &Path, path: &Path, number: u32) -> Result<(), IncarnationError> {
         fs::rename(&new, path)?;
         fs::File::open(dir)?.sync_all()
     };
-    store().map_err(|source| IncarnationError::Io { path: path.to_owned(), source })
+    store().map_err(|why| IncarnationError::Io { path: path.to_owned(), why })
 }
 
 fn next_at(dir: &Path, present: Option<u32>, clock_s: u64) -> Result<u32, IncarnationError> {
     let path = dir.join(FILE);
-    fs::create_dir_all(dir).map_err(|source| IncarnationError::Io { path: path.clone(), source })?;
+    fs::create_dir_all(dir).map_err(|why| IncarnationError::Io { path: path.clone(), why })?;
     let last = number(&path)?.max(present);
     // Also where the last incarnation is not known any more: tokens begin with the generation, and must not go back. Without either
     // file their order stands on wall clocks, as it did when the first view was founded.

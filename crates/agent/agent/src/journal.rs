@@ -387,12 +387,24 @@ fn why(config: &Config, verdict: &Verdict) -> String {
     }
 }
 
+fn via_name(via: Via) -> &'static str {
+    match via {
+        Via::Notice => "notice",
+        Via::Roster => "roster",
+        Via::Timeout => "timeout",
+        Via::View => "view",
+        Via::Goodbye => "goodbye",
+        Via::Superseded => "superseded",
+        Via::Local => "local",
+    }
+}
+
 fn evidence(config: &Config, evidence: &Evidence) -> Value {
     let silent =
         |rx_ns: &u64| if *rx_ns == 0 { Value::Null } else { json!(evidence.decided_ns.saturating_sub(*rx_ns)) };
     json!({
         "observer": host_name(config, evidence.observer),
-        "via": format!("{:?}", evidence.via).to_lowercase(),
+        "via": via_name(evidence.via),
         "decided_ns": evidence.decided_ns,
         "last_seq": evidence.last_seq,
         "silent_ns_by_plane": evidence.last_rx_ns.iter().take(config.planes.len()).map(silent).collect::<Vec<_>>(),

@@ -3,26 +3,33 @@
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
+    io::Write,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use fide_wire::Key;
 
+/// Length of a key.
+const KEY_BYTES: usize = 16;
+
 /// Why a key file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// It could not be read.
-    #[error("key file {path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
+    #[error("key file {path}: {why}")]
+    Read { path: PathBuf, why: io::Error },
+    /// It could not be made.
+    #[error("key file {path} cannot be made: {why}")]
+    Write { path: PathBuf, why: io::Error },
     /// Others may read or write it.
     #[error(
         "key file {path} has mode {mode:04o}; whoever reads it can forge a death, so make it 0400: chmod 0400 {path}"
     )]
     Mode { path: PathBuf, mode: u32 },
     /// Not a key.
-    #[error("key file {path}: {source}")]
-    Content { path: PathBuf, source: fide_wire::KeyError },
+    #[error("key file {path}: {why}")]
+    Content { path: PathBuf, why: fide_wire::KeyError },
 }
 
 /// Reads a key of 32 hexadecimal digits from a file that only its owner can read.
@@ -30,13 +37,39 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`].
 pub fn load(path: &Path) -> Result<Key, KeyFileError> {
-    let read = |source| KeyFileError::Read { path: path.to_owned(), source };
+    let read = |why| KeyFileError::Read { path: path.to_owned(), why };
     let mode = fs::metadata(path).map_err(read)?.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Mode { path: path.to_owned(), mode });
     }
     let text = fs::read_to_string(path).map_err(read)?;
-    text.parse().map_err(|source| KeyFileError::Content { path: path.to_owned(), source })
+    text.parse().map_err(|why| KeyFileError::Content { path: path.to_owned(), why })
+}
+
+/// Makes a key of 32 hexadecimal digits from the kernel's random source, in a new file that only its owner can read. A file that is there
+/// already stays: its key may be in use.
+///
+/// # Errors
+/// [`KeyFileError::Write`].
+pub fn make(path: &Path) -> Result<(), KeyFileError> {
+    let fail = |why: io::Error| KeyFileError::Write { path: path.to_owned(), why };
+    let mut key = [0u8; KEY_BYTES];
+    let mut filled = 0;
+    while filled < key.len() {
+        match rustix::rand::getrandom(&mut key[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(bytes) => filled += bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(fail(errno.into())),
+        }
+    }
+    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect();
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(path).map_err(fail)?;
+    let written = file.write_all(digits.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Half a key would be taken for a damaged one.
+        let _ = fs::remove_file(path);
+    }
+    written.map_err(fail)
 }
 
 /// When a file last changed, and which it is.

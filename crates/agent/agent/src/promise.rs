@@ -22,10 +22,11 @@ use crate::incarnation::IncarnationError;
 /// [`IncarnationError`] if it cannot be stored, or what is there is not such a line.
 pub fn begin(dir: &Path, boot: &str, now_ns: u64, most_us: u32) -> Result<u32, IncarnationError> {
     let path = dir.join("promise");
-    let fail = |source| IncarnationError::Io { path: path.clone(), source };
+    let fail = |why| IncarnationError::Io { path: path.clone(), why };
     let former_us = match fs::read_to_string(&path) {
         Ok(text) => former_us(text.trim(), boot, now_ns).ok_or_else(|| {
-            let why = format!("holds {:?}, not a promise: remove it while no agent runs here", text.trim());
+            let why =
+                format!("holds \"{}\", not a promise: remove it while no agent runs here", text.trim().escape_debug());
             fail(io::Error::new(io::ErrorKind::InvalidData, why))
         })?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,

@@ -52,8 +52,8 @@ pub enum ListenError {
     #[error("an agent is already running at {0}; start with --takeover to replace it, or stop it first")]
     Running(PathBuf),
     /// Anything else.
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
 }
 
 /// Waits for any other agent that is about to listen at `path`. The file stays, and is for the agent's user alone.
@@ -82,7 +82,7 @@ impl Listener {
     /// # Errors
     /// [`ListenError`].
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        let fail = |source: io::Error| ListenError::Io { path: path.to_owned(), source };
+        let fail = |why: io::Error| ListenError::Io { path: path.to_owned(), why };
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(fail)?;
         }

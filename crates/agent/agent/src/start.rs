@@ -2,6 +2,7 @@
 //! From a configuration to a running agent.
 
 mod begin;
+mod check;
 mod held;
 mod host;
 mod receive;
@@ -19,8 +20,8 @@ use std::{
 
 use fide_agent_api::table::name_bytes;
 use fide_detector as detector;
-use fide_host_tuning::machine::ClockRate;
-use fide_net::isolation::{Urgent, default_core, isolate};
+use fide_host_tuning::{machine::ClockRate, parse::Cpus, roots::Roots};
+use fide_net::isolation::{Urgent, default_core, isolate, pin};
 use fide_net::link::{Sender, hear_all_groups};
 use fide_net::pace::Mode;
 use fide_shm::region::RegionError;
@@ -28,7 +29,7 @@ use fide_sys::interface::{self, Interface, InterfaceError};
 use fide_wire::Keys;
 
 use begin::Begin;
-pub(crate) use begin::payload_max;
+pub use check::{Checked, check};
 use held::{Held, held};
 use host::open_host;
 
@@ -85,10 +86,13 @@ pub enum StartError {
     Vote(#[from] VoteError),
     #[error("{}", role_says(name, *is_witness))]
     Role { name: String, is_witness: bool },
-    #[error("plane {plane}: {source}")]
-    Interface { plane: usize, source: InterfaceError },
-    #[error("plane {plane}: {what}: {source}")]
-    Link { plane: usize, what: &'static str, source: io::Error },
+    #[error("plane {plane}: {why}")]
+    Interface { plane: usize, why: InterfaceError },
+    #[error("plane {plane}: {what}: {why}")]
+    Link { plane: usize, what: &'static str, why: io::Error },
+    /// The loop would run anywhere, and everything that was measured on its core would be worth nothing.
+    #[error("{at}: core = {core}: {why}; {have}, or leave core out")]
+    Core { at: String, core: usize, why: String, have: String },
     /// A rung was demanded and is not to be had.
     #[error("{wanted} was demanded and is not to be had here: {why}; \"auto\" takes the next best")]
     Rung { wanted: &'static str, why: String },
@@ -97,22 +101,40 @@ pub enum StartError {
          `ip link set INTERFACE mtu {need_bytes}`, or more, or fewer members"
     )]
     Mtu { names: String, mtu_bytes: usize, need_bytes: usize },
-    #[error(transparent)]
-    Timeout(#[from] TimeoutTooShort),
+    #[error("{at}: {why}")]
+    Timeout { at: String, why: TimeoutTooShort },
     #[error(transparent)]
     Detector(#[from] detector::ConfigError),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("takeover: {0}")]
-    Handover(#[from] HandoverError),
+    Handover(HandoverError),
     #[error("trees: {0}")]
-    Trees(#[from] TreesError),
+    Trees(TreesError),
     #[error("shared memory: {0}")]
-    Memory(#[from] RegionError),
-    #[error("{0}")]
+    Memory(RegionError),
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("the agent's loop ended by itself: {0}")]
     Loop(String),
+}
+
+impl From<HandoverError> for StartError {
+    fn from(why: HandoverError) -> Self {
+        Self::Handover(why)
+    }
+}
+
+impl From<TreesError> for StartError {
+    fn from(why: TreesError) -> Self {
+        Self::Trees(why)
+    }
+}
+
+impl From<RegionError> for StartError {
+    fn from(why: RegionError) -> Self {
+        Self::Memory(why)
+    }
 }
 
 fn role_says(name: &str, is_witness: bool) -> String {
@@ -132,27 +154,15 @@ fn role_says(name: &str, is_witness: bool) -> String {
 pub fn run(options: &Options) -> Result<(), StartError> {
     end_on_panic();
     let signals = Signals::block()?;
-    let mut config = Config::load(&options.config)?;
-    if let Some(dir) = &options.runtime_dir {
-        config.runtime_dir.clone_from(dir);
-    }
-    if let Some(dir) = &options.state_dir {
-        config.state_dir.clone_from(dir);
-    }
-    let local = interface::addresses().map_err(|source| StartError::Interface { plane: 0, source })?;
-    let me = config.identify(options.host.as_deref(), &local)?;
+    let (config, me) = member(options)?;
     let is_witness = config.member(me).role == config::Role::Witness;
-    if is_witness != options.witness {
-        return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
-    }
     if !config.unknown_users.is_empty() {
         tracing::warn!(
             "[[name]]: this host knows no {}: their names are nobody's here",
             config.unknown_users.join(", ")
         );
     }
-    let hosts = || config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
-    let mut votes = if is_witness { Some(Votes::open(&config.state_dir, hosts())?) } else { None };
+    let mut votes = votes(&config, is_witness)?;
     let key_stamp = key::stamp(&config.key_file);
     let plain = Keys::from(key::load(&config.key_file)?);
     let shape = config.shape();
@@ -160,7 +170,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let keys = shape.keys(&plain);
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
-    let core = config.core.unwrap_or_else(default_core);
+    let core = core(&config)?;
     let path = config.runtime_dir.join("agent.sock");
 
     // Before anything is attached: a second agent must find out without disturbing the first.
@@ -181,15 +191,9 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         }
         None => Manager::from_env(),
     };
-    let Held { kind, lateness_ns, is_stored, rung: bound } =
-        held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
-    let timeouts = Timeouts {
-        trust: config.trust,
-        heartbeat_ns: config.heartbeat_ns,
-        kind,
-        own_lateness_ns: lateness_ns,
-        fixed: config.timeout_ns.is_some(),
-    };
+    let held = held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
+    let timeouts = held.timeouts(&config);
+    let Held { lateness_ns, is_stored, rung: bound, .. } = held;
     let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
     let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
     if let Some(kernel) = &host.kernel {
@@ -360,6 +364,53 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
 }
 
+/// The configuration as the command line changes it, and which of its members this host is.
+fn member(options: &Options) -> Result<(Config, u16), StartError> {
+    let mut config = Config::load(&options.config)?;
+    if let Some(dir) = &options.runtime_dir {
+        config.runtime_dir.clone_from(dir);
+    }
+    if let Some(dir) = &options.state_dir {
+        config.state_dir.clone_from(dir);
+    }
+    let local = interface::addresses().map_err(|why| StartError::Interface { plane: 0, why })?;
+    let me = config.identify(options.host.as_deref(), &local)?;
+    let is_witness = config.member(me).role == config::Role::Witness;
+    if is_witness != options.witness {
+        return Err(StartError::Role { name: config.member(me).name.as_str().to_owned(), is_witness });
+    }
+    Ok((config, me))
+}
+
+fn votes(config: &Config, is_witness: bool) -> Result<Option<Votes>, StartError> {
+    let hosts = config.members.iter().map(|member| member.name.as_str().to_owned()).collect();
+    Ok(if is_witness { Some(Votes::open(&config.state_dir, hosts)?) } else { None })
+}
+
+/// The loop's core, after a look whether this process may run there.
+fn core(config: &Config) -> Result<usize, StartError> {
+    let Some(core) = config.core else { return Ok(default_core()) };
+    // In a thread of its own: this one stays where it is.
+    let pinned = thread::spawn(move || pin(core)).join().map_err(|_| io::Error::other("a thread panicked"))?;
+    match pinned {
+        Ok(()) => Ok(core),
+        Err(error) => {
+            let online =
+                Roots::default().sys("devices/system/cpu/online").ok().and_then(|list| Cpus::from_list(&list).ok());
+            let (why, have) = match online {
+                Some(online) if online.holds(core) => {
+                    (format!("this process may not run there ({error})"), "name one that it may use".to_owned())
+                }
+                Some(online) => {
+                    ("there is no such core".to_owned(), format!("this host has {online}: name one of these"))
+                }
+                None => (error.to_string(), "name another".to_owned()),
+            };
+            Err(StartError::Core { at: config.place_of("agent", "core"), core, why, have })
+        }
+    }
+}
+
 /// An agent with a thread that is gone is half dead: it holds its socket and its packets and answers nobody. So it ends as a
 /// whole, and what it held goes with it.
 fn end_on_panic() {
@@ -375,10 +426,10 @@ fn end_on_panic() {
 /// Trees change their groups; a host takes in what reaches it.
 fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
     let hear = |(plane, interface)| {
-        hear_all_groups(interface).map_err(|source| StartError::Link {
+        hear_all_groups(interface).map_err(|why| StartError::Link {
             plane,
             what: "planned trees cannot be received",
-            source,
+            why,
         })
     };
     interfaces.iter().enumerate().map(hear).collect()
@@ -387,9 +438,7 @@ fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
 fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
     let addresses = config.member(me).addresses.iter().enumerate();
     addresses
-        .map(|(plane, address)| {
-            interface::by_address(*address).map_err(|source| StartError::Interface { plane, source })
-        })
+        .map(|(plane, address)| interface::by_address(*address).map_err(|why| StartError::Interface { plane, why }))
         .collect()
 }
 
@@ -398,13 +447,15 @@ fn timeout(config: &Config, timeouts: &Timeouts, force: bool) -> Result<u64, Sta
     match config.timeout_ns {
         None => Ok(measured_ns),
         Some(wanted_ns) if wanted_ns >= measured_ns || force => Ok(wanted_ns),
-        Some(wanted_ns) => Err(TimeoutTooShort {
-            wanted_ns,
-            measured_ns,
-            heartbeat_ns: config.heartbeat_ns,
-            lateness_ns: timeouts.own_lateness_ns,
-            kind: timeouts.kind,
-        }
-        .into()),
+        Some(wanted_ns) => Err(StartError::Timeout {
+            at: config.place_of("cluster", "timeout_us"),
+            why: TimeoutTooShort {
+                wanted_ns,
+                measured_ns,
+                heartbeat_ns: config.heartbeat_ns,
+                lateness_ns: timeouts.own_lateness_ns,
+                kind: timeouts.kind,
+            },
+        }),
     }
 }

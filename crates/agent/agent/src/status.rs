@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The answer to `fide status`.
 
-use fide_detector::PeerState;
+use fide_detector::{PeerState, ProcessState};
 use fide_shm::gaps::{Gaps, least_ns};
 use fide_wire::MAX_PLANES;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
         Config, Mode,
         shape::{Differs, says},
     },
-    control::Excluded,
+    excluded::Excluded,
     rungs::Rungs,
     snapshot::Snapshot,
 };
@@ -213,7 +213,7 @@ impl Told<'_> {
                         LeftOut::All | LeftOut::Gaps => false,
                     }).map(|(slot, process)| json!({
                         "name": process.name.as_str(), "slot": slot, "incarnation": process.incarnation,
-                        "state": format!("{:?}", process.state).to_lowercase(),
+                        "state": state_name(process.state),
                         "alive": !process.state.is_final() && peer.state == PeerState::Up,
                     })).collect::<Vec<_>>(),
                 })
@@ -280,5 +280,16 @@ impl Told<'_> {
             value["wake_ring_full"] = json!(kernel.wake_ring_full);
         }
         value
+    }
+}
+
+fn state_name(state: ProcessState) -> &'static str {
+    match state {
+        ProcessState::Alive => "alive",
+        ProcessState::Exited { .. } => "exited",
+        ProcessState::Killed { .. } => "killed",
+        ProcessState::Left => "left",
+        ProcessState::Stalled => "stalled",
+        ProcessState::HostSilent => "host_silent",
     }
 }

@@ -2,6 +2,7 @@
 //! Which timeout this host can hold.
 
 use fide_net::jitter::{HostKind, STALL_FACTOR, bound_ns};
+use fide_types::Time;
 
 use serde::{Deserialize, Serialize};
 
@@ -131,10 +132,9 @@ impl Timeouts {
 /// The timeout in the configuration is one this host was measured not to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "timeout_us = {} is below what this host was measured to hold: {} us \
-     (heartbeat {} us, own lateness up to {} us; {kind:?} core). \
+    "timeout_us = {} is below what this host was measured to hold: {} ({} us; heartbeat {}, own lateness up to {}, {kind}). \
      Use at least that, leave timeout_us out, or start with --force-timeout",
-    .wanted_ns / 1000, .measured_ns / 1000, .heartbeat_ns / 1000, .lateness_ns / 1000
+    .wanted_ns / 1000, Time::ns(*.measured_ns), .measured_ns.div_ceil(1000), Time::ns(*.heartbeat_ns), Time::ns(*.lateness_ns)
 )]
 pub struct TimeoutTooShort {
     pub wanted_ns: u64,

@@ -125,16 +125,32 @@ struct Talk {
 #[derive(Debug, thiserror::Error)]
 pub enum TreesError {
     #[error("[controller] credentials: {0}")]
-    Credentials(#[from] tls::Error),
+    Credentials(tls::Error),
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{path}: {why}; remove it, and the trees come from the controller again")]
     Kept { path: PathBuf, why: String },
 }
 
+impl From<tls::Error> for TreesError {
+    fn from(why: tls::Error) -> Self {
+        Self::Credentials(why)
+    }
+}
+
 impl Trees {
+    /// Whether the files are right that [`Trees::start`] reads.
+    ///
+    /// # Errors
+    /// [`TreesError`].
+    pub fn check(config: &Config, controller: &Controller) -> Result<(), TreesError> {
+        Kept::load(&config.state_dir.join(memory::FILE))?;
+        ClientTls::load(Files::of_member(&controller.credentials))?;
+        Ok(())
+    }
+
     /// Reads what was kept, and starts both threads.
     ///
     /// `senders` has one for each plane, to be multiplied; `payload_min` is the smallest heartbeat that does, bytes.

@@ -30,8 +30,8 @@ const FORMAT: u32 = 1;
 /// Why a witness cannot begin, or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum VoteError {
-    #[error("{path}: {source}; a witness must remember its vote there (state_dir in the configuration)")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}; a witness must remember its vote there (state_dir in the configuration)")]
+    Io { path: PathBuf, why: io::Error },
     #[error(
         "{path} holds no vote: {why}; restore it, or remove it: the witness is then another one, which the others have to let in"
     )]
@@ -116,7 +116,7 @@ impl Votes {
         let stored: Option<Record> = match fs::read(&path) {
             Ok(bytes) => Some(Record::parse(&bytes, &path)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(VoteError::Io { path, source }),
+            Err(why) => return Err(VoteError::Io { path, why }),
         };
         if let Some(stored) = stored.as_ref().filter(|stored| stored.hosts != hosts) {
             return Err(VoteError::Hosts { path, stored: stored.hosts.clone(), configured: hosts });
@@ -150,7 +150,7 @@ impl Votes {
             fs::rename(&new, &path)?;
             fs::File::open(&self.dir)?.sync_all()
         };
-        write().map_err(|source| VoteError::Io { path: path.clone(), source })?;
+        write().map_err(|why| VoteError::Io { path: path.clone(), why })?;
         self.stored = Some(record);
         Ok(())
     }

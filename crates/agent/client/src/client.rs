@@ -2,7 +2,9 @@
 //! [`Client`]: the calls to the agent, and the waiting for events.
 
 use crate::error::{Declined, Error};
+use crate::error::{ended, timed_out};
 use crate::event::{Event, MonitorId, ProcessId};
+use crate::granted::{Joined, Monitor, Wanted, micros};
 use crate::lanes::{Fed, Lanes};
 use crate::link::{Link, Received};
 use crate::memory::{Live, Memory, now_ns};
@@ -11,8 +13,8 @@ use crate::reattach::{Item, State};
 use crate::registry::{MONITORS_MAX, PROCESSES_MAX, Registry};
 use fide_agent_api::event::EventRecord;
 use fide_agent_api::protocol::{
-    DEFAULT_SOCKET, Empty, ErrorCode, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply,
-    Request, SOCKET_ENV, check_name, parse_target,
+    DEFAULT_SOCKET, HelloOk, JoinOk, MESSAGE_MAX, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request,
+    SOCKET_ENV, check_name, parse_target,
 };
 use fide_agent_api::table::{TableReader, state};
 use fide_shm::spsc::PushError;
@@ -50,47 +52,6 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         Self { path: None, program: String::new(), spin_ns: 0, call_timeout: Duration::from_secs(5) }
     }
-}
-
-/// What a monitor asks for (FiDe §3.1, `resources`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
-    /// Timeout; `None` for the best there is. The agent refuses what its host cannot hold.
-    pub timeout: Option<Duration>,
-    /// Piggyback bytes per heartbeat.
-    pub pbsize: u16,
-}
-
-/// What a monitor was granted, and what is known of its target now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Monitor {
-    /// Its id in events.
-    pub id: MonitorId,
-    /// Host id of the target.
-    pub host_id: u16,
-    /// Timeout granted; at least the wanted one.
-    pub timeout: Duration,
-    /// Piggyback bytes per heartbeat granted.
-    pub pbsize: u16,
-    /// What is known now.
-    pub state: PeerState,
-    /// The target's slot (0xff: the host itself) and incarnation; meaningless while `state` is unknown.
-    pub slot: u8,
-    /// See `slot`.
-    pub incarnation: u32,
-}
-
-/// A joined process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Joined {
-    /// Its id in events.
-    pub id: ProcessId,
-    /// Slot on this host.
-    pub slot: u8,
-    /// Incarnation.
-    pub incarnation: u32,
-    /// Largest piggyback it may send, in bytes.
-    pub pbsize: u16,
 }
 
 /// What a client counted since it connected.
@@ -207,7 +168,7 @@ impl Client {
         let greeted = exchange(&link, &request, &mut buffer, options.call_timeout, &mut Vec::new());
         let (reply, fds) = greeted.map_err(|failed| match failed {
             Failed::Gone(why) => Error::HungUp { op: "hello", why },
-            Failed::Late => late("hello", options.call_timeout),
+            Failed::Late => timed_out("hello", options.call_timeout),
         })?;
         let hello = checked_hello(reply)?;
         let memory = Memory::map(&hello, fds)?;
@@ -292,7 +253,7 @@ impl Client {
         self.wake_for_pending();
         match outcome {
             Ok((reply, fds)) => Ok((reply.result()?, fds)),
-            Err(Failed::Late) => Err(late(name, timeout)),
+            Err(Failed::Late) => Err(timed_out(name, timeout)),
             Err(Failed::Gone(why)) => {
                 self.detach(&why);
                 Err(Error::HungUp { op: name, why })
@@ -352,9 +313,7 @@ impl Client {
     pub fn quit(&mut self, process: ProcessId) -> Result<(), Error> {
         self.await_attached()?;
         let joined = self.registry.processes.remove(&process.0).ok_or(Error::Unregistered("that process"))?;
-        forgiving(
-            self.call("quit", Op::Quit { slot: joined.granted.slot, incarnation: Some(joined.granted.incarnation) }),
-        )
+        ended(self.call("quit", Op::Quit { slot: joined.granted.slot, incarnation: Some(joined.granted.incarnation) }))
     }
 
     /// Processes of other pids end without a word to whoever registered them; the table knows.
@@ -398,7 +357,7 @@ impl Client {
     pub fn unmonitor(&mut self, monitor: MonitorId) -> Result<(), Error> {
         self.await_attached()?;
         let monitored = self.registry.monitors.remove(&monitor.0).ok_or(Error::Unregistered("that monitor"))?;
-        forgiving(self.call("unmonitor", Op::Unmonitor { watch: monitored.watch }))
+        ended(self.call("unmonitor", Op::Unmonitor { watch: monitored.watch }))
     }
 
     /// Sends `bytes` with the heartbeats, as the process that joined first (FiDe §3.1 `piggyback`). No system call.
@@ -658,26 +617,6 @@ impl AsFd for Client {
     }
 }
 
-impl Wanted {
-    pub(crate) fn op(self, target: &str) -> Op {
-        let timeout_us = self.timeout.map_or(0, micros);
-        Op::Monitor { target: target.to_owned(), timeout_us, pbsize: self.pbsize }
-    }
-}
-
-/// Whole microseconds, rounded up so that a wish is never shortened to "none".
-fn micros(duration: Duration) -> u32 {
-    duration.as_nanos().div_ceil(1_000).min(u32::MAX.into()) as u32
-}
-
-/// The agent does not know what is to be ended: it is ended.
-pub(crate) fn forgiving(outcome: Result<Empty, Error>) -> Result<(), Error> {
-    match outcome {
-        Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),
-        other => other.map(drop),
-    }
-}
-
 /// The agent's answer to `hello`, if it is of this version.
 pub(crate) fn checked_hello(reply: Reply) -> Result<HelloOk, Error> {
     let hello: HelloOk = reply.result()?;
@@ -686,10 +625,6 @@ pub(crate) fn checked_hello(reply: Reply) -> Result<HelloOk, Error> {
         return Err(Error::Protocol { op: "hello", problem });
     }
     Ok(hello)
-}
-
-pub(crate) fn late(op: &'static str, timeout: Duration) -> Error {
-    Error::Timeout { op, timeout_ns: timeout.as_nanos() as u64 }
 }
 
 fn executable() -> String {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong, said so that the reader knows what to do.
 
+use fide_agent_api::protocol::{Empty, ErrorCode};
 use fide_agent_api::protocol::{NameError, Refusal};
 use fide_shm::{bpf_ring::BpfRingError, region::RegionError, spsc::Broken};
+use fide_types::Time;
 use rustix::io::Errno;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a call to the client library failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +36,7 @@ pub enum Error {
     },
     /// The shared memory that the agent handed over is not usable.
     #[error("shared memory of the agent: {0}")]
-    Memory(#[from] RegionError),
+    Memory(RegionError),
     /// This program has other clocks than the agent: it would read the lease wrongly.
     #[error(
         "this program is in another time namespace than the agent ({own}, the agent's is {agent}; 0: unknown), so that it \
@@ -47,12 +50,12 @@ pub enum Error {
     },
     /// The event ring that the agent handed over is not usable.
     #[error("event ring of the agent: {0}")]
-    BpfRing(#[from] BpfRingError),
+    BpfRing(BpfRingError),
     /// The event ring contradicts itself.
     #[error("event inbox: {0}")]
-    Inbox(#[from] Broken),
+    Inbox(Broken),
     /// The agent did not answer in time.
-    #[error("the agent did not answer {op} within {timeout_ns} ns")]
+    #[error("the agent did not answer {op} within {}", Time::ns(*timeout_ns))]
     Timeout {
         /// What was asked.
         op: &'static str,
@@ -101,6 +104,24 @@ pub enum Error {
     },
 }
 
+impl From<RegionError> for Error {
+    fn from(why: RegionError) -> Self {
+        Self::Memory(why)
+    }
+}
+
+impl From<BpfRingError> for Error {
+    fn from(why: BpfRingError) -> Self {
+        Self::BpfRing(why)
+    }
+}
+
+impl From<Broken> for Error {
+    fn from(why: Broken) -> Self {
+        Self::Inbox(why)
+    }
+}
+
 impl Error {
     pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::System { call, errno }
@@ -109,14 +130,16 @@ impl Error {
 
 fn hint(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOENT | Errno::CONNREFUSED => "start one with `fide agent`, or name its socket in FIDE_SOCKET",
+        Errno::NOENT | Errno::CONNREFUSED => {
+            "start one with `fide agent`, or name its socket in FIDE_SOCKET (or by --socket of `fide`)"
+        }
         Errno::ACCESS | Errno::PERM => "this user may not use the agent's socket",
         Errno::PROTOTYPE => "that socket belongs to something else (not SOCK_SEQPACKET)",
         Errno::AGAIN => {
             "it runs, and took no connection for as long as a call may take; is it stopped, or do others connect without end?"
         }
         Errno::NAMETOOLONG => "a socket path has at most 107 bytes",
-        _ => "is FIDE_SOCKET right?",
+        _ => "is FIDE_SOCKET (or --socket of `fide`) right?",
     }
 }
 
@@ -157,4 +180,17 @@ pub enum Declined {
     /// The outbox is damaged; it is replaced at the next re-attachment.
     #[error("outbox damaged")]
     Broken,
+}
+
+/// The outcome of ending something: what the agent does not know any more has ended.
+pub(crate) fn ended(outcome: Result<Empty, Error>) -> Result<(), Error> {
+    match outcome {
+        Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// No answer came in time.
+pub(crate) fn timed_out(op: &'static str, timeout: Duration) -> Error {
+    Error::Timeout { op, timeout_ns: timeout.as_nanos() as u64 }
 }

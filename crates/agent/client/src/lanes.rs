@@ -10,7 +10,7 @@
 //! programs of this host that opened the same lane. What does not fit into the packet is beyond the contract: it is
 //! dropped, the lane loses its bounds until its terms are changed, and when it happens again and again it is ended.
 
-use crate::client::forgiving;
+use crate::error::ended;
 use crate::memory::now_ns;
 use crate::{Client, Declined, Error, Event};
 use fide_agent_api::event::{Event as Told, EventRecord, LaneTerms, lane_reason};
@@ -336,7 +336,7 @@ impl Client {
         let held = self.lanes.held.remove(&lane.0).ok_or(Error::Unregistered("that lane"))?;
         match held.handle {
             Some(handle) => {
-                forgiving(self.call_for("close_lane", Op::CloseLane { handle }, LANE_TIMEOUT).map(|(ok, _)| ok))
+                ended(self.call_for("close_lane", Op::CloseLane { handle }, LANE_TIMEOUT).map(|(ok, _)| ok))
             }
             None => Ok(()),
         }
@@ -389,6 +389,6 @@ impl Client {
     /// Those of the connection.
     pub fn unlisten(&mut self, service: u8) -> Result<(), Error> {
         self.lanes.services.retain(|other| *other != service);
-        forgiving(self.call("unlisten", Op::Unlisten { service }))
+        ended(self.call("unlisten", Op::Unlisten { service }))
     }
 }

@@ -38,6 +38,7 @@ mod client;
 mod eager;
 mod error;
 mod event;
+mod granted;
 mod lanes;
 mod link;
 mod memory;
@@ -50,13 +51,14 @@ pub mod capi;
 
 pub use fide_agent_api::protocol;
 
-pub use client::{Client, ConnectOptions, Counters, Joined, Monitor, Wanted};
+pub use client::{Client, ConnectOptions, Counters};
 pub use eager::wake_eagerly;
 pub use error::{Declined, Error};
 pub use event::{Event, Evidence, MonitorId, ProcessId, Verdict};
 pub use fide_agent_api::table::{HostRecord, LEASE_FOREVER_NS, ProcessRecord, TableReader, state};
 pub use fide_types::Reason;
 pub use fide_types::{HOST_SLOT, PIGGYBACK_MAX};
+pub use granted::{Joined, Monitor, Wanted};
 pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
 #[doc(hidden)]
 pub use link::open_socket;

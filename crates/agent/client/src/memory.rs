@@ -225,7 +225,7 @@ impl Live {
 
     /// Whether this program must not act now: its agent says so, the lease has passed (also when the agent was killed), this
     /// host is another incarnation than the one that the program has acknowledged, or the machine stood still since the lease
-    /// was given, as far as its clocks show that (docs/clocks.md).
+    /// was given, as far as its clocks show that (docs/internals/clocks.md).
     ///
     /// The answer is about the moment of asking. A program may be stopped right after it, for any time: what must not see a
     /// late write needs a token ([`Live::may_act`]).

@@ -14,8 +14,9 @@
 //! try again. Meanwhile the old alive table stays mapped: its lease runs out and
 //! the client is fenced, whatever became of the agent. The old ring is read on, too.
 
-use crate::client::{Client, TOKEN_SOCKET, checked_hello, late, poll_readable};
+use crate::client::{Client, TOKEN_SOCKET, checked_hello, poll_readable};
 use crate::error::Error;
+use crate::error::timed_out;
 use crate::event::Event;
 use crate::lanes::{LANE_TIMEOUT, LaneId};
 use crate::link::{Link, Received};
@@ -203,7 +204,7 @@ impl Client {
         while self.reopening.is_some_and(|(_, reopening)| reopening == lane.0) {
             let remaining = deadline_ns.saturating_sub(now_ns());
             let Some(link) = self.state.link().filter(|_| remaining > 0) else {
-                return Err(late("open_lane", LANE_TIMEOUT));
+                return Err(timed_out("open_lane", LANE_TIMEOUT));
             };
             poll_readable(&[link.as_fd()], Duration::from_nanos(remaining));
             self.on_socket();

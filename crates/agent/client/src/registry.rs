@@ -4,8 +4,8 @@
 //! A record is about an exact (host, slot, incarnation). One with a watch id is for that monitor; one without (told by
 //! the kernel's receive program) is for every monitor that has seen that incarnation up.
 
-use crate::client::Wanted;
 use crate::event::{Event, Evidence, MonitorId, ProcessId, Verdict};
+use crate::granted::Wanted;
 use fide_agent_api::event::{Event as Told, EventRecord, FLAG_DIRECT};
 use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState};
 use fide_types::HOST_SLOT;

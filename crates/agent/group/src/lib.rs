@@ -97,8 +97,8 @@ pub enum Error {
     NoHosts,
     #[error("the agent does not say which hosts there are; it is older than this program, so update it")]
     OldAgent,
-    #[error("binding UDP {address}: {source}; use another port for this group, the same at all hosts")]
-    Bind { address: SocketAddr, source: std::io::Error },
+    #[error("binding UDP {address}: {why}; use another port for this group, the same at all hosts")]
+    Bind { address: SocketAddr, why: std::io::Error },
     #[error(
         "packets of {} bytes do not fit the way to {to}; its MTU has to be 1500 at least",
         packet::PACKET_MAX + 28
@@ -109,12 +109,12 @@ pub enum Error {
          all hosts, or planes with a larger MTU"
     )]
     Heartbeat { need: usize, granted: u16 },
-    #[error("{what}: {source}")]
-    System { what: &'static str, source: std::io::Error },
+    #[error("{what}: {why}")]
+    System { what: &'static str, why: std::io::Error },
 }
 
 impl Error {
     pub(crate) fn system<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
-        move |source| Self::System { what, source: source.into() }
+        move |why| Self::System { what, why: why.into() }
     }
 }

@@ -112,7 +112,7 @@ impl Port {
                 let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BYTES);
                 Ok((socket, state))
             };
-            let (socket, state) = bind().map_err(|source| Error::Bind { address, source })?;
+            let (socket, state) = bind().map_err(|why| Error::Bind { address, why })?;
             let others = addresses.iter().map(|host| Some(SocketAddr::from((*host.get(plane)?, port)))).collect();
             planes.push(Plane { socket, state, others });
         }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("{path}: {source}; a member has to remember its group there (state_dir)")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}; a member has to remember its group there (state_dir)")]
+    Io { path: PathBuf, why: io::Error },
     #[error(
         "{path} is no record of a group: {why}. If this host was never in the group, or none of its members runs, remove it"
     )]
@@ -57,11 +57,11 @@ pub(crate) struct Record {
 /// A lock file that nobody else may open, and so nobody else may lock.
 fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
     let open = fs::OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&path);
-    let file = open.map_err(|source| RecordError::Io { path: path.clone(), source })?;
+    let file = open.map_err(|why| RecordError::Io { path: path.clone(), why })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::Held { path }),
-        Err(error) => Err(RecordError::Io { path, source: error.into() }),
+        Err(error) => Err(RecordError::Io { path, why: error.into() }),
     }
 }
 
@@ -69,14 +69,14 @@ impl Record {
     /// A new incarnation begins; it is stored when this returns.
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
-        fs::create_dir_all(dir).map_err(|source| RecordError::Io { path: dir.to_owned(), source })?;
+        fs::create_dir_all(dir).map_err(|why| RecordError::Io { path: dir.to_owned(), why })?;
         let lock = lock(dir.join(format!("{group}.lock")))?;
         let (is_first, content) = match fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
                 .map(|content| (false, content))
                 .map_err(|why| RecordError::Content { path: path.clone(), why: why.message().to_owned() })?,
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
-            Err(source) => return Err(RecordError::Io { path, source }),
+            Err(why) => return Err(RecordError::Io { path, why }),
         };
         // Above all before. Where the record was lost that stands on the clock, which each further exclusion within a second may outrun
         // by one: the others say so, and it takes a higher one.
@@ -141,7 +141,7 @@ impl Record {
             fs::rename(&new, &self.path)?;
             fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|source| RecordError::Io { path: self.path.clone(), source })?;
+        write().map_err(|why| RecordError::Io { path: self.path.clone(), why })?;
         self.content = content;
         Ok(())
     }

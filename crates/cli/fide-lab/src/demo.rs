@@ -26,7 +26,7 @@ use fide_testbed::figures::{Figure, Machine};
 use serde_json::{Value, json};
 
 use cluster::{Cluster, OBSERVER, SILENT, VICTIMS, WATCHER};
-use fide_cli::exit::{Done, Failure, UNHEALTHY, USAGE};
+use fide_cli::exit::{Done, Failure, UNHEALTHY, code_of_file};
 use fide_cli::say::{say, tell};
 use results::Results;
 use say::Part;
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 fn make_out(out: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(out).map_err(|error| {
         let why = format!("{} cannot be made: {error}; name another directory with --out", out.display());
-        Failure::new(USAGE, anyhow::anyhow!(why))
+        Failure::new(code_of_file(&error), anyhow::anyhow!(why))
     })
 }
 

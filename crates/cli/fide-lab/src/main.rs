@@ -7,7 +7,6 @@ mod selftest;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use fide_cli::exit::Failure;
 
 /// Builds clusters and networks on this machine, to see Fide at work.
 ///
@@ -53,9 +52,9 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        Err(Failure { code, error }) => {
-            fide_cli::say::say!("fide-lab: {error:#}");
-            ExitCode::from(code)
+        Err(failure) => {
+            fide_cli::say::say!("fide-lab: {failure}");
+            ExitCode::from(failure.code)
         }
     }
 }

@@ -141,7 +141,7 @@ fn line(outcome: &Outcome) -> String {
     format!(
         "{:<10} {:<9} {:>9}   {:>11} {:>10}   {:<12} {:>12} {:>10}{}",
         if case.at_sender { "sender" } else { "receiver" },
-        format!("{:?}", case.schedule).to_lowercase(),
+        case.schedule,
         interval(case.sending_ns),
         format!("{:.4} ms", case.period_ns as f64 / 1e6),
         time(case.duration_ns as f64),

@@ -3,10 +3,15 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use fide_agent::{Options, StartError, config::Config};
+use clap::ValueEnum;
+use fide_agent::{Options, config::Config, key};
+use fide_types::Time;
 
-use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, UNSUPPORTED, USAGE};
-use crate::say::tell;
+use crate::{
+    exit::Done,
+    explain,
+    say::{log, tell},
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -22,9 +27,11 @@ pub(crate) struct Arguments {
     /// Directory of what must survive a restart, instead of the configured one
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Only say whether the configuration is right
-    #[arg(long)]
-    check: bool,
+    /// Only say whether an agent would start: reads all files, looks at this host, and measures for the timeout as a start does. Run it as
+    /// the agent's user. `--check=file` looks at the files alone, for a host elsewhere
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "host",
+          conflicts_with = "takeover")]
+    check: Option<Check>,
     /// Take the configured timeout although this host was measured not to hold it
     #[arg(long)]
     force_timeout: bool,
@@ -32,17 +39,34 @@ pub(crate) struct Arguments {
     /// service, this one becomes the service's main process
     #[arg(long)]
     takeover: bool,
+    /// Make a key for a cluster in a new file of mode 0400, to be copied to every host
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "takeover", "explain_config"])]
+    make_key: Option<PathBuf>,
+    /// Print every key of the configuration: type, unit, default, meaning
+    #[arg(long, conflicts_with_all = ["check", "takeover"])]
+    explain_config: bool,
+    /// Print that as JSON
+    #[arg(long, requires = "explain_config")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// Files and this host
+    Host,
+    /// Files
+    File,
 }
 
 pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
-    if arguments.check {
-        return check(arguments);
+    if arguments.explain_config {
+        return explain::agent(arguments.json);
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
-        .with_target(false)
-        .with_writer(std::io::stderr)
-        .init();
+    if let Some(path) = &arguments.make_key {
+        key::make(path)?;
+        tell!("{} holds a new key: copy it to every host of the cluster, and name it as key_file", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = Options {
         config: arguments.config.clone(),
         host: arguments.host.clone(),
@@ -52,35 +76,46 @@ pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
         takeover: arguments.takeover,
         witness,
     };
-    fide_agent::run(&options).map(|()| ExitCode::SUCCESS).map_err(failure)
+    match arguments.check {
+        Some(Check::Host) => check_host(arguments, &options),
+        Some(Check::File) => check_files(arguments),
+        None => {
+            log();
+            fide_agent::run(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
-fn check(arguments: &Arguments) -> Done {
-    let config = Config::load(&arguments.config).map_err(|error| Failure::new(USAGE, error))?;
-    fide_agent::key::load(&config.key_file).map_err(|error| Failure::new(USAGE, error))?;
-    tell!(
-        "{} is right: cluster {}, {} members, {} planes, a heartbeat every {} us",
+fn right(arguments: &Arguments, config: &Config) -> String {
+    format!(
+        "{} is right: cluster {}, {} members, {} planes, a heartbeat every {}",
         arguments.config.display(),
         config.cluster,
         config.members.len(),
         config.planes.len(),
-        config.heartbeat_ns / 1000
+        Time::ns(config.heartbeat_ns)
+    )
+}
+
+fn check_host(arguments: &Arguments, options: &Options) -> Done {
+    let checked = fide_agent::check(options)?;
+    tell!(
+        "{}; this host is {}, its loop on core {}, its timeout {}",
+        right(arguments, &checked.config),
+        checked.host,
+        checked.core,
+        Time::ns(checked.timeout_ns)
     );
     Ok(ExitCode::SUCCESS)
 }
 
-fn failure(error: StartError) -> Failure {
-    let permission = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
-    let code = match &error {
-        StartError::Config(_)
-        | StartError::Role { .. }
-        | StartError::Key(_)
-        | StartError::Detector(_)
-        | StartError::Timeout(_) => USAGE,
-        StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
-        StartError::Link { source, .. } | StartError::Io(source) if permission(source) => NOT_PERMITTED,
-        StartError::Listen(fide_agent::socket::ListenError::Io { source, .. }) if permission(source) => NOT_PERMITTED,
-        _ => UNHEALTHY,
-    };
-    Failure::new(code, error)
+fn check_files(arguments: &Arguments) -> Done {
+    let config = Config::load(&arguments.config)?;
+    if let Some(name) = &arguments.host {
+        config.identify(Some(name), &[])?;
+    }
+    key::load(&config.key_file)?;
+    tell!("{}", right(arguments, &config));
+    Ok(ExitCode::SUCCESS)
 }

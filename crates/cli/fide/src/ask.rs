@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide status`, `fide explain`, `fide metrics`: questions to this host's agent.
 
-use std::{fmt::Write, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fmt::Write, path::PathBuf, process::ExitCode};
 
 use fide_agent_api::protocol::{DEFAULT_SOCKET, Op, SOCKET_ENV};
 use fide_cli::call::ask;
+use fide_types::Time;
 use serde_json::Value;
 
 use crate::{
+    columns::columns,
     exit::{Done, UNHEALTHY},
     gaps, timeouts,
 };
@@ -77,13 +79,30 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn micros(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "never".to_owned(), |us| format!("{:?}", Duration::from_micros(us)))
+    value.as_u64().map_or_else(|| "never".to_owned(), |us| Time::us(us).to_string())
 }
 
 /// A line for each host that is configured otherwise: it is not heard.
 pub(crate) fn differs(status: &Value) -> impl Iterator<Item = String> {
     list(&status["differs"])
         .map(|other| format!("NOT HEARD: {} is configured otherwise in {}", text(&other["host"]), text(&other["says"])))
+}
+
+/// A peer in the table of `fide status`.
+fn peer_row(peer: &Value) -> Vec<String> {
+    let planes: Vec<String> = list(&peer["planes"])
+        .map(|plane| {
+            let lost = if plane["path_lost"] == Value::Bool(true) { " PATH LOST" } else { "" };
+            format!("{}, {}{lost}", micros(&plane["silent_us"]), plane["lost"])
+        })
+        .collect();
+    vec![
+        text(&peer["host"]),
+        text(&peer["state"]),
+        micros(&peer["timeout_us"]),
+        micros(&peer["jitter_us"]),
+        planes.join(" | "),
+    ]
 }
 
 fn status_text(status: &Value) -> String {
@@ -130,23 +149,12 @@ fn status_text(status: &Value) -> String {
     for line in differs(status) {
         let _ = writeln!(out, "{line}");
     }
-    let _ = writeln!(out, "\n{:<12} {:<8} {:>12} {:>12}  planes (silent, lost)", "peer", "state", "timeout", "jitter");
-    for peer in list(&status["peers"]) {
-        let planes: Vec<String> = list(&peer["planes"])
-            .map(|plane| {
-                let lost = if plane["path_lost"] == Value::Bool(true) { " PATH LOST" } else { "" };
-                format!("{}, {}{lost}", micros(&plane["silent_us"]), plane["lost"])
-            })
-            .collect();
-        let _ = writeln!(
-            out,
-            "{:<12} {:<8} {:>12} {:>12}  {}",
-            text(&peer["host"]),
-            text(&peer["state"]),
-            micros(&peer["timeout_us"]),
-            micros(&peer["jitter_us"]),
-            planes.join(" | ")
-        );
+    let rows: Vec<Vec<String>> = list(&status["peers"]).map(peer_row).collect();
+    let peers = columns(&["peer", "state", "timeout", "jitter", "planes (silent, lost)"], &[0, 1, 4], &rows);
+    let mut lines = peers.lines();
+    let _ = writeln!(out, "\n{}", lines.next().unwrap_or_default());
+    for (peer, line) in list(&status["peers"]).zip(lines) {
+        let _ = writeln!(out, "{line}");
         for process in list(&peer["processes"]) {
             let _ = writeln!(out, "  {}@{}: {}", text(&process["name"]), text(&peer["host"]), text(&process["state"]));
         }
@@ -162,10 +170,10 @@ fn status_text(status: &Value) -> String {
         let _ = writeln!(out, "\nlanes:");
     }
     for lane in list(&status["lanes"]) {
-        let period = Duration::from_nanos(lane["period_ns"].as_u64().unwrap_or(0));
+        let period = Time::ns(lane["period_ns"].as_u64().unwrap_or(0));
         let _ = writeln!(
             out,
-            "  {:<14} {} bytes every {period:?} over {} trees; {} packets, {} messages, {} beyond the contract",
+            "  {:<14} {} bytes every {period} over {} trees; {} packets, {} messages, {} beyond the contract",
             text(&lane["name"]),
             lane["packet_max_bytes"],
             lane["trees"],

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One question to an agent, and its answer.
 
-use std::{io::ErrorKind, os::fd::AsFd, path::Path};
+use std::{os::fd::AsFd, path::Path};
 
 use anyhow::anyhow;
 use fide_agent::socket;
 use fide_agent_api::protocol::{MESSAGE_MAX, Op, Reply, Request};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+};
 use serde_json::Value;
 
 use crate::exit::{Failure, UNHEALTHY};
@@ -17,11 +20,8 @@ const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// Asks the agent one thing.
 pub fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
     let agent = socket::connect(path).map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::WouldBlock => "it runs, and took no connection for seconds: is it stopped?",
-            _ => "start one with `fide agent`, or say where it is with --socket",
-        };
-        anyhow::Error::new(error).context(format!("no agent answers at {}; {hint}", path.display()))
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Failure::from(fide_client::Error::NoAgent { path: path.to_owned(), errno })
     })?;
     socket::send(agent.as_fd(), &Request { id: 1, op }.to_bytes(), &[])?;
     let mut buffer = vec![0; MESSAGE_MAX];

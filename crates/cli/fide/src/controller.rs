@@ -6,7 +6,7 @@ mod ask;
 mod certificates;
 mod discover;
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
 use clap::Subcommand;
@@ -16,7 +16,10 @@ use fide_controller::{
 };
 use serde_json::json;
 
-use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+use crate::{
+    exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE, code_of_credentials, code_of_file},
+    explain, say,
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -50,6 +53,8 @@ enum Command {
     Run(Run),
     /// Say whether a controller's file is right
     Check(Check),
+    /// Print every key of a controller's file: type, unit, default, meaning
+    ExplainConfig(ExplainConfig),
     /// Find out what is cabled to the switches' ports, and write it down as a topology
     ///
     /// Exit codes: 0 done, 1 not as the compared file says, or not found out, 2 usage, 4 not permitted.
@@ -96,6 +101,13 @@ impl Arguments {
     }
 }
 
+#[derive(clap::Args)]
+struct ExplainConfig {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn run(arguments: Arguments) -> Done {
     match arguments.command {
         Command::Init(arguments) => certificates::init(arguments),
@@ -107,6 +119,7 @@ pub(crate) fn run(arguments: Arguments) -> Done {
         Command::Certificates(arguments) => certificates::list(&arguments),
         Command::Run(arguments) => serve(&arguments),
         Command::Check(arguments) => check(&arguments),
+        Command::ExplainConfig(arguments) => explain::controller(arguments.json),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Announce(arguments) => announce::announce(&arguments),
         Command::Ask(arguments) => ask::ask(&arguments),
@@ -119,18 +132,15 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
 }
 
 fn wrong_file(path: &std::path::Path, error: ConfigError) -> Failure {
-    let denied = matches!(&error, ConfigError::Read { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied);
-    let code = if denied { NOT_PERMITTED } else { USAGE };
-    Failure { code, error: anyhow::Error::from(error).context(format!("{}", path.display())) }
+    match &error {
+        // These name the file.
+        ConfigError::Read { why, .. } => Failure::new(code_of_file(why), error),
+        _ => Failure::new(USAGE, anyhow::Error::from(error).context(path.display().to_string())),
+    }
 }
 
 fn serve(arguments: &Run) -> Done {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    say::log();
     let config = load(&arguments.config)?;
     // For all threads: a cut cable waits for them. Refused before Linux 6.12: they take their turns then.
     let _ = fide_client::wake_eagerly();
@@ -140,7 +150,8 @@ fn serve(arguments: &Run) -> Done {
 fn failure(error: RunError) -> Failure {
     let denied = |why: &std::io::Error| why.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
-        RunError::Tls(_) | RunError::NotAController { .. } | RunError::Limits(_) => USAGE,
+        RunError::Tls(error) => code_of_credentials(error),
+        RunError::NotAController { .. } | RunError::Limits(_) => USAGE,
         RunError::Listen { why, .. } | RunError::Io(why) if denied(why) => NOT_PERMITTED,
         _ => UNHEALTHY,
     };

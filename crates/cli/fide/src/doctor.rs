@@ -23,6 +23,7 @@ use fide_cli::call::ask;
 
 use crate::{
     ask::{SocketArguments, differs},
+    columns::columns,
     exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
     host::HostArguments,
 };
@@ -201,6 +202,7 @@ impl Report {
         out
     }
 
+    /// Laid out by hand: a list with lines of detail between its entries is no table.
     fn conditions_text(&self, out: &mut String, verdict: Verdict, head: &str) {
         let mut group = None;
         for condition in self.conditions.iter().filter(|condition| condition.verdict == verdict) {
@@ -234,18 +236,21 @@ impl Report {
     fn measured_text(&self, out: &mut String) {
         if let Some(measured) = &self.measured {
             let _ = writeln!(out, "\nMEASURED in {} ms ({})", measured.length_ms, measured.thread);
-            let _ = writeln!(out, "  {:<46} {:>6} {:>9} {:>9} {:>9}", "", "n", "p50 us", "p99 us", "max us");
-            let mut line = |what: &str, figures: &Figures| {
+            let row = |what: &str, figures: &Figures| {
                 let Figures { n, p50_ns, p99_ns, max_ns, .. } = *figures;
-                let _ = writeln!(out, "  {what:<46} {n:>6} {:>9} {:>9} {:>9}", us(p50_ns), us(p99_ns), us(max_ns));
+                vec![format!("  {what}"), n.to_string(), us(p50_ns), us(p99_ns), us(max_ns)]
             };
-            line("timer wake-up, late", &measured.wake_up);
-            match &measured.wake_up_held {
-                Some(figures) => line("the same with cpu_dma_latency held at 0", figures),
-                None => line("the same with cpu_dma_latency held: not here", &Figures::default()),
-            }
-            line("longest gap in a spin of 1 ms", &measured.gap);
-            line("each gap over 1 us", &measured.detour);
+            let held = match &measured.wake_up_held {
+                Some(figures) => row("the same with cpu_dma_latency held at 0", figures),
+                None => row("the same with cpu_dma_latency held: not here", &Figures::default()),
+            };
+            let rows = [
+                row("timer wake-up, late", &measured.wake_up),
+                held,
+                row("longest gap in a spin of 1 ms", &measured.gap),
+                row("each gap over 1 us", &measured.detour),
+            ];
+            out.push_str(&columns(&["", "n", "p50 us", "p99 us", "max us"], &[0], &rows));
             let hits = |hits: &[Hit]| {
                 let hits: Vec<_> = hits.iter().map(|hit| format!("{} {}", hit.count, hit.what)).collect();
                 if hits.is_empty() { "none".to_owned() } else { hits.join(", ") }

@@ -1,10 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Exit codes, the same for every subcommand.
+//!
+//! | failure | code |
+//! |---|---|
+//! | an argument, name, target, event or address is wrong, or a file says nothing that can be used, or is not there | 2 |
+//! | the kernel, this host, this build or the agent has no such thing | 3 |
+//! | this user may not: a file, a socket, a right of the kernel, a refusal of agent or controller | 4 |
+//! | everything else: no agent, it does not answer, the cluster is unwell, a disk is full | 1 |
+//!
+//! `fide run` adds 125 to 127 and the program's own. [`Failure`]'s conversions are this table; a subcommand that knows more says so
+//! itself.
 
-use std::io;
+use std::{fmt, io, io::ErrorKind, path::Path};
 
+use fide_agent::{
+    StartError, config::ConfigError, handover::HandoverError, incarnation::IncarnationError, key::KeyFileError,
+    socket::ListenError, trees::TreesError, vote::VoteError,
+};
 use fide_agent_api::protocol::ErrorCode;
 use fide_client::Error;
+use fide_controller_api::tls;
+use fide_sys::interface::InterfaceError;
+use rustix::io::Errno;
 
 /// Something is wrong with the cluster, the agent or what was watched.
 pub const UNHEALTHY: u8 = 1;
@@ -18,6 +35,7 @@ pub const NOT_PERMITTED: u8 = 4;
 pub const OUT_OF_REACH: u8 = 125;
 
 /// Why a subcommand failed, and with which exit code.
+#[derive(Debug)]
 pub struct Failure {
     pub code: u8,
     pub error: anyhow::Error,
@@ -27,16 +45,63 @@ impl Failure {
     pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
+
+    /// A file that the caller has named and that cannot be used.
+    pub fn file(path: &Path, error: &io::Error) -> Self {
+        Self::new(code_of_file(error), anyhow::anyhow!("{}: {error}", path.display()))
+    }
+}
+
+/// What is said, and what caused it. Errors of this project show their cause or return it, never both; of others' a cause that is shown
+/// already is left out.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = String::new();
+        // What was read as TOML is quoted with the end of its line.
+        for cause in self.error.chain().map(|cause| cause.to_string().trim_end().to_owned()) {
+            if said.is_empty() {
+                said = cause;
+            } else if !said.contains(&cause) {
+                said = format!("{said}: {cause}");
+            }
+        }
+        f.write_str(&said)
+    }
 }
 
 /// What a subcommand returns.
 pub type Done = Result<std::process::ExitCode, Failure>;
 
+/// Of a file that the caller has named.
+pub fn code_of_file(error: &io::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::PermissionDenied => NOT_PERMITTED,
+        ErrorKind::NotFound
+        | ErrorKind::AlreadyExists
+        | ErrorKind::IsADirectory
+        | ErrorKind::NotADirectory
+        | ErrorKind::DirectoryNotEmpty
+        | ErrorKind::ReadOnlyFilesystem
+        | ErrorKind::InvalidFilename
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidData => USAGE,
+        _ => UNHEALTHY,
+    }
+}
+
+/// Of what the kernel was asked for on the caller's behalf.
+fn code_of_system(error: &io::Error) -> u8 {
+    if error.kind() == ErrorKind::PermissionDenied { NOT_PERMITTED } else { UNHEALTHY }
+}
+
+fn code_of_errno(errno: Errno) -> u8 {
+    code_of_system(&errno.into())
+}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        let permission = error.chain().any(|cause| {
-            cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
-        });
+        let denied = |cause: &&io::Error| code_of_system(cause) == NOT_PERMITTED;
+        let permission = error.chain().filter_map(|cause| cause.downcast_ref()).any(|cause| denied(&cause));
         Self { code: if permission { NOT_PERMITTED } else { UNHEALTHY }, error }
     }
 }
@@ -50,16 +115,158 @@ impl From<io::Error> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Refused(refusal) => match refusal.code {
-                ErrorCode::NotPermitted => NOT_PERMITTED,
-                ErrorCode::NotSupported | ErrorCode::Version => UNSUPPORTED,
-                ErrorCode::BadRequest | ErrorCode::UnknownHost | ErrorCode::TimeoutTooShort | ErrorCode::NotFound => {
-                    USAGE
-                }
-                _ => UNHEALTHY,
-            },
-            _ => return anyhow::Error::from(error).into(),
+            Error::Refused(refusal) => code_of_refusal(refusal.code),
+            Error::Name(_) | Error::TooMany { .. } => USAGE,
+            Error::NoAgent { errno, .. } => code_of_socket(*errno),
+            Error::TimeNamespace { .. } => UNSUPPORTED,
+            Error::System { errno, .. } => code_of_errno(*errno),
+            _ => UNHEALTHY,
         };
         Self::new(code, error)
+    }
+}
+
+fn code_of_refusal(code: ErrorCode) -> u8 {
+    match code {
+        ErrorCode::NotPermitted => NOT_PERMITTED,
+        ErrorCode::NotSupported | ErrorCode::Version => UNSUPPORTED,
+        ErrorCode::BadRequest | ErrorCode::UnknownHost | ErrorCode::TimeoutTooShort | ErrorCode::NotFound => USAGE,
+        _ => UNHEALTHY,
+    }
+}
+
+/// Of an agent's socket at which nobody answers: none is there, or what is there is no agent's.
+pub fn code_of_socket(errno: Errno) -> u8 {
+    match errno {
+        Errno::PROTOTYPE | Errno::NOTSOCK | Errno::NAMETOOLONG | Errno::INVAL | Errno::NOTDIR => USAGE,
+        errno => code_of_errno(errno),
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(code_of_config(&error), error)
+    }
+}
+
+fn code_of_config(error: &ConfigError) -> u8 {
+    match error {
+        ConfigError::Read { why, .. } => code_of_file(why),
+        _ => USAGE,
+    }
+}
+
+impl From<KeyFileError> for Failure {
+    fn from(error: KeyFileError) -> Self {
+        Self::new(code_of_key(&error), error)
+    }
+}
+
+fn code_of_key(error: &KeyFileError) -> u8 {
+    match error {
+        KeyFileError::Read { why, .. } | KeyFileError::Write { why, .. } => code_of_file(why),
+        KeyFileError::Mode { .. } | KeyFileError::Content { .. } => USAGE,
+    }
+}
+
+impl From<InterfaceError> for Failure {
+    fn from(error: InterfaceError) -> Self {
+        Self::new(code_of_interface(&error), error)
+    }
+}
+
+fn code_of_interface(error: &InterfaceError) -> u8 {
+    match error {
+        InterfaceError::Missing { .. } => USAGE,
+        InterfaceError::Down { .. } => UNHEALTHY,
+        InterfaceError::List(why) => code_of_system(why),
+    }
+}
+
+impl From<tls::Error> for Failure {
+    fn from(error: tls::Error) -> Self {
+        Self::new(code_of_credentials(&error), error)
+    }
+}
+
+/// Of certificates and keys that the caller has named.
+pub fn code_of_credentials(error: &tls::Error) -> u8 {
+    match error {
+        tls::Error::Read { kind, .. } => code_of_file(&(*kind).into()),
+        tls::Error::Changing => UNHEALTHY,
+        _ => USAGE,
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let code = match &error {
+            StartError::Config(error) => code_of_config(error),
+            StartError::Key(error) => code_of_key(error),
+            StartError::Interface { why, .. } => code_of_interface(why),
+            StartError::Role { .. }
+            | StartError::Core { .. }
+            | StartError::Detector(_)
+            | StartError::Timeout { .. } => USAGE,
+            StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
+            StartError::Link { why, .. } | StartError::Io(why) => code_of_system(why),
+            // Directories that the configuration names.
+            StartError::Incarnation(IncarnationError::Io { why, .. })
+            | StartError::Vote(VoteError::Io { why, .. })
+            | StartError::Listen(ListenError::Io { why, .. }) => code_of_file(why),
+            StartError::Handover(HandoverError::NoAgent { why, .. } | HandoverError::Io(why)) => code_of_system(why),
+            StartError::Handover(HandoverError::Refused(refusal)) => code_of_refusal(refusal.code),
+            StartError::Trees(TreesError::Credentials(error)) => code_of_credentials(error),
+            _ => UNHEALTHY,
+        };
+        Self::new(code, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As another project's error may be.
+    #[derive(Debug)]
+    struct Both(io::Error);
+
+    impl fmt::Display for Both {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "outer, as {}", self.0)
+        }
+    }
+
+    impl std::error::Error for Both {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn cause_that_is_shown_already_is_left_out() {
+        let said = |error: anyhow::Error| Failure::from(error).to_string();
+        let inner = || io::Error::other("the inner one");
+        assert_eq!(said(Both(inner()).into()), "outer, as the inner one");
+        assert_eq!(said(anyhow::Error::from(inner()).context("outer")), "outer: the inner one");
+    }
+
+    #[test]
+    fn codes_of_files_and_sockets_are_those_of_the_table() {
+        let file = |kind: ErrorKind| code_of_file(&kind.into());
+        for kind in [ErrorKind::NotFound, ErrorKind::IsADirectory, ErrorKind::InvalidData, ErrorKind::AlreadyExists] {
+            assert_eq!(file(kind), USAGE, "{kind}");
+        }
+        assert_eq!(file(ErrorKind::PermissionDenied), NOT_PERMITTED);
+        assert_eq!(file(ErrorKind::StorageFull), UNHEALTHY);
+        let socket = [
+            (Errno::NOENT, UNHEALTHY),
+            (Errno::CONNREFUSED, UNHEALTHY),
+            (Errno::AGAIN, UNHEALTHY),
+            (Errno::ACCESS, NOT_PERMITTED),
+        ];
+        for (errno, code) in socket.into_iter().chain([(Errno::PROTOTYPE, USAGE), (Errno::NAMETOOLONG, USAGE)]) {
+            assert_eq!(code_of_socket(errno), code, "{errno}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How near the timeout of a peer has come to a false suspicion.
 
-use std::time::Duration;
-
+use fide_types::Time;
 use serde_json::Value;
 
 /// A line for each peer that has sent two heartbeats.
@@ -14,7 +13,7 @@ fn says(peer: &Value) -> Option<String> {
     let number = |name: &str| peer["gaps"][name].as_u64();
     let (count, longest_us, ago_us) = (number("count")?, number("longest_us")?, number("longest_ago_us")?);
     let timeout_us = peer["timeout_us"].as_u64().filter(|us| *us > 0)?;
-    let (us, host) = (|us: u64| format!("{:?}", Duration::from_micros(us)), peer["host"].as_str()?);
+    let (us, host) = (|us: u64| Time::us(us).to_string(), peer["host"].as_str()?);
     // Timeouts fall again.
     let of_timeout = match longest_us.checked_sub(timeout_us) {
         Some(1..) => {
@@ -50,8 +49,8 @@ mod tests {
             { "host": "h4", "state": "unknown" },
         ] });
         let lines: Vec<String> = lines(&status).collect();
-        let of_h2 = "heartbeats of h2: the longest gap, 5.1ms, was 50 % of the timeout, 42 s ago; of 1200, half are within 1.015ms, \
-                     99.9 % within 2.047ms";
+        let of_h2 = "heartbeats of h2: the longest gap, 5.1 ms, was 50 % of the timeout, 42 s ago; of 1200, half are within 1.015 ms, \
+                     99.9 % within 2.047 ms";
         assert_eq!(lines, [of_h2]);
     }
 }

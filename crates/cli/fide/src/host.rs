@@ -3,7 +3,7 @@
 
 use std::{net::Ipv4Addr, path::PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use fide_agent::config::{Config, DEFAULT_DRIFT_PPM};
 use fide_host_tuning::{
     doctor::Host,
@@ -51,13 +51,10 @@ impl HostArguments {
 
     fn config(&self) -> Result<Option<(Config, u16)>, Failure> {
         let Some(path) = &self.config else { return Ok(None) };
-        let local = interface::addresses().map_err(anyhow::Error::from)?;
-        let load = || {
-            let config = Config::load(path)?;
-            let me = config.identify(self.host.as_deref(), &local)?;
-            Ok((config, me))
-        };
-        load().map(Some).map_err(|error: fide_agent::config::ConfigError| Failure::new(USAGE, error))
+        let local = interface::addresses()?;
+        let config = Config::load(path)?;
+        let me = config.identify(self.host.as_deref(), &local)?;
+        Ok(Some((config, me)))
     }
 
     /// The host, after a look whether it has the core and the interfaces, and its planes.
@@ -103,16 +100,16 @@ fn check(host: &Host<'_>) -> Result<(), Failure> {
 fn configured_planes(config: &Config, me: u16) -> Result<Vec<Plane>, Failure> {
     let addresses = config.member(me).addresses.iter().zip(&config.planes);
     let plane = |(address, plane): (&Ipv4Addr, &fide_agent::config::Plane)| {
-        let interface = interface::by_address(*address).context("the configuration's address")?;
+        let interface = interface::by_address(*address)?;
         let destination = Destination::Group(plane.group.unwrap_or(PROBE_GROUP));
         Ok(Plane { interface, destination })
     };
-    Ok(addresses.map(plane).collect::<anyhow::Result<_>>()?)
+    addresses.map(plane).collect()
 }
 
 /// Interfaces without an IPv4 address are no planes.
 fn probed_planes(host: &Host<'_>) -> Result<Vec<Plane>, Failure> {
-    let addresses = interface::addresses().map_err(anyhow::Error::from)?;
+    let addresses = interface::addresses()?;
     let mut planes = Vec::new();
     for name in &host.interfaces {
         if let Some((_, address)) = addresses.iter().find(|(other, _)| other == name)

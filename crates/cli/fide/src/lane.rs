@@ -11,6 +11,7 @@ use std::{
 };
 
 use fide_client::{Client, ConnectOptions, Event, LaneGrant, LaneReason};
+use fide_types::Time;
 use serde_json::{Value, json};
 
 use crate::{
@@ -92,11 +93,12 @@ fn with_grant(mut value: Value, grant: &LaneGrant) -> Value {
 fn grant_text(grant: &LaneGrant) -> String {
     let latency = match grant.latency {
         Some(latency) => {
-            format!("{:?} to the nearest host, {:?} to any", latency.min, latency.min + latency.jitter_max)
+            let (nearest, any) = (Time::from(latency.min), Time::from(latency.min + latency.jitter_max));
+            format!("{nearest} to the nearest host, {any} to any")
         }
         None => "best effort, no latency is bounded".to_owned(),
     };
-    format!("a packet of {} bytes every {:?}, {latency}", grant.packet_max_bytes, grant.period)
+    format!("a packet of {} bytes every {}, {latency}", grant.packet_max_bytes, Time::from(grant.period))
 }
 
 /// What is told to whoever has a lane or listens, but messages.
@@ -110,11 +112,11 @@ fn describe(event: &Event) -> Option<(Value, String)> {
                 LaneReason::Other(reason) => ("other", format!("reason {reason}")),
             };
             let value = json!({ "kind": "bandwidth_changed", "reason": name, "grace_ns": nanos(*grace) });
-            (with_grant(value, grant), format!("{text}; in {grace:?} the lane is {}", grant_text(grant)))
+            (with_grant(value, grant), format!("{text}; in {} the lane is {}", Time::from(*grace), grant_text(grant)))
         }
         Event::LaneTerminated { name, why, grace, .. } => (
             json!({ "kind": "bandwidth_terminated", "name": &**name, "why": &**why, "grace_ns": nanos(*grace) }),
-            format!("lane {name} is over in {grace:?}: {why}"),
+            format!("lane {name} is over in {}: {why}", Time::from(*grace)),
         ),
         Event::Dropped { what, refusal } => (
             json!({ "kind": "dropped", "what": &**what, "why": refusal.to_string() }),

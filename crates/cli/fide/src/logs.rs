@@ -13,7 +13,7 @@ use crate::{
 /// Reads a log. What is missing of it is said on standard error, and among the conditions for whoever reads the report.
 pub fn open(path: &Path) -> Result<Log, Failure> {
     let named = |error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow::anyhow!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(|error| named(&error))?;
+    let file = File::open(path).map_err(|error| Failure::file(path, &error))?;
     let mut log = read_log(BufReader::new(file)).map_err(|error| named(&error))?;
     if let Ending::CutOff { .. } = log.ending {
         say!("fide: {}: {}", path.display(), log.ending);

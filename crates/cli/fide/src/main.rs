@@ -3,8 +3,10 @@
 
 mod agent;
 mod ask;
+mod columns;
 mod controller;
 mod doctor;
+mod explain;
 mod gaps;
 mod host;
 mod jitter;
@@ -21,14 +23,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use fide_cli::{
-    exit::{self, Failure},
-    say,
-};
+use fide_cli::{exit, say};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
-/// Exit codes: 0 ok, 1 unhealthy, 2 usage, 3 unsupported here, 4 not permitted.
+/// Exit codes, where a command says no others: 0 done, 1 unhealthy (also: no agent answers), 2 usage (also: a file that is named is
+/// wrong, or not there), 3 unsupported here, 4 not permitted.
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
@@ -52,8 +52,8 @@ enum Command {
     /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
     /// permitted.
     ///
-    /// Signals are passed on to the program unchanged, and end `fide run` only with it; those of the terminal (Ctrl-C, Ctrl-\) reach both at
-    /// once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
+    /// Signals are passed on to the program unchanged, and end `fide run` only with it (but for SIGKILL and those of its own faults, after which the
+    /// program is killed); those of the terminal (Ctrl-C, Ctrl-\) reach both at once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
     /// `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
@@ -73,11 +73,11 @@ enum Command {
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
     ///
-    /// Exit codes: 0 all requests are held, 1 some are refused, 2 usage, or a file that says no plan.
+    /// Exit codes: 0 all requests are held, 1 some are refused, 2 usage, or a file that says no plan, 4 not permitted.
     Plan(plan::Arguments),
     /// Judge what this host is set to, and measure what it holds
     ///
-    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing.
+    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing, 4 not permitted.
     Doctor(doctor::Arguments),
     /// Change what this host is set to, and restore it
     ///
@@ -142,9 +142,9 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        Err(Failure { code, error }) => {
-            say::say!("fide: {error:#}");
-            ExitCode::from(code)
+        Err(failure) => {
+            say::say!("fide: {failure}");
+            ExitCode::from(failure.code)
         }
     }
 }

@@ -2,7 +2,7 @@
 //! `fide plan`: a topology and requests in, trees and contracts out.
 
 mod odds;
-pub(crate) mod table;
+mod table;
 
 use std::{
     fs::{self, File},
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let said: String = error.to_string().chars().map(shown).collect();
         Failure::new(USAGE, anyhow!("{}: {said}", path.display()))
     };
-    let file = parse(&read(path).map_err(|error| named(&error))?).map_err(|error| named(&error))?;
+    let file = parse(&read(path).map_err(|error| Failure::file(path, &error))?).map_err(|error| named(&error))?;
     file.rates.check().map_err(|error| named(&error))?;
     let mut planner = Planner::new(file.topology, file.limits).map_err(|error| named(&error))?;
     if let Some(name) = arguments.only.iter().find(|name| !file.requests.iter().any(|request| request.name == **name)) {
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     };
     print(out, arguments, &plan)?;
     if let (Some(to), Some(drawing)) = (svg, drawing) {
-        fs::write(&to, drawing).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
+        fs::write(&to, drawing).map_err(|error| Failure::file(&to, &error))?;
         say!("written to {}", to.display());
     }
     Ok(ExitCode::from(if refused.is_empty() { 0 } else { UNHEALTHY }))
@@ -148,7 +148,7 @@ fn target(file: &Path, out: Option<&Path>, force: bool) -> Result<PathBuf, Failu
     let mut begin = Vec::new();
     let read = File::open(&to).and_then(|file| file.take(DRAWING.len() as u64).read_to_end(&mut begin));
     match read {
-        Err(error) => wrong(error.to_string()),
+        Err(error) => Err(Failure::file(&to, &error)),
         Ok(0) => Ok(to),
         Ok(_) if begin == DRAWING => Ok(to),
         Ok(_) => {

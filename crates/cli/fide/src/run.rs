@@ -36,6 +36,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use fide_agent_api::protocol::check_name;
 use fide_client::{Client, ConnectOptions, Event};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -150,6 +151,7 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
 }
 
 pub(crate) fn run(arguments: RunArguments) -> Done {
+    check_name(&arguments.name).map_err(fide_client::Error::from)?;
     child::dump_no_core();
     // Before the client: its descriptors are not to be seen by a thread that takes signals otherwise.
     let signals = Signals::block()?;
@@ -275,6 +277,7 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
 }
 
 pub(crate) fn guard(arguments: &GuardArguments) -> Done {
+    check_name(&arguments.name).map_err(fide_client::Error::from)?;
     let pid = match (&arguments.unit, arguments.pid) {
         (Some(unit), _) => main_pid(unit)?,
         (None, Some(pid)) => pid,
@@ -374,7 +377,10 @@ fn tracer() -> Option<u32> {
 }
 
 fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {
-    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("{pid} is no process id"))?;
+    let id = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| Failure::new(USAGE, anyhow!("{pid} is no process id")))?;
     pidfd_open(id, PidfdFlags::empty()).map_err(|errno| io::Error::from(errno).into())
 }
 

@@ -2,7 +2,10 @@
 //! Words for people from what has to go on without them. `println!` and `eprintln!` panic where their output cannot be written (a
 //! full disk, a reader that is gone, a terminal that was hung up); `fide watch`, `fide run`, `fide guard` and the demos must not.
 
-use std::{fmt::Arguments, io::Write};
+use std::{
+    fmt::Arguments,
+    io::{IsTerminal, Write},
+};
 
 /// A line on standard output, if it can be written.
 #[macro_export]
@@ -17,6 +20,17 @@ macro_rules! say {
 }
 
 pub use {say, tell};
+
+/// The log of what runs for long, on standard error: in colours on a terminal that wants them (<https://no-color.org>), never in a file.
+pub fn log() {
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG").unwrap_or_else(|_| "info".into()))
+        .with_target(false)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
+}
 
 /// One line, in one piece; lost where it cannot be written.
 pub fn line(to: &mut dyn Write, words: Arguments) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What timeouts are for, part by part, and what would make them shorter.
 
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 
+use fide_types::Time;
 use serde_json::Value;
 
 /// A line for each timeout that peers have, with the peers that have it; none where the configuration fixes them.
@@ -23,7 +24,7 @@ pub(crate) fn lines(status: &Value) -> Vec<String> {
 }
 
 fn says(peer: &Value, heartbeat_us: Option<u64>) -> Option<String> {
-    let (parts, us) = (&peer["timeout_parts"], |us: u64| format!("{:?}", Duration::from_micros(us)));
+    let (parts, us) = (&peer["timeout_parts"], |us: u64| Time::us(us).to_string());
     let number = |name: &str| parts[name].as_u64();
     let (periods, ways, jitters) = (number("periods")?, number("ways")?, number("jitters")?);
     let (jitter_us, network_us) = (number("jitter_ns")? / 1000, number("network_ns")? / 1000);
@@ -80,14 +81,14 @@ mod tests {
         ] });
         let lines = lines(&status);
         assert_eq!(lines.len(), 3, "{lines:#?}");
-        let sum = "3 periods 3ms + 2 ways 200µs + 2 jitters";
+        let sum = "3 periods 3 ms + 2 ways 200 us + 2 jitters";
         assert!(
-            lines[0].starts_with(&format!("timeout of h2, h3: {sum} 7ms. A jitter is 3.5ms, the least")),
+            lines[0].starts_with(&format!("timeout of h2, h3: {sum} 7 ms. A jitter is 3.5 ms, the least")),
             "{}",
             lines[0]
         );
-        assert!(lines[1].starts_with(&format!("timeout of h4: {sum} 7ms, kept at 26ms by what")), "{}", lines[1]);
-        assert!(lines[2].starts_with(&format!("timeout of h5: {sum} 8ms. A jitter is 3.5ms, half")), "{}", lines[2]);
-        assert!(lines[2].ends_with("; and 500µs of the network, as planned"), "{}", lines[2]);
+        assert!(lines[1].starts_with(&format!("timeout of h4: {sum} 7 ms, kept at 26 ms by what")), "{}", lines[1]);
+        assert!(lines[2].starts_with(&format!("timeout of h5: {sum} 8 ms. A jitter is 3.5 ms, half")), "{}", lines[2]);
+        assert!(lines[2].ends_with("; and 500 us of the network, as planned"), "{}", lines[2]);
     }
 }

@@ -83,9 +83,7 @@ fn boot_id(host: &Host<'_>) -> Result<String, Failure> {
 
 fn failure(error: TuneError) -> Failure {
     let code = match &error {
-        TuneError::Journal(JournalError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            NOT_PERMITTED
-        }
+        TuneError::Journal(JournalError::Io { why, .. }) if why.kind() == ErrorKind::PermissionDenied => NOT_PERMITTED,
         TuneError::Journal(JournalError::BootId(_)) => UNSUPPORTED,
         TuneError::Journal(_) => UNHEALTHY,
     };

@@ -11,8 +11,9 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_agent_api::protocol::PeerState;
+use fide_agent_api::protocol::{PeerState, parse_target};
 use fide_client::{Client, ConnectOptions, Event, Evidence, Monitor, MonitorId, Reason, Verdict, Wanted};
+use fide_types::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
@@ -53,6 +54,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
+    for target in &arguments.targets {
+        parse_target(target).map_err(fide_client::Error::from)?;
+    }
     let options = ConnectOptions {
         path: Some(arguments.socket.path()),
         program: "fide watch".into(),
@@ -63,7 +67,14 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     for target in &arguments.targets {
         let wanted = Wanted { timeout: arguments.timeout_us.map(Duration::from_micros), pbsize: 0 };
         let monitor = client.monitor(target, wanted)?;
-        let state = format!("{:?}", monitor.state).to_lowercase();
+        // Its agent, which tells it, lives as long as it does.
+        let is_this_host = target.strip_prefix('@') == Some(client.agent().host.as_str());
+        let state = match monitor.state {
+            _ if is_this_host => "alive",
+            PeerState::Unknown => "unknown",
+            PeerState::Alive => "alive",
+            PeerState::Dead => "dead",
+        };
         let before = monitor.state == PeerState::Dead && !arguments.count_earlier;
         if before {
             earlier.note(&monitor);
@@ -80,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
                     monitor.incarnation
                 )
             } else {
-                format!("watching {target}: {state}, silence is noticed within {:?}", monitor.timeout)
+                format!("watching {target}: {}", standing(state, monitor.timeout, is_this_host))
             },
         );
     }
@@ -152,6 +163,17 @@ fn next(client: &mut Client, limit: Option<Duration>, for_a_reader: bool) -> Res
         if reader::has_gone(&fds[1]) {
             reader::end();
         }
+    }
+}
+
+/// What is known of a target, and how soon it is told of it.
+fn standing(state: &str, timeout: Duration, is_this_host: bool) -> String {
+    if is_this_host {
+        "this host itself: only others can be told that it died, so watch it there".to_owned()
+    } else if timeout.is_zero() {
+        format!("{state}, on this host: its end is told at once")
+    } else {
+        format!("{state}, silence is noticed within {}", Time::from(timeout))
     }
 }
 
@@ -231,11 +253,11 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
         }
         Event::Piggyback { target, bytes, .. } => (
             json!({ "kind": "piggyback", "target": &**target, "bytes": bytes.len() }),
-            format!("{target} says {:?}", String::from_utf8_lossy(bytes)),
+            format!("{target} says \"{}\"", String::from_utf8_lossy(bytes).escape_debug()),
         ),
         Event::TimeoutChanged { timeout, .. } => (
             json!({ "kind": "timeout_changed", "timeout_us": micros(*timeout) }),
-            format!("silence is noticed within {timeout:?} now"),
+            format!("silence is noticed within {} now", Time::from(*timeout)),
         ),
         Event::Fenced => (json!({ "kind": "fenced" }), "this host is fenced: it cannot prove to be heard".into()),
         Event::Unfenced => (json!({ "kind": "unfenced" }), "this host may act again".into()),
@@ -304,8 +326,8 @@ impl<'a> Reaction<'a> {
     fn finish(self) {
         match self.running.and_then(|mut child| child.wait()) {
             Ok(status) if status.success() => {}
-            Ok(status) => say!("fide: --on-failure {:?} ended with {status}", self.command),
-            Err(error) => say!("fide: --on-failure {:?} could not be run: {error}", self.command),
+            Ok(status) => say!("fide: --on-failure `{}` ended with {status}", self.command),
+            Err(error) => say!("fide: --on-failure `{}` could not be run: {error}", self.command),
         }
     }
 }

@@ -54,6 +54,8 @@ pub const ALPN: &[u8] = b"http/1.1";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{}: {why}", path.display())]
+    Read { path: PathBuf, kind: std::io::ErrorKind, why: String },
+    #[error("{}: {why}", path.display())]
     File { path: PathBuf, why: String },
     #[error("{} may be read by everybody; `chmod 600` it", path.display())]
     OpenKey { path: PathBuf },

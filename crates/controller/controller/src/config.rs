@@ -63,6 +63,7 @@ use crate::core::{GROUPS, GROUPS_PREFIX, Options};
 use crate::leader::TTL_MIN_S;
 use crate::switches::SwitchSpec;
 
+pub mod keys;
 #[cfg(test)]
 mod tests;
 
@@ -91,13 +92,13 @@ pub enum ConfigError {
     HalfTls,
     #[error("the topology {}: {why}", path.display())]
     Topology { path: PathBuf, why: String },
-    #[error("there are two [[switch]] called {0:?}; a switch has one driver")]
+    #[error("there are two [[switch]] called \"{0}\"; a switch has one driver")]
     Twice(String),
-    #[error("[[switch]] {name:?} is no switch of the topology; it has {have}")]
+    #[error("[[switch]] \"{name}\" is no switch of the topology; it has {have}")]
     Unknown { name: String, have: String },
     #[error("the topology has switches without a [[switch]]: {0}; say how each is driven")]
     Undriven(String),
-    #[error("[[switch]] {name:?}: driver \"{driver}\" {what}")]
+    #[error("[[switch]] \"{name}\": driver \"{driver}\" {what}")]
     Driver { name: String, driver: &'static str, what: &'static str },
 }
 

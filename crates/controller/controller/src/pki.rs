@@ -74,7 +74,13 @@ pub enum Error {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("making a certificate: {0}")]
-    Make(#[from] rcgen::Error),
+    Make(rcgen::Error),
+}
+
+impl From<rcgen::Error> for Error {
+    fn from(why: rcgen::Error) -> Self {
+        Self::Make(why)
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -38,10 +38,10 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("credentials: {0}")]
-    Tls(#[from] fide_controller_api::tls::Error),
+    Tls(fide_controller_api::tls::Error),
     #[error("credentials {}: they are those of {who}; a controller needs its own, made by `fide controller init`", path.display())]
     NotAController { path: PathBuf, who: String },
-    #[error("{0}")]
+    #[error(transparent)]
     Limits(#[from] fide_planner::limits::LimitsError),
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -52,9 +52,21 @@ pub enum RunError {
     #[error("listening at {address}: {why}")]
     Listen { address: SocketAddr, why: std::io::Error },
     #[error("starting: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
     #[error("the deciding thread has failed, which is a fault of this program; the log says where")]
     Failed,
+}
+
+impl From<fide_controller_api::tls::Error> for RunError {
+    fn from(why: fide_controller_api::tls::Error) -> Self {
+        Self::Tls(why)
+    }
+}
+
+impl From<std::io::Error> for RunError {
+    fn from(why: std::io::Error) -> Self {
+        Self::Io(why)
+    }
 }
 
 /// Runs a controller until SIGTERM or SIGINT. SIGHUP reads the certificates again. `restore`: at the end every switch is

@@ -22,6 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fide_types::Time;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -114,7 +115,7 @@ impl Server {
         self.context.ending.send_replace(true);
         let all = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(self.context.limits.grace, all).await.is_err() {
-            tracing::warn!("connections are cut off after {:?}", self.context.limits.grace);
+            tracing::warn!("connections are cut off after {}", Time::from(self.context.limits.grace));
         }
     }
 }

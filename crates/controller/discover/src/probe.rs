@@ -77,14 +77,14 @@ pub struct Heard {
 pub enum ProbeError {
     #[error("{0} ports; at most {PORTS_MAX} are probed at once")]
     TooMany(usize),
-    #[error("entering namespace {}: {source}", path.display())]
-    Namespace { path: PathBuf, source: io::Error },
+    #[error("entering namespace {}: {why}", path.display())]
+    Namespace { path: PathBuf, why: io::Error },
     #[error("{at}: there is no interface of that name{}", place(.netns.as_deref()))]
     NoInterface { at: End, netns: Option<PathBuf> },
-    #[error("{at}: opening a socket for LLDP: {source}{}", hint(.source))]
-    Open { at: End, source: io::Error },
-    #[error("{at}: {source}")]
-    Frame { at: End, source: crate::lldp::FrameError },
+    #[error("{at}: opening a socket for LLDP: {why}{}", hint(.why))]
+    Open { at: End, why: io::Error },
+    #[error("{at}: {why}")]
+    Frame { at: End, why: crate::lldp::FrameError },
     #[error("waiting for frames: {0}")]
     Wait(io::Error),
 }
@@ -94,8 +94,8 @@ impl ProbeError {
     #[must_use]
     pub fn denied(&self) -> bool {
         match self {
-            ProbeError::Namespace { source, .. } | ProbeError::Open { source, .. } => {
-                source.kind() == io::ErrorKind::PermissionDenied
+            ProbeError::Namespace { why, .. } | ProbeError::Open { why, .. } => {
+                why.kind() == io::ErrorKind::PermissionDenied
             }
             _ => false,
         }
@@ -171,7 +171,7 @@ fn open_all(ports: &[Port]) -> Result<Vec<Open>, ProbeError> {
 /// Runs `f` on a thread of a network namespace; sockets opened there stay there.
 fn within<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> Result<T, ProbeError> + Send) -> Result<T, ProbeError> {
     let Some(path) = netns else { return f() };
-    let wrong = |source| ProbeError::Namespace { path: path.to_owned(), source };
+    let wrong = |why| ProbeError::Namespace { path: path.to_owned(), why };
     let ns = File::open(path).map_err(wrong)?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -186,7 +186,7 @@ fn within<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> Result<T, ProbeErro
 }
 
 fn open(port: &Port) -> Result<Open, ProbeError> {
-    let wrong = |source| ProbeError::Open { at: port.at.clone(), source };
+    let wrong = |why| ProbeError::Open { at: port.at.clone(), why };
     let name = &port.at.port;
     let (index, hardware) = interface::by_name(name)
         .map_err(wrong)?
@@ -196,7 +196,7 @@ fn open(port: &Port) -> Result<Open, ProbeError> {
     let rate = Figure::least(port.limit, speed.map(|bps| Figure::new(bps, Source::Port)));
     let bps = rate.map(|figure| figure.value);
     let says = Frame::ours(port.role, (&port.at.node, name), hardware, TTL_S, bps);
-    let bytes = says.emit().map_err(|source| ProbeError::Frame { at: port.at.clone(), source })?;
+    let bytes = says.emit().map_err(|why| ProbeError::Frame { at: port.at.clone(), why })?;
     Ok(Open { socket, says, bytes, heard: Heard { rate, ..Heard::default() } })
 }
 

@@ -82,18 +82,18 @@ pub enum DriverError {
         why: String,
     },
     /// A system call on the way to the switch.
-    #[error("{what}: {source}")]
+    #[error("{what}: {why}")]
     Io {
         /// What was being done.
         what: String,
         /// The kernel's answer.
-        source: io::Error,
+        why: io::Error,
     },
 }
 
 impl DriverError {
-    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        DriverError::Io { what: what.into(), source: source.into() }
+    pub(crate) fn io(what: impl Into<String>, why: impl Into<io::Error>) -> Self {
+        DriverError::Io { what: what.into(), why: why.into() }
     }
 
     pub(crate) fn no_port(rule: &Rule, port: &str, numbers: &BTreeMap<String, u32>) -> Self {

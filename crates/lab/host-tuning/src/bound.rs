@@ -139,8 +139,8 @@ impl fmt::Display for Stale {
 pub enum BoundError {
     #[error("{0} is not there: nothing was measured yet; `fide doctor` does")]
     Missing(PathBuf),
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
     #[error("{path} is no bound file: {why}; measure again with `fide doctor`")]
     Malformed { path: PathBuf, why: String },
     #[error("{path} is of version {found}, this program knows {VERSION}; measure again with `fide doctor`")]
@@ -182,7 +182,7 @@ fn load(path: &Path) -> Result<Vec<Bound>, BoundError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BoundError::Missing(path.to_owned())),
-        Err(source) => return Err(BoundError::Io { path: path.to_owned(), source }),
+        Err(why) => return Err(BoundError::Io { path: path.to_owned(), why }),
     };
     // One line; the whole would show the text again.
     let malformed = |why: &str| BoundError::Malformed { path: path.to_owned(), why: why.replace('\n', " ") };
@@ -247,7 +247,7 @@ pub fn write(path: &Path, bound: &Bound) -> Result<(), BoundError> {
         file.persist(path).map_err(|error| error.error)?;
         fs::File::open(dir)?.sync_all()
     };
-    write().map_err(|source| BoundError::Io { path: path.to_owned(), source })
+    write().map_err(|why| BoundError::Io { path: path.to_owned(), why })
 }
 
 #[cfg(test)]

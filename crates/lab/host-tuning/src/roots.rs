@@ -160,11 +160,7 @@ impl fmt::Display for Unread {
     }
 }
 
-impl std::error::Error for Unread {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+impl std::error::Error for Unread {}
 
 #[cfg(test)]
 mod tests {

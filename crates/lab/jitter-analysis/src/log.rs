@@ -92,15 +92,14 @@ pub struct Totals {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Of the file.
-    #[error("{what} at byte {offset}: {source}")]
+    #[error("{what} at byte {offset}: {why}")]
     Io {
         /// What was being done.
         what: &'static str,
         /// Where.
         offset: u64,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        why: io::Error,
     },
     /// Nothing in it.
     #[error("not a jitter log: it is empty")]

@@ -85,6 +85,15 @@ pub enum Schedule {
     Relative,
 }
 
+impl std::fmt::Display for Schedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Absolute => "absolute",
+            Self::Relative => "relative",
+        })
+    }
+}
+
 /// Under which conditions a run was made. Written as JSON in a log; unknown fields are ignored, so that a newer tool may
 /// add some.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -78,7 +78,7 @@ impl Reflector {
     /// # Errors
     /// [`PortError::Bpf`].
     pub fn attach(interface: &Interface, port: u16, incarnation: u32, generic: bool) -> Result<Self, PortError> {
-        let failed = |source| PortError::Bpf { method: Method::Reflect, source };
+        let failed = |why| PortError::Bpf { method: Method::Reflect, why };
         let mut program = PingPong::load(port, Mode::Reflect, incarnation).map_err(failed)?;
         if !generic && program.attach(interface.index, XdpMode::Native).is_ok() {
             return Ok(Self { program, mode: XdpMode::Native });

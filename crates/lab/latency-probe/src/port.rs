@@ -126,10 +126,10 @@ pub trait Port: Send {
 pub enum PortError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    #[error("{method}: {source}")]
-    Open { method: Method, source: io::Error },
-    #[error("{method}: {source}")]
-    Bpf { method: Method, source: BpfError },
+    #[error("{method}: {why}")]
+    Open { method: Method, why: io::Error },
+    #[error("{method}: {why}")]
+    Bpf { method: Method, why: BpfError },
     #[error("xdp-reflect answers pings and sends none: use it with pong, and any other method with ping")]
     ReflectSends,
     #[error(
@@ -176,7 +176,7 @@ pub fn open_on(
     peer: Option<Ipv4Addr>,
     port: u16,
 ) -> Result<Box<dyn Port>, PortError> {
-    let failed = |source| PortError::Open { method, source };
+    let failed = |why| PortError::Open { method, why };
     if method == Method::Reflect {
         return Err(PortError::ReflectSends);
     }

@@ -39,9 +39,21 @@ pub enum RecorderError {
     #[error(transparent)]
     Bpf(#[from] BpfError),
     #[error("the ring of records: {0}")]
-    Ring(#[from] BpfRingError),
+    Ring(BpfRingError),
     #[error("no thread: {0}")]
-    Thread(#[from] std::io::Error),
+    Thread(std::io::Error),
+}
+
+impl From<BpfRingError> for RecorderError {
+    fn from(why: BpfRingError) -> Self {
+        Self::Ring(why)
+    }
+}
+
+impl From<std::io::Error> for RecorderError {
+    fn from(why: std::io::Error) -> Self {
+        Self::Thread(why)
+    }
 }
 
 /// Records until it is stopped or dropped.

@@ -74,9 +74,15 @@ pub enum SessionError {
     #[error(transparent)]
     Port(#[from] PortError),
     #[error("no thread to measure in: {0}")]
-    Thread(#[from] std::io::Error),
+    Thread(std::io::Error),
     #[error("the measuring thread panicked")]
     Panicked,
+}
+
+impl From<std::io::Error> for SessionError {
+    fn from(why: std::io::Error) -> Self {
+        Self::Thread(why)
+    }
 }
 
 /// Measures, in a thread of its own in the caller's network namespace.

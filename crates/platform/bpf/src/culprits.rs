@@ -132,7 +132,7 @@ impl Recorder {
         }
         let mut skel = open.load().map_err(fail)?;
         let own = |fd: BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|source| BpfError::Map { what: "a descriptor could not be kept", source })
+            fd.try_clone_to_owned().map_err(|why| BpfError::Map { what: "a descriptor could not be kept", why })
         };
         let mut config = Config { cpus: [0; CPUS / 64], least_ns: settings.least_ns, own: [0; OWN_MAX] };
         for cpu in settings.cpus.iter().filter(|cpu| **cpu < CPUS) {

@@ -65,7 +65,7 @@ impl ExitWatch {
             link.map_err(fail)?
                 .as_fd()
                 .try_clone_to_owned()
-                .map_err(|source| BpfError::Map { what: "a link could not be kept", source })
+                .map_err(|why| BpfError::Map { what: "a link could not be kept", why })
         };
         let link = keep(skel.progs.on_process_exit.attach())?;
         let watched = MapHandle::try_from(&skel.maps.watched).map_err(fail)?;
@@ -100,7 +100,7 @@ impl ExitWatch {
             0 => Ok(()),
             error => Err(BpfError::Map {
                 what: "a process could not be put under watch",
-                source: io::Error::from_raw_os_error(-error),
+                why: io::Error::from_raw_os_error(-error),
             }),
         }
     }

@@ -8,7 +8,14 @@ use std::mem::offset_of;
 
 pub use fide_shm::gaps::Gaps;
 
-#[allow(dead_code, non_camel_case_types, unreachable_pub, clippy::all, clippy::pedantic)]
+#[allow(
+    dead_code,
+    non_camel_case_types,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks
+)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/intf.rs"));
 }

@@ -34,11 +34,11 @@ pub enum BpfError {
     #[error("the kernel did not take the {program} program: {reason}")]
     Load { program: &'static str, reason: String },
     /// XDP could not be attached to an interface.
-    #[error("XDP ({mode}) could not be attached to interface {ifindex}: {source}")]
-    Attach { ifindex: u32, mode: XdpMode, source: std::io::Error },
+    #[error("XDP ({mode}) could not be attached to interface {ifindex}: {why}")]
+    Attach { ifindex: u32, mode: XdpMode, why: std::io::Error },
     /// A map operation failed.
-    #[error("{what}: {source}")]
-    Map { what: &'static str, source: std::io::Error },
+    #[error("{what}: {why}")]
+    Map { what: &'static str, why: std::io::Error },
     /// A map inherited from another agent has another layout.
     #[error(
         "map {map} holds values of {found} bytes, this program needs {wanted}: the running agent is of another version, restart instead of taking over"
@@ -53,7 +53,7 @@ pub fn hush() {
 
 impl BpfError {
     pub(crate) fn last(what: &'static str) -> Self {
-        Self::Map { what, source: std::io::Error::last_os_error() }
+        Self::Map { what, why: std::io::Error::last_os_error() }
     }
 
     pub(crate) fn load(program: &'static str, error: &libbpf_rs::Error) -> Self {

@@ -100,7 +100,7 @@ pub(crate) fn check_layout(fd: BorrowedFd<'_>, wanted: usize, map: &'static str)
     if result != 0 {
         return Err(BpfError::Map {
             what: "a map did not tell its layout",
-            source: io::Error::from_raw_os_error(-result),
+            why: io::Error::from_raw_os_error(-result),
         });
     }
     let wanted = u32::try_from(wanted).expect("map values are small");

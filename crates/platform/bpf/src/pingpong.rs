@@ -101,7 +101,7 @@ impl PingPong {
         let open = PingpongSkelBuilder::default().open(&mut storage).map_err(fail)?;
         let skel = open.load().map_err(fail)?;
         let own = |fd: BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|source| BpfError::Map { what: "a descriptor could not be kept", source })
+            fd.try_clone_to_owned().map_err(|why| BpfError::Map { what: "a descriptor could not be kept", why })
         };
         let mode = match mode {
             Mode::Slot => 1,
@@ -137,7 +137,7 @@ impl PingPong {
         let value = socket.as_raw_fd().to_ne_bytes();
         self.sockets.update(&queue.to_ne_bytes(), &value, MapFlags::ANY).map_err(|error| BpfError::Map {
             what: "an AF_XDP socket could not be put behind its queue",
-            source: io::Error::other(error.to_string()),
+            why: io::Error::other(error.to_string()),
         })
     }
 

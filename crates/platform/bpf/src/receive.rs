@@ -120,7 +120,7 @@ impl Receive {
         }
         let skel = open.load().map_err(fail)?;
         let own = |fd: BorrowedFd<'_>| {
-            fd.try_clone_to_owned().map_err(|source| BpfError::Map { what: "a descriptor could not be kept", source })
+            fd.try_clone_to_owned().map_err(|why| BpfError::Map { what: "a descriptor could not be kept", why })
         };
         let maps = &skel.maps;
         let mut receive = Self {
@@ -179,7 +179,7 @@ impl Receive {
             if result != 0 {
                 return Err(BpfError::Map {
                     what: "the running agent's XDP link did not take the new program",
-                    source: io::Error::from_raw_os_error(-result),
+                    why: io::Error::from_raw_os_error(-result),
                 });
             }
         }
@@ -354,7 +354,7 @@ impl Receive {
     pub fn client_rings(&self) -> Result<ClientRings, BpfError> {
         MapHandle::try_from(&self.client_rings).map(ClientRings).map_err(|error| BpfError::Map {
             what: "the clients' rings could not be shared",
-            source: io::Error::other(error),
+            why: io::Error::other(error),
         })
     }
 
@@ -465,7 +465,7 @@ impl ClientRings {
             map_flags: libbpf_sys::BPF_F_MMAPABLE,
             ..Default::default()
         };
-        let fail = |source| BpfError::Map { what: "memory for a client could not be made", source };
+        let fail = |why| BpfError::Map { what: "memory for a client could not be made", why };
         let bytes = u32::try_from(bytes).map_err(|error| fail(io::Error::other(error)))?;
         let map = MapHandle::create(MapType::Array, Some("fide_session"), 4, bytes, 1, &options)
             .map_err(|error| fail(io::Error::other(error)))?;
@@ -482,7 +482,7 @@ impl ClientRings {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
             ..Default::default()
         };
-        let fail = |what| move |error| BpfError::Map { what, source: io::Error::other(error) };
+        let fail = |what| move |error| BpfError::Map { what, why: io::Error::other(error) };
         let ring = MapHandle::create(MapType::RingBuf, Some("fide_client"), 0, 0, CLIENT_RING_BYTES, &options)
             .map_err(fail("a client's ring could not be made"))?;
         let fd = ring.as_fd().as_raw_fd();
@@ -491,7 +491,7 @@ impl ClientRings {
             .map_err(fail("a client's ring could not be installed"))?;
         ring.as_fd()
             .try_clone_to_owned()
-            .map_err(|source| BpfError::Map { what: "a client's ring could not be kept", source })
+            .map_err(|why| BpfError::Map { what: "a client's ring could not be kept", why })
     }
 }
 
@@ -510,7 +510,7 @@ impl ClientRings {
     pub fn another(&self) -> Result<Self, BpfError> {
         MapHandle::try_from(&self.0).map(Self).map_err(|error| BpfError::Map {
             what: "the clients' rings could not be shared",
-            source: io::Error::other(error),
+            why: io::Error::other(error),
         })
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: XdpMode) -> Re
         )
     };
     if fd < 0 {
-        return Err(BpfError::Attach { ifindex, mode, source: io::Error::from_raw_os_error(-fd) });
+        return Err(BpfError::Attach { ifindex, mode, why: io::Error::from_raw_os_error(-fd) });
     }
     // SAFETY: a new descriptor that is ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -11,6 +11,8 @@
 //! that comes early that is the same at once; slots left out look like lateness until those before are forgotten, which is never more than
 //! the sender was late.
 
+use core::fmt;
+
 /// What calibration cannot see in a few seconds, the floor accounts for: the longest gap measured
 /// over days on hosts of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,17 @@ pub enum HostKind {
     Shared,
     /// Ordinary thread.
     Ordinary,
+}
+
+/// What the loop has, for people.
+impl fmt::Display for HostKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Isolated => "on a core of its own, with real-time priority",
+            Self::Shared => "with real-time priority on a core that it shares",
+            Self::Ordinary => "as an ordinary thread, without real-time priority",
+        })
+    }
 }
 
 impl HostKind {
@@ -172,7 +185,7 @@ mod tests {
 
     #[test]
     fn sender_of_another_period_looks_later_with_every_heartbeat() {
-        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/configuration.md`).
+        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/operate/configuration.md`).
         let mut spread = Spread::default();
         let late = |spread: &mut Spread, seq| spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_100_000, u64::MAX);
         for seq in 0..100 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clocks a lease is counted on, and what their distances say (docs/clocks.md).
+//! The clocks a lease is counted on, and what their distances say (docs/internals/clocks.md).
 //!
 //! A lease ends on CLOCK_MONOTONIC_RAW, which nobody slews. That clock stops while the machine is suspended, and a
 //! hypervisor may stop it with the machine. Two other clocks witness that: CLOCK_BOOTTIME counts a suspension, and the

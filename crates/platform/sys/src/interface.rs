@@ -29,7 +29,13 @@ pub enum InterfaceError {
     Down { name: String, address: Ipv4Addr },
     /// The kernel did not list its interfaces.
     #[error("the interfaces of this host could not be listed: {0}")]
-    List(#[from] io::Error),
+    List(io::Error),
+}
+
+impl From<io::Error> for InterfaceError {
+    fn from(why: io::Error) -> Self {
+        Self::List(why)
+    }
 }
 
 fn list(found: &[(String, Ipv4Addr)]) -> String {

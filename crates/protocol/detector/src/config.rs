@@ -2,7 +2,7 @@
 //! What a cluster is, and which configurations are refused.
 
 use fide_types::{
-    HostSet, Policy, Role, Trust,
+    HostSet, Policy, Role, Time, Trust,
     planted::{self, Planted},
 };
 use fide_wire::{
@@ -74,14 +74,17 @@ pub enum ConfigError {
     Planes { planes: u8 },
     #[error("heartbeat_ns is 0; it must be positive")]
     Heartbeat,
-    #[error("timeout_ns {timeout_ns} must exceed heartbeat_ns {heartbeat_ns}")]
+    #[error("the timeout, {}, must exceed the heartbeat, {}", Time::ns(*timeout_ns), Time::ns(*heartbeat_ns))]
     TimeoutTooShort { timeout_ns: u64, heartbeat_ns: u64 },
     #[error(
-        "timeout_ns {timeout_ns} is too short for trust = lease: less the drift margin it must exceed two heartbeats \
-         ({heartbeat_ns} ns each) so that an acknowledgement can come back; use at least {need_ns}, plus a round trip"
+        "a timeout of {} is too short for trust = \"lease\": less the drift margin it must exceed two heartbeats \
+         ({} each) so that an acknowledgement can come back; use at least {}, plus a round trip",
+        Time::ns(*timeout_ns),
+        Time::ns(*heartbeat_ns),
+        Time::ns(*need_ns)
     )]
     LeaseTimeout { timeout_ns: u64, heartbeat_ns: u64, need_ns: u64 },
-    #[error("timeout_ns {timeout_ns} is above an hour; use less")]
+    #[error("a timeout of {} is above an hour; use less", Time::ns(*timeout_ns))]
     TimeoutTooLong { timeout_ns: u64 },
     #[error("drift_ppm {drift_ppm} must be below 100000")]
     Drift { drift_ppm: u32 },

@@ -25,7 +25,7 @@ use fide_types::planted::{self, Planted};
 use fide_types::{Role, Trust};
 
 /// No measured timeout is longer. An agent may grant less than the one before it did, whose host was tuned since.
-/// (One whose configuration had a longer one, and has a shorter one now, is not known of: docs/promises.md.)
+/// (One whose configuration had a longer one, and has a shorter one now, is not known of: docs/internals/promises.md.)
 const MEASURED_MAX_NS: u64 = 1_000_000_000;
 
 /// What is known of it.

@@ -25,7 +25,7 @@
 //! | `snapshot` | all of it written down, for a takeover |
 //! | [`detector`] | the verbs; `inbox` reads sections, `outbox` writes heartbeats, `judge` gives verdicts |
 //!
-//! Times are nanoseconds of one clock of this host, given by the caller: one that nobody slews (docs/clocks.md).
+//! Times are nanoseconds of one clock of this host, given by the caller: one that nobody slews (docs/internals/clocks.md).
 //!
 //! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after [`Detector::new`].
 #![forbid(unsafe_code)]

@@ -2,7 +2,7 @@
 //! What goes into and comes out of a [`crate::Detector`].
 
 use fide_types::ProcessState;
-use fide_types::{HostSet, MAX_PLANES, Name, Reason};
+use fide_types::{HostSet, MAX_PLANES, Name, Reason, Time};
 use fide_wire::{PacketError, ViewId};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ pub enum Accepted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("not a packet: {0}")]
-    Malformed(#[from] PacketError),
+    Malformed(PacketError),
     #[error("sent for plane {sent}, arrived on plane {arrived}; check the cabling of the planes")]
     WrongPlane { sent: u8, arrived: u8 },
     #[error("host {host} is not a member; add it to the configuration of this host")]
@@ -69,6 +69,12 @@ pub enum Refusal {
     Replayed { host: u16, seq: u64 },
     #[error("acknowledges {got} members, this cluster has {want} besides the sender; the configurations differ")]
     Members { got: usize, want: usize },
+}
+
+impl From<PacketError> for Refusal {
+    fn from(why: PacketError) -> Self {
+        Self::Malformed(why)
+    }
 }
 
 /// What was refused, lost or bounded, since the start.
@@ -363,7 +369,9 @@ pub enum MonitorError {
     #[error("this host does not monitor host {host}; the configuration says who monitors whom")]
     NotMonitored { host: u16 },
     #[error(
-        "{wanted_ns} ns are wanted, the pair's timeout is {granted_ns} ns; ask for at least that, or 0 for the best"
+        "a timeout of {} is wanted, the pair's is {}; ask for at least that, or 0 for the best",
+        Time::ns(*wanted_ns),
+        Time::ns(*granted_ns)
     )]
     TimeoutTooShort { wanted_ns: u64, granted_ns: u64 },
     #[error("{bound} watches exist already, the most there can be")]
@@ -377,7 +385,9 @@ pub enum TimeoutError {
     #[error("host {host} is not a peer of this host")]
     UnknownHost { host: u16 },
     #[error(
-        "{asked_ns} ns is below the present {present_ns} ns; under a lease, who judges alone only ever raises it: a promise made stays kept"
+        "{} is below the present {}; under a lease, who judges alone only ever raises it: a promise made stays kept",
+        Time::ns(*asked_ns),
+        Time::ns(*present_ns)
     )]
     Lower { asked_ns: u64, present_ns: u64 },
 }

@@ -71,7 +71,13 @@ pub enum Refusal {
     NoSuchTree { request: String, trees: usize, tree: usize },
     /// The planner's own result did not pass its proof: a fault in this program.
     #[error("the trees found are wrong ({0}); please report this with the topology")]
-    Wrong(#[from] TreeError),
+    Wrong(TreeError),
+}
+
+impl From<TreeError> for Refusal {
+    fn from(why: TreeError) -> Self {
+        Self::Wrong(why)
+    }
 }
 
 fn hint(what: &Overload) -> &'static str {

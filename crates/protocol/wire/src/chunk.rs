@@ -27,7 +27,7 @@
 //! fits with odds of 2^-32. A `seq` must not be used twice within an incarnation, and [`crate::set_seq`] is not for these packets.
 //!
 //! All checksums are reflected (first bit on an Ethernet wire = highest power of x), so that any burst of up to 32 bits is seen.
-//! Which polynomial, why, and what odds remain: `docs/chunks.md`; `tests/odds` computes them.
+//! Which polynomial, why, and what odds remain: `docs/internals/chunks.md`; `tests/odds` computes them.
 //!
 //! **A checksum is not a tag.** A packet whose tag fits ([`crate::verify`]) is whole and from a host of the cluster. In one whose
 //! tag does not fit, the chunks whose checksums fit are *undamaged*, but anybody may have written them. Whether those are

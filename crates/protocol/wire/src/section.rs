@@ -42,13 +42,19 @@ pub enum SectionError {
     #[error("roster state {state} is unknown; 1 to 5 are known")]
     State { state: u8 },
     #[error("roster name: {0}")]
-    Name(#[from] NameError),
+    Name(NameError),
     #[error("piggyback sequence number 0; they start at 1")]
     PiggybackSeq,
     #[error("host id {host} is outside 1..={MAX_HOSTS}")]
     Host { host: u16 },
     #[error("view section: {what}")]
     View { what: &'static str },
+}
+
+impl From<NameError> for SectionError {
+    fn from(why: NameError) -> Self {
+        Self::Name(why)
+    }
 }
 
 /// One process, as told by its host.

@@ -68,7 +68,7 @@ impl World {
 
     /// Whether what the group promises to survive is still kept if this fault comes now: as many hosts stay whole as make a
     /// majority, and where only members end, one member. Whoever is not let in again yet, or waits as all others do, is not whole: a member
-    /// that dies while all are shut out takes everything with it, as docs/promises.md says.
+    /// that dies while all are shut out takes everything with it, as docs/internals/promises.md says.
     fn survives(&mut self, fault: Fault) -> bool {
         let hosts = self.hosts();
         let excluded: Vec<usize> = fault.excludes().iter().map(|who| who.host(self.leader, hosts)).collect();

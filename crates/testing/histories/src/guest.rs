@@ -135,7 +135,7 @@ impl Guest {
     }
 
     /// Stops the machine by its monitor, or lets it go on. Its member is not asked for reads before what it can believe of its lease
-    /// is over: such an answer may be stale, as no clock in the guest shows the stop (docs/clocks.md).
+    /// is over: such an answer may be stale, as no clock in the guest shows the stop (docs/internals/clocks.md).
     pub(crate) fn freeze(&mut self, on: bool) -> anyhow::Result<()> {
         if on {
             self.relay.refuse_reads();

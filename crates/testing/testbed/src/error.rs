@@ -48,17 +48,17 @@ pub enum Error {
         why: String,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {why}")]
     Io {
         /// What was being done.
         what: String,
         /// The kernel's answer.
-        source: io::Error,
+        why: io::Error,
     },
 }
 
 impl Error {
-    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Error::Io { what: what.into(), source: source.into() }
+    pub(crate) fn io(what: impl Into<String>, why: impl Into<io::Error>) -> Self {
+        Error::Io { what: what.into(), why: why.into() }
     }
 }

@@ -4,6 +4,7 @@
 //! A figure that could not be measured is there all the same, with `"met": null` and why.
 
 use crate::{Error, Result};
+use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
@@ -397,26 +398,14 @@ impl fmt::Display for Report {
         )?;
         let head = ["figure", "value", "stat", "n", "rounds", "min", "p99", "max", "baseline", "ratio", "goal", "met"];
         let rows: Vec<[String; 12]> = self.figures.iter().map(row).collect();
-        let mut width = head.map(str::len);
-        for row in &rows {
-            for (w, cell) in width.iter_mut().zip(row) {
-                *w = (*w).max(cell.len());
-            }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(head).add_rows(rows);
+        // Names to the left, numbers to the right.
+        for (n, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((if n == 0 { 0 } else { 2 }, 0));
+            column.set_cell_alignment(if n == 0 { CellAlignment::Left } else { CellAlignment::Right });
         }
-        let line = |f: &mut fmt::Formatter<'_>, cells: [&str; 12]| {
-            for (i, (cell, w)) in cells.iter().zip(width).enumerate() {
-                // Names to the left, numbers to the right.
-                match i {
-                    0 => write!(f, "{cell:<w$}")?,
-                    _ => write!(f, "  {cell:>w$}")?,
-                }
-            }
-            writeln!(f)
-        };
-        line(f, head)?;
-        for row in &rows {
-            line(f, row.each_ref().map(String::as_str))?;
-        }
+        writeln!(f, "{}", table.trim_fmt())?;
         for figure in &self.figures {
             if let Some(why) = &figure.why {
                 writeln!(f, "{}: {why}", figure.figure)?;

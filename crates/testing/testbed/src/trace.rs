@@ -37,7 +37,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/agent-loop.md` says of each what it may wait
+/// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/internals/agent-loop.md` says of each what it may wait
 /// for.
 pub const LOOP_CALLS: [(&str, i64, Option<u64>); 11] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, None),

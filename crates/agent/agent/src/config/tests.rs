@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+use fide_types::config_key::Key;
+
 use super::*;
 
 pub(crate) const GOOD: &str = r#"
@@ -78,8 +80,10 @@ fn rungs_have_the_names_of_the_ladder() {
 
 #[test]
 fn a_drop_in_cannot_change_the_cluster() {
-    let error = load_with(GOOD, &[("x.toml", "[[plane]]\ngroup = \"239.1.1.1\"\n")]).expect_err("refused");
-    assert!(error.to_string().contains("not into a drop-in"), "{error}");
+    for text in ["[[plane]]\ngroup = \"239.1.1.1\"\n", "[controller]\naddresses = []\ncredentials = \"pki\"\n"] {
+        let error = load_with(GOOD, &[("x.toml", text)]).expect_err("refused");
+        assert!(error.to_string().contains("not into a drop-in"), "{error}");
+    }
 }
 
 /// Every mistake, and the words that tell what would be right.
@@ -173,4 +177,69 @@ fn hosts_have_a_shape_in_common_and_timeouts_of_their_own() {
     }
     let more = "role = \"observer\"\n[[member]]\nname = \"h4\"\naddresses = [\"10.70.1.4\", \"10.70.2.4\"]";
     assert_eq!(says(&differences(&here, &of("role = \"observer\"", more))), "members (4 there, 3 here)");
+}
+
+/// What a file with a key that does not exist is told: the keys that do.
+fn accepted(table: &str) -> Vec<String> {
+    let error = toml::from_str::<file::File>(&format!("{table}\nno_such_key = 1\n")).expect_err("unknown").to_string();
+    let (_, expected) = error.split_once("expected").unwrap_or_else(|| panic!("{error}"));
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_that_is_read_is_explained() {
+    let tables = accepted("");
+    assert_eq!(tables.len(), 7, "{tables:?}");
+    for name in tables {
+        let table =
+            if matches!(&*name, "plane" | "member" | "name") { format!("[[{name}]]") } else { format!("[{name}]") };
+        let mut read = accepted(&table);
+        let mut explained: Vec<_> =
+            keys::KEYS.iter().filter(|key| key.table == table).map(|key| key.key.to_owned()).collect();
+        read.sort();
+        explained.sort();
+        assert_eq!(explained, read, "{table}");
+    }
+}
+
+#[test]
+fn explained_defaults_are_those_that_count() {
+    use fide_types::config_key::Default;
+    const SECTIONS: [(&str, &str); 7] = [
+        ("[cluster]", "key_file = \"k\""),
+        ("[agent]", ""),
+        ("[limits]", ""),
+        ("[[name]]", "pattern = \"x\"\nusers = [\"root\"]\ngroups = [\"root\"]"),
+        ("[controller]", "addresses = [\"127.0.0.1:1\"]\ncredentials = \"pki\""),
+        ("[[plane]]", ""),
+        ("[[member]]", "name = \"h1\"\naddresses = [\"10.0.0.1\"]"),
+    ];
+    /// All sections, in `table` without `key`, and `more` instead.
+    fn text(table: &str, key: &str, more: &str) -> String {
+        let section = |(head, lines): &(&str, &str)| {
+            let is_it = *head == table;
+            let kept = lines.lines().filter(|line| !is_it || !line.starts_with(&format!("{key} = ")));
+            let kept: Vec<&str> = kept.chain(is_it.then_some(more)).collect();
+            format!("{head}\n{}\n", kept.join("\n"))
+        };
+        SECTIONS.iter().map(section).collect()
+    }
+    // Paths are relative to a directory that is another one each time.
+    let read = |text: &str| {
+        let mut config = load(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        config.sources.clear();
+        config.key_file = "k".into();
+        config.controller.as_mut().expect("it has one").credentials = "pki".into();
+        config
+    };
+    for Key { table, key, default, .. } in keys::KEYS {
+        let without = text(table, key, "");
+        match default {
+            Default::Value(value) => {
+                assert_eq!(read(&text(table, key, &format!("{key} = {value}"))), read(&without), "{table} {key}");
+            }
+            Default::Required => assert!(load(&without).is_err(), "{table} {key} is not required"),
+            Default::Otherwise(_) => assert_eq!(read(&without), read(&without), "{table} {key}"),
+        }
+    }
 }

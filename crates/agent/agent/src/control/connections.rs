@@ -35,7 +35,7 @@ const REQUESTS_PER_TURN: usize = 16;
 /// Connections taken before those that are there have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Sessions that users open before everything else has its turn: with BPF each waits until no program of the kernel still looks at the place
-/// of its ring, as its closing does (`docs/agent-loop.md`).
+/// of its ring, as its closing does (`docs/internals/agent-loop.md`).
 const OPENS_PER_TURN: usize = 2;
 /// Threads that close connections for clients that sent descriptors.
 const HANGING_MAX: usize = 16;

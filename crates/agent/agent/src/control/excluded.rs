@@ -4,6 +4,7 @@
 //! The next incarnation has to be on disk first. Where it cannot be stored, on a full disk say, the host stays fenced and tries
 //! again, later each time; `fide status` says why and when.
 
+use crate::excluded::Excluded;
 use std::time::{Duration, Instant};
 
 use fide_detector::RestartError;
@@ -14,30 +15,8 @@ use crate::{
     incarnation,
 };
 
-/// From the first failure to the next attempt; twice as long after each.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
 /// Told of a machine that was put back, again and again.
 const REMINDED: Duration = Duration::from_secs(60);
-
-/// Why this host has not begun again, and when it tries next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excluded {
-    pub why: String,
-    pub attempts: u32,
-    pub next: Instant,
-}
-
-impl Excluded {
-    /// Another attempt has failed.
-    fn failed(before: Option<&Self>, why: String, now: Instant) -> Self {
-        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
-        // 2^5 times the least is beyond the most.
-        let wait = (RETRY_MIN * 2u32.pow((attempts - 1).min(5))).min(RETRY_MAX);
-        Self { why, attempts, next: now + wait }
-    }
-}
 
 impl Control {
     /// Peers go on without this incarnation; it comes back as the next.
@@ -104,25 +83,5 @@ impl Control {
             None if self.parts.exchange.is_excluded() => self.begin_again(),
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_come_later_and_later_and_never_end() {
-        let now = Instant::now();
-        let mut excluded = None;
-        let mut waits = Vec::new();
-        for attempt in 1..=40 {
-            let next = Excluded::failed(excluded.as_ref(), "full".into(), now);
-            assert_eq!(next.attempts, attempt);
-            waits.push(next.next - now);
-            excluded = Some(next);
-        }
-        assert!(waits.is_sorted());
-        assert_eq!((waits[0], waits[1], waits[39]), (RETRY_MIN, RETRY_MIN * 2, RETRY_MAX));
     }
 }

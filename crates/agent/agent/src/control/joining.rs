@@ -12,6 +12,7 @@ use std::process;
 use fide_agent_api::protocol::{Empty, ErrorCode, JoinOk, Refusal, Reply as Answer};
 use fide_bpf::Registration;
 use fide_detector::JoinError;
+use fide_types::Time;
 use fide_wire::{MAX_PROCESSES, Name};
 use rustix::{event::epoll, io::Errno};
 use std::os::fd::AsFd;
@@ -76,10 +77,11 @@ impl Control {
             return Err(Refusal::new(
                 ErrorCode::TimeoutTooShort,
                 format!(
-                    "without a beat for {beat_timeout_us} us {name} would be told stalled; heartbeats tell it, one each {} us",
-                    self.parts.config.heartbeat_ns / 1000
+                    "without a beat for {} {name} would be told stalled; heartbeats tell it, one each {}",
+                    Time::ns(beat_timeout_ns),
+                    Time::ns(self.parts.config.heartbeat_ns)
                 ),
-                format!("{} us is the shortest here", shortest_ns / 1000),
+                format!("{} is the shortest here", Time::ns(shortest_ns)),
             ));
         }
         self.tell_ended(name, pid);

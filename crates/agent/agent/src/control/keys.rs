@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use fide_types::Time;
 use fide_wire::{Key, Keys};
 
 use super::Control;
@@ -52,7 +53,10 @@ impl Control {
         let overlap = self.key_overlap();
         if self.set_keys(Keys { current: present, previous: Some(next) }).is_ok() {
             self.key_change = Some(KeyChange { next, old: present, used: false, due: Instant::now() + overlap });
-            tracing::info!("a new key is accepted; it is used in {overlap:?}, until when every host needs it");
+            tracing::info!(
+                "a new key is accepted; it is used in {}, until when every host needs it",
+                Time::from(overlap)
+            );
         }
     }
 
@@ -82,7 +86,7 @@ impl Control {
         change.used = true;
         change.due = Instant::now() + overlap;
         let keys = Keys { current: change.next, previous: Some(change.old) };
-        tracing::info!("the new key is in use; the old one is accepted for {overlap:?} more");
+        tracing::info!("the new key is in use; the old one is accepted for {} more", Time::from(overlap));
         self.set_keys(keys)
     }
 }

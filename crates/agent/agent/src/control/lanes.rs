@@ -3,14 +3,12 @@
 
 use std::{
     collections::HashMap,
-    io,
     os::fd::OwnedFd,
     sync::mpsc::sync_channel,
     time::{Duration, Instant},
 };
 
 use fide_agent_api::protocol::{Empty, ErrorCode, Refusal, Reply as Answer};
-use rustix::event::EventfdFlags;
 use serde_json::Value;
 
 use super::{
@@ -56,11 +54,6 @@ impl Tickets {
             Refusal::new(ErrorCode::Full, message, "ask again")
         })
     }
-}
-
-/// What a client rings when it has left something for a lane.
-pub(crate) fn doorbell() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 impl Control {

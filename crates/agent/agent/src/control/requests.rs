@@ -18,7 +18,6 @@ use serde_json::json;
 
 use super::{
     Control, Session,
-    lanes::doorbell,
     quotas::{Resource, Usage, admit},
     token,
 };
@@ -183,7 +182,7 @@ impl Control {
                 (Channel::Inbox(waker), theirs)
             }
         };
-        let doorbell = doorbell().map_err(|error| no_session("no descriptor", &error))?;
+        let doorbell = crate::command::doorbell().map_err(|error| no_session("no descriptor", &error))?;
         let session = Session {
             serial: self.next_serial(),
             token: token().map_err(|error| no_session("no random numbers", &error))?,
@@ -354,7 +353,7 @@ impl Control {
             Refusal::new(
                 ErrorCode::NotFound,
                 format!("this agent remembers no event {event}"),
-                format!("it remembers {}; `fide status` lists the last ones", self.journal.range()),
+                format!("it remembers {}; `fide explain` without an id lists the last ones", self.journal.range()),
             )
         })?;
         Ok(Answer::ok(id, &entry.to_json(&self.parts.config)))

@@ -8,15 +8,15 @@ use fide_agent_api::table::AliveTable;
 use fide_detector::{self as detector, Detector, HostSet};
 use fide_host_tuning::roots::Roots;
 use fide_sys::clock::{mono_ns, raw_ns};
-use fide_sys::interface;
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::StartError;
-use crate::command::{Channel, Memory};
+use crate::command::{self, Channel, Memory};
 use crate::config::Config;
-use crate::control::{self, Resumed};
+use crate::control::Resumed;
 use crate::frozen::Frozen;
 use crate::handover::{HandoverError, Successor};
+use crate::mtu::{PACKET_HEADERS, payload_max};
 use crate::vote::Votes;
 use crate::{incarnation, promise};
 
@@ -58,15 +58,7 @@ pub(super) fn fresh(
         Some((vote, _)) => vote.incarnation,
         None => incarnation::next(&config.state_dir)?,
     };
-    let mut settings = detector_config(config, me, incarnation, timeout_ns, stall_slack_ns);
-    settings.payload_max = config.payload_max(payload_max(interfaces)?);
-    if settings.payload_max < settings.payload_min() {
-        return Err(StartError::Mtu {
-            names: interfaces.join(", "),
-            mtu_bytes: settings.payload_max + PACKET_HEADERS,
-            need_bytes: settings.payload_min() + PACKET_HEADERS,
-        });
-    }
+    let settings = settings(config, me, interfaces, incarnation, timeout_ns, stall_slack_ns)?;
     let lease = settings.trust == detector::Trust::Lease;
     let mut detector = match &recalled {
         Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
@@ -114,7 +106,7 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, Sta
     for session in state.sessions {
         let (region, events) = (next()?, next()?);
         let channel = if session.ring { Channel::Ring } else { Channel::Inbox(events.try_clone()?) };
-        let doorbell = control::doorbell()?;
+        let doorbell = command::doorbell()?;
         let region_here = AgentSession::take_over(region.try_clone()?)?;
         let memory = Memory { region: region_here, channel, doorbell: doorbell.try_clone()? };
         memories.push((session.client, Box::new(memory)));
@@ -137,6 +129,27 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, Sta
             resumed: Resumed { sessions, processes, journal: state.journal, names: state.names },
         }),
     })
+}
+
+/// The detector's, if packets of this cluster fit these interfaces.
+pub(super) fn settings(
+    config: &Config,
+    me: u16,
+    interfaces: &[String],
+    incarnation: u32,
+    timeout_ns: u64,
+    stall_slack_ns: u64,
+) -> Result<detector::Config, StartError> {
+    let mut settings = detector_config(config, me, incarnation, timeout_ns, stall_slack_ns);
+    settings.payload_max = config.payload_max(payload_max(interfaces)?);
+    if settings.payload_max < settings.payload_min() {
+        return Err(StartError::Mtu {
+            names: interfaces.join(", "),
+            mtu_bytes: settings.payload_max + PACKET_HEADERS,
+            need_bytes: settings.payload_min() + PACKET_HEADERS,
+        });
+    }
+    Ok(settings)
 }
 
 fn detector_config(
@@ -168,17 +181,4 @@ fn detector_config(
         piggyback_max: PIGGYBACK_MAX,
         payload_max: PAYLOAD_MAX,
     }
-}
-
-/// IPv4 and UDP.
-const PACKET_HEADERS: usize = 28;
-
-/// The largest packet that all of these interfaces carry, bytes of UDP payload.
-///
-/// # Errors
-/// The kernel's, if one of them is gone.
-pub(crate) fn payload_max(names: &[String]) -> io::Result<usize> {
-    names
-        .iter()
-        .try_fold(PAYLOAD_MAX, |least, name| Ok(interface::mtu_bytes(name)?.saturating_sub(PACKET_HEADERS).min(least)))
 }

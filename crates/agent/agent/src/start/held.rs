@@ -11,8 +11,9 @@ use fide_host_tuning::{
 use fide_net::isolation::isolate;
 use fide_net::jitter::HostKind;
 use fide_sys::clock::mono_ns;
+use fide_types::Time;
 
-use crate::rungs::Rung;
+use crate::{config::Config, rungs::Rung, timeout::Timeouts};
 
 /// File of the bound in the agent's state directory.
 const BOUND_FILE: &str = "bound.toml";
@@ -24,6 +25,19 @@ pub(super) struct Held {
     /// Somebody has measured it for long, so that it counts whatever the loop sees; a calibration counts until the loop has seen more.
     pub(super) is_stored: bool,
     pub(super) rung: Rung,
+}
+
+impl Held {
+    /// What timeouts are computed from.
+    pub(super) fn timeouts(&self, config: &Config) -> Timeouts {
+        Timeouts {
+            trust: config.trust,
+            heartbeat_ns: config.heartbeat_ns,
+            kind: self.kind,
+            own_lateness_ns: self.lateness_ns,
+            fixed: config.timeout_ns.is_some(),
+        }
+    }
 }
 
 /// The stored bound of the worst of these interfaces; without one for each, a calibration.
@@ -44,7 +58,7 @@ pub(super) fn held(
         }
         Err(why) => {
             let (kind, lateness_ns) = calibrate(core, heartbeat_ns, calibrate_ns)?;
-            let used = format!("{} us late at most in {} ms", lateness_ns / 1000, calibrate_ns / 1_000_000);
+            let used = format!("{} late at most in {}", Time::ns(lateness_ns), Time::ns(calibrate_ns));
             Ok(Held { kind, lateness_ns, is_stored: false, rung: Rung::new(used, Some(why)) })
         }
     }
@@ -59,8 +73,8 @@ fn stored(path: &Path, core: usize, interfaces: &[String]) -> Result<(u64, Strin
         let here = Here { kernel: kernel.clone(), boot_id: boot_id.clone(), core, interface: Some(name.clone()) };
         let bound = bound::read(path, &here).map_err(|error| error.to_string())?;
         let text = format!(
-            "{} us late at most, by {} of {} {}",
-            bound.jitter_max_ns / 1000,
+            "{} late at most, by {} of {} {}",
+            Time::ns(bound.jitter_max_ns),
             bound.method,
             bound.packets,
             if bound.method == bound::WAKE_UP { "timers" } else { "packets" }

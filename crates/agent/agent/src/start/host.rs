@@ -64,10 +64,10 @@ pub(super) fn open_host(
     let mut senders = Vec::new();
     let mut send = Vec::new();
     for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|source| StartError::Link {
+        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|why| StartError::Link {
             plane,
             what: "nothing can be sent",
-            source,
+            why,
         })?;
         send.push(Rung::new(sender.rung(), why));
         senders.push(sender);

@@ -68,7 +68,7 @@ pub(super) fn open(
 ) -> Result<Planes, StartError> {
     let mut opened = Planes::none();
     for (plane, (interface, destination)) in planes.iter().copied().enumerate() {
-        let failed = |source| StartError::Link { plane, what: "nothing can be received", source };
+        let failed = |why| StartError::Link { plane, what: "nothing can be received", why };
         if let Some(mode) = mode {
             opened.beside(mode, no_xdp, Membership::open(interface, destination, port).map_err(failed)?)?;
             continue;

@@ -26,6 +26,7 @@ use fide_controller_api::{Method, event::Event, lane as api, paths};
 use fide_lane::{LANES_MAX, Outlet};
 use fide_net::link::Sender;
 use fide_sys::clock::mono_ns;
+use fide_types::Time;
 use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ pub enum Input {
     /// A session is over.
     Gone { client: u8, session: u64 },
     /// The controller tells.
-    News(Event),
+    News(Box<Event>),
     /// The controller may have told what was not heard.
     Anew,
     /// This host leaves: all lanes are given back.
@@ -149,7 +150,7 @@ impl Lanes {
 
     fn check(&self, asked: &LaneAsked) -> Result<Checked, Refusal> {
         // An interface that is gone is told by its path's verdict.
-        let largest = crate::start::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
+        let largest = crate::mtu::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
         check(&self.talk.config, self.talk.me, asked, self.templates.len(), largest)
     }
 
@@ -409,7 +410,8 @@ impl Lanes {
             self.answer_if_ready(handle);
             return;
         }
-        let why = format!("the switches have not taken the rules of lane {} within {INSTALL_LIMIT:?}", held.name);
+        let why =
+            format!("the switches have not taken the rules of lane {} within {}", held.name, Time::from(INSTALL_LIMIT));
         for ticket in std::mem::take(&mut held.waiting) {
             let refusal = Refusal::new(ErrorCode::Gone, why.as_str(), "look at `fide controller status`");
             self.answer(ticket, Err(refusal));

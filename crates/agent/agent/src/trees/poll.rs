@@ -140,7 +140,7 @@ impl Poll {
             let quiet = events.is_empty();
             for Numbered { number, event } in events {
                 self.news(&event)?;
-                self.lanes.send(Input::News(event)).map_err(|_| Ended::Gone)?;
+                self.lanes.send(Input::News(Box::new(event))).map_err(|_| Ended::Gone)?;
                 self.after = number;
             }
             // What was dropped is learnt by asking for everything.

@@ -46,7 +46,7 @@ pub(super) fn announce(arguments: &Announce) -> Done {
     let (name, interfaces) = who(arguments)?;
     if !fide_planner::topology::name_fits(&name) {
         let right = "1 to 63 of a-z, A-Z, 0-9, '.', '_' and '-', without \"--\"";
-        return Err(Failure::new(USAGE, anyhow!("a host cannot be called {name:?}; give --name with {right}")));
+        return Err(Failure::new(USAGE, anyhow!("a host cannot be called `{name}`; give --name with {right}")));
     }
     let port = |interface: &String| {
         let at = End::new(name.clone(), interface.clone());
@@ -98,19 +98,14 @@ fn who(arguments: &Announce) -> Result<(String, Vec<String>), Failure> {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host's name")?;
         return Ok((name.trim().to_owned(), arguments.interface.clone()));
     };
-    let config = Config::load(&path).map_err(|error| Failure::new(USAGE, error))?;
-    let local = interface::addresses().map_err(|error| Failure::new(UNHEALTHY, error))?;
-    let id = config.identify(arguments.name.as_deref(), &local).map_err(|error| Failure::new(USAGE, error))?;
+    let config = Config::load(&path)?;
+    let local = interface::addresses()?;
+    let id = config.identify(arguments.name.as_deref(), &local)?;
     let member = config.member(id);
     let mut interfaces = arguments.interface.clone();
     if interfaces.is_empty() {
         let of = |address| interface::by_address(address).map(|interface| interface.name);
-        interfaces = member
-            .addresses
-            .iter()
-            .map(|address| of(*address))
-            .collect::<Result<_, _>>()
-            .map_err(|error| Failure::new(UNHEALTHY, error))?;
+        interfaces = member.addresses.iter().map(|address| of(*address)).collect::<Result<_, _>>()?;
     }
     Ok((member.name.as_str().to_owned(), interfaces))
 }

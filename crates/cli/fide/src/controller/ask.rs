@@ -21,6 +21,7 @@ use fide_controller_api::{
     sequence::Sequence,
     tls::{ClientTls, Files},
 };
+use fide_types::Time;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -76,7 +77,7 @@ pub(super) struct Status {
 
 impl Whom {
     fn caller(&self) -> Result<Caller, Failure> {
-        let tls = ClientTls::load(Files::of_member(&self.credentials)).map_err(|error| Failure::new(USAGE, error))?;
+        let tls = ClientTls::load(Files::of_member(&self.credentials))?;
         Caller::new(self.address.clone(), Arc::new(tls)).map_err(|error| Failure::new(UNHEALTHY, error))
     }
 
@@ -189,7 +190,7 @@ pub(super) fn status(arguments: &Status) -> Done {
             println!("  cable {}: {why}", cable.cable);
         }
         for monitor in &cluster.monitors {
-            println!("  {} monitors {}, timeout {} ns", monitor.from, monitor.app, monitor.timeout_ns);
+            println!("  {} monitors {}, timeout {}", monitor.from, monitor.app, Time::ns(monitor.timeout_ns));
         }
     }
     Ok(ExitCode::from(if broken == 0 { 0 } else { UNHEALTHY }))

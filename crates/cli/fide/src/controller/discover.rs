@@ -30,8 +30,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::wrong_file;
+use crate::columns::columns;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
-use crate::plan::table::columns;
 use crate::say::say;
 
 #[derive(clap::Args)]
@@ -156,8 +156,8 @@ fn named(path: &Path, why: &dyn Display) -> Failure {
 fn failure(error: CablesError) -> Failure {
     let code = match &error {
         CablesError::Probe(error) if error.denied() => NOT_PERMITTED,
-        CablesError::Switch { why: DriverError::Io { source, .. }, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied =>
+        CablesError::Switch { why: DriverError::Io { why, .. }, .. }
+            if why.kind() == io::ErrorKind::PermissionDenied =>
         {
             NOT_PERMITTED
         }
@@ -170,7 +170,7 @@ fn read(path: &Path) -> Result<Topology, Failure> {
     let mut text = String::new();
     File::open(path)
         .and_then(|file| file.take(FILE_MAX_BYTES as u64 + 1).read_to_string(&mut text))
-        .map_err(|error| named(path, &error))?;
+        .map_err(|error| Failure::file(path, &error))?;
     Ok(parse(&text).map_err(|error| named(path, &error))?.topology)
 }
 
@@ -183,7 +183,7 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     parse(&text).map_err(|error| named(out, &format!("not written, as the planner would not read it: {error}")))?;
     let mut file = File::options();
     let opened = if force { file.create(true).truncate(true) } else { file.create_new(true) }.write(true).open(out);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| named(out, &error))?;
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| Failure::file(out, &error))?;
     say!("written to {}", out.display());
     Ok(())
 }
@@ -224,7 +224,7 @@ fn in_words(survey: &Survey, differences: Option<&[Difference]>) -> String {
                 vec![format!("{}--{}", cable.a, cable.b), bandwidth, queue]
             })
             .collect();
-        text += &columns(&["cable", "bandwidth", "lane's queue"], &rows);
+        text += &columns(&["cable", "bandwidth", "lane's queue"], &[0], &rows);
         text.push('\n');
     }
     for (name, figure) in survey.latencies.named() {

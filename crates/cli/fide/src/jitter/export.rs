@@ -11,7 +11,7 @@ use std::{
 use fide_cli::logs::open;
 use fide_jitter_analysis::log;
 
-use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::exit::{Done, Failure, UNHEALTHY};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -29,9 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let log = open(&arguments.log)?;
     let failed = |error: std::io::Error| Failure::new(UNHEALTHY, error);
     let to: Box<dyn Write> = match &arguments.out {
-        Some(path) => Box::new(
-            File::create(path).map_err(|error| Failure::new(USAGE, anyhow::anyhow!("{}: {error}", path.display())))?,
-        ),
+        Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
         None => Box::new(std::io::stdout().lock()),
     };
     let mut to = BufWriter::new(to);

@@ -76,7 +76,7 @@ impl Path {
         plan.check().map_err(|error| Failure::new(USAGE, error))?;
         Ok(Options {
             method: self.method,
-            interface: interface::by_address(self.from).map_err(|error| Failure::new(USAGE, error))?,
+            interface: interface::by_address(self.from)?,
             peer: self.to,
             port: self.port,
             plan,
@@ -172,9 +172,9 @@ pub(super) fn nobody_answered(options: &Options) -> Failure {
 pub(super) fn failure(error: PortError) -> Failure {
     let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
-        PortError::Open { source, .. } if denied(source) => NOT_PERMITTED,
-        PortError::Open { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => UNHEALTHY,
-        PortError::Bpf { source: BpfError::Load { reason, .. }, .. } if reason.contains("ermi") => NOT_PERMITTED,
+        PortError::Open { why, .. } if denied(why) => NOT_PERMITTED,
+        PortError::Open { why, .. } if why.kind() == std::io::ErrorKind::AddrInUse => UNHEALTHY,
+        PortError::Bpf { why: BpfError::Load { reason, .. }, .. } if reason.contains("ermi") => NOT_PERMITTED,
         PortError::Open { .. }
         | PortError::Bpf { .. }
         | PortError::NoFrames { .. }

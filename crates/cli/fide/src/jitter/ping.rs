@@ -23,7 +23,7 @@ use super::{
     path::{self, Out, Path},
     say,
 };
-use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::exit::{Done, Failure, UNHEALTHY};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -50,11 +50,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    let usage = |error: anyhow::Error| Failure::new(USAGE, error);
     let options = arguments.path.options(arguments.period_us, arguments.packets)?;
     // Before anything is measured: an hour later would be late to learn that it cannot be written.
-    let out =
-        Out::open(&arguments.out).map_err(|error| usage(anyhow::anyhow!("{}: {error}", arguments.out.display())))?;
+    let out = Out::open(&arguments.out).map_err(|error| Failure::file(&arguments.out, &error))?;
     let measured = path::measure(&options, &path::stop_on_interrupt()?)?;
     let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
     measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;

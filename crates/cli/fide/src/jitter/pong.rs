@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    let interface = interface::by_address(arguments.from).map_err(|error| Failure::new(USAGE, error))?;
+    let interface = interface::by_address(arguments.from)?;
     if arguments.method == Method::Slot && arguments.to.is_none() {
         let why = anyhow::anyhow!("xdp-slot hands on headers only: say with --to whom to answer");
         return Err(Failure::new(USAGE, why));

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 
 /// Writes the page.
 pub(super) fn write_page(to: &Path, report: Report<'_>) -> Result<(), Failure> {
-    fs::write(to, render(report)).map_err(|error| Failure::new(USAGE, anyhow!("{}: {error}", to.display())))?;
+    fs::write(to, render(report)).map_err(|error| Failure::file(to, &error))?;
     eprintln!("written to {}", to.display());
     Ok(())
 }

@@ -27,7 +27,7 @@ fn percentile(stats: &MeasureStats, share: f64) -> Option<i64> {
 pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
     let info = &measured.info;
     println!(
-        "{} to {}, {}, {} bytes every {}, {:?} schedule",
+        "{} to {}, {}, {} bytes every {}, {} schedule",
         info.host_a,
         info.host_b,
         info.method,

@@ -51,9 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let most = analyse::SWEEP_PACKETS_MAX;
         return Err(Failure::new(USAGE, anyhow!("{all} packets in all, at most {most}: measure for a shorter time")));
     }
-    let at =
-        |path: &PathBuf, error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow!("{}: {error}", path.display()));
-    fs::create_dir_all(&arguments.out).map_err(|error| at(&arguments.out, &error))?;
+    fs::create_dir_all(&arguments.out).map_err(|error| Failure::file(&arguments.out, &error))?;
     let progress = path::stop_on_interrupt()?;
     let (mut runs, mut views, mut answered) = (Vec::<Run>::new(), Vec::new(), 0);
     for (n, options) in plans.iter().enumerate() {
@@ -64,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         eprintln!("{} of {}: a packet every {}", n + 1, plans.len(), interval(options.plan.period_ns));
         let name = format!("{}-{}us", n + 1, options.plan.period_ns as f64 / 1e3);
         let log = arguments.out.join(format!("{name}.fjl"));
-        let out = Out::open(&log).map_err(|error| at(&log, &error))?;
+        let out = Out::open(&log).map_err(|error| Failure::file(&log, &error))?;
         let measured = path::measure(options, &progress)?;
         let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
         measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;

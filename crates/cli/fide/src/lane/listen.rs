@@ -92,7 +92,7 @@ fn message(client: &Client, event: &Event, as_hex: bool) -> Option<(Value, Strin
         hex
     } else {
         let text = String::from_utf8_lossy(bytes).into_owned();
-        let line = format!("{text:?}");
+        let line = format!("\"{}\"", text.escape_debug());
         value["text"] = text.into();
         line
     };

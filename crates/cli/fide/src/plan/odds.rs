@@ -11,7 +11,7 @@ use fide_report::{
 };
 use serde_json::json;
 
-use super::table::columns;
+use crate::columns::columns;
 use crate::exit::Done;
 
 /// Heights of Table 3, with the published years between critical compound failures.
@@ -57,11 +57,11 @@ pub(super) fn published(as_json: bool) -> Done {
         .iter()
         .map(|(height, published)| {
             let p = of(*height);
-            let notes = if *height == 1 { " [1] [2]" } else { "        " };
-            vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years{notes}")]
+            let notes = if *height == 1 { "[1] [2]" } else { "" };
+            vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years"), notes.to_owned()]
         })
         .collect();
-    print!("{}", columns(&["height", "per year", "once in", "published        "], &rows));
+    print!("{}", columns(&["height", "per year", "once in", "published", ""], &[0, 4], &rows));
     println!(
         "\nTCP lets an error through, at one packet every {} us: once in {} to {} (published: {} to {})\n",
         PERIOD_NS / 1000,
@@ -100,6 +100,6 @@ pub(super) fn of_plan(rates: &Rates, figures: &Figures) -> String {
         rates.trunk_per_year,
         rates.core_per_year,
         rates.group,
-        columns(&["request", "trees", "cables of the smallest", "per year", "once in"], &rows)
+        columns(&["request", "trees", "cables of the smallest", "per year", "once in"], &[0], &rows)
     )
 }

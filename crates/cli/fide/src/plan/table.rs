@@ -9,36 +9,12 @@ use fide_report::{
     units::{count_of, rate, share, time},
 };
 
+use crate::columns::columns;
+
 /// Links told, the fullest.
 const LINKS_SHOWN: usize = 8;
 /// Broken or refused things told.
 const REFUSED_SHOWN: usize = 100;
-
-/// Columns as wide as what is in them: the first to the left, others to the right.
-pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |n: usize| {
-        let cells = rows.iter().map(|row| row[n].chars().count());
-        cells.chain([head[n].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut out = String::new();
-    let mut line = |cells: &[String]| {
-        let mut text = String::new();
-        for (n, (cell, width)) in cells.iter().zip(&widths).enumerate() {
-            let fill = " ".repeat(width - cell.chars().count());
-            if n == 0 {
-                text += &(cell.clone() + &fill);
-            } else {
-                text += &format!("  {fill}{cell}");
-            }
-        }
-        out += text.trim_end();
-        out.push('\n');
-    };
-    line(&head.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
-    rows.iter().for_each(|row| line(row));
-    out
-}
 
 /// Requests, what was refused, and the fullest links.
 pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> String {
@@ -58,6 +34,7 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
         let rows: Vec<Vec<String>> = figures.requests.iter().map(row).collect();
         out += &columns(
             &["request", "from", "to", "bytes", "period", "trees", "found", "latency", "jitter", "timeout"],
+            &[0, 6],
             &rows,
         );
         if figures.requests.iter().any(|request| request.proved_cheapest) {
@@ -93,7 +70,7 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
             })
             .collect();
         let _ = writeln!(out, "\nfullest of {}", count_of(figures.links.len(), "link"));
-        out += &columns(&["link", "trees", "lane", "of allowed", "waiting", "of allowed", "longest"], &rows);
+        out += &columns(&["link", "trees", "lane", "of allowed", "waiting", "of allowed", "longest"], &[0], &rows);
     }
     out
 }
@@ -113,7 +90,7 @@ fn row(of: &RequestFigures) -> Vec<String> {
         of.size_max_bytes.to_string(),
         time(of.period_min_ns),
         of.trees.len().to_string(),
-        format!("{found}{}", if of.proved_cheapest { "*" } else { " " }),
+        format!("{found}{}", if of.proved_cheapest { "*" } else { "" }),
         format!("{} .. {}", time(of.overall.latency_min_ns), time(of.overall.latency_max_ns)),
         time(of.overall.jitter_max_ns),
         time(of.overall.timeout_ns),

@@ -90,7 +90,7 @@ impl<'a> Commands<'a> {
                 let ended = pid_of(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 self.running = Some(Running { child, ended, what });
             }
-            Err(error) => say!("fide: --fence-command {command:?} could not be run: {error}"),
+            Err(error) => say!("fide: --fence-command `{command}` could not be run: {error}"),
         }
     }
 
@@ -105,7 +105,7 @@ impl<'a> Commands<'a> {
         };
         if let Some(how) = ended {
             say!(
-                "fide: --fence-command {:?} ended for `{}` with {how}",
+                "fide: --fence-command `{}` ended for `{}` with {how}",
                 self.command.unwrap_or_default(),
                 running.what
             );

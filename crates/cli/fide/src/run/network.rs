@@ -492,7 +492,7 @@ mod tests {
         ip(host, "address add 10.99.0.9/32 dev vip0");
         let address: Address = "10.99.0.9/32@vip0".parse().expect("right");
         let mut network =
-            host.run_in(|| Network::new(std::slice::from_ref(&address), false)).expect("there").ok().expect("root may");
+            host.run_in(|| Network::new(std::slice::from_ref(&address), false)).expect("there").expect("root may");
         let shown = || ip(host, "-o -4 address show");
         ip(host, "link set vip0 name away");
         let wrong = host.run_in(|| network.fence(1, Vec::new)).expect("there");
@@ -572,7 +572,7 @@ int main(int argc, char **words) {
                 assert!(std::time::Instant::now() < until, "its first thread goes on");
                 std::thread::yield_now();
             }
-            let mut network = Network::new(&[], true).ok().expect("root may");
+            let mut network = Network::new(&[], true).expect("root may");
             // A thread has rights of its own: here those of `fide run` by a user with CAP_NET_ADMIN.
             let fenced = || {
                 if how == "closed" {

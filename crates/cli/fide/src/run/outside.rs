@@ -262,9 +262,10 @@ impl Outside {
             // What it starts there is not news.
             if !is_inherited {
                 known.name(&format!(
-                    "process {} ({:?}) of the program has left its control group (as systemd-run, sudo and su do): it is stopped and \
+                    "process {} ({}) of the program has left its control group (as systemd-run, sudo and su do): it is stopped and \
                      killed by signals, with what it starts",
-                    id.pid, stat.name
+                    id.pid,
+                    stat.name.escape_debug()
                 ));
             }
             self.tell_warden(id);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals sent to `fide run` and `fide guard`. None of them ends the supervisor while its program lives: an unfenced program would be
-//! left behind.
+//! Signals sent to `fide run` and `fide guard`. None that a program may handle ends the supervisor while its program lives: an unfenced
+//! program would be left behind.
 //!
 //! | signal | `fide run` | `fide guard` |
 //! |---|---|---|
 //! | TERM, INT, QUIT | passed on unchanged. While the program is stopped by a fence, the second one kills it | lets the program go, and ends |
-//! | HUP, USR1, USR2, WINCH, ALRM, real-time signals and all others | passed on unchanged | ignored |
+//! | HUP, USR1, USR2, WINCH, ALRM, ABRT, real-time signals and all others | passed on unchanged | ignored |
 //! | TSTP, TTIN, TTOU | see [`super::job`] | the same |
 //! | CHLD, CONT, PIPE | not passed on: they concern the supervisor, and CONT would lift a fence | ignored |
+//! | ILL, TRAP, BUS, FPE, SEGV, SYS | not passed on: they say that the supervisor itself is broken. They end it, and the warden kills the program | end it |
 //! | KILL, STOP | cannot be caught. KILL: the warden kills the program. STOP: nothing fences the program until CONT | |
 //!
 //! The terminal sends its signals (Ctrl-C, Ctrl-\, a resize, a hang-up) to a whole process group. A program in the group of `fide run` has
@@ -22,7 +23,20 @@ use std::{
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getsid};
 
 /// Not taken from the descriptor: about this process alone, or [`super::job::Suspensions`] takes them.
-const LEFT_ALONE: [i32; 6] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGPIPE, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+const LEFT_ALONE: [i32; 12] = [
+    libc::SIGCHLD,
+    libc::SIGCONT,
+    libc::SIGPIPE,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+];
 
 /// Receives every other signal that can be caught.
 #[derive(Debug)]
@@ -47,7 +61,6 @@ impl Signals {
             for signal in LEFT_ALONE {
                 libc::sigdelset(&raw mut set, signal);
             }
-            // A fault of this process itself still ends it: the kernel unblocks what it forces on a thread.
             if libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
             }

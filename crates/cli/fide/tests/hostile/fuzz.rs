@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rustix::{
     event::{EventfdFlags, epoll},
     fs::{FallocateFlags, OFlags, SealFlags},
@@ -33,20 +35,16 @@ const CHILDREN_MAX: usize = 4;
 /// Where the header of a session's memory, and the positions of its three rings, begin.
 const RINGS: [usize; 4] = [0, 192, 320 + OUTBOX_BYTES, 448 + OUTBOX_BYTES + INBOX_BYTES];
 
-/// SplitMix64: every run of a seed draws the same.
-struct Random(u64);
+/// Every run of a seed draws the same.
+struct Random(ChaCha8Rng);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.random()
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit.max(1) as u64).expect("below a usize")
+        self.0.random_range(0..limit.max(1))
     }
 
     fn one<T: Copy>(&mut self, of: &[T]) -> T {
@@ -89,7 +87,7 @@ impl Drop for Hostile {
 
 impl Hostile {
     fn new(seed: u64, path: std::path::PathBuf) -> Self {
-        let random = Random(seed);
+        let random = Random(ChaCha8Rng::seed_from_u64(seed));
         Self {
             random,
             path,

@@ -232,7 +232,7 @@ fn beats_that_come_and_go_are_told_a_few_times_only() {
     let mut raw = agent.connect();
     let (_, fds) = raw.hello();
     let refusal = raw.refused(json!({ "op": "join", "name": "hasty", "beat_timeout_us": 1 }));
-    assert!(refusal["code"] == "timeout_too_short" && refusal["hint"] == "4000 us is the shortest here", "{refusal}");
+    assert!(refusal["code"] == "timeout_too_short" && refusal["hint"] == "4 ms is the shortest here", "{refusal}");
     raw.ok(json!({ "op": "join", "name": "flaps", "beat_timeout_us": 4000 }));
     let session = fide_agent_api::session::ClientSession::map(fds[1].try_clone().expect("descriptor")).expect("mapped");
     let beat = session.beat();

@@ -62,7 +62,7 @@ fn each_line_is_a_message_and_the_lane_is_given_back() {
     peer.lane_ok(&agent, request.id, &LaneOk { trees: 1, ..lane_ok(3) });
     assert_eq!(
         sending.line(),
-        "lane work over one tree: a packet of 150 bytes every 1ms, 5µs to the nearest host, 12µs to any"
+        "lane work over one tree: a packet of 150 bytes every 1 ms, 5 us to the nearest host, 12 us to any"
     );
     sending.write("one\n\ntwo");
     assert_eq!(message(&mut agent), (3, 7, b"one".to_vec()));
@@ -145,9 +145,9 @@ fn upcalls_are_for_people_too_and_the_end_is_an_error() {
     assert_eq!(
         told,
         [
-            "fide: more was sent than agreed; in 50ms the lane is a packet of 150 bytes every 2ms, best effort, no latency is \
+            "fide: more was sent than agreed; in 50 ms the lane is a packet of 150 bytes every 2 ms, best effort, no latency is \
              bounded",
-            "fide: lane work is over in 50ms: it exceeded its contract 3 times",
+            "fide: lane work is over in 50 ms: it exceeded its contract 3 times",
             "fide: lane work is over after 1 messages; ask for another one",
         ]
     );

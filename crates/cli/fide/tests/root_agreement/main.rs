@@ -23,6 +23,11 @@ fn fide() -> PathBuf {
     env!("CARGO_BIN_EXE_fide").into()
 }
 
+/// A member of a group. `cargo build --bins` has built its program before the tests.
+fn replica() -> Vec<PathBuf> {
+    vec![fide_testbed::find_binary("fide-lab").expect("built"), "__replica".into()]
+}
+
 /// A busy machine measures itself too bad for this timeout, which is no reason not to start.
 fn steady() -> AgentsSpec {
     let arguments = vec!["--force-timeout".to_owned()];
@@ -45,7 +50,7 @@ fn build(hosts: usize, protocol: Protocol) -> Option<(Testbed, Agents, Spec)> {
     }
     let bed = Testbed::build(BedSpec::hosts(hosts)).expect("a testbed");
     let agents = Agents::start(&bed, steady()).expect("agents");
-    let spec = Spec { program: vec![fide(), "__replica".into()], group: "counter".to_owned(), protocol, window: 8 };
+    let spec = Spec { program: replica(), group: "counter".to_owned(), protocol, window: 8 };
     Some((bed, agents, spec))
 }
 
@@ -242,12 +247,7 @@ fn with_witness() -> Option<World> {
     let bed = Testbed::build(BedSpec::hosts(3)).expect("a testbed");
     let member_extra = [(3, "role = \"witness\"".to_owned())].into();
     let agents = Agents::start(&bed, AgentsSpec { member_extra, ..steady() }).expect("agents");
-    let spec = Spec {
-        program: vec![fide(), "__replica".into()],
-        group: "counter".to_owned(),
-        protocol: Protocol::Hsuc,
-        window: 8,
-    };
+    let spec = Spec { program: replica(), group: "counter".to_owned(), protocol: Protocol::Hsuc, window: 8 };
     let replicas = Replicas::start(&bed.hosts()[..2], &agents, spec).expect("replicas");
     Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
 }

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// About `fide run` alone, or not to be caught.
-const KEPT: [i32; 8] = [
+const KEPT: [i32; 14] = [
     libc::SIGKILL,
     libc::SIGSTOP,
     libc::SIGCHLD,
@@ -22,6 +22,12 @@ const KEPT: [i32; 8] = [
     libc::SIGTSTP,
     libc::SIGTTIN,
     libc::SIGTTOU,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
 ];
 
 /// A program that writes the number of each signal that it gets, whatever its parents ignore.

@@ -170,9 +170,9 @@ fn come_and_go(world: &World) {
 /// Who adds a call to the loop says what it may wait for.
 #[test]
 fn calls_of_the_loop_are_documented() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/agent-loop.md");
-    let text = std::fs::read_to_string(path).expect("docs/agent-loop.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/internals/agent-loop.md");
+    let text = std::fs::read_to_string(path).expect("docs/internals/agent-loop.md");
     for (name, ..) in LOOP_CALLS {
-        assert!(text.contains(&format!("| `{name}`")), "docs/agent-loop.md says nothing of {name}");
+        assert!(text.contains(&format!("| `{name}`")), "docs/internals/agent-loop.md says nothing of {name}");
     }
 }

@@ -171,8 +171,10 @@ fn contents(files: &[PathBuf], key: &Path, optional: Option<&Path>) -> Result<(F
 
 fn one(path: &Path, key: bool) -> Result<Vec<u8>, Error> {
     let refused = |why: String| Error::File { path: path.to_owned(), why };
-    let file = File::open(path).map_err(|e| refused(format!("cannot be read ({e})")))?;
-    let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
+    let unread =
+        |error: std::io::Error| Error::Read { path: path.to_owned(), kind: error.kind(), why: error.to_string() };
+    let file = File::open(path).map_err(unread)?;
+    let meta = file.metadata().map_err(unread)?;
     if !meta.is_file() {
         return Err(refused("is no file".into()));
     }
@@ -180,7 +182,7 @@ fn one(path: &Path, key: bool) -> Result<Vec<u8>, Error> {
         return Err(Error::OpenKey { path: path.to_owned() });
     }
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| refused(e.to_string()))?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(refused(format!("is longer than {FILE_BYTES_MAX} bytes")));
     }

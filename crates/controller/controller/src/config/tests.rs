@@ -89,3 +89,55 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
     refused(&HEAD.replace("network.toml", "nowhere.toml"), "nowhere.toml");
     refused(&HEAD.replace("127.0.0.1:7420", "here"), "invalid socket address");
 }
+
+fn accepted(table: &str) -> Vec<String> {
+    let error = toml::from_str::<File>(&format!("{table}\nno_such_key = 1\n")).unwrap_err().to_string();
+    let (_, expected) = error.split_once("expected").unwrap_or_else(|| panic!("{error}"));
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_key_that_is_read_is_explained() {
+    assert_eq!(accepted(""), ["controller", "etcd", "switch"]);
+    for table in ["[controller]", "[etcd]", "[[switch]]"] {
+        let mut read = accepted(table);
+        let mut explained: Vec<_> =
+            keys::KEYS.iter().filter(|key| key.table == table).map(|key| key.key.to_owned()).collect();
+        read.sort();
+        explained.sort();
+        assert_eq!(explained, read, "{table}");
+    }
+}
+
+#[test]
+fn explained_defaults_are_those_that_count() {
+    use fide_types::config_key::Default;
+    let etcd = HEAD.replace("store = \"c.redb\"", "") + "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n";
+    for key in keys::KEYS {
+        let head = if key.table == "[etcd]" { &etcd } else { HEAD };
+        let (s1, s2) = (S1, S2);
+        let all = format!("{head}{s1}{s2}");
+        let lines: Vec<&str> =
+            all.lines().filter(|line| !line.trim().starts_with(&format!("{} = ", key.key))).collect();
+        let without = lines.join("\n") + "\n";
+        // Of a temporary directory, another each time.
+        let said = |text: &str| {
+            let config = load_text(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let place = match &config.place {
+                Place::Etcd(etcd) => format!("{etcd:?}"),
+                Place::File(_) => String::new(),
+            };
+            format!("{:?} {place} {:?} {:?} {:?}", config.options, config.audit, config.cables, config.sub_lanes)
+        };
+        match key.default {
+            Default::Value(value) => {
+                let head = format!("{}\n", key.table);
+                let given = without.replacen(&head, &format!("{head}{} = {value}\n", key.key), 1);
+                assert!(given != without, "{} {}", key.table, key.key);
+                assert_eq!(said(&given), said(&without), "{} {}", key.table, key.key);
+            }
+            Default::Required => assert!(load_text(&without).is_err(), "{} {} is not required", key.table, key.key),
+            Default::Otherwise(_) => {}
+        }
+    }
+}

@@ -34,7 +34,7 @@ impl Core {
         self.known_host(&host)?;
         if let Err(error) = app.parse::<fide_wire::Name>() {
             let app: String = app.chars().take(64).collect();
-            return Err(Answer::error(422, Code::BadRequest, format!("app {app:?}: {error}")));
+            return Err(Answer::error(422, Code::BadRequest, format!("app \"{}\": {error}", app.escape_debug())));
         }
         if self.state.apps.keys().filter(|(other, _)| *other == host).count() >= APPS_MAX {
             return Err(Answer::error(409, Code::Full, format!("{host} has {APPS_MAX} programs already")));
@@ -58,7 +58,11 @@ impl Core {
         let host = peer.identity.name.as_str().to_owned();
         if !self.state.apps.contains_key(&(host.clone(), app.to_owned())) {
             let app: String = app.chars().take(64).collect();
-            return Err(Answer::error(404, Code::NoSuchApp, format!("{app:?} has not joined on {host}")));
+            return Err(Answer::error(
+                404,
+                Code::NoSuchApp,
+                format!("\"{}\" has not joined on {host}", app.escape_debug()),
+            ));
         }
         self.apply(out, Record::App(host.clone(), app.to_owned(), false));
         let watching: Vec<_> = self.state.monitors.keys().filter(|(_, h, a)| *h == host && a == app).cloned().collect();
@@ -72,7 +76,11 @@ impl Core {
     fn target(app: &str) -> Result<(String, String), Answer> {
         let shown = || app.chars().take(80).collect::<String>();
         let (app, host) = app.split_once('@').ok_or_else(|| {
-            Answer::error(422, Code::BadRequest, format!("{:?} names no program; write NAME@HOST", shown()))
+            Answer::error(
+                422,
+                Code::BadRequest,
+                format!("\"{}\" names no program; write NAME@HOST", shown().escape_debug()),
+            )
         })?;
         Ok((host.to_owned(), app.to_owned()))
     }

@@ -343,7 +343,7 @@ impl Core {
             return Err(Answer::error(
                 404,
                 Code::NoSuchCable,
-                format!("there is no cable {shown:?}; {} lists them", paths::NETWORK),
+                format!("there is no cable \"{}\"; {} lists them", shown.escape_debug(), paths::NETWORK),
             ));
         };
         let name = self.topology.cable_name(found);

@@ -45,8 +45,10 @@ impl Core {
         let asked: api::LaneRequest = parse(body)?;
         let host = peer.identity.name.as_str();
         if let Some(sender) = asked.sender.filter(|sender| sender != host) {
-            let message =
-                format!("the certificate is that of {host}, which cannot ask for {sender:?}; leave `sender` out");
+            let message = format!(
+                "the certificate is that of {host}, which cannot ask for \"{}\"; leave `sender` out",
+                sender.escape_debug()
+            );
             return Err(Answer::error(403, Code::NotYou, message));
         }
         let label = asked.label;
@@ -85,7 +87,7 @@ impl Core {
             Answer::error(
                 404,
                 Code::NoSuchLane,
-                format!("there is no lane {shown:?} of {}; ask for {}", peer.identity, paths::LANES),
+                format!("there is no lane \"{}\" of {}; ask for {}", shown.escape_debug(), peer.identity, paths::LANES),
             )
         })
     }

@@ -21,7 +21,7 @@ pub struct ApiError {
     /// What was wrong and what would be right.
     pub message: String,
     /// More fields of the error.
-    pub details: Details,
+    pub details: Box<Details>,
     pub retry_after_s: Option<u64>,
     /// Whether the connection is closed after it.
     pub close: bool,
@@ -33,7 +33,7 @@ impl ApiError {
             status,
             code,
             message: message.to_string(),
-            details: Details::default(),
+            details: Box::default(),
             retry_after_s: None,
             close: false,
         }
@@ -51,7 +51,7 @@ impl ApiError {
 impl From<Refused> for ApiError {
     fn from(refused: Refused) -> ApiError {
         let (status, code) = refused.code();
-        let error = ApiError { details: refused.details(), ..ApiError::new(status, code, refused) };
+        let error = ApiError { details: Box::new(refused.details()), ..ApiError::new(status, code, refused) };
         if status == 503 { error.retry(1) } else { error }
     }
 }
@@ -68,7 +68,7 @@ impl From<Closed> for ApiError {
             Closed::NotServing => ApiError::new(503, Code::NotLeader, closed).retry(1),
             Closed::Refused(UpcallError::NeverSent { last, .. }) => {
                 let details = Details { last: Some(last), ..Details::default() };
-                ApiError { details, ..ApiError::new(409, Code::NeverSent, closed) }
+                ApiError { details: Box::new(details), ..ApiError::new(409, Code::NeverSent, closed) }
             }
             Closed::Refused(_) => ApiError::new(500, Code::Upcalls, closed),
         }
@@ -84,7 +84,7 @@ pub(super) fn json_response(status: u16, body: String) -> Response<Body> {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
-        let error = Failure { code: self.code, message: self.message, details: self.details };
+        let error = Failure { code: self.code, message: self.message, details: *self.details };
         let mut response = json_response(self.status, json!(Failed { error }).to_string());
         let headers = response.headers_mut();
         if let Some(after_s) = self.retry_after_s {

@@ -18,6 +18,7 @@ use fide_controller_api::limits::POLL_WAIT_MAX_MS;
 use fide_controller_api::paths::{AFTER, UPCALLS, WAIT_MS};
 use fide_controller_api::sequence::Sequence;
 use fide_controller_api::{Code, Method};
+use fide_types::Time;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
@@ -117,7 +118,7 @@ async fn read(context: &Context, body: Body) -> Result<Vec<u8>, ApiError> {
         }
         Ok(Err(why)) => Err(ApiError::new(400, Code::BadBody, format!("the body cannot be read: {why}")).closing()),
         Err(_) => {
-            let message = format!("the body did not come within {:?}; send it at once", limits.body_timeout);
+            let message = format!("the body did not come within {}; send it at once", Time::from(limits.body_timeout));
             Err(ApiError::new(408, Code::BodyTooSlow, message).closing())
         }
     }
@@ -131,7 +132,10 @@ fn parse(parts: &Parts, bytes: &[u8]) -> Result<Value, ApiError> {
     // Names line and column.
     serde_json::from_slice(bytes).map_err(|e| {
         let details = Details { line: Some(e.line()), column: Some(e.column()), ..Details::default() };
-        ApiError { details, ..ApiError::new(400, Code::BadJson, format!("the body is no JSON: {e}")) }
+        ApiError {
+            details: Box::new(details),
+            ..ApiError::new(400, Code::BadJson, format!("the body is no JSON: {e}"))
+        }
     })
 }
 

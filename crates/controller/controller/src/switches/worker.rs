@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fide_switch::{Drift, Driver, DriverError, Repaired, Rule};
+use fide_types::Time;
 
 use super::carriers::{Carriers, Post};
 use super::mailbox::{Mail, Mailbox, Wake};
@@ -242,8 +243,8 @@ impl Worker {
             self.is_as_ordered(install.iter().map(|rule| rule.group).filter(|group| !refused.contains(group)));
             self.undone.extend(refused);
         }
-        let (name, took) = (&self.spec.name, begun.elapsed());
-        tracing::debug!("{name}: {} groups installed, through order {number}, in {took:?}", install.len());
+        let (name, took) = (&self.spec.name, Time::from(begun.elapsed()));
+        tracing::debug!("{name}: {} groups installed, through order {number}, in {took}", install.len());
         self.answer(failures);
         // Nobody waits for these.
         if !anew && !remove.is_empty() {

@@ -35,8 +35,8 @@ const CUT_OFF: &str = "it is cut off";
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
     #[error("another `fide tune` is at work in {0}")]
     Busy(PathBuf),
     #[error("{path}, line {line} is damaged: {why}; run `fide tune --undo` first, which restores what the others say")]
@@ -111,16 +111,16 @@ impl Lock {
     /// # Errors
     /// [`JournalError::Busy`], [`JournalError::Io`].
     pub fn take(dir: &Path) -> Result<Self, JournalError> {
-        fs::create_dir_all(dir).map_err(|source| JournalError::Io { path: dir.to_owned(), source })?;
+        fs::create_dir_all(dir).map_err(|why| JournalError::Io { path: dir.to_owned(), why })?;
         let path = dir.join(LOCK);
         // For its owner alone: whoever may read it can lock it. An earlier version made it for all.
         let open = File::options().write(true).create(true).truncate(false).mode(LOCK_MODE).open(&path);
         let made = open.and_then(|file| file.set_permissions(Permissions::from_mode(LOCK_MODE)).map(|()| file));
-        let file = made.map_err(|source| JournalError::Io { path: path.clone(), source })?;
+        let file = made.map_err(|why| JournalError::Io { path: path.clone(), why })?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { dir: dir.to_owned(), _file: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(JournalError::Busy(dir.to_owned())),
-            Err(source) => Err(JournalError::Io { path, source: source.into() }),
+            Err(why) => Err(JournalError::Io { path, why: why.into() }),
         }
     }
 
@@ -132,7 +132,7 @@ impl Lock {
 
     fn io(&self) -> impl Fn(io::Error) -> JournalError {
         let path = self.path();
-        move |source| JournalError::Io { path: path.clone(), source }
+        move |why| JournalError::Io { path: path.clone(), why }
     }
 
     /// What is journalled; `None` without a journal.
@@ -143,7 +143,7 @@ impl Lock {
         let bytes = match fs::read(self.path()) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(self.io()(source)),
+            Err(why) => return Err(self.io()(why)),
         };
         parse(&self.path(), &bytes).map(Some)
     }
@@ -257,7 +257,7 @@ impl Journal {
             self.file.write_all(&line(value)?)?;
             self.file.sync_data()
         };
-        append().map_err(|source| JournalError::Io { path: self.path.clone(), source })
+        append().map_err(|why| JournalError::Io { path: self.path.clone(), why })
     }
 
     /// Says what is about to be changed. Returns its number.

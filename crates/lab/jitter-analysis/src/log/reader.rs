@@ -106,7 +106,7 @@ fn kind_name(kind: u8) -> Option<&'static str> {
 impl<R: Read> LogReader<R> {
     /// Reads the header.
     pub fn open(mut r: R) -> Result<Self, LogError> {
-        let io = |offset| move |source| LogError::Io { what: "reading a jitter log", offset, source };
+        let io = |offset| move |why| LogError::Io { what: "reading a jitter log", offset, why };
         let mut head = vec![0; HEADER_LEN];
         let n = fill(&mut r, &mut head).map_err(io(0))?;
         if n == 0 {
@@ -276,8 +276,7 @@ impl<R: Read> LogReader<R> {
 
     fn fill(&mut self, buf: &mut [u8]) -> Result<usize, LogError> {
         let offset = self.offset;
-        let n =
-            fill(&mut self.r, buf).map_err(|source| LogError::Io { what: "reading a jitter log", offset, source })?;
+        let n = fill(&mut self.r, buf).map_err(|why| LogError::Io { what: "reading a jitter log", offset, why })?;
         self.offset += n as u64;
         Ok(n)
     }

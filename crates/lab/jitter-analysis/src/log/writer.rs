@@ -29,7 +29,7 @@ impl<W: Write> LogWriter<W> {
         let json = serde_json::to_vec(info).map_err(|e| LogError::Io {
             what: "writing the description of the run",
             offset: HEADER_LEN as u64,
-            source: e.into(),
+            why: e.into(),
         })?;
         let len = u32::try_from(json.len()).ok().filter(|&n| n <= PAYLOAD_MAX);
         let len = len.ok_or(LogError::InfoTooLong { len: json.len() })?;
@@ -96,7 +96,7 @@ impl<W: Write> LogWriter<W> {
         self.flush_samples()?;
         self.flush_events()?;
         let offset = self.offset;
-        self.w.flush().map_err(|source| LogError::Io { what: "writing a jitter log", offset, source })
+        self.w.flush().map_err(|why| LogError::Io { what: "writing a jitter log", offset, why })
     }
 
     /// Ends the log and gives back what it was written to.
@@ -156,7 +156,7 @@ impl<W: Write> LogWriter<W> {
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), LogError> {
         let offset = self.offset;
-        self.w.write_all(bytes).map_err(|source| LogError::Io { what: "writing a jitter log", offset, source })?;
+        self.w.write_all(bytes).map_err(|why| LogError::Io { what: "writing a jitter log", offset, why })?;
         self.offset += bytes.len() as u64;
         Ok(())
     }

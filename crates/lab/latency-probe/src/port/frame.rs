@@ -105,7 +105,7 @@ impl FramePort {
     pub fn open(interface: &Interface, peer: Option<Ipv4Addr>, port: u16, slot: bool) -> Result<Self, PortError> {
         let method = if slot { Method::Slot } else { Method::Packet };
         let envelope = Envelope::new(interface, peer, port)?;
-        let socket = frame_socket(interface, port).map_err(|source| PortError::Open { method, source })?;
+        let socket = frame_socket(interface, port).map_err(|why| PortError::Open { method, why })?;
         stamp::enable(&socket);
         let slots = slot.then(|| attach(interface, port, Mode::Slot, method)).transpose()?;
         Ok(Self { socket, envelope, slots })
@@ -119,7 +119,7 @@ pub(super) fn attach(
     mode: Mode,
     method: Method,
 ) -> Result<(PingPong, XdpMode), PortError> {
-    let failed = |source| PortError::Bpf { method, source };
+    let failed = |why| PortError::Bpf { method, why };
     let mut program = PingPong::load(port, mode, 0).map_err(failed)?;
     if program.attach(interface.index, XdpMode::Native).is_ok() {
         return Ok((program, XdpMode::Native));

@@ -35,7 +35,7 @@ impl RdmaPort {
     /// # Errors
     /// [`PortError`]: there is no card, or no answer within two seconds.
     pub fn open(interface: &Interface, peer: Option<Ipv4Addr>, port: u16) -> Result<Self, PortError> {
-        let failed = |source| PortError::Open { method: Method::RdmaUd, source };
+        let failed = |why| PortError::Open { method: Method::RdmaUd, why };
         let queue = Queue::open(interface)?;
         let greeting = Greeting::open(interface.address, peer, port, queue.qpn()).map_err(failed)?;
         let peers = Vec::with_capacity(PEERS_MAX);

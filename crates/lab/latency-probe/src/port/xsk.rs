@@ -159,7 +159,7 @@ impl XskPort {
         let method = if zero_copy { Method::XskZeroCopy } else { Method::Xsk };
         let envelope = Envelope::new(interface, peer, port)?;
         let (program, mode) = attach(interface, port, Mode::Socket, method)?;
-        let failed = |source| PortError::Open { method, source };
+        let failed = |why| PortError::Open { method, why };
         let (memory, on) = packets(pages).map_err(failed)?;
         let (socket, offsets) = socket(&memory).map_err(failed)?;
         let mut opened = Self {
@@ -194,7 +194,7 @@ impl XskPort {
         if bound != 0 {
             return Err(failed(io::Error::last_os_error()));
         }
-        opened.program.set_socket(QUEUE, opened.socket.as_fd()).map_err(|source| PortError::Bpf { method, source })?;
+        opened.program.set_socket(QUEUE, opened.socket.as_fd()).map_err(|why| PortError::Bpf { method, why })?;
         Ok(opened)
     }
 

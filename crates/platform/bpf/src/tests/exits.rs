@@ -331,9 +331,9 @@ fn root_there_is_a_bound_and_it_is_told() {
         watch.watch.watch(&process(pid)).expect("room");
     }
     let error = watch.watch.watch(&process(first - 1)).expect_err("full");
-    let crate::BpfError::Map { what, source } = &error else { panic!("{error:?}") };
+    let crate::BpfError::Map { what, why } = &error else { panic!("{error:?}") };
     assert!(what.contains("under watch"), "{error}");
-    assert_eq!(source.raw_os_error(), Some(libc::E2BIG), "{error}");
+    assert_eq!(why.raw_os_error(), Some(libc::E2BIG), "{error}");
     watch.watch.unwatch(first);
     watch.watch.watch(&process(first - 1)).expect("room again");
 }

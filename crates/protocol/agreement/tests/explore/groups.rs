@@ -4,6 +4,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use fide_agreement::{Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group, hsuc, transfer};
 
 const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
@@ -16,15 +19,11 @@ const CALM_ROUNDS: usize = 300;
 /// And for whoever was taken out, and wants in again late.
 const LATE_ROUNDS: usize = 3 * CALM_ROUNDS;
 
-struct Random(u64);
+struct Random(ChaCha8Rng);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).unwrap()
+        self.0.random_range(0..bound)
     }
 }
 
@@ -107,7 +106,7 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 impl World {
     fn new(seed: u64) -> Self {
         let mut world = Self {
-            random: Random(seed),
+            random: Random(ChaCha8Rng::seed_from_u64(seed)),
             hosts: BTreeMap::new(),
             leased: BTreeMap::new(),
             incarnations: 10,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! That a host has named all its processes, for whoever listens to it anew.
 
+use super::world::Rng;
 use crate::config::tests::cluster;
 use crate::roster::newer;
 use crate::*;
@@ -17,7 +18,7 @@ pub(super) struct Hosts {
     excluded_at: [Option<u64>; 3],
     config: Config,
     now: u64,
-    random: u64,
+    random: Rng,
 }
 
 impl Hosts {
@@ -31,7 +32,7 @@ impl Hosts {
             excluded_at: [None; 3],
             config,
             now: 0,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Rng::new(seed),
         };
         (0..3).for_each(|node| hosts.start(node));
         hosts
@@ -43,13 +44,6 @@ impl Hosts {
         self.nodes[node] = Some(Detector::new(Config { me, incarnation, ..self.config.clone() }, self.now).unwrap());
     }
 
-    fn below(&mut self, n: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % n
-    }
-
     /// A millisecond, in which so many packets of a hundred are lost.
     pub(super) fn round(&mut self, lost: u64) {
         let mut buf = [0u8; PAYLOAD_MAX];
@@ -59,7 +53,7 @@ impl Hosts {
             sender.tick(now);
             while let Some(sent) = sender.poll_transmit(now, &mut buf) {
                 for to in 0..3 {
-                    let arrives = self.below(100) >= lost;
+                    let arrives = self.random.below(100) >= lost;
                     if let Some(receiver) = self.nodes[to].as_mut().filter(|_| arrives) {
                         let _ = receiver.handle_packet(now, now, 0, &buf[..sent.len]);
                     }
@@ -112,7 +106,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
     let mut hosts = Hosts::new(trust, policy, seed);
     let (mut joined, mut last, mut named) = (0, 0, 0);
     for ms in 0..1200 {
-        match hosts.below(12) {
+        match hosts.random.below(12) {
             0..4 if joined < 200 => {
                 joined += 1;
                 let (now, name) = (hosts.now, format!("process-{}", joined % 90));
@@ -121,7 +115,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
             4 => {
                 let live = hosts.live();
                 if !live.is_empty() {
-                    let (slot, _) = live[hosts.below(live.len() as u64) as usize];
+                    let (slot, _) = live[hosts.random.below(live.len() as u64) as usize];
                     let now = hosts.now;
                     hosts.node(1).process_changed(now, slot, ProcessState::Exited(1), now).unwrap();
                 }
@@ -161,10 +155,10 @@ fn no_live_process_is_missing_once_all_are_named() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_name_some() {
-    planted::arm_thread(Some(planted::Planted::NamesSome));
+    fide_types::planted::arm_thread(Some(fide_types::planted::Planted::NamesSome));
     let found =
         (1..=10).any(|seed| std::panic::catch_unwind(|| disturbed(Trust::Network, Policy::Network, seed)).is_err());
-    planted::arm_thread(None);
+    fide_types::planted::arm_thread(None);
     assert!(found);
 }
 

@@ -4,23 +4,25 @@
 use crate::receive_model::ReceiveModel;
 use crate::*;
 use fide_wire::{HOST_SLOT, Membership, PAYLOAD_MAX, ViewId};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// splitmix64: enough to choose faults, and the same everywhere.
+/// Chooses faults, the same ones for the same seed everywhere.
 #[derive(Clone)]
-pub(super) struct Rng(pub u64);
+pub(super) struct Rng(ChaCha8Rng);
 
 impl Rng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.random()
     }
 
     pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
+        self.0.random_range(0..n.max(1))
     }
 
     pub(super) fn chance(&mut self, per_mille: u64) -> bool {
@@ -162,7 +164,7 @@ impl World {
             now_ns: 1_000_000_000,
             step_ns: 50_000,
             nodes,
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             latency_ns: 50_000,
             jitter_ns: 0,
             loss: 0,

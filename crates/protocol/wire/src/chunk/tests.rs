@@ -4,7 +4,7 @@ use crate::{Kind, Packet, PacketError, fuzz, verify};
 use proptest::prelude::*;
 
 const KEY: Key = Key([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-/// Fewest flipped bits that a chunk's checksum may miss, per scheme: see `docs/chunks.md`.
+/// Fewest flipped bits that a chunk's checksum may miss, per scheme: see `docs/internals/chunks.md`.
 const DISTANCE: [usize; 2] = [9, 8];
 
 /// What a place is given or holds: service and data; `None` is empty.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The checksums of `fide_wire::chunk`: what they do not see, counted, and how long that takes to happen.
 //!
-//! Every figure of `docs/chunks.md` is computed here, and the tables there are compared with what these tests print.
+//! Every figure of `docs/internals/chunks.md` is computed here, and the tables there are compared with what these tests print.
 //! Candidates are searched by
 //! `cargo test --release -p fide-wire --test odds -- --ignored --nocapture` (half an hour).
 
@@ -17,7 +17,7 @@ use num_bigint::BigInt;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-const DOC: &str = include_str!("../../../../../docs/chunks.md");
+const DOC: &str = include_str!("../../../../../docs/internals/chunks.md");
 /// Ethernet's FCS.
 const CRC_32: u32 = 0x04C1_1DB7;
 /// The header's 20 bytes and its checksum.
@@ -53,7 +53,7 @@ fn distance(weights: &[BigInt]) -> usize {
 /// A line of a table in the document.
 fn expect_in_doc(line: &str) {
     println!("{line}");
-    assert!(DOC.contains(line), "docs/chunks.md does not say: {line}");
+    assert!(DOC.contains(line), "docs/internals/chunks.md does not say: {line}");
 }
 
 /// Digits in groups of three.

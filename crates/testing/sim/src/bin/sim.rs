@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sim`: clusters by seed. See docs/simulator.md.
+//! `sim`: clusters by seed. See docs/internals/simulator.md.
 
 use std::{
     collections::BTreeMap,

@@ -333,7 +333,7 @@ impl<P: Protocol> Host<P> {
         self.believes = Some((self.incarnation, self.clock.local_ns(now_ns) + promises.max().unwrap_or(0)));
     }
 
-    /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/clocks.md).
+    /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/internals/clocks.md).
     pub(super) fn believes(&self, now_ns: u64) -> bool {
         self.is_astray() || self.believes_old(now_ns)
     }

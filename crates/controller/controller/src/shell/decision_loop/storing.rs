@@ -2,6 +2,7 @@
 //! From a decision to the store, and only then to the world; and back, where the store does not take it.
 
 use fide_controller_api::Code;
+use fide_types::Time;
 
 use super::*;
 
@@ -144,7 +145,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
                 }
                 None => Err(store::Error::NotLoaded { place: self.store.place() }),
             };
-            tracing::debug!("stored, in {:?}", begun.elapsed());
+            tracing::debug!("stored, in {}", Time::from(begun.elapsed()));
             if let Err(why) = stored {
                 let refused = match &why {
                     store::Error::Unavailable { .. } | store::Error::Io { .. } => {

@@ -65,7 +65,7 @@ impl Verdicts {
         if let Some(wrong) = wrong {
             return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
         }
-        // What one holds that was put back, or runs twice, is promised to nobody (docs/clocks.md).
+        // What one holds that was put back, or runs twice, is promised to nobody (docs/internals/clocks.md).
         let subject = &hosts[usize::from(host) - 1];
         if ended
             && !forgotten

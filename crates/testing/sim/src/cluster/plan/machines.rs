@@ -10,7 +10,7 @@ impl Plan {
     pub(super) fn be_cloned(&mut self, random: &mut ChaCha8Rng) {
         let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
         for _ in 0..random.random_range(1..=2) {
-            // A witness that was put back has forgotten votes that it had stored, and nobody may trust it: docs/clocks.md.
+            // A witness that was put back has forgotten votes that it had stored, and nobody may trust it: docs/internals/clocks.md.
             let most = self.hosts - u16::from(self.witness);
             let host = random.random_range(1..=most).min(random.random_range(1..=most));
             // So old that nobody has missed it, that somebody just has, or older.

@@ -95,7 +95,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Why nobody acts, as `docs/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
+    /// Why nobody acts, as `docs/internals/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
     fn loss(&self) -> Loss {
         let seats = || self.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
         if !self.hosts_suffice() {

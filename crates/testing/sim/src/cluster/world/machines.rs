@@ -92,7 +92,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// A wall clock that is right: later than when anything here began. The disk of a machine that was put back has forgotten as what it began
-    /// since, and that of an original knows nothing of its clone (docs/clocks.md).
+    /// since, and that of an original knows nothing of its clone (docs/internals/clocks.md).
     fn later_s(&mut self) -> u64 {
         let latest = self.hosts.iter().map(|host| u64::from(host.incarnation)).max().unwrap_or(0);
         self.latest_s = self.latest_s.max(latest) + LATER_S;

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line as somebody meets it who uses it for the first time: what it refuses, in which words, with which code.
+
+mod check;
+mod codes;
+mod common;
+mod denied;
+mod explained;
+mod once;
+mod rule;
+mod running;
