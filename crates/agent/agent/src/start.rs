@@ -7,6 +7,18 @@ mod held;
 mod host;
 mod receive;
 
+use crate::clock::Now;
+use crate::control::Resumed;
+use crate::handover::Inherited;
+use crate::rungs::{Rung, Rungs};
+use begin::Taken;
+use fide_bpf::{ClientRings, ExitWatch};
+use fide_net::isolation::Measures;
+use fide_net::link::Membership;
+use fide_wire::Shape;
+use host::{EstateBuilder, Host};
+use std::path::Path;
+use std::sync::Arc;
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -154,192 +166,67 @@ fn role_says(name: &str, is_witness: bool) -> String {
 pub fn run(options: &Options) -> Result<(), StartError> {
     end_on_panic();
     let signals = Signals::block()?;
-    let (config, me) = member(options)?;
-    let is_witness = config.member(me).role == config::Role::Witness;
-    if !config.unknown_users.is_empty() {
-        tracing::warn!(
-            "[[name]]: this host knows no {}: their names are nobody's here",
-            config.unknown_users.join(", ")
-        );
-    }
-    let mut votes = votes(&config, is_witness)?;
-    let key_stamp = key::stamp(&config.key_file);
-    let plain = Keys::from(key::load(&config.key_file)?);
-    let shape = config.shape();
-    // Hosts that take the cluster for something else are not heard.
-    let keys = shape.keys(&plain);
-    let interfaces = interfaces(&config, me)?;
-    let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
-    let core = core(&config)?;
-    let path = config.runtime_dir.join("agent.sock");
-
+    let mut plan = Plan::read(options)?;
     // Before anything is attached: a second agent must find out without disturbing the first.
-    let (successor, mut inherited, listener) = if options.takeover {
-        let (successor, inherited) = Successor::prepare(&path, &shape)?;
-        (Some(successor), Some(inherited), None)
-    } else {
-        (None, None, Some(Listener::bind(&path)?))
-    };
-    let manager = match inherited.as_mut().and_then(|inherited| inherited.service.take()) {
-        Some((manager, pid)) => {
-            if let Err(error) = cgroup::join(pid) {
-                tracing::warn!(
-                    "this agent is not in its service's control group, so systemd may not notice its end: {error}"
-                );
-            }
-            Some(manager)
-        }
-        None => Manager::from_env(),
-    };
-    let held = held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
-    let timeouts = held.timeouts(&config);
-    let Held { lateness_ns, is_stored, rung: bound, .. } = held;
-    let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
-    let mut host = open_host(&config, me, &keys, &interfaces, inherited)?;
+    let (origin, inherited, manager) = Origin::find(options, &plan)?;
+    let measured = Measured::take(options, &plan)?;
+    let mut host = open_host(&plan.config, plan.me, &plan.keys, &plan.interfaces, inherited)?;
     if let Some(kernel) = &host.kernel {
-        kernel.receive.set_plain_key(0, Some(&plain.current.0));
+        kernel.receive.set_plain_key(0, Some(&plan.plain.current.0));
     }
-    // More of them need rights that are given up soon.
-    let templates = host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?;
-    let hears = if config.controller.is_some() { hear_all(&interfaces)? } else { Vec::new() };
-    host.rungs.bound = bound;
-    let rings = match &host.kernel {
-        Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
-        None => None,
-    };
-    let members = u16::try_from(config.members.len()).expect("at most 64");
+    host.rungs.bound = measured.rung.clone();
+    let rights = Rights::take(&plan, &host)?;
     let exchange = Exchange::new()?;
-    let name = config.member(me).name.as_str().to_owned();
-
-    // The loop's thread isolates itself now: during a takeover every millisecond counts.
-    let (told, isolation) = mpsc::sync_channel(1);
-    let (go, may_go) = mpsc::sync_channel::<Engine>(1);
-    let loop_exchange = exchange.clone();
-    let loop_thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
-        let isolation = isolate(core);
-        let _ = told.send(isolation.measures().clone());
-        let _ = privileges::drop_excess();
-        let Ok(engine) = may_go.recv() else { return };
-        if let Err(error) = engine.run() {
-            loop_exchange.end(error.to_string());
-            // The control thread ends the process; if it cannot, its lease is over then.
-            thread::sleep(Duration::from_nanos(timeout_ns));
-            process::exit(FAILED);
-        }
-    })?;
-    if let Ok(measures) = isolation.recv() {
-        host.rungs.isolate(&measures);
+    let loop_thread = LoopThread::start(plan.core, exchange.clone(), measured.timeout_ns)?;
+    if let Some(measures) = &loop_thread.measures {
+        host.rungs.isolate(measures);
     }
 
     // The state: fresh, or that of the agent before, which is frozen from here on.
-    let urgent = successor.is_some().then(Urgent::begin);
-    let begin = match &successor {
-        None => {
-            let slack_ns = timeouts.stall_slack_ns(lateness_ns);
-            // Measured or planned to be later than this, peers get more time, and no longer promises.
-            let measured_ns = if timeouts.fixed { 0 } else { timeouts.for_jitter(u64::MAX, Network::default()) };
-            let longest_ns = timeout_ns.max(measured_ns);
-            begin::fresh(&config, me, &names, timeout_ns, slack_ns, longest_ns, votes.as_mut())?
-        }
-        Some(successor) => begin::taken_over(successor, &name)?,
-    };
-    let Begin { mut detector, table, incarnation, timeout_ns, resumed } = begin;
-    // A tree has room for one heartbeat in each period.
-    detector.set_urgent_max(if config.controller.is_some() { 0 } else { detector::URGENT_MAX });
-    let payload_min = detector.config().payload_min();
-    let clock = Clock::begin();
-    if let Some(slow) = clock.slow_says() {
-        tracing::warn!("{slow}");
-    }
-    let parts = engine::Parts {
-        me,
-        members,
-        monitors: config.member(me).monitors.iter().copied().collect(),
-        heartbeat_ns: config.heartbeat_ns,
-        timeouts,
-        detector,
-        senders: host.senders,
-        trees: config.controller.is_some(),
-        salvage: config.salvage(),
-        receivers: host.receivers,
-        kernel: host.kernel,
-        names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
-        table,
-        keys,
-        plain,
-        shape,
-        name: config.member(me).name,
-        exchange: exchange.clone(),
-        mode: match config.mode {
-            config::Mode::Sleep => Mode::Sleep,
-            config::Mode::Busy => Mode::Busy,
-        },
-        own_lateness_max_ns: lateness_ns,
-        own_lateness_stored_ns: if is_stored { lateness_ns } else { 0 },
-        votes,
-        clock,
-    };
-    let readable = parts.table.read_only_fd()?;
-    host.estate.table = Some(parts.table.as_fd().try_clone_to_owned()?);
+    let urgent = origin.is_takeover().then(Urgent::begin);
+    let begun = origin.begin(&mut plan, &measured)?;
+    let (incarnation, timeout_ns) = (begun.state.incarnation, begun.state.timeout_ns);
+    let payload_min = begun.state.detector.config().payload_min();
+    let table = begun.state.table.read_only_fd()?;
+    host.estate.table = Some(begun.state.table.as_fd().try_clone_to_owned()?);
+    let (parts, rest) = parts(&mut plan, begun.state, host, &measured, exchange.clone());
     let now = HostClocks.now();
     let mut engine = Engine::new(now, parts)?;
-    let (listener, resumed) = match resumed {
-        None => (listener, None),
-        Some(taken) => {
-            engine.resume(now, taken.frozen, taken.memories);
-            (Some(Listener::take_over(taken.listener, &path)), Some(taken.resumed))
-        }
-    };
-    let listener = listener.expect("bound, or taken over");
-
-    if let Some(successor) = successor {
-        successor.taken()?;
-    }
-    // The thread waits for it.
-    let _ = go.send(engine);
+    let (listener, resumed) = begun.source.hand_to(&mut engine, now, &plan.path)?;
+    loop_thread.go(engine);
     drop(urgent);
 
-    if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(config.drift_ppm, rate)) {
-        tracing::warn!("{warning}");
-    }
-    for (ladder, rung) in host.rungs.all() {
-        match &rung.fell_back {
-            Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
-            None => tracing::info!("{ladder}: {}", rung.used),
-        }
-    }
-    tracing::info!(
-        host = name,
-        incarnation,
-        timeout_us = timeout_ns / 1000,
-        socket = %path.display(),
-        takeover = options.takeover,
-        "agent is running"
-    );
-    let _joined = host.joined;
-    let _hears = hears;
-    let trees = match &config.controller {
-        Some(controller) => Some(Trees::start(&config, controller, me, incarnation, &names, templates, payload_min)?),
+    say_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
+    let trees = match &plan.config.controller {
+        Some(controller) => Some(Trees::start(
+            &plan.config,
+            controller,
+            plan.me,
+            incarnation,
+            &plan.names,
+            rights.templates,
+            payload_min,
+        )?),
         None => None,
     };
     let mut control = Control::new(
         control::Parts {
-            config,
-            me,
+            config: plan.config,
+            me: plan.me,
             listener,
             exchange: exchange.clone(),
-            rings,
-            exit_watch: host.exit_watch,
-            table: readable,
-            keys: plain,
-            key_stamp,
-            shape,
-            rungs: host.rungs,
+            rings: rights.rings,
+            exit_watch: rest.exit_watch,
+            table,
+            keys: plan.plain,
+            key_stamp: plan.key_stamp,
+            shape: plan.shape,
+            rungs: rest.rungs,
             incarnation,
             timeout_ns,
-            interfaces: names,
+            interfaces: plan.names,
             signals,
-            estate: host.estate.complete(),
+            estate: rest.estate.complete(),
             trees,
         },
         Notify::new(manager),
@@ -347,20 +234,329 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     if let Some(resumed) = resumed {
         control.resume(resumed)?;
     }
-    match privileges::drop_excess() {
-        Ok(kept) if kept.is_empty() => {}
-        Ok(kept) => tracing::info!("of root's rights {} are kept", kept.join(", ")),
-        Err(error) => tracing::warn!("rights that are not needed could not be dropped: {error}"),
-    }
+    give_up_rights();
     let end = control.run()?;
     match (end, exchange.ended()) {
         (End::Left | End::HandedOver, None) => {
-            // A panic has ended the process.
-            let _ = loop_thread.join();
+            loop_thread.join();
             Ok(())
         }
         // It is not waited for: it may hang.
         (_, why) => Err(StartError::Loop(why.unwrap_or("it stopped").to_owned())),
+    }
+}
+
+/// What configuration, key and addresses say: the same for every way of starting.
+struct Plan {
+    config: Config,
+    me: u16,
+    /// Of a witness.
+    votes: Option<Votes>,
+    key_stamp: Option<key::Stamp>,
+    /// As they are in the file.
+    plain: Keys,
+    /// Of tags: hosts that take the cluster for something else are not heard.
+    keys: Keys,
+    shape: Shape,
+    interfaces: Vec<Interface>,
+    /// Of the interfaces.
+    names: Vec<String>,
+    core: usize,
+    /// Of the socket.
+    path: PathBuf,
+}
+
+impl Plan {
+    fn read(options: &Options) -> Result<Self, StartError> {
+        let (config, me) = member(options)?;
+        if !config.unknown_users.is_empty() {
+            tracing::warn!(
+                "[[name]]: this host knows no {}: their names are nobody's here",
+                config.unknown_users.join(", ")
+            );
+        }
+        let votes = votes(&config, config.member(me).role == config::Role::Witness)?;
+        let key_stamp = key::stamp(&config.key_file);
+        let plain = Keys::from(key::load(&config.key_file)?);
+        let shape = config.shape();
+        let interfaces = interfaces(&config, me)?;
+        Ok(Self {
+            me,
+            votes,
+            key_stamp,
+            keys: shape.keys(&plain),
+            plain,
+            shape,
+            names: interfaces.iter().map(|interface| interface.name.clone()).collect(),
+            interfaces,
+            core: core(&config)?,
+            path: config.runtime_dir.join("agent.sock"),
+            config,
+        })
+    }
+
+    /// Name of this host.
+    fn name(&self) -> &str {
+        self.config.member(self.me).name.as_str()
+    }
+}
+
+/// Where the state comes from.
+enum Origin {
+    /// No agent runs: it is fresh.
+    Fresh { listener: Listener },
+    /// The agent that runs hands it over.
+    TakeOver { successor: Successor },
+}
+
+impl Origin {
+    /// Binds the socket, or asks the running agent for what it shares.
+    fn find(options: &Options, plan: &Plan) -> Result<(Self, Option<Inherited>, Option<Manager>), StartError> {
+        if !options.takeover {
+            let listener = Listener::bind(&plan.path)?;
+            return Ok((Self::Fresh { listener }, None, Manager::from_env()));
+        }
+        let (successor, mut inherited) = Successor::prepare(&plan.path, &plan.shape)?;
+        let manager = match inherited.service.take() {
+            Some((manager, pid)) => {
+                if let Err(error) = cgroup::join(pid) {
+                    tracing::warn!(
+                        "this agent is not in its service's control group, so systemd may not notice its end: {error}"
+                    );
+                }
+                Some(manager)
+            }
+            None => Manager::from_env(),
+        };
+        Ok((Self::TakeOver { successor }, Some(inherited), manager))
+    }
+
+    fn is_takeover(&self) -> bool {
+        matches!(self, Self::TakeOver { .. })
+    }
+
+    fn begin(self, plan: &mut Plan, measured: &Measured) -> Result<Begun, StartError> {
+        let mut begun = match self {
+            Self::Fresh { listener } => Begun {
+                state: begin::fresh(
+                    &plan.config,
+                    plan.me,
+                    &plan.names,
+                    measured.timeout_ns,
+                    measured.timeouts.stall_slack_ns(measured.lateness_ns),
+                    measured.longest_ns(),
+                    plan.votes.as_mut(),
+                )?,
+                source: Source::Fresh { listener },
+            },
+            Self::TakeOver { successor } => {
+                let (state, taken) = begin::taken_over(&successor, plan.name())?;
+                Begun { state, source: Source::TakeOver { successor, taken: Box::new(taken) } }
+            }
+        };
+        // A tree has room for one heartbeat in each period.
+        let urgent_max = if plan.config.controller.is_some() { 0 } else { detector::URGENT_MAX };
+        begun.state.detector.set_urgent_max(urgent_max);
+        Ok(begun)
+    }
+}
+
+/// The state that the loop begins with, and what else came with it.
+struct Begun {
+    state: Begin,
+    source: Source,
+}
+
+/// Who had the state, and what else came with it.
+enum Source {
+    Fresh { listener: Listener },
+    TakeOver { successor: Successor, taken: Box<Taken> },
+}
+
+impl Source {
+    /// Gives the engine what it resumes, and tells the agent before to end. The socket, and what the control thread resumes.
+    fn hand_to(self, engine: &mut Engine, now: Now, path: &Path) -> Result<(Listener, Option<Resumed>), StartError> {
+        match self {
+            Self::Fresh { listener } => Ok((listener, None)),
+            Self::TakeOver { successor, taken } => {
+                engine.resume(now, taken.frozen, taken.memories);
+                let listener = Listener::take_over(taken.listener, path);
+                successor.taken()?;
+                Ok((listener, Some(taken.resumed)))
+            }
+        }
+    }
+}
+
+/// How late things are here, and the timeouts that follow.
+struct Measured {
+    timeouts: Timeouts,
+    timeout_ns: u64,
+    lateness_ns: u64,
+    is_stored: bool,
+    rung: Rung,
+}
+
+impl Measured {
+    fn take(options: &Options, plan: &Plan) -> Result<Self, StartError> {
+        let config = &plan.config;
+        let held = held(&config.state_dir, plan.core, &plan.names, config.heartbeat_ns, config.calibrate_ns)?;
+        let timeouts = held.timeouts(config);
+        let timeout_ns = timeout(config, &timeouts, options.force_timeout)?;
+        let Held { lateness_ns, is_stored, rung, .. } = held;
+        Ok(Self { timeouts, timeout_ns, lateness_ns, is_stored, rung })
+    }
+
+    /// What timeouts may come to. Measured or planned to be later than this, peers get more time, and no longer promises.
+    fn longest_ns(&self) -> u64 {
+        match self.timeouts.fixed {
+            true => self.timeout_ns,
+            false => self.timeout_ns.max(self.timeouts.for_jitter(u64::MAX, Network::default())),
+        }
+    }
+}
+
+/// What needs rights that are given up soon.
+struct Rights {
+    /// One for each plane, to make more senders from.
+    templates: Vec<Sender>,
+    rings: Option<ClientRings>,
+    /// While they are open, this host receives what planned trees bring.
+    _hears: Vec<OwnedFd>,
+}
+
+impl Rights {
+    fn take(plan: &Plan, host: &Host) -> Result<Self, StartError> {
+        let rings = match &host.kernel {
+            Some(kernel) => Some(kernel.receive.client_rings().map_err(|error| StartError::Loop(error.to_string()))?),
+            None => None,
+        };
+        Ok(Self {
+            templates: host.senders.iter().map(Sender::another).collect::<io::Result<Vec<_>>>()?,
+            rings,
+            _hears: if plan.config.controller.is_some() { hear_all(&plan.interfaces)? } else { Vec::new() },
+        })
+    }
+}
+
+/// The loop's thread, which waits for its engine.
+struct LoopThread {
+    thread: thread::JoinHandle<()>,
+    go: mpsc::SyncSender<Engine>,
+    /// What its isolation came to.
+    measures: Option<Measures>,
+}
+
+impl LoopThread {
+    /// It isolates itself now: during a takeover every millisecond counts.
+    fn start(core: usize, exchange: Arc<Exchange>, timeout_ns: u64) -> io::Result<Self> {
+        let (told, isolation) = mpsc::sync_channel(1);
+        let (go, may_go) = mpsc::sync_channel::<Engine>(1);
+        let thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
+            let isolation = isolate(core);
+            let _ = told.send(isolation.measures().clone());
+            let _ = privileges::drop_excess();
+            let Ok(engine) = may_go.recv() else { return };
+            if let Err(error) = engine.run() {
+                exchange.end(error.to_string());
+                // The control thread ends the process; if it cannot, its lease is over then.
+                thread::sleep(Duration::from_nanos(timeout_ns));
+                process::exit(FAILED);
+            }
+        })?;
+        Ok(Self { thread, go, measures: isolation.recv().ok() })
+    }
+
+    fn go(&self, engine: Engine) {
+        // The thread waits for it.
+        let _ = self.go.send(engine);
+    }
+
+    fn join(self) {
+        // A panic has ended the process.
+        let _ = self.thread.join();
+    }
+}
+
+/// What of the host the control thread keeps.
+struct Rest {
+    exit_watch: Option<ExitWatch>,
+    rungs: Rungs,
+    estate: EstateBuilder,
+    _joined: Vec<Membership>,
+}
+
+/// What the loop is made of, and what is left for the control thread.
+fn parts(
+    plan: &mut Plan,
+    state: Begin,
+    host: Host,
+    measured: &Measured,
+    exchange: Arc<Exchange>,
+) -> (engine::Parts, Rest) {
+    let clock = Clock::begin();
+    if let Some(slow) = clock.slow_says() {
+        tracing::warn!("{slow}");
+    }
+    let config = &plan.config;
+    let parts = engine::Parts {
+        me: plan.me,
+        members: u16::try_from(config.members.len()).expect("at most 64"),
+        monitors: config.member(plan.me).monitors.iter().copied().collect(),
+        heartbeat_ns: config.heartbeat_ns,
+        timeouts: measured.timeouts,
+        detector: state.detector,
+        senders: host.senders,
+        trees: config.controller.is_some(),
+        salvage: config.salvage(),
+        receivers: host.receivers,
+        kernel: host.kernel,
+        names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
+        table: state.table,
+        keys: plan.keys,
+        plain: plan.plain,
+        shape: plan.shape,
+        name: config.member(plan.me).name,
+        exchange,
+        mode: match config.mode {
+            config::Mode::Sleep => Mode::Sleep,
+            config::Mode::Busy => Mode::Busy,
+        },
+        own_lateness_max_ns: measured.lateness_ns,
+        own_lateness_stored_ns: if measured.is_stored { measured.lateness_ns } else { 0 },
+        votes: plan.votes.take(),
+        clock,
+    };
+    let Host { exit_watch, rungs, estate, joined, .. } = host;
+    (parts, Rest { exit_watch, rungs, estate, _joined: joined })
+}
+
+/// Says in the log that the agent runs, and on which rungs.
+fn say_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
+    if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(plan.config.drift_ppm, rate)) {
+        tracing::warn!("{warning}");
+    }
+    for (ladder, rung) in rungs.all() {
+        match &rung.fell_back {
+            Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
+            None => tracing::info!("{ladder}: {}", rung.used),
+        }
+    }
+    tracing::info!(
+        host = plan.name(),
+        incarnation,
+        timeout_us = timeout_ns / 1000,
+        socket = %plan.path.display(),
+        takeover = options.takeover,
+        "agent is running"
+    );
+}
+
+fn give_up_rights() {
+    match privileges::drop_excess() {
+        Ok(kept) if kept.is_empty() => {}
+        Ok(kept) => tracing::info!("of root's rights {} are kept", kept.join(", ")),
+        Err(error) => tracing::warn!("rights that are not needed could not be dropped: {error}"),
     }
 }
 

@@ -26,7 +26,6 @@ pub(super) struct Begin {
     pub(super) table: AliveTable,
     pub(super) incarnation: u32,
     pub(super) timeout_ns: u64,
-    pub(super) resumed: Option<Taken>,
 }
 
 /// What came from the agent before.
@@ -85,14 +84,14 @@ pub(super) fn fresh(
     }
     let members = u16::try_from(config.members.len()).expect("at most 64");
     let table = AliveTable::create(me, members, incarnation, config.member(me).name.as_str(), mono_ns())?;
-    Ok(Begin { detector, table, incarnation, timeout_ns, resumed: None })
+    Ok(Begin { detector, table, incarnation, timeout_ns })
 }
 
 /// What the agent before has handed over; it is frozen from here on.
 ///
 /// # Errors
 /// [`StartError`].
-pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, StartError> {
+pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<(Begin, Taken), StartError> {
     let (state, fds) = successor.switch()?;
     if state.host != name {
         return Err(HandoverError::Nonsense(format!("it is the agent of {}, this is {name}", state.host)).into());
@@ -117,18 +116,9 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<Begin, Sta
         processes.push((process, next()?));
     }
     let detector = state.frozen.detector().map_err(|error| HandoverError::Nonsense(error.to_string()))?;
-    Ok(Begin {
-        detector,
-        table,
-        incarnation: state.incarnation,
-        timeout_ns: state.timeout_ns,
-        resumed: Some(Taken {
-            frozen: state.frozen,
-            memories,
-            listener,
-            resumed: Resumed { sessions, processes, journal: state.journal, names: state.names },
-        }),
-    })
+    let begin = Begin { detector, table, incarnation: state.incarnation, timeout_ns: state.timeout_ns };
+    let resumed = Resumed { sessions, processes, journal: state.journal, names: state.names };
+    Ok((begin, Taken { frozen: state.frozen, memories, listener, resumed }))
 }
 
 /// The detector's, if packets of this cluster fit these interfaces.

@@ -53,6 +53,7 @@ fn what_the_caller_gave_ends_with_2() {
 #[test]
 fn agent_that_does_not_answer_is_no_fault_of_the_command() {
     let place = Place::new();
+    let pid = std::process::id().to_string();
     for words in [
         &["status"][..],
         &["explain"],
@@ -60,7 +61,7 @@ fn agent_that_does_not_answer_is_no_fault_of_the_command() {
         &["watch", "@a"],
         &["lane", "listen", "7"],
         &["run", "--name", "x", "--", "true"],
-        &["guard", "--name", "x", "--pid", "1"],
+        &["guard", "--name", "x", "--pid", &pid],
     ] {
         let mut command = place.fide(words);
         refused(

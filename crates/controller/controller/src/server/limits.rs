@@ -2,11 +2,17 @@
 //! How much of everything a peer may have.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fide_controller_api::identity::Identity;
 use fide_controller_api::limits::{BODY_MAX, CONNECTIONS_PER_PEER, POLLS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S};
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
 
 use super::{
     BODY_TIMEOUT, CONNECTIONS_MAX, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT,
@@ -51,32 +57,45 @@ impl Default for Limits {
     }
 }
 
-/// A token bucket, in billionths of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bucket {
-    nanotokens: u64,
-    at_ns: u64,
+/// The newest time that a bucket was asked at, ns. governor reads its clock itself; here the time comes as an argument.
+#[derive(Debug)]
+struct Passed(AtomicU64);
+
+impl Clock for Passed {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
 }
+
+/// A token bucket.
+#[derive(Debug)]
+pub(super) struct Bucket(RateLimiter<NotKeyed, InMemoryState, Passed, NoOpMiddleware<Duration>>);
 
 const NANO: u64 = 1_000_000_000;
 
 impl Bucket {
-    pub(super) fn full(burst: u64, now_ns: u64) -> Bucket {
-        Bucket { nanotokens: burst.saturating_mul(NANO), at_ns: now_ns }
+    /// With all of its `burst`; both are at least 1.
+    pub(super) fn full(per_s: u64, burst: u64, now_ns: u64) -> Bucket {
+        let each = Duration::from_nanos(NANO.div_ceil(per_s.max(1)));
+        let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
+        let quota = Quota::with_period(each).expect("at least a nanosecond").allow_burst(burst);
+        Bucket(RateLimiter::direct_with_clock(quota, Passed(AtomicU64::new(now_ns))))
     }
 
-    /// Takes a token, or says after how many seconds (at least 1) there is one.
-    pub(super) fn take(&mut self, per_s: u64, burst: u64, now_ns: u64) -> Result<(), u64> {
-        let gained = now_ns.saturating_sub(self.at_ns).saturating_mul(per_s);
-        self.at_ns = self.at_ns.max(now_ns);
-        self.nanotokens = self.nanotokens.saturating_add(gained).min(burst.saturating_mul(NANO));
-        match self.nanotokens.checked_sub(NANO) {
-            Some(rest) => {
-                self.nanotokens = rest;
-                Ok(())
-            }
-            None => Err((NANO - self.nanotokens).div_ceil(per_s.max(1)).div_ceil(NANO).max(1)),
-        }
+    /// Takes a token, or says after how many seconds (at least 1) there is one. A clock that goes back gives nothing.
+    pub(super) fn take(&self, now_ns: u64) -> Result<(), u64> {
+        self.0.clock().0.fetch_max(now_ns, Ordering::Relaxed);
+        self.0.check().map_err(|refused| {
+            let wait = refused.wait_time_from(self.0.clock().now());
+            (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
+        })
+    }
+
+    /// When it was asked last.
+    fn at_ns(&self) -> u64 {
+        self.0.clock().0.load(Ordering::Relaxed)
     }
 }
 
@@ -114,7 +133,11 @@ impl Peers {
     /// Counts a connection. The second value is whether it is one too many. `None` beyond those that are to be told so.
     pub(super) fn connect(&self, peer: Identity, now_ns: u64) -> Option<(Held, bool)> {
         let mut uses = self.lock();
-        let new = || Use { bucket: Bucket::full(self.limits.requests_burst, now_ns), polls: 0, connections: 0 };
+        let new = || Use {
+            bucket: Bucket::full(self.limits.requests_per_s, self.limits.requests_burst, now_ns),
+            polls: 0,
+            connections: 0,
+        };
         let one = uses.entry(peer).or_insert_with(new);
         if one.connections >= self.limits.connections_per_peer + self.limits.refusals_per_peer {
             return None;
@@ -126,7 +149,7 @@ impl Peers {
     /// Counts a request of a connected peer, or says after how many seconds it may make one.
     pub(super) fn request(&self, peer: Identity, now_ns: u64) -> Result<(), u64> {
         match self.lock().get_mut(&peer) {
-            Some(one) => one.bucket.take(self.limits.requests_per_s, self.limits.requests_burst, now_ns),
+            Some(one) => one.bucket.take(now_ns),
             None => Ok(()),
         }
     }
@@ -156,7 +179,7 @@ impl Drop for Held {
         // Reconnecting is no way to a full bucket: kept until it would be full anyway.
         let now_ns = crate::clock::Now::read().boot_ns;
         uses.retain(|_, one| {
-            one.connections > 0 || one.polls > 0 || now_ns.saturating_sub(one.bucket.at_ns) < FORGET_NS
+            one.connections > 0 || one.polls > 0 || now_ns.saturating_sub(one.bucket.at_ns()) < FORGET_NS
         });
     }
 }
@@ -168,32 +191,33 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let mut bucket = Bucket::full(3, 0);
+        let bucket = Bucket::full(2, 3, 0);
         for _ in 0..3 {
-            assert_eq!(bucket.take(2, 3, 0), Ok(()));
+            assert_eq!(bucket.take(0), Ok(()));
         }
-        assert_eq!(bucket.take(2, 3, 0), Err(1));
-        assert_eq!(bucket.take(2, 3, NANO / 2), Ok(()));
-        assert_eq!(bucket.take(2, 3, NANO / 2), Err(1));
+        assert_eq!(bucket.take(0), Err(1));
+        assert_eq!(bucket.take(NANO / 2), Ok(()));
+        assert_eq!(bucket.take(NANO / 2), Err(1));
         // A clock that goes back gives nothing.
-        assert_eq!(bucket.take(2, 3, 0), Err(1));
+        assert_eq!(bucket.take(0), Err(1));
         for _ in 0..3 {
-            assert_eq!(bucket.take(2, 3, 100 * NANO), Ok(()));
+            assert_eq!(bucket.take(100 * NANO), Ok(()));
         }
-        assert_eq!(bucket.take(2, 3, 100 * NANO), Err(1));
+        assert_eq!(bucket.take(100 * NANO), Err(1));
     }
 
     proptest! {
         /// Never more than burst + rate * time; and who waits as told gets one.
         #[test]
         fn a_bucket_holds_its_bound(per_s in 1..1000u64, burst in 1..100u64, gaps in prop::collection::vec(0..NANO / 10, 0..300)) {
-            let (mut bucket, mut now, mut taken) = (Bucket::full(burst, 0), 0, 0u64);
+            let (bucket, mut now, mut taken) = (Bucket::full(per_s, burst, 0), 0, 0u64);
             for gap in gaps {
                 now += gap;
-                match bucket.take(per_s, burst, now) {
-                    Ok(()) => taken += 1,
-                    Err(s) => prop_assert!(bucket.clone().take(per_s, burst, now + s * NANO).is_ok()),
+                if let Err(s) = bucket.take(now) {
+                    now += s * NANO;
+                    prop_assert_eq!(bucket.take(now), Ok(()));
                 }
+                taken += 1;
                 prop_assert!(u128::from(taken) * u128::from(NANO) <= u128::from(burst * NANO) + u128::from(per_s) * u128::from(now));
             }
         }
