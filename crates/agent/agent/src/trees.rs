@@ -28,7 +28,7 @@ use std::{
 };
 
 use fide_agent_api::protocol::Refusal;
-use fide_controller::{
+use fide_controller_api::{
     client::{CallError, Caller, Ordered},
     tls::{self, ClientTls, Files},
 };
@@ -267,8 +267,8 @@ fn call(orders: &SyncSender<Order>, wake: &OwnedFd, command: Command) -> Option<
     carried_out.recv().ok()
 }
 
-/// A group as JSON has it.
-fn group(value: &serde_json::Value) -> Option<Ipv4Addr> {
+/// Whether a group is one of trees.
+fn is_tree_group(group: Ipv4Addr) -> bool {
     let (first, last) = fide_wire::TREE_GROUPS;
-    value.as_str()?.parse().ok().filter(|group| (first..=last).contains(group))
+    (first..=last).contains(&group)
 }

@@ -19,7 +19,7 @@ use fide_agent::{
 };
 use fide_agent_api::protocol::ErrorCode;
 use fide_client::Error;
-use fide_controller::tls;
+use fide_controller_api::tls;
 use fide_sys::interface::InterfaceError;
 use rustix::io::Errno;
 

@@ -54,11 +54,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use fide_controller_api::event::WithoutRedundancy;
 use fide_planner::{Limits, Topology};
 use fide_switch::{Driver, GroupRange, Lanes, linux::Linux, ovs::Ovs};
 use serde::Deserialize;
 
-use crate::core::{GROUPS, GROUPS_PREFIX, Options, WithoutRedundancy};
+use crate::core::{GROUPS, GROUPS_PREFIX, Options};
 use crate::leader::TTL_MIN_S;
 use crate::switches::SwitchSpec;
 

@@ -7,6 +7,7 @@
 //! - `trees`: from planned links to installed rules, make before break; a tree replaced by another.
 //! - `faults`: cables that lost their carrier, receivers that get one copy only: which tree, which cables, what then.
 //! - `usage`: packets beyond the contract, and bandwidth that nobody uses.
+//! - `routes`: which path does what.
 //! - `cluster`: `join`, `quit`, `monitor`, `unmonitor`.
 //!
 //! **A contract is given before it is needed and taken after it was needed.** Whoever's latency grows is told first, and
@@ -19,6 +20,7 @@
 mod cluster;
 mod faults;
 mod lanes;
+mod routes;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -28,18 +30,19 @@ mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::Code;
+use fide_controller_api::event::{Event as Upcall, WithoutRedundancy};
+use fide_controller_api::identity::Identity;
 use fide_planner::{CableId, Limits, Planner, RequestId, Topology};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
-use crate::identity::{Identity, Role};
+use crate::handler::{Answer, Decision, Handler, Peer, Request, RestoreError, Route};
+use routes::Action;
 use state::{Record, State};
 
 /// Lanes held at once; each has [`GROUPS_PER_LANE`] groups.
 pub const LANES_MAX: u64 = 1 << 17;
-/// Lanes that programs of one host hold at once, those that end included. Agents ask for 16 at most.
-pub const LANES_PER_HOST: usize = 64;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
 /// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
@@ -48,16 +51,6 @@ pub const GROUPS: Ipv4Addr = fide_wire::TREE_GROUPS.0;
 pub const GROUPS_PREFIX: u8 = 12;
 const _: () = assert!(fide_wire::TREE_GROUPS.1.to_bits() == GROUPS.to_bits() | (u32::MAX >> GROUPS_PREFIX));
 const _: () = assert!(LANES_MAX * GROUPS_PER_LANE == 1 << (32 - GROUPS_PREFIX));
-
-/// What goes on when a tree is broken and there is no other (FiDe §3.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WithoutRedundancy {
-    /// With a warning.
-    Continue,
-    /// Members are told to leave, while the remaining tree still carries their goodbye.
-    Stop,
-}
 
 /// How the controller behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,12 +100,6 @@ pub struct SwitchOrder {
     pub remove: Vec<Ipv4Addr>,
 }
 
-/// What is to be done outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    Switch(SwitchOrder),
-}
-
 /// What happened outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -147,7 +134,7 @@ enum Later {
 #[derive(Debug, Default)]
 struct Out {
     records: Vec<Record>,
-    upcalls: Vec<(Identity, Value)>,
+    upcalls: Vec<(Identity, Upcall)>,
     orders: BTreeMap<String, SwitchOrder>,
 }
 
@@ -221,10 +208,11 @@ impl Core {
     }
 
     /// Wraps up a decision.
-    fn decide(out: Out, answer: Option<Answer>) -> Decision<Effect> {
-        let effects = out.orders.into_values().map(Effect::Switch).collect();
+    fn decide(out: Out, answer: Option<Answer>) -> Decision<SwitchOrder> {
+        let effects = out.orders.into_values().collect();
+        let upcalls = out.upcalls.into_iter().map(|(peer, event)| (peer, json!(event))).collect();
         let record = (!out.records.is_empty()).then(|| state::encode(&out.records));
-        Decision { answer, record, upcalls: out.upcalls, effects, ..Decision::default() }
+        Decision { answer, record, upcalls, effects, ..Decision::default() }
     }
 
     /// The order to a switch that this decision makes.
@@ -248,40 +236,12 @@ impl Core {
     }
 }
 
-const HOST: &[Role] = &[Role::Host];
-const BOTH: &[Role] = &[Role::Host, Role::Operator];
-const OPERATOR: &[Role] = &[Role::Operator];
-
-const fn route(method: Method, path: &'static str, roles: &'static [Role]) -> Route {
-    Route { method, path, roles }
-}
-
-const ROUTES: [Route; 17] = [
-    route(Method::Post, "/v1/lanes", HOST),
-    route(Method::Put, "/v1/lanes/{lane}", HOST),
-    route(Method::Delete, "/v1/lanes/{lane}", BOTH),
-    route(Method::Get, "/v1/lanes", BOTH),
-    route(Method::Get, "/v1/lanes/{lane}", BOTH),
-    route(Method::Post, "/v1/lanes/{lane}/usage", HOST),
-    route(Method::Post, "/v1/lanes/{lane}/moved", HOST),
-    route(Method::Post, "/v1/lanes/{lane}/reports", HOST),
-    route(Method::Post, "/v1/reports", HOST),
-    route(Method::Post, "/v1/apps", HOST),
-    route(Method::Delete, "/v1/apps/{app}", HOST),
-    route(Method::Post, "/v1/monitors", HOST),
-    route(Method::Delete, "/v1/monitors/{app}", HOST),
-    route(Method::Get, "/v1/cluster", BOTH),
-    route(Method::Get, "/v1/network", BOTH),
-    route(Method::Put, "/v1/cables/{cable}", OPERATOR),
-    route(Method::Get, "/v1/self", BOTH),
-];
-
 impl Handler for Core {
     type Event = Event;
-    type Effect = Effect;
+    type Effect = SwitchOrder;
 
     fn routes(&self) -> Vec<Route> {
-        ROUTES.to_vec()
+        routes::all()
     }
 
     fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError> {
@@ -306,7 +266,7 @@ impl Handler for Core {
         state::encode(&self.state)
     }
 
-    fn resume(&mut self, now: Now) -> Decision<Effect> {
+    fn resume(&mut self, now: Now) -> Decision<SwitchOrder> {
         self.now = now;
         let mut out = Out::default();
         let mut effects = self.order_anew(&mut out);
@@ -317,24 +277,12 @@ impl Handler for Core {
         decision
     }
 
-    fn change(&mut self, peer: &Peer, request: &Request, now: Now) -> Decision<Effect> {
+    fn change(&mut self, peer: &Peer, request: &Request, now: Now) -> Decision<SwitchOrder> {
         self.now = now;
         let mut out = Out::default();
-        let lane = request.parameter("lane");
-        let answer = match (request.method, request.path) {
-            (Method::Post, "/v1/lanes") => self.request_lane(&mut out, peer, &request.body),
-            (Method::Put, "/v1/lanes/{lane}") => self.change_lane(&mut out, peer, lane, &request.body),
-            (Method::Delete, "/v1/lanes/{lane}") => self.release_lane(&mut out, peer, lane),
-            (_, "/v1/lanes/{lane}/usage") => self.usage(&mut out, peer, lane, &request.body),
-            (_, "/v1/lanes/{lane}/moved") => self.moved(&mut out, peer, lane, &request.body),
-            (_, "/v1/lanes/{lane}/reports") => self.report(&mut out, peer, lane, &request.body),
-            (_, "/v1/reports") => self.reports(&mut out, peer, &request.body),
-            (_, "/v1/apps") => self.join(&mut out, peer, &request.body),
-            (_, "/v1/apps/{app}") => self.quit(&mut out, peer, request.parameter("app")),
-            (_, "/v1/monitors") => self.monitor(&mut out, peer, &request.body),
-            (_, "/v1/monitors/{app}") => self.unmonitor(&mut out, peer, request.parameter("app")),
-            (_, "/v1/cables/{cable}") => self.set_cable(&mut out, request.parameter("cable"), &request.body),
-            (_, path) => Err(Answer::error(404, "no_such_path", format!("nothing is changed at {path}"))),
+        let answer = match routes::action(request) {
+            Some(Action::Change(change)) => change(self, &mut out, peer, request),
+            _ => Err(Answer::error(404, Code::NoSuchPath, format!("nothing is changed at {}", request.path))),
         };
         match answer {
             Ok(body) => Self::decide(out, Some(Answer::ok(body))),
@@ -348,20 +296,14 @@ impl Handler for Core {
     }
 
     fn read(&self, peer: &Peer, request: &Request, _: Now) -> Answer {
-        match request.path {
-            "/v1/lanes" => Answer::ok(json!({"lanes": self.lanes_of(peer)})),
-            "/v1/lanes/{lane}" => match self.lane_for(peer, request.parameter("lane")) {
-                Ok(id) => Answer::ok(self.lane_json(id)),
-                Err(answer) => answer,
-            },
-            "/v1/cluster" => Answer::ok(self.cluster_json(peer)),
-            "/v1/network" => Answer::ok(self.network_json()),
-            "/v1/self" => Answer::ok(self.self_json(peer)),
-            path => Answer::error(404, "no_such_path", format!("there is nothing to read at {path}")),
-        }
+        let answer = match routes::action(request) {
+            Some(Action::Read(read)) => read(self, peer, request),
+            _ => Err(Answer::error(404, Code::NoSuchPath, format!("there is nothing to read at {}", request.path))),
+        };
+        answer.map_or_else(|refused| refused, Answer::ok)
     }
 
-    fn event(&mut self, event: Event, now: Now) -> Decision<Effect> {
+    fn event(&mut self, event: Event, now: Now) -> Decision<SwitchOrder> {
         self.now = now;
         let mut out = Out::default();
         match event {
@@ -378,7 +320,7 @@ impl Handler for Core {
         self.later.first().map(|(at, _)| *at)
     }
 
-    fn tick(&mut self, now: Now) -> Decision<Effect> {
+    fn tick(&mut self, now: Now) -> Decision<SwitchOrder> {
         self.now = now;
         let mut out = Out::default();
         while let Some((at, what)) = self.later.first().cloned().filter(|(at, _)| *at <= now.boot_ns) {

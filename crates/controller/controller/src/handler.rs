@@ -6,11 +6,13 @@
 //! stores the record; only then does anything of it leave the thread. If it cannot be stored, the shell throws the state
 //! away and has the handler restore the last stored one: so nothing is ever told that is not stored.
 
+use fide_controller_api::failure::Failed;
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::{Code, Method};
 use serde_json::{Value, json};
 
 use crate::clock::Now;
-use crate::identity::{Identity, Role};
-use crate::sequence::Sequence;
 
 /// Who asks. Also an axum extractor, see [`crate::server`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,32 +20,11 @@ pub struct Peer {
     pub identity: Identity,
 }
 
-/// An HTTP method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// Reads; goes to [`Handler::read`]. The others go to [`Handler::change`].
-    Get,
-    Post,
-    Put,
-    Delete,
-}
-
-impl Method {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Method::Get => "GET",
-            Method::Post => "POST",
-            Method::Put => "PUT",
-            Method::Delete => "DELETE",
-        }
-    }
-}
-
 /// A path that a handler serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     pub method: Method,
-    /// With parameters in braces: `/v1/lanes/{lane}`.
+    /// With parameters in braces, as [`fide_controller_api::paths::template`] has them.
     pub path: &'static str,
     /// Who may use it.
     pub roles: &'static [Role],
@@ -86,9 +67,9 @@ impl Answer {
         Answer { status: 200, body }
     }
 
-    /// `{"error": {"code", "message"}}`; `message` says what was wrong and what would be right.
-    pub fn error(status: u16, code: &str, message: impl ToString) -> Answer {
-        Answer { status, body: json!({"error": {"code": code, "message": message.to_string()}}) }
+    /// A [`Failed`]; `message` says what was wrong and what would be right.
+    pub fn error(status: u16, code: Code, message: impl ToString) -> Answer {
+        Answer { status, body: json!(Failed::new(code, message)) }
     }
 }
 
@@ -141,7 +122,7 @@ pub struct RestoreError(pub String);
 
 /// The state machine that decides. All calls come from one thread; none may block.
 pub trait Handler: Send + 'static {
-    /// What happens outside and is told by [`crate::shell::Teller`]: a switch has answered.
+    /// What happens outside and is sent by an [`crate::shell::EventSender`]: a switch has answered.
     type Event: Send + 'static;
     /// What is to be done outside.
     type Effect: Send + 'static;

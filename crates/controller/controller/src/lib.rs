@@ -5,7 +5,7 @@
 //!
 //! | module | what it does | it never |
 //! |---|---|---|
-//! | [`pki`], [`identity`] | certificates: who may talk, by name and role | reads a certificate's common name |
+//! | [`pki`] | certificates: who may talk, by name and role | reads a certificate's common name |
 //! | [`tls`] | mutual TLS; its files are read again while it runs | drops a connection for it |
 //! | [`server`] | JSON over HTTP, each bound, each error | knows what a path means |
 //! | [`shell`] | one thread: decide, store, and only then answer and act | lets out what is not stored |
@@ -16,11 +16,10 @@
 //! | [`switches`] | one thread for each switch: installs, retries, audits; carriers | touches a switch while it does not lead |
 //! | [`cables`] | what is cabled to the switches' ports, by LLDP; a warning where the topology says otherwise | changes a switch |
 //! | [`config`], [`run`] | the controller's file; everything put together | decides |
-//! | [`client`] | how a host calls: one connection, one order of requests | knows what a path means |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
 //!
 //! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a leadership, give
-//! its [`shell::Desk`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
+//! its [`shell::RequestSender`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
 //! upcalls are [`handler::Decision::upcalls`].
 //!
 //! **Invariant: what is granted to whom is for [`core`] alone.** All else carries, orders and stores it.
@@ -28,13 +27,11 @@
 #![forbid(unsafe_code)]
 
 pub mod cables;
-pub mod client;
 pub mod clock;
 pub mod config;
 pub mod core;
 pub mod etcd;
 pub mod handler;
-pub mod identity;
 pub mod leader;
 pub mod pki;
 pub mod run;

@@ -20,25 +20,19 @@
 
 mod files;
 mod issue;
-pub mod revoked;
 mod status;
+
+use fide_controller_api::identity::IdentityError;
 
 use std::path::{Path, PathBuf};
 
 pub use issue::{Issued, Request, init, issue, renew, retire_cas, revoke, rotate_ca};
 pub use status::{Certificate, Entry, status};
 
-use crate::identity::IdentityError;
+pub use fide_controller_api::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE};
 
-/// The authorities believed in.
-pub const CA_FILE: &str = "ca.pem";
 /// The present authority's private key.
 pub const CA_KEY_FILE: &str = "ca.key";
-/// The revocation list.
-pub const REVOKED_FILE: &str = "revoked";
-/// In a member's directory.
-pub const CERTIFICATE_FILE: &str = "cert.pem";
-pub const KEY_FILE: &str = "key.pem";
 /// One directory per member.
 pub const ISSUED_DIR: &str = "issued";
 

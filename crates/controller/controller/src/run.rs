@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::tls::Files;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
@@ -16,13 +18,12 @@ use crate::cables;
 use crate::config::{Config, EtcdSection, Place};
 use crate::core::{Core, Event};
 use crate::etcd::{Client, Config as EtcdConfig, TlsFiles};
-use crate::identity::{Identity, Role};
 use crate::leader::{Candidate, Elected, ElectedOptions, Leadership, LockError, Single};
 use crate::server::{Limits, Server};
 use crate::shell::Shell;
 use crate::store::{self, Etcd, Redb};
 use crate::switches::{Pace, Switches};
-use crate::tls::{Files, ServerTls};
+use crate::tls::ServerTls;
 
 /// Threads that serve connections.
 const SERVING_THREADS: usize = 2;
@@ -37,7 +38,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("credentials: {0}")]
-    Tls(crate::tls::Error),
+    Tls(fide_controller_api::tls::Error),
     #[error("credentials {}: they are those of {who}; a controller needs its own, made by `fide controller init`", path.display())]
     NotAController { path: PathBuf, who: String },
     #[error(transparent)]
@@ -56,8 +57,8 @@ pub enum RunError {
     Failed,
 }
 
-impl From<crate::tls::Error> for RunError {
-    fn from(why: crate::tls::Error) -> Self {
+impl From<fide_controller_api::tls::Error> for RunError {
+    fn from(why: fide_controller_api::tls::Error) -> Self {
         Self::Tls(why)
     }
 }
@@ -110,9 +111,9 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
         }
     };
     let pace = Pace { audit: config.audit, ..Pace::default() };
-    let switches = switches.start(shell.teller(), leadership, pace)?;
+    let switches = switches.start(shell.event_sender(), leadership, pace)?;
     let looking = cables::Looking::start(&config)?;
-    let server = Server::new(tls.clone(), shell.desk(), limits);
+    let server = Server::new(tls.clone(), shell.request_sender(), limits);
     tracing::info!("controller {} listens at {}", identity.name, config.listen);
     let done = runtime.block_on(serve(server, listener, tls, &shell, signals));
     say(&[NotifyState::Stopping]);

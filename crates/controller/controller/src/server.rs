@@ -2,15 +2,15 @@
 //! JSON over HTTP/1.1 over mutual TLS.
 //!
 //! ```text
-//!  accept ─► TLS ─► who is it? ─► may it still? how often? ─► path, role ─► order, JSON ─► Desk::ask ─► answer
-//!            tls    Connection    guard                       routes                       crate::shell
+//!  accept ─► TLS ─► who is it? ─► may it still? how often? ─► path, role ─► order, JSON ─► RequestSender ─► answer
+//!            tls    Connection    guard                       routes                      crate::shell
 //! ```
 //!
-//! The paths are those of the handler and `GET /v1/upcalls?after=N&wait_ms=M`. Every error is JSON,
+//! The paths are those of the handler and `GET` of [`fide_controller_api::paths::upcalls`]. Every error is JSON,
 //! `{"error": {"code", "message", ...}}`. An answer with the header `Fide-Stale: 1` tells the last state this controller
 //! knew, while it cannot prove that it leads.
 //!
-//! Each bound is a constant here, and in [`Limits`] for tests; what happens there is written beside it.
+//! Each bound is a constant here or, if clients must know it, in [`fide_controller_api::limits`]; and in [`Limits`] for tests; what happens there is written beside it.
 
 mod connection;
 mod error;
@@ -30,37 +30,24 @@ use tokio::task::JoinSet;
 pub use error::ApiError;
 pub use limits::Limits;
 
-use crate::shell::Desk;
+use crate::shell::RequestSender;
 use crate::tls::ServerTls;
 use connection::Context;
 use handshakes::Handshakes;
 use limits::Peers;
 
-/// Header of an answer that may be old.
-pub const STALE: &str = "fide-stale";
 /// Open connections, those in the handshake included. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Handshakes at a time, all and from one address (IPv6: from one /64). One more is closed at once, so that who is not known
 /// yet leaves room to those who are.
 pub const HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 2;
 pub const HANDSHAKES_PER_ADDRESS: usize = 32;
-/// Open connections of one peer. On one more it is answered `too_many_connections`, and closed.
-pub const CONNECTIONS_PER_PEER: usize = 16;
 /// Connections beyond these of one peer that wait for a request, to be answered so. One more is closed at once.
 pub const REFUSALS_PER_PEER: usize = 4;
-/// Bytes of a request's body. A longer one is `body_too_large`.
-pub const BODY_MAX: usize = 64 * 1024;
 /// Bytes of a request's head. A longer one is answered 431 by hyper, without a body.
 pub const HEAD_MAX: usize = 16 * 1024;
 /// Headers of a request; more: the same.
 pub const HEADERS_MAX: usize = 64;
-/// Requests per second of one peer, and how many it may save up. Above: `too_many_requests` with `Retry-After`.
-pub const REQUESTS_PER_S: u64 = 50;
-pub const REQUESTS_BURST: u64 = 100;
-/// Long polls of one peer at a time. One more is `too_many_polls`.
-pub const POLLS_PER_PEER: usize = 4;
-/// The longest `wait_ms`. A longer one is refused.
-pub const POLL_WAIT_MAX_MS: u64 = 60_000;
 /// A handshake that takes longer is given up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the end of one request to the end of the next one's head. Then the connection is closed.
@@ -79,11 +66,11 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(tls: Arc<ServerTls>, desk: Desk, limits: Limits) -> Server {
+    pub fn new(tls: Arc<ServerTls>, request_sender: RequestSender, limits: Limits) -> Server {
         let (ending, _) = watch::channel(false);
         let peers = Peers::new(limits);
         let handshakes = Handshakes::new(limits);
-        Server { context: Arc::new(Context { tls, desk, limits, peers, handshakes, ending }) }
+        Server { context: Arc::new(Context { tls, request_sender, limits, peers, handshakes, ending }) }
     }
 
     /// Serves `listener` until `end`, then lets what is under way finish for [`GRACE`]. Long polls are answered at once.

@@ -11,19 +11,19 @@
 //! is told that it is not known whether his request was carried out, and nothing is decided until the store was loaded
 //! again. A peer then repeats its request with the same number: it is carried out, or answered as it was.
 
-mod desk;
+mod decision_loop;
 mod entry;
-mod thread;
+mod senders;
 
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 #[cfg(test)]
-pub(crate) use desk::pipe;
-pub use desk::{Desk, Refused, Reply, Teller};
-#[cfg(test)]
 pub(crate) use entry::ENTRY_MAX;
+#[cfg(test)]
+pub(crate) use senders::pipe;
+pub use senders::{EventSender, Refused, Reply, RequestSender};
 
 use crate::handler::Handler;
 use crate::leader::Leadership;
@@ -47,8 +47,8 @@ pub const RELOAD_PAUSE_NS: u64 = 500_000_000;
 /// A running shell. Dropped, it decides what is in its queue and ends.
 #[derive(Debug)]
 pub struct Shell<E> {
-    desk: Desk,
-    teller: Teller<E>,
+    request_sender: RequestSender,
+    event_sender: EventSender<E>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -65,21 +65,21 @@ impl<E: Send + 'static> Shell<E> {
         let (send, jobs) = sync_channel(QUEUE_MAX);
         let (stop, stopped) = channel();
         let board = Board::default();
-        let desk = Desk::new(send.clone(), board.clone(), handler.routes());
-        let inner = thread::Thread::new(handler, store, leadership, act, board);
+        let request_sender = RequestSender::new(send.clone(), board.clone(), handler.routes());
+        let inner = decision_loop::DecisionLoop::new(handler, store, leadership, act, board);
         let thread =
             std::thread::Builder::new().name("fide-decide".into()).spawn(move || inner.run(&jobs, &stopped))?;
-        Ok(Shell { desk, teller: Teller::new(send), stop: Some(stop), thread: Some(thread) })
+        Ok(Shell { request_sender, event_sender: EventSender::new(send), stop: Some(stop), thread: Some(thread) })
     }
 
     /// For the server.
-    pub fn desk(&self) -> Desk {
-        self.desk.clone()
+    pub fn request_sender(&self) -> RequestSender {
+        self.request_sender.clone()
     }
 
     /// For what happens outside.
-    pub fn teller(&self) -> Teller<E> {
-        self.teller.clone()
+    pub fn event_sender(&self) -> EventSender<E> {
+        self.event_sender.clone()
     }
 
     /// Whether the thread is there. It ends by itself only by a fault in the handler; the program should end then.

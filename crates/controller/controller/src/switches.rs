@@ -4,8 +4,8 @@
 //! ```text
 //!  shell ── act(order) ──► Mailbox, merged ──► worker: wanted rules ──► Driver ──► switch
 //!    ▲                     never waits            │ install; audit and repair      │ Watch
-//!    └────────── Teller ◄── Applied, Drift ───────┘      ▲ opens, hands over       ▼
-//!    └────────── Teller ◄── Carrier ─────────────────────┴────────────────── carriers
+//!    └───── EventSender ◄── Applied, Drift ───────┘      ▲ opens, hands over       ▼
+//!    └───── EventSender ◄── Carrier ─────────────────────┴────────────────── carriers
 //! ```
 //!
 //! An order that comes while its switch is busy is merged with those that wait: the mailbox holds what each group is to
@@ -28,9 +28,9 @@ use std::time::Duration;
 
 use fide_switch::{Driver, DriverError, Lanes};
 
-use crate::core::{Effect, Event};
+use crate::core::{Event, SwitchOrder};
 use crate::leader::Leadership;
-use crate::shell::Teller;
+use crate::shell::EventSender;
 use carriers::Carriers;
 use mailbox::Mailbox;
 
@@ -93,10 +93,10 @@ impl Switches {
     }
 
     /// What the shell is to call with each effect. It never waits.
-    pub fn act(&self) -> impl FnMut(Effect) + Send + 'static {
+    pub fn act(&self) -> impl FnMut(SwitchOrder) + Send + 'static {
         let mailboxes: BTreeMap<String, Arc<Mailbox>> =
             self.specs.iter().map(|(spec, mailbox)| (spec.name.clone(), mailbox.clone())).collect();
-        move |Effect::Switch(order)| match mailboxes.get(&order.switch) {
+        move |order: SwitchOrder| match mailboxes.get(&order.switch) {
             Some(mailbox) => mailbox.put(order),
             None => tracing::error!("there is no switch {}; an order to it is lost", order.switch),
         }
@@ -108,15 +108,16 @@ impl Switches {
     /// If there can be no more threads, or no descriptors.
     pub fn start(
         self,
-        teller: Teller<Event>,
+        event_sender: EventSender<Event>,
         leadership: Arc<dyn Leadership + Send + Sync>,
         pace: Pace,
     ) -> std::io::Result<Running> {
-        let carriers = Arc::new(Carriers::start(teller.clone())?);
+        let carriers = Arc::new(Carriers::start(event_sender.clone())?);
         let mut running = Running { mailboxes: Vec::new(), workers: Vec::new(), _carriers: carriers.clone() };
         for (spec, mailbox) in self.specs {
             running.mailboxes.push(mailbox.clone());
-            let worker = worker::Worker::new(spec, mailbox, teller.clone(), leadership.clone(), carriers.clone(), pace);
+            let worker =
+                worker::Worker::new(spec, mailbox, event_sender.clone(), leadership.clone(), carriers.clone(), pace);
             // A thread's name has 15 letters.
             let name: String = "sw-".chars().chain(worker.name().chars()).take(15).collect();
             running.workers.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);

@@ -2,7 +2,7 @@
 //! What the controller tells its peers unasked (`bandwidthChanged`, `bandwidthTerminated`: X-Lane List. 1).
 //!
 //! Each peer has a queue of events numbered 1, 2, 3 ... It asks for those after the last it has handled
-//! (`GET /v1/upcalls?after=N&wait_ms=M`), and by asking acknowledges all up to N. What is not acknowledged is delivered
+//! ([`fide_controller_api::paths::upcalls`]), and by asking acknowledges all up to N. What is not acknowledged is delivered
 //! again at each asking, also after a restart of the controller: at least once, in order, and the numbers tell repeats.
 //!
 //! A queue is bounded. At the bound the oldest events are dropped, and from then on the peer is told which numbers are
@@ -14,11 +14,10 @@ mod board;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fide_controller_api::identity::Identity;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Closed};
-
-use crate::identity::Identity;
 
 /// Events kept per peer; at the bound the oldest is dropped and told as lost.
 pub const EVENTS_MAX: usize = 1024;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the keys of configuration files are described: for `--explain-config`, and for the pages that are generated from it.
+//! What a key of a configuration file means, for `explain-config`.
 
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub enum Default {
     Otherwise(&'static str),
 }
 
-/// One key of a table of keys.
+/// A [`Key`], for tables of them.
 #[must_use]
 pub const fn key(
     table: &'static str,

@@ -9,7 +9,7 @@
 //! - [`process`]: [`ProcessState`] and [`Reason`]: what became of a process, and why a verdict was given.
 //! - [`time`]: [`Time`], as people read it.
 //! - [`trust`]: [`Trust`], [`Policy`], [`Role`]: how a cluster judges silence, and who counts.
-//! - [`config_key`]: how keys of configuration files are described.
+//! - [`config_key`]: what a key of a configuration file means.
 //! - [`planted`]: fault points that the simulator and the explorations arm.
 //!
 //! **Invariant:** no I/O, no clock, no allocation.

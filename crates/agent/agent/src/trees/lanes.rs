@@ -22,12 +22,13 @@ use std::{
 
 use fide_agent_api::event::EventRecord;
 use fide_agent_api::protocol::{Empty, ErrorCode, LaneAsked, Refusal};
-use fide_controller::handler::Method;
+use fide_controller_api::{Method, event::Event, lane as api, paths};
 use fide_lane::{LANES_MAX, Outlet};
 use fide_net::link::Sender;
 use fide_sys::clock::mono_ns;
 use fide_types::Time;
 use fide_wire::{MAX_CLIENTS, MAX_PLANES, Name, PAYLOAD_MAX};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{Order, Talk, call, lock, order};
@@ -60,7 +61,7 @@ pub enum Input {
     /// A session is over.
     Gone { client: u8, session: u64 },
     /// The controller tells.
-    News(Value),
+    News(Box<Event>),
     /// The controller may have told what was not heard.
     Anew,
     /// This host leaves: all lanes are given back.
@@ -201,16 +202,13 @@ impl Lanes {
         }
         // One that a former agent has left goes on with what is asked now.
         let left = self.orphans.iter().find(|(_, of)| **of == name).map(|(lane, _)| *lane);
-        let told = match left {
-            Some(lane) => self.request(Method::Put, &format!("/v1/lanes/{lane}"), &body),
-            None => self.request(Method::Post, "/v1/lanes", &body),
+        let told: api::Lane = match left {
+            Some(lane) => self.request(Method::Put, &paths::lane(lane), &body),
+            None => self.request(Method::Post, paths::LANES, &body),
         }?;
         if let Some(lane) = left {
             self.orphans.remove(&lane);
         }
-        let Some(number) = told["lane"].as_u64() else {
-            return Err(asked::nonsense(&told));
-        };
         let counters = Arc::new(LaneCounters::default());
         let outlet = Outlet::new(byte(handle), self.talk.me, checked.terms(&asked), mono_ns());
         let lane = Lane {
@@ -220,14 +218,13 @@ impl Lanes {
             clients: ClientSet::only(client),
             counters: counters.clone(),
         };
-        let mut held = Held::new(number, name, uid, asked, &checked, counters);
+        let mut held = Held::new(told.lane, name, uid, asked, &checked, counters);
         held.clients = ClientSet::only(client);
         held.waiting.push(ticket);
         held.install_until = Instant::now() + INSTALL_LIMIT;
-        held.granted(&told["resources"]);
-        let begins_in_ns = told["begins_in_ns"].as_u64().unwrap_or(0);
-        if begins_in_ns > 0 {
-            held.later = Some((Instant::now() + Duration::from_nanos(begins_in_ns), Later::Terms));
+        held.granted(&told.resources);
+        if told.begins_in_ns > 0 {
+            held.later = Some((Instant::now() + Duration::from_nanos(told.begins_in_ns), Later::Terms));
         }
         self.held[handle] = Some(held);
         self.call(Command::OpenLane { handle: byte(handle), lane: Box::new(lane) })?;
@@ -247,17 +244,17 @@ impl Lanes {
             let hint = "only the same terms can be asked for again, which brings back its bounds; or open another lane";
             return Err(Refusal::new(ErrorCode::BadRequest, message, hint));
         }
-        let (path, body) = (format!("/v1/lanes/{}", held.lane), checked.body(&held.name, &asked, handle));
-        let told = self.request(Method::Put, &path, &body)?;
+        let (path, body) = (paths::lane(held.lane), checked.body(&held.name, &asked, handle));
+        let told: api::Lane = self.request(Method::Put, &path, &body)?;
         let held = self.own(client, handle)?;
         held.waiting.push(ticket);
         held.asked = asked;
         held.checked = checked;
         held.install_until = Instant::now() + INSTALL_LIMIT;
-        let begins_in = Duration::from_nanos(told["begins_in_ns"].as_u64().unwrap_or(0));
-        held.granted(&told["resources"]);
+        let begins_in = Duration::from_nanos(told.begins_in_ns);
+        held.granted(&told.resources);
         held.later = Some((Instant::now() + begins_in, Later::Terms));
-        held.await_trees(&told);
+        held.await_trees(&told.trees);
         self.follow(usize::from(handle), &told);
         self.tick_lane(usize::from(handle));
         Ok(())
@@ -316,7 +313,7 @@ impl Lanes {
     }
 
     fn give_back(&mut self, lane: u64, limit: Duration) -> Result<(), String> {
-        let path = format!("/v1/lanes/{lane}");
+        let path = paths::lane(lane);
         let answered = lock(&self.talk.ordered)
             .change(&mut self.talk.caller, Method::Delete, &path, &Value::Null, limit)
             .map_err(|error| error.to_string())?;
@@ -426,14 +423,10 @@ impl Lanes {
     fn report(&mut self, handle: usize) {
         let Some(held) = self.held[handle].as_mut().filter(|held| !held.ending) else { return };
         let Some(report) = held.report(Instant::now(), REPORT.max(held.period() * REPORT_PERIODS)) else { return };
-        let path = format!("/v1/lanes/{}/usage", held.lane);
-        let answered = lock(&self.talk.ordered).change(
-            &mut self.talk.caller,
-            Method::Post,
-            &path,
-            &json!({"interval_ns": report.interval_ns, "packets": report.packets, "exceeded": report.exceeded}),
-            REPORT_LIMIT,
-        );
+        let path = paths::usage(held.lane);
+        let usage = api::Usage { interval_ns: report.interval_ns, packets: report.packets, exceeded: report.exceeded };
+        let answered =
+            lock(&self.talk.ordered).change(&mut self.talk.caller, Method::Post, &path, &usage, REPORT_LIMIT);
         match answered {
             Ok(answered) if answered.status == 200 => {}
             Ok(answered) if answered.status == 404 => {
@@ -451,12 +444,20 @@ impl Lanes {
         }
     }
 
-    fn request(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, Refusal> {
+    fn request<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Refusal> {
         let answered = lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT);
         let answered = answered
             .inspect_err(|_| self.failed = Some(Instant::now()))
             .map_err(|error| Refusal::new(ErrorCode::Gone, error.to_string(), "is a controller running?"))?;
-        if answered.status == 200 { Ok(answered.body) } else { Err(refusal(&answered)) }
+        if !answered.is_ok() {
+            return Err(refusal(&answered));
+        }
+        answered.read().map_err(|why| asked::nonsense(&why))
     }
 
     /// Has the loop carry out a command.

@@ -12,13 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_controller::{client::Answered, handler::Method, tls::ClientTls};
+use fide_controller_api::{
+    Code, Method,
+    client::Answered,
+    event::{BandwidthTerminated, Batch, Event, Numbered, RedundancyLost, WithoutRedundancy},
+    lane::{self as api, Lane, LaneRequest, Lanes, Latency, Moved, Receiver, Resources, Standing},
+    paths,
+    tls::ClientTls,
+};
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
-use serde_json::{Value, json};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{command::Command, timeout::Network};
 
-use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Source, Talk, Told, Tree, call, group, lock, order};
+use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Source, Talk, Told, Tree, call, is_tree_group, lock, order};
 
 /// How long one question for news waits.
 const POLL: Duration = Duration::from_secs(15);
@@ -116,9 +123,9 @@ impl Poll {
 
     /// Learns everything, then follows the news until something is wrong.
     fn follow(&mut self) -> Result<(), Ended> {
-        let lanes = self.get("/v1/lanes", Duration::ZERO)?;
+        let Lanes { lanes } = self.get(paths::LANES, Duration::ZERO)?;
         let mut own = false;
-        for lane in lanes["lanes"].as_array().into_iter().flatten() {
+        for lane in &lanes {
             own |= self.lane(lane)?;
         }
         if !own {
@@ -127,24 +134,22 @@ impl Poll {
         // From here on its news are all heard.
         self.lanes.send(Input::Anew).map_err(|_| Ended::Gone)?;
         loop {
-            let path = format!("/v1/upcalls?after={}&wait_ms={}", self.after, POLL.as_millis());
-            let news = self.get(&path, POLL)?;
+            let wait_ms = u64::try_from(POLL.as_millis()).expect("short");
+            let Batch { lost, events } = self.get(&paths::upcalls(self.after, wait_ms), POLL)?;
             self.look();
-            for event in news["events"].as_array().into_iter().flatten() {
-                let (Some(number), body) = (event["number"].as_u64(), &event["event"]) else {
-                    return Err(Ended::Trouble(format!("news without a number: {event}")));
-                };
-                self.news(body)?;
-                self.lanes.send(Input::News(body.clone())).map_err(|_| Ended::Gone)?;
+            let quiet = events.is_empty();
+            for Numbered { number, event } in events {
+                self.news(&event)?;
+                self.lanes.send(Input::News(Box::new(event))).map_err(|_| Ended::Gone)?;
                 self.after = number;
             }
             // What was dropped is learnt by asking for everything.
-            if let Some(last) = news["lost"]["last"].as_u64() {
-                self.after = self.after.max(last);
+            if let Some(lost) = lost {
+                self.after = self.after.max(lost.last);
                 return Ok(());
             }
             self.ask_for_more()?;
-            if news["events"].as_array().is_none_or(Vec::is_empty) && self.is_told_old_things()? {
+            if quiet && self.is_told_old_things()? {
                 return Ok(());
             }
         }
@@ -154,21 +159,24 @@ impl Poll {
     /// asked; where none can prove that it leads, the first is come back to.
     fn is_told_old_things(&mut self) -> Result<bool, Ended> {
         let Some(own) = self.own else { return Ok(false) };
-        let path = format!("/v1/lanes/{own}");
-        let answered = self.talk.caller.call(Method::Get, &path, None, None, Duration::ZERO).map_err(Ended::trouble)?;
+        let answered = self
+            .talk
+            .caller
+            .call(Method::Get, &paths::lane(own), None, None, Duration::ZERO)
+            .map_err(Ended::trouble)?;
         if answered.stale {
             self.talk.caller.ask_another();
         }
         Ok(answered.stale)
     }
 
-    fn get(&mut self, path: &str, wait: Duration) -> Result<Value, Ended> {
+    fn get<T: DeserializeOwned>(&mut self, path: &str, wait: Duration) -> Result<T, Ended> {
         let answered = self.talk.caller.call(Method::Get, path, None, None, wait).map_err(Ended::trouble)?;
-        if answered.status == 200 {
-            return Ok(answered.body);
+        if answered.is_ok() {
+            return read(&answered);
         }
         // Another controller's store, or ours forgotten: news are numbered anew.
-        if let Some(last) = answered.body["error"]["last"].as_u64() {
+        if let Some(last) = answered.failure().and_then(|failure| failure.details.last) {
             self.after = last;
         }
         Err(Ended::Trouble(answered.message().to_owned()))
@@ -179,12 +187,11 @@ impl Poll {
     fn ask_for_lane(&mut self) -> Result<(), Ended> {
         let mut refused = None;
         for bytes in self.sizes() {
-            let body = self.heartbeat(bytes);
-            let answered = self.change(Method::Post, "/v1/lanes", &body)?;
-            if answered.status == 200 {
-                return self.lane(&answered.body).map(drop);
+            let answered = self.change(Method::Post, paths::LANES, &self.heartbeat(bytes))?;
+            if answered.is_ok() {
+                return self.lane(&read(&answered)?).map(drop);
             }
-            if !matches!(answered.code(), "no_capacity" | "no_trees" | "harms_others") {
+            if !matches!(answered.code(), Some(Code::NoCapacity | Code::NoTrees | Code::HarmsOthers)) {
                 return Err(Ended::Trouble(answered.message().to_owned()));
             }
             refused.get_or_insert(answered.message().to_owned());
@@ -200,12 +207,12 @@ impl Poll {
         }
         self.asked_for_more = Some(Instant::now());
         for bytes in self.sizes().into_iter().take_while(|bytes| *bytes > granted) {
-            let answered = self.change(Method::Put, &format!("/v1/lanes/{lane}"), &self.heartbeat(bytes))?;
-            if answered.status == 200 {
+            let answered = self.change(Method::Put, &paths::lane(lane), &self.heartbeat(bytes))?;
+            if answered.is_ok() {
+                let lane: Lane = read(&answered)?;
                 // Others' contracts hold as they were until then.
-                let begins_in_ns = answered.body["begins_in_ns"].as_u64().unwrap_or(0);
-                thread::sleep(Duration::from_nanos(begins_in_ns).min(BEGIN_MAX));
-                return self.lane(&answered.body).map(drop);
+                thread::sleep(Duration::from_nanos(lane.begins_in_ns).min(BEGIN_MAX));
+                return self.lane(&lane).map(drop);
             }
         }
         Ok(())
@@ -220,27 +227,28 @@ impl Poll {
         sizes
     }
 
-    fn heartbeat(&self, bytes: usize) -> Value {
+    fn heartbeat(&self, bytes: usize) -> LaneRequest {
         let me = self.talk.me;
         let members = (1..).zip(&self.talk.config.members);
-        let receivers: Vec<&str> =
-            members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str()).collect();
         let heartbeat_ns = self.talk.config.heartbeat_ns;
-        json!({
-            "name": LANE, "receivers": receivers, "size_max_bytes": bytes + NOTICES_ROOM,
+        LaneRequest {
+            name: LANE.to_owned(),
+            receivers: members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str().to_owned()).collect(),
+            size_max_bytes: (bytes + NOTICES_ROOM) as u64,
             // A heartbeat that was late is followed by one on time.
-            "period_min_ns": heartbeat_ns - heartbeat_ns / EARLY,
-            "redundancy": self.talk.interfaces.len(),
-        })
+            period_min_ns: heartbeat_ns - heartbeat_ns / EARLY,
+            redundancy: Some(u8::try_from(self.talk.interfaces.len()).expect("two planes")),
+            ..LaneRequest::default()
+        }
     }
 
-    fn change(&mut self, method: Method, path: &str, body: &Value) -> Result<Answered, Ended> {
+    fn change(&mut self, method: Method, path: &str, body: &impl Serialize) -> Result<Answered, Ended> {
         lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT).map_err(Ended::trouble)
     }
 
     /// Heartbeats are as long as their lane was granted.
-    fn granted(&mut self, resources: &Value) -> Result<(), Ended> {
-        let size = resources["size_max_bytes"].as_u64().and_then(|size| usize::try_from(size).ok());
+    fn granted(&mut self, resources: &Resources) -> Result<(), Ended> {
+        let size = resources.bounds().and_then(|bounds| usize::try_from(bounds.size_max_bytes).ok());
         let Some(bytes) = size.map(|size| size.saturating_sub(NOTICES_ROOM)) else { return Ok(()) };
         if self.granted.replace(bytes) != Some(bytes) && !order(&self.orders, &self.wake, Order::Payload { bytes }) {
             return Err(Ended::Gone);
@@ -249,15 +257,10 @@ impl Poll {
     }
 
     /// How late another host's heartbeats may be here: the timeout follows.
-    fn contract(&mut self, sender: u16, receivers: &Value) -> Result<(), Ended> {
+    fn contract(&mut self, sender: u16, receivers: &[Receiver]) -> Result<(), Ended> {
         let me = self.talk.config.member(self.talk.me).name.as_str();
-        let mine = receivers.as_array().into_iter().flatten().find(|receiver| receiver["host"] == me);
-        let Some(latency) = mine.map(|mine| &mine["latency"]) else { return Ok(()) };
-        let (Some(latency_min_ns), Some(jitter_max_ns)) =
-            (latency["latency_min_ns"].as_u64(), latency["jitter_max_ns"].as_u64())
-        else {
-            return Ok(());
-        };
+        let mine = receivers.iter().find(|receiver| receiver.host == me);
+        let Some(Latency { latency_min_ns, jitter_max_ns }) = mine.and_then(|mine| mine.latency) else { return Ok(()) };
         let network = Network { latency_min_ns, jitter_max_ns };
         if self.networks.insert(sender, network) == Some(network) {
             return Ok(());
@@ -266,87 +269,75 @@ impl Poll {
         call(&self.orders, &self.wake, command).map(drop).ok_or(Ended::Gone)
     }
 
-    fn post(&mut self, path: &str, body: &Value) -> Result<Value, Ended> {
-        let answered = self.change(Method::Post, path, body)?;
-        if answered.status == 200 { Ok(answered.body) } else { Err(Ended::Trouble(answered.message().to_owned())) }
-    }
-
-    fn sender(&self, lane: &Value) -> Option<u16> {
-        let name = lane["sender"].as_str()?;
+    fn sender(&self, name: &str) -> Option<u16> {
         let position = self.talk.config.members.iter().position(|member| member.name.as_str() == name)?;
         u16::try_from(position + 1).ok()
     }
 
     /// A lane as the controller describes it; whether it is that of this host's heartbeats.
-    fn lane(&mut self, lane: &Value) -> Result<bool, Ended> {
-        if lane["name"] != LANE {
+    fn lane(&mut self, lane: &Lane) -> Result<bool, Ended> {
+        if lane.name != LANE {
             self.others_lane(lane);
             return Ok(false);
         }
-        if lane["standing"] != "held" {
+        if lane.standing != Standing::Held {
             return Ok(false);
         }
-        for tree in lane["trees"].as_array().into_iter().flatten() {
-            if tree["phase"] == "ready" || tree["phase"] == "used" {
-                let mut tree = tree.clone();
-                tree["lane"] = lane["lane"].clone();
-                tree["sender"] = lane["sender"].clone();
-                self.tree(&tree)?;
-            }
+        for tree in lane.trees.iter().filter(|tree| tree.is_installed()) {
+            self.tree(lane.lane, &lane.sender, tree)?;
         }
-        let sender = self.sender(lane);
+        let sender = self.sender(&lane.sender);
         let own = sender == Some(self.talk.me);
         if own {
-            self.own = lane["lane"].as_u64();
-            self.granted(&lane["resources"])?;
+            self.own = Some(lane.lane);
+            self.granted(&lane.resources)?;
         } else if let Some(sender) = sender {
-            self.contract(sender, &lane["receivers"])?;
+            self.contract(sender, &lane.receivers)?;
         }
         Ok(own)
     }
 
-    fn news(&mut self, body: &Value) -> Result<(), Ended> {
-        match body["kind"].as_str().unwrap_or("") {
-            "tree" if body["name"] == LANE => {
-                self.tree(body)?;
+    fn news(&mut self, event: &Event) -> Result<(), Ended> {
+        match event {
+            Event::Tree(told) if told.name == LANE => {
+                self.tree(told.lane, &told.sender, &told.tree)?;
                 // Its lane is younger than what was learnt at the beginning.
-                let sender = self.sender(body).filter(|sender| *sender != self.talk.me);
-                if let (Some(sender), Some(lane)) = (sender, body["lane"].as_u64())
-                    && !self.networks.contains_key(&sender)
-                {
-                    let lane = self.get(&format!("/v1/lanes/{lane}"), Duration::ZERO)?;
-                    self.contract(sender, &lane["receivers"])?;
+                let sender = self.sender(&told.sender).filter(|sender| *sender != self.talk.me);
+                if let Some(sender) = sender.filter(|sender| !self.networks.contains_key(sender)) {
+                    let lane: Lane = self.get(&paths::lane(told.lane), Duration::ZERO)?;
+                    self.contract(sender, &lane.receivers)?;
                 }
             }
-            "bandwidth_changed" if self.own.is_some() && self.own == body["lane"].as_u64() => {
-                self.granted(&body["resources"])?;
-            }
-            "bandwidth_changed" => {
-                let of = |(_, told): &(&Source, &Told)| Some(told.lane) == body["lane"].as_u64();
+            Event::Tree(told) => self.others_tree(told.lane, &told.sender, told.label, &told.tree),
+            Event::BandwidthChanged(changed) if self.own == Some(changed.lane) => self.granted(&changed.resources)?,
+            Event::BandwidthChanged(changed) => {
+                let of = |(_, told): &(&Source, &Told)| told.lane == changed.lane;
                 let source = lock(&self.talk.known).lanes.iter().find(of).map(|(source, _)| *source);
                 if let Some((sender, None)) = source {
-                    self.contract(sender, &body["receivers"])?;
+                    self.contract(sender, &changed.receivers)?;
                 }
             }
-            "tree" => self.others_tree(body),
-            "lane_ended" => self.others_lane_ended(body),
-            "redundancy_lost" if body["name"] == LANE => {
-                let why = format!(
-                    "tree {} of {} is lost ({}), and there is no other ({})",
-                    body["tree"], body["sender"], body["why"], body["no_other"]
-                );
-                tracing::warn!("{why}; policy {}", body["policy"]);
-                if body["policy"] == "stop" && !order(&self.orders, &self.wake, Order::Stop { why }) {
+            Event::LaneEnded { lane, .. } => self.others_lane_ended(*lane),
+            Event::RedundancyLost(lost) if lost.name == LANE => {
+                let RedundancyLost { tree, sender, why, no_other, policy, .. } = lost;
+                let why = format!("tree {tree} of {sender} is lost ({why}), and there is no other ({no_other})");
+                tracing::warn!("{why}; policy {}", policy.as_str());
+                if *policy == WithoutRedundancy::Stop && !order(&self.orders, &self.wake, Order::Stop { why }) {
                     return Err(Ended::Gone);
                 }
             }
-            "bandwidth_terminated" if self.own != body["lane"].as_u64() => self.others_lane_ended(body),
-            "bandwidth_terminated" if self.own == body["lane"].as_u64() => {
-                tracing::warn!("lane {} is terminated: {}", body["lane"], body["why"]);
+            Event::BandwidthTerminated(BandwidthTerminated { lane, why, .. }) if self.own == Some(*lane) => {
+                tracing::warn!("lane {lane} is terminated: {why}");
                 // Learn what there is, and ask anew if it was ours.
                 return Err(Ended::Trouble("a lane was terminated".to_owned()));
             }
-            _ => {}
+            Event::BandwidthTerminated(ended) => self.others_lane_ended(ended.lane),
+            Event::Other(body) => tracing::warn!("the controller tells what this agent does not understand: {body}"),
+            // Of the controller's own cluster, which agents do not join.
+            Event::RedundancyLost(_)
+            | Event::MonitorRequest { .. }
+            | Event::PbsizeChanged { .. }
+            | Event::TimeoutChanged { .. } => {}
         }
         Ok(())
     }
@@ -361,52 +352,41 @@ impl Poll {
     }
 
     /// A program's lane: if it is received here, its trees are known, so that one that is missed can be reported.
-    fn others_lane(&self, lane: &Value) {
-        for tree in lane["trees"].as_array().into_iter().flatten() {
-            if lane["standing"] != "ended" && (tree["phase"] == "ready" || tree["phase"] == "used") {
-                let mut tree = tree.clone();
-                for key in ["lane", "sender", "label"] {
-                    tree[key] = lane[key].clone();
-                }
-                self.others_tree(&tree);
-            }
-        }
-    }
-
-    fn others_tree(&self, told: &Value) {
-        let small = |key: &str| told[key].as_u64().and_then(|number| u8::try_from(number).ok());
-        let generation = told["generation"].as_u64().and_then(|generation| u32::try_from(generation).ok());
-        let sender = self.sender(told).filter(|sender| *sender != self.talk.me);
-        let (Some(sender), Some(label), Some(tree), Some(lane), Some(generation)) =
-            (sender, small("label"), small("tree"), told["lane"].as_u64(), generation)
-        else {
+    fn others_lane(&self, lane: &Lane) {
+        if lane.standing == Standing::Ended {
             return;
-        };
-        if usize::from(tree) < MAX_PLANES {
-            self.know((sender, Some(label)), lane, usize::from(tree), generation);
+        }
+        for tree in lane.trees.iter().filter(|tree| tree.is_installed()) {
+            self.others_tree(lane.lane, &lane.sender, lane.label, tree);
         }
     }
 
-    fn others_lane_ended(&self, body: &Value) {
-        let number = body["lane"].as_u64();
-        lock(&self.talk.known).lanes.retain(|(_, label), told| label.is_none() || Some(told.lane) != number);
+    fn others_tree(&self, lane: u64, sender: &str, label: Option<u8>, tree: &api::Tree) {
+        let sender = self.sender(sender).filter(|sender| *sender != self.talk.me);
+        let (Some(sender), Some(label)) = (sender, label) else { return };
+        let index = usize::from(tree.tree);
+        if index < MAX_PLANES {
+            self.know((sender, Some(label)), lane, index, tree.generation);
+        }
+    }
+
+    fn others_lane_ended(&self, lane: u64) {
+        lock(&self.talk.known).lanes.retain(|(_, label), told| label.is_none() || told.lane != lane);
     }
 
     /// A tree that is in all switches.
-    fn tree(&mut self, told: &Value) -> Result<(), Ended> {
-        let nonsense = || Ended::Trouble(format!("the controller told a tree that is none: {told}"));
-        let number = |key: &str| told[key].as_u64();
-        let index = number("tree").filter(|tree| *tree < MAX_PLANES as u64).ok_or_else(nonsense)?;
-        let generation = number("generation").and_then(|g| u32::try_from(g).ok()).ok_or_else(nonsense)?;
-        let (Some(lane), Some(group)) = (number("lane"), group(&told["group"])) else { return Err(nonsense()) };
-        let Some(sender) = self.sender(told) else { return Ok(()) };
-        let index = usize::try_from(index).expect("0 or 1");
+    fn tree(&mut self, lane: u64, sender: &str, told: &api::Tree) -> Result<(), Ended> {
+        let api::Tree { tree: plane, generation, group, .. } = *told;
+        let index = usize::from(plane);
+        if index >= MAX_PLANES || !is_tree_group(group) {
+            return Err(Ended::Trouble(format!("the controller told a tree that is none: {told:?}")));
+        }
+        let Some(sender) = self.sender(sender) else { return Ok(()) };
         if sender != self.talk.me {
             self.know((sender, None), lane, index, generation);
             return Ok(());
         }
-        let port = told["port"].as_str().unwrap_or("");
-        let plane = u8::try_from(index).expect("0 or 1");
+        let port = told.port.as_deref().unwrap_or("");
         if self.talk.interfaces.get(index).is_none_or(|interface| interface != port) {
             let here = self.talk.interfaces.join(", ");
             let why = format!(
@@ -422,8 +402,8 @@ impl Poll {
             }
             self.kept.set(plane, tree);
         }
-        let body = json!({"tree": index, "generation": generation});
-        self.post(&format!("/v1/lanes/{lane}/moved"), &body).map(drop)
+        let answered = self.change(Method::Post, &paths::moved(lane), &Moved { tree: plane, generation })?;
+        if answered.is_ok() { Ok(()) } else { Err(Ended::Trouble(answered.message().to_owned())) }
     }
 
     /// Has the loop send a plane to a tree, and waits until it does; false if there is nobody to do it.
@@ -432,6 +412,11 @@ impl Poll {
         order(&self.orders, &self.wake, Order::Aim { plane, tree, done })
             && carried_out.recv_timeout(ORDER_LIMIT).is_ok()
     }
+}
+
+/// An answer as what it should be.
+fn read<T: DeserializeOwned>(answered: &Answered) -> Result<T, Ended> {
+    answered.read().map_err(|why| Ended::Trouble(format!("the controller's answer makes no sense: {why}")))
 }
 
 /// Why following has ended.

@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_controller::handler::Method;
-use serde_json::json;
-
+use fide_controller_api::Method;
+use fide_controller_api::lane::{LaneReport, RefusedReport, Reported, Reports, TreeReport};
+use fide_controller_api::limits::REPORTS_MAX as TAKEN_MAX;
+use fide_controller_api::paths;
 use fide_lane::Finding;
 
 use super::{Report, Seen, Source, Talk, lock};
@@ -22,6 +23,7 @@ const AGAIN: Duration = Duration::from_millis(40);
 const ANEW: Duration = Duration::from_secs(5);
 /// Reports in one request; the others are told with the next.
 const REPORTS_MAX: usize = 256;
+const _: () = assert!(REPORTS_MAX <= TAKEN_MAX);
 
 /// A tree of another host's lane.
 type Key = (Source, u8);
@@ -92,18 +94,20 @@ fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
         };
         let sender = talk.config.member(host).name.as_str();
         tracing::info!("tree {plane} of lane {lane} from {sender} {how}: the controller is told");
-        reports.push(json!({"lane": lane, "tree": plane, "generation": generation, "missing": missing}));
+        reports.push(LaneReport { lane, report: TreeReport { tree: plane, generation, missing } });
         told.push((*key, generation));
     }
     if reports.is_empty() {
         return told;
     }
-    let body = json!({ "reports": reports });
-    let answered = lock(&talk.ordered).change(&mut talk.caller, Method::Post, "/v1/reports", &body, LIMIT);
+    let count = reports.len();
+    let body = Reports { reports };
+    let answered = lock(&talk.ordered).change(&mut talk.caller, Method::Post, paths::REPORTS, &body, LIMIT);
     match answered {
-        Ok(answered) if answered.status == 200 => {
-            for refused in answered.body["refused"].as_array().into_iter().flatten() {
-                tracing::warn!("the controller does not take a report: {refused}");
+        Ok(answered) if answered.is_ok() => {
+            let refused = answered.read().map_or_else(|_| Vec::new(), |Reported { refused }| refused);
+            for RefusedReport { lane, error } in refused {
+                tracing::warn!("the controller does not take a report of lane {lane}: {}", error.message);
             }
             told
         }
@@ -113,7 +117,7 @@ fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
             told
         }
         Err(error) => {
-            tracing::warn!("the controller could not be told that {} trees are missed: {error}", reports.len());
+            tracing::warn!("the controller could not be told that {count} trees are missed: {error}");
             Vec::new()
         }
     }

@@ -11,13 +11,18 @@ use std::{
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::{Answered, Caller},
-    handler::Method,
+    cluster::Cluster,
+    lane::{Lane, Lanes, Phase},
+    network::{Cable, Network},
+    paths,
     sequence::Sequence,
     tls::{ClientTls, Files},
 };
 use fide_types::Time;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
@@ -104,12 +109,15 @@ impl Whom {
         }
     }
 
-    fn get(&self, caller: &mut Caller, path: &str) -> Result<Value, Failure> {
+    /// What is read at a path: as it came, and as what it should be.
+    fn get<T: DeserializeOwned>(&self, caller: &mut Caller, path: &str) -> Result<(Value, T), Failure> {
         let answered = self.ask(caller, Method::Get, path, None)?;
-        match answered.status {
-            200 => Ok(answered.body),
-            _ => Err(Failure::new(code(&answered), anyhow!("{path}: {}", answered.message()))),
+        if !answered.is_ok() {
+            return Err(Failure::new(code(&answered), anyhow!("{path}: {}", answered.message())));
         }
+        let read = answered.read();
+        let read = read.map_err(|why| Failure::new(UNHEALTHY, anyhow!("{path}: the answer makes no sense: {why}")))?;
+        Ok((answered.body, read))
     }
 }
 
@@ -140,63 +148,50 @@ pub(super) fn ask(arguments: &Ask) -> Done {
 pub(super) fn status(arguments: &Status) -> Done {
     let whom = &arguments.whom;
     let mut caller = whom.caller()?;
-    let lanes = whom.get(&mut caller, "/v1/lanes")?["lanes"].take();
-    let network = whom.get(&mut caller, "/v1/network")?;
-    let cluster = whom.get(&mut caller, "/v1/cluster")?;
+    let (mut told_lanes, Lanes { lanes }) = whom.get(&mut caller, paths::LANES)?;
+    let (told_network, network): (_, Network) = whom.get(&mut caller, paths::NETWORK)?;
+    let (told_cluster, cluster): (_, Cluster) = whom.get(&mut caller, paths::CLUSTER)?;
     let address = caller.address().to_string();
-    let lost = |lane: &&Value| array(&lane["trees"]).iter().any(|tree| tree["phase"] == "lost");
-    let broken = array(&lanes).iter().filter(lost).count();
-    let unwell = |cable: &&Value| cable["works"] != true || cable["suspected"] == true || cable["drained"] == true;
-    let faulty: Vec<&Value> = array(&network["cables"]).iter().filter(unwell).collect();
+    let lost = |lane: &&Lane| lane.trees.iter().any(|tree| tree.phase == Phase::Lost);
+    let broken = lanes.iter().filter(lost).count();
     if arguments.json {
+        // As it came: fields of a later version are for whoever reads this.
         println!(
             "{:#}",
-            json!({"controller": address, "lanes": lanes, "network": network, "cluster": cluster, "lanes_with_lost_trees": broken})
+            json!({"controller": address, "lanes": told_lanes["lanes"].take(), "network": told_network,
+                   "cluster": told_cluster, "lanes_with_lost_trees": broken})
         );
     } else {
+        let faulty: Vec<&Cable> = network.cables.iter().filter(|cable| !cable.is_well()).collect();
         println!(
             "controller {address}: {} lanes, {broken} of them with a lost tree; {} of {} cables are not in use",
-            array(&lanes).len(),
+            lanes.len(),
             faulty.len(),
-            array(&network["cables"]).len()
+            network.cables.len()
         );
-        for lane in array(&lanes) {
-            let receivers: Vec<&str> = array(&lane["receivers"]).iter().filter_map(|r| r["host"].as_str()).collect();
-            let trees: Vec<String> = array(&lane["trees"])
-                .iter()
-                .map(|tree| {
-                    format!("{} {}", tree["group"].as_str().unwrap_or(""), tree["phase"].as_str().unwrap_or(""))
-                })
-                .collect();
+        for Lane { lane, name, purpose, standing, sender, receivers, trees, .. } in &lanes {
+            let receivers: Vec<&str> = receivers.iter().map(|receiver| receiver.host.as_str()).collect();
+            let trees: Vec<String> =
+                trees.iter().map(|tree| format!("{} {}", tree.group, tree.phase.as_str())).collect();
             println!(
-                "  lane {} {} ({}, {}): {} -> {}; {}",
-                lane["lane"],
-                lane["name"].as_str().unwrap_or(""),
-                lane["purpose"].as_str().unwrap_or(""),
-                lane["standing"].as_str().unwrap_or(""),
-                lane["sender"].as_str().unwrap_or(""),
+                "  lane {lane} {name} ({}, {}): {sender} -> {}; {}",
+                purpose.as_str(),
+                standing.as_str(),
                 receivers.join(" "),
                 trees.join(", ")
             );
         }
         for cable in faulty {
-            let why = [("drained", "taken out of use"), ("suspected", "suspected")];
-            let why = why.iter().find(|(key, _)| cable[*key] == true).map_or("no carrier", |(_, why)| why);
-            println!("  cable {}: {why}", cable["cable"].as_str().unwrap_or(""));
+            let why = match cable {
+                Cable { drained: true, .. } => "taken out of use",
+                Cable { suspected: true, .. } => "suspected",
+                _ => "no carrier",
+            };
+            println!("  cable {}: {why}", cable.cable);
         }
-        for monitor in array(&cluster["monitors"]) {
-            let text = |key: &str| monitor[key].as_str().unwrap_or("").to_owned();
-            println!(
-                "  {} monitors {}, timeout {}",
-                text("from"),
-                text("app"),
-                Time::ns(monitor["timeout_ns"].as_u64().unwrap_or(0))
-            );
+        for monitor in &cluster.monitors {
+            println!("  {} monitors {}, timeout {}", monitor.from, monitor.app, Time::ns(monitor.timeout_ns));
         }
     }
     Ok(ExitCode::from(if broken == 0 { 0 } else { UNHEALTHY }))
-}
-
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }

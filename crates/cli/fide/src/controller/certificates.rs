@@ -8,10 +8,8 @@ use std::{
 };
 
 use clap::ValueEnum;
-use fide_controller::{
-    identity::{Identity, Role},
-    pki::{self, CA_DAYS, CERTIFICATE_DAYS, Issued, Request},
-};
+use fide_controller::pki::{self, CA_DAYS, CERTIFICATE_DAYS, Issued, Request};
+use fide_controller_api::identity::{Identity, Role};
 use serde_json::{Value, json};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
@@ -133,7 +131,7 @@ fn failure(error: pki::Error) -> Failure {
 }
 
 fn identity(text: &str) -> Result<Identity, Failure> {
-    text.parse().map_err(|error: fide_controller::identity::IdentityError| Failure::new(USAGE, error))
+    text.parse().map_err(|error: fide_controller_api::identity::IdentityError| Failure::new(USAGE, error))
 }
 
 fn days_left(not_after_s: i64) -> i64 {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fide_controller::client::{Answered, CallError, Caller, Ordered};
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
-use fide_controller::tls::{ClientTls, Files};
+use fide_controller_api::client::{Answered, CallError, Caller, Ordered};
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::tls::{ClientTls, Files};
+use fide_controller_api::{Method, paths};
 use fide_testbed::retry_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl Site {
 
     /// All lanes, by name; a name that is there twice is a request that was carried out twice.
     pub(crate) fn lanes(&self) -> BTreeMap<String, u64> {
-        let (code, out, err) = self.ask(&["GET", "/v1/lanes", "--patience-s", "30"]);
+        let (code, out, err) = self.ask(&["GET", paths::LANES, "--patience-s", "30"]);
         assert_eq!(code, 0, "{out}{err}");
         let answer: Value = serde_json::from_str(&out).expect("JSON");
         let mut by_name = BTreeMap::new();
@@ -194,13 +194,13 @@ impl Host {
     pub(crate) fn lane(&mut self, receiver: &str) -> (String, u64) {
         self.said += 1;
         let name = format!("{}-{}", self.name, self.said);
-        let answered = self.change(Method::Post, "/v1/lanes", &lane_of(&name, receiver)).expect("an answer");
+        let answered = self.change(Method::Post, paths::LANES, &lane_of(&name, receiver)).expect("an answer");
         assert_eq!(answered.status, 200, "{}", answered.body);
         (name, answered.body["lane"].as_u64().expect("a number"))
     }
 
     pub(crate) fn release(&mut self, lane: u64) {
-        let answered = self.change(Method::Delete, &format!("/v1/lanes/{lane}"), &json!({})).expect("an answer");
+        let answered = self.change(Method::Delete, &paths::lane(lane), &json!({})).expect("an answer");
         assert_eq!(answered.status, 200, "{}", answered.body);
     }
 }
@@ -208,7 +208,7 @@ impl Host {
 /// One request by number, until somebody who leads has judged it.
 pub(crate) fn numbered(caller: &mut Caller, sequence: Sequence, body: &Value) -> Answered {
     retry_until("an answer", LIMIT, || {
-        match caller.call(Method::Post, "/v1/lanes", Some(body), Some(sequence), Duration::ZERO) {
+        match caller.call(Method::Post, paths::LANES, Some(body), Some(sequence), Duration::ZERO) {
             Ok(answered) if !matches!(answered.status, 429 | 503) => Ok(answered),
             other => Err(format!("{other:?}")),
         }
@@ -225,7 +225,7 @@ pub(crate) fn listen(mut caller: Caller, end: &AtomicBool) -> Heard {
     let (mut heard, mut after) = (Heard::new(), 0);
     loop {
         let last_look = end.load(Ordering::SeqCst);
-        let path = format!("/v1/upcalls?after={after}&wait_ms={WAIT_MS}");
+        let path = paths::upcalls(after, WAIT_MS);
         match caller.call(Method::Get, &path, None, None, Duration::from_millis(WAIT_MS)) {
             Ok(answered) if answered.status == 200 => {
                 assert_eq!(answered.body["lost"], Value::Null);

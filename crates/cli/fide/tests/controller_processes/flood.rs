@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use fide_controller::sequence::{HEADER, Sequence};
-use fide_controller::tls::{ClientTls, Files};
+use fide_controller_api::sequence::{HEADER, Sequence};
+use fide_controller_api::tls::{ClientTls, Files};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -23,7 +23,7 @@ use crate::common::{Site, lane_of};
 
 const HOSTS: usize = 20;
 /// All that one host may have.
-const CONNECTIONS: usize = fide_controller::server::CONNECTIONS_PER_PEER;
+const CONNECTIONS: usize = fide_controller_api::limits::CONNECTIONS_PER_PEER;
 /// On each connection.
 const REQUESTS: usize = 32;
 const _: () = assert!(HOSTS * CONNECTIONS * REQUESTS >= 10_000);

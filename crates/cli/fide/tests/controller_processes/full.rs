@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::{Code, Method, paths};
 use fide_testbed::{Lines, retry_until, supported};
 use serde_json::json;
 
@@ -86,7 +86,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
         let refused = retry_until("it is full", LIMIT, || {
             let (name, number) = (format!("n{}", last + 1), Sequence { incarnation: 1, number: last + 1 });
             let body = lane_of(&name, "h2");
-            match h1.call(Method::Post, "/v1/lanes", Some(&body), Some(number), Duration::ZERO) {
+            match h1.call(Method::Post, paths::LANES, Some(&body), Some(number), Duration::ZERO) {
                 Ok(answered) if answered.status == 200 => {
                     last += 1;
                     acknowledged.insert(name, answered.body["lane"].as_u64().expect("a number"));
@@ -97,7 +97,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
             }
         })
         .expect("it is full");
-        assert_eq!(refused.code(), "read_only", "{}", refused.body);
+        assert_eq!(refused.code(), Some(Code::ReadOnly), "{}", refused.body);
         for part in ["no space left on the device", "make room", "with the same number"] {
             assert!(refused.message().contains(part), "{}", refused.body);
         }
@@ -111,7 +111,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
                 if let Some(status) = running.0.try_wait().expect("a process") {
                     return Ok(Some(status));
                 }
-                let answered = h1.call(Method::Get, "/v1/self", None, None, Duration::ZERO);
+                let answered = h1.call(Method::Get, paths::SELF, None, None, Duration::ZERO);
                 answered.map(|_| None).map_err(|error| error.to_string())
             });
             if let Some(status) = up.expect("it answers or ends") {

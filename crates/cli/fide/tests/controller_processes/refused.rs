@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use fide_controller::client::Caller;
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::client::Caller;
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::{Code, Method, paths};
 use fide_testbed::retry_until;
 use serde_json::{Value, json};
 
@@ -23,14 +23,14 @@ fn nobody_speaks_for_another_and_nothing_is_done_out_of_order() {
     let mut running = site.start("c1");
     let mut hosts = [1, 2, 3].map(|n| site.host(&format!("h{n}")));
     let (first, lane) = hosts[0].lane("h2");
-    let path = format!("/v1/lanes/{lane}");
+    let path = paths::lane(lane);
     let expected = std::collections::BTreeMap::from([(first, lane)]);
 
     // A certificate of the right name by another authority.
     let other = Site::new(0, 1, 0, "");
     std::fs::rename(other.credentials("host.h1"), site.credentials("host.stranger")).expect("a directory");
     let mut stranger = site.caller("host.stranger");
-    let refused = stranger.call(Method::Get, "/v1/self", None, None, Duration::ZERO);
+    let refused = stranger.call(Method::Get, paths::SELF, None, None, Duration::ZERO);
     assert!(refused.is_err(), "{refused:?}");
     // The right authority, another host.
     let mut as_h1 = lane_of("x", "h3");
@@ -38,17 +38,18 @@ fn nobody_speaks_for_another_and_nothing_is_done_out_of_order() {
     let moved = json!({"tree": 0, "generation": 0});
     let report = json!({"tree": 0, "generation": 0, "missing": true});
     for (host, method, path, body, right) in [
-        (2, Method::Post, "/v1/lanes", &as_h1, (403, "not_you")),
-        (2, Method::Put, &*path, &lane_of("x", "h3"), (403, "not_yours")),
-        (2, Method::Delete, &path, &json!({}), (403, "not_yours")),
-        (2, Method::Post, &format!("{path}/moved"), &moved, (403, "not_yours")),
-        (2, Method::Put, "/v1/cables/h1--h2", &json!({"in_use": false}), (403, "forbidden")),
-        (3, Method::Delete, &path, &json!({}), (404, "no_such_lane")),
-        (3, Method::Post, &format!("{path}/reports"), &report, (404, "no_such_lane")),
-        (1, Method::Post, &format!("{path}/reports"), &report, (403, "not_a_receiver")),
+        (2, Method::Post, paths::LANES, &as_h1, (403, Code::NotYou)),
+        (2, Method::Put, &*path, &lane_of("x", "h3"), (403, Code::NotYours)),
+        (2, Method::Delete, &path, &json!({}), (403, Code::NotYours)),
+        (2, Method::Post, &paths::moved(lane), &moved, (403, Code::NotYours)),
+        (2, Method::Put, &paths::cable("h1--h2"), &json!({"in_use": false}), (403, Code::Forbidden)),
+        (3, Method::Delete, &path, &json!({}), (404, Code::NoSuchLane)),
+        (3, Method::Post, &paths::lane_reports(lane), &report, (404, Code::NoSuchLane)),
+        (1, Method::Post, &paths::lane_reports(lane), &report, (403, Code::NotAReceiver)),
     ] {
         let answered = hosts[host - 1].change(method, path, body).expect("an answer");
-        assert_eq!((answered.status, answered.code()), right, "{path}: {}", answered.body);
+        let (status, code) = right;
+        assert_eq!((answered.status, answered.code()), (status, Some(code)), "{path}: {}", answered.body);
         assert!(answered.message().len() > 20, "{}", answered.body);
     }
     assert_eq!(site.lanes(), expected);
@@ -66,21 +67,21 @@ fn nobody_speaks_for_another_and_nothing_is_done_out_of_order() {
         }
         assert_eq!(numbered(&mut h4, number(3), &body(3)), done[2], "a repeat is answered as it was");
         for (sequence, content, right, expected) in [
-            ("3.1", 1, "replayed", "3.4"),
-            ("3.2", 2, "replayed", "3.4"),
-            ("2.9", 9, "replayed", "3.4"),
-            ("3.3", 9, "number_reused", "3.4"),
-            ("3.5", 5, "out_of_order", "3.4"),
-            ("4.2", 2, "out_of_order", "4.1"),
-            ("3.18446744073709551615", 5, "out_of_order", "3.4"),
+            ("3.1", 1, Code::Replayed, "3.4"),
+            ("3.2", 2, Code::Replayed, "3.4"),
+            ("2.9", 9, Code::Replayed, "3.4"),
+            ("3.3", 9, Code::NumberReused, "3.4"),
+            ("3.5", 5, Code::OutOfOrder, "3.4"),
+            ("4.2", 2, Code::OutOfOrder, "4.1"),
+            ("3.18446744073709551615", 5, Code::OutOfOrder, "3.4"),
         ] {
-            let (status, said) = call(&mut h4, Method::Post, "/v1/lanes", &body(content), Some(sequence));
+            let (status, said) = call(&mut h4, Method::Post, paths::LANES, &body(content), Some(sequence));
             let error = &said["error"];
             assert_eq!((status, &error["code"], &error["expected"]), (409, &json!(right), &json!(expected)), "{said}");
             assert!(error["message"].as_str().is_some_and(|text| text.contains(expected)), "{said}");
         }
-        let (status, said) = call(&mut h4, Method::Post, "/v1/lanes", &body(4), None);
-        assert_eq!((status, &said["error"]["code"]), (400, &json!("sequence_missing")));
+        let (status, said) = call(&mut h4, Method::Post, paths::LANES, &body(4), None);
+        assert_eq!((status, &said["error"]["code"]), (400, &json!(Code::SequenceMissing)));
         assert_eq!(site.lanes().len(), expected.len() + 3);
     }
 }
@@ -109,7 +110,7 @@ fn messages_in_any_order_are_carried_out_in_theirs() {
                         let answered = numbered(&mut caller, Sequence { incarnation: 1, number }, &body);
                         match (answered.status, answered.code()) {
                             (200, _) => Ok(answered.body["lane"].as_u64().expect("a number")),
-                            (409, "out_of_order") => Err("too early".to_owned()),
+                            (409, Some(Code::OutOfOrder)) => Err("too early".to_owned()),
                             _ => panic!("{number}: {}", answered.body),
                         }
                     });

@@ -8,9 +8,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fide_controller::client::Caller;
-use fide_controller::handler::Method;
-use fide_controller::sequence::Sequence;
+use fide_controller_api::client::{Answered, Caller};
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::{Code, Method, paths};
 use fide_testbed::{Stops, retry_until};
 use rustix::process::Signal;
 use serde_json::json;
@@ -37,7 +37,7 @@ impl Three {
 
     /// Which one leads, as its own answer proves.
     fn leader(&self, caller: &mut Caller) -> usize {
-        retry_until("a leader", LIMIT, || match caller.call(Method::Get, "/v1/self", None, None, Duration::ZERO) {
+        retry_until("a leader", LIMIT, || match caller.call(Method::Get, paths::SELF, None, None, Duration::ZERO) {
             Ok(answered) if answered.status == 200 && !answered.stale => Ok(caller.address()),
             other => Err(format!("{other:?}")),
         })
@@ -47,15 +47,20 @@ impl Three {
 
     /// What each one says of itself: a leader's name and address, or why it cannot lead.
     fn said_by(&self, n: usize) -> (String, String) {
-        let tls = fide_controller::tls::Files::of_member(&self.site.credentials("operator.op"));
-        let tls = fide_controller::tls::ClientTls::load(tls).expect("credentials");
+        let tls = fide_controller_api::tls::Files::of_member(&self.site.credentials("operator.op"));
+        let tls = fide_controller_api::tls::ClientTls::load(tls).expect("credentials");
         let mut caller = Caller::new(vec![self.site.addresses[n]], std::sync::Arc::new(tls)).expect("a caller");
-        match caller.call(Method::Get, "/v1/self", None, None, Duration::ZERO) {
+        match caller.call(Method::Get, paths::SELF, None, None, Duration::ZERO) {
             Ok(answered) if answered.status == 200 => ("leads".into(), String::new()),
-            Ok(answered) => (answered.code().to_owned(), answered.message().to_owned()),
+            Ok(answered) => (text(&answered), answered.message().to_owned()),
             Err(error) => ("unreachable".into(), error.to_string()),
         }
     }
+}
+
+/// An answer's code, if it is an error.
+fn text(answered: &Answered) -> String {
+    answered.code().map_or_else(String::new, |code| code.to_string())
 }
 
 /// Each host asks for `more` lanes. Under way, once `at` are acknowledged, something is done to those who answer.
@@ -118,10 +123,10 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         let again = numbered(&mut h4, number(1), &lane_of("once", "h1"));
         assert_eq!(again, once);
         let early = numbered(&mut h4, number(3), &lane_of("early", "h1"));
-        assert_eq!((early.status, early.code()), (409, "out_of_order"));
+        assert_eq!((early.status, early.code()), (409, Some(Code::OutOfOrder)));
         assert_eq!(early.body["error"]["expected"], "1.2");
         let other = numbered(&mut h4, number(1), &lane_of("other", "h1"));
-        assert_eq!((other.status, other.code()), (409, "number_reused"));
+        assert_eq!((other.status, other.code()), (409, Some(Code::NumberReused)));
         // Numbers of lanes are not used again, whoever gave them.
         let last = hosts[0].lane("h2");
         hosts[0].release(last.1);
@@ -143,12 +148,12 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
             let mut told = BTreeSet::new();
             retry_until("all three say it", LIMIT, || {
                 let body = lane_of("twice", "h1");
-                match caller.call(Method::Post, "/v1/lanes", Some(&body), Some(number(2)), Duration::ZERO) {
+                match caller.call(Method::Post, paths::LANES, Some(&body), Some(number(2)), Duration::ZERO) {
                     Ok(answered) => {
                         assert_eq!(answered.status, 503, "{}", answered.body);
                         assert!(answered.message().contains("with the same number"), "{}", answered.body);
                         if answered.message().contains("no answer from etcd") {
-                            told.insert(answered.code().to_owned());
+                            told.insert(text(&answered));
                         }
                     }
                     Err(error) => return Err(error.to_string()),
@@ -162,7 +167,8 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
             .expect("all three say it");
         };
         away(&three, &mut h4);
-        let (code, _, said) = three.site.ask(&["PUT", "/v1/cables/h1--h2", "{\"in_use\": true}", "--patience-s", "0"]);
+        let (code, _, said) =
+            three.site.ask(&["PUT", &paths::cable("h1--h2"), "{\"in_use\": true}", "--patience-s", "0"]);
         assert!(code == 1 && said.contains("no controller has answered") && said.contains("etcd"), "{code} {said}");
         three.etcd.running.as_ref().expect("it runs").signal(Signal::CONT);
         let twice = numbered(&mut h4, number(2), &lane_of("twice", "h1"));
@@ -189,7 +195,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
     let missing: Vec<_> = mine.filter(|(_, lane)| !told.contains(lane)).collect();
     assert!(missing.is_empty(), "{missing:?} of {told:?}");
     let body = json!({"tree": 0, "generation": 0});
-    let moved = hosts[0].change(Method::Post, &format!("/v1/lanes/{}/moved", acknowledged["h1-1"]), &body);
+    let moved = hosts[0].change(Method::Post, &paths::moved(acknowledged["h1-1"]), &body);
     assert_eq!(moved.expect("an answer").status, 200);
 }
 

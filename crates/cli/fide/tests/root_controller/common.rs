@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use fide_controller::client::{Caller, Ordered};
-use fide_controller::handler::Method;
-use fide_controller::tls::{ClientTls, Files};
+use fide_controller_api::client::{Caller, Ordered};
+use fide_controller_api::tls::{ClientTls, Files};
+use fide_controller_api::{Method, paths};
 use fide_sys::clock::mono_ns;
 use fide_testbed::fabric::{Controller, ControllerSpec, Fabric, FabricSpec};
 use fide_testbed::{Host, supported};
@@ -121,7 +121,7 @@ impl World {
 fn listen(mut caller: Caller, tell: &Sender<(u64, Value)>) {
     let mut after = 0;
     loop {
-        let path = format!("/v1/upcalls?after={after}&wait_ms={POLL_MS}");
+        let path = paths::upcalls(after, POLL_MS);
         match caller.call(Method::Get, &path, None, None, Duration::from_millis(POLL_MS)) {
             Ok(answered) if answered.status == 200 => {
                 let at = mono_ns();
@@ -164,7 +164,7 @@ impl Member {
 
     pub(crate) fn lane(&mut self, receivers: &[&str]) -> u64 {
         let body = json!({"name": "l", "receivers": receivers, "size_max_bytes": 200, "period_min_ns": 2_000_000});
-        self.change(Method::Post, "/v1/lanes", &body)["lane"].as_u64().expect("a number")
+        self.change(Method::Post, paths::LANES, &body)["lane"].as_u64().expect("a number")
     }
 
     /// Waits for an upcall that fits; and when it came, CLOCK_MONOTONIC in ns.
@@ -196,7 +196,7 @@ impl Member {
 
     pub(crate) fn moved(&mut self, lane: u64, tree: u64, generation: u64) {
         let body = json!({"tree": tree, "generation": generation});
-        self.change(Method::Post, &format!("/v1/lanes/{lane}/moved"), &body);
+        self.change(Method::Post, &paths::moved(lane), &body);
     }
 }
 

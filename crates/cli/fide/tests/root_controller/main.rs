@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Ears, LIMIT, world};
-use fide_controller::handler::Method;
+use fide_controller_api::{Method, paths};
 use fide_testbed::fabric::{Cut, FabricSpec, SwitchKind, ThreeTier, ovs_supported};
 use fide_testbed::retry_until;
 use serde_json::json;
@@ -49,7 +49,7 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
 
     // A cable that says nothing, told by the receivers that miss it. h2, beside the sender, misses nothing.
     retry_until("the cable is back", LIMIT, || {
-        let cables = world.read("/v1/network")["cables"].clone();
+        let cables = world.read(paths::NETWORK)["cables"].clone();
         let down: Vec<_> = cables.as_array().unwrap().iter().filter(|c| c["works"] != true).collect();
         if down.is_empty() { Ok(()) } else { Err(format!("{down:?}")) }
     })
@@ -63,7 +63,7 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
     assert_eq!(missing, [3, 4]);
     for host in missing {
         let body = json!({"tree": 0, "generation": 1, "missing": true});
-        world.member(host).change(Method::Post, &format!("/v1/lanes/{lane}/reports"), &body);
+        world.member(host).change(Method::Post, &paths::lane_reports(lane), &body);
     }
     let (_, again) = h1.tree(lane, 0, 2);
     ears[0].reach(&again, &[2, 3, 4]);
@@ -89,7 +89,7 @@ fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
     let fabric = &world.fabric;
     world.controller.run(fabric).unwrap();
     ears.reach(&tree, &[2, 3, 4]);
-    let lanes = world.read("/v1/lanes");
+    let lanes = world.read(paths::LANES);
     assert_eq!(lanes["lanes"][0]["lane"], lane, "{lanes}");
     assert_eq!(world.all_entries(), before);
     let mut h4 = world.member(4);

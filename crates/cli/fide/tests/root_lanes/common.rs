@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use fide_client::{Client, ConnectOptions, Event, LaneGrant, LaneId, LaneReason};
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::Caller,
-    handler::Method,
+    paths,
     tls::{ClientTls, Files},
 };
 use fide_testbed::{
@@ -97,7 +98,7 @@ impl World {
 
     /// Lanes of programs, as the controller has them.
     pub(crate) fn lanes(&mut self) -> Vec<Value> {
-        let lanes = self.read("/v1/lanes")["lanes"].as_array().cloned().expect("lanes");
+        let lanes = self.read(paths::LANES)["lanes"].as_array().cloned().expect("lanes");
         lanes.into_iter().filter(|lane| lane["name"] != "heartbeat" && lane["standing"] != "ended").collect()
     }
 

@@ -4,16 +4,19 @@
 
 use std::collections::BTreeSet;
 
+use fide_controller_api::Code;
+use fide_controller_api::cluster::{self as api, App, Cluster, Join, MonitorRequest, Monitored};
+use fide_controller_api::event::Event as Upcall;
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::network::Myself;
 use fide_planner::Request as LaneRequest;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Core;
 use super::Out;
 use super::lanes::{Done, parse};
 use super::state::{Monitor, Purpose, Record};
 use crate::handler::{Answer, Peer};
-use crate::identity::{Identity, Role};
 
 /// Largest piggyback (FiDe §3.1).
 const PBSIZE_MAX: u64 = fide_wire::PIGGYBACK_MAX as u64;
@@ -25,24 +28,19 @@ const TIMEOUT_MAX_NS: u64 = 60_000_000_000;
 const TRIES: u32 = 8;
 
 impl Core {
-    pub(super) fn join(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Join {
-            app: String,
-        }
+    pub(super) fn join(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<App> {
         let Join { app } = parse(body)?;
         let host = peer.identity.name.as_str().to_owned();
         self.known_host(&host)?;
         if let Err(error) = app.parse::<fide_wire::Name>() {
             let app: String = app.chars().take(64).collect();
-            return Err(Answer::error(422, "bad_request", format!("app \"{}\": {error}", app.escape_debug())));
+            return Err(Answer::error(422, Code::BadRequest, format!("app \"{}\": {error}", app.escape_debug())));
         }
         if self.state.apps.keys().filter(|(other, _)| *other == host).count() >= APPS_MAX {
-            return Err(Answer::error(409, "full", format!("{host} has {APPS_MAX} programs already")));
+            return Err(Answer::error(409, Code::Full, format!("{host} has {APPS_MAX} programs already")));
         }
         self.apply(out, Record::App(host.clone(), app.clone(), true));
-        Ok(json!({"app": format!("{app}@{host}")}))
+        Ok(App { app: format!("{app}@{host}") })
     }
 
     fn known_host(&self, host: &str) -> Result<(), Answer> {
@@ -50,19 +48,19 @@ impl Core {
             Some(node) if self.topology.is_host(node) => Ok(()),
             _ => Err(Answer::error(
                 409,
-                "not_in_topology",
+                Code::NotInTopology,
                 format!("the network has no host {host}; add it to the topology"),
             )),
         }
     }
 
-    pub(super) fn quit(&mut self, out: &mut Out, peer: &Peer, app: &str) -> Done {
+    pub(super) fn quit(&mut self, out: &mut Out, peer: &Peer, app: &str) -> Done<App> {
         let host = peer.identity.name.as_str().to_owned();
         if !self.state.apps.contains_key(&(host.clone(), app.to_owned())) {
             let app: String = app.chars().take(64).collect();
             return Err(Answer::error(
                 404,
-                "no_such_app",
+                Code::NoSuchApp,
                 format!("\"{}\" has not joined on {host}", app.escape_debug()),
             ));
         }
@@ -72,7 +70,7 @@ impl Core {
             self.apply(out, Record::Monitor(key, None));
         }
         self.fit_less(out, &host);
-        Ok(json!({"app": format!("{app}@{host}")}))
+        Ok(App { app: format!("{app}@{host}") })
     }
 
     fn target(app: &str) -> Result<(String, String), Answer> {
@@ -80,38 +78,30 @@ impl Core {
         let (app, host) = app.split_once('@').ok_or_else(|| {
             Answer::error(
                 422,
-                "bad_request",
+                Code::BadRequest,
                 format!("\"{}\" names no program; write NAME@HOST", shown().escape_debug()),
             )
         })?;
         Ok((host.to_owned(), app.to_owned()))
     }
 
-    pub(super) fn monitor(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Asked {
-            app: String,
-            timeout_ns: u64,
-            #[serde(default)]
-            pbsize: u64,
-        }
-        let Asked { app, timeout_ns, pbsize } = parse(body)?;
+    pub(super) fn monitor(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<Monitored> {
+        let MonitorRequest { app, timeout_ns, pbsize } = parse(body)?;
         let watcher = peer.identity.name.as_str().to_owned();
         self.known_host(&watcher)?;
         let (host, program) = Core::target(&app)?;
         if !self.state.apps.contains_key(&(host.clone(), program.clone())) {
-            return Err(Answer::error(404, "no_such_app", format!("{app} has not joined; it joins first")));
+            return Err(Answer::error(404, Code::NoSuchApp, format!("{app} has not joined; it joins first")));
         }
         if host == watcher {
             let message = format!("{app} is on the same host; its exit is seen by the kernel, no heartbeat is needed");
-            return Err(Answer::error(422, "bad_request", message));
+            return Err(Answer::error(422, Code::BadRequest, message));
         }
         if pbsize > PBSIZE_MAX || !(1..=TIMEOUT_MAX_NS).contains(&timeout_ns) {
             let message = format!(
                 "pbsize {pbsize} and timeout_ns {timeout_ns}: at most {PBSIZE_MAX} bytes, and 1 to {TIMEOUT_MAX_NS} ns"
             );
-            return Err(Answer::error(422, "bad_request", message));
+            return Err(Answer::error(422, Code::BadRequest, message));
         }
         let key = (watcher.clone(), host.clone(), program);
         let before = self.state.monitors.get(&key).cloned();
@@ -130,24 +120,22 @@ impl Core {
         }
         let pbsize_now = self.state.heartbeats.get(&host).map_or(pbsize, |(_, size)| *size);
         if let Ok(identity) = Identity::host(&host) {
-            out.upcalls.push((
-                identity,
-                json!({"kind": "monitor_request", "app": app, "from": watcher, "pbsize": pbsize_now}),
-            ));
+            let event = Upcall::MonitorRequest { app: app.clone(), from: watcher, pbsize: pbsize_now };
+            out.upcalls.push((identity, event));
         }
         let lane = self.state.heartbeats.get(&host).map(|(lane, _)| *lane);
-        Ok(json!({"app": app, "timeout_ns": told, "pbsize": pbsize_now, "lane": lane}))
+        Ok(Monitored { app, timeout_ns: told, pbsize: pbsize_now, lane })
     }
 
-    pub(super) fn unmonitor(&mut self, out: &mut Out, peer: &Peer, app: &str) -> Done {
+    pub(super) fn unmonitor(&mut self, out: &mut Out, peer: &Peer, app: &str) -> Done<App> {
         let (host, program) = Core::target(app)?;
         let key = (peer.identity.name.as_str().to_owned(), host.clone(), program);
         if !self.state.monitors.contains_key(&key) {
-            return Err(Answer::error(404, "no_such_monitor", format!("{} does not monitor {app}", peer.identity)));
+            return Err(Answer::error(404, Code::NoSuchMonitor, format!("{} does not monitor {app}", peer.identity)));
         }
         self.apply(out, Record::Monitor(key, None));
         self.fit_less(out, &host);
-        Ok(json!({"app": app}))
+        Ok(App { app: app.to_owned() })
     }
 
     /// Timeout of a watcher for a host: TO = HB + lambda_min + 2 delta_max (FiDe §3.3).
@@ -182,7 +170,7 @@ impl Core {
         let timeout_ns = monitors().map(|monitor| monitor.timeout_ns).min().unwrap_or(TIMEOUT_MAX_NS);
         let mut pbsize = monitors().map(|monitor| monitor.pbsize).max().unwrap_or(0);
         let owner =
-            Identity { role: Role::Host, ..Identity::host(host).map_err(|e| Answer::error(422, "bad_request", e))? };
+            Identity { role: Role::Host, ..Identity::host(host).map_err(|e| Answer::error(422, Code::BadRequest, e))? };
         // Half of the timeout is for the heartbeat's way, to begin with.
         let mut period_min_ns = (timeout_ns / 2).max(self.options.heartbeat_min_ns);
         let mut refusal = None;
@@ -207,7 +195,7 @@ impl Core {
                     let told = known.map(|(_, size)| size);
                     self.apply(out, Record::Heartbeat(host.to_owned(), Some((lane, pbsize))));
                     if told != Some(pbsize) {
-                        out.upcalls.push((owner, json!({"kind": "pbsize_changed", "pbsize": pbsize})));
+                        out.upcalls.push((owner, Upcall::PbsizeChanged { pbsize }));
                     }
                     self.tell_timeouts(out, lane);
                     return Ok(());
@@ -234,33 +222,32 @@ impl Core {
             .collect();
         for (key, monitor) in keys {
             let Some(told) = self.told(&host, &key.0).filter(|told| *told != monitor.told_timeout_ns) else { continue };
-            let body = json!({"kind": "timeout_changed", "app": format!("{}@{}", key.2, key.1), "timeout_ns": told});
+            let event = Upcall::TimeoutChanged { app: format!("{}@{}", key.2, key.1), timeout_ns: told };
             // Who asks just now gets it as the answer.
             if monitor.told_timeout_ns != 0
                 && let Ok(watcher) = Identity::host(&key.0)
             {
-                out.upcalls.push((watcher, body));
+                out.upcalls.push((watcher, event));
             }
             self.apply(out, Record::Monitor(key, Some(Monitor { told_timeout_ns: told, ..monitor })));
         }
     }
 
-    pub(super) fn cluster_json(&self, _: &Peer) -> Value {
-        let apps: Vec<_> = self.state.apps.keys().map(|(host, app)| format!("{app}@{host}")).collect();
-        let monitors: Vec<_> = self
-            .state
-            .monitors
-            .iter()
-            .map(|((watcher, host, app), monitor)| {
-                json!({"from": watcher, "app": format!("{app}@{host}"), "asked_timeout_ns": monitor.timeout_ns,
-                       "timeout_ns": monitor.told_timeout_ns, "pbsize": monitor.pbsize})
-            })
-            .collect();
-        json!({"apps": apps, "monitors": monitors})
+    pub(super) fn cluster(&self) -> Cluster {
+        let apps = self.state.apps.keys().map(|(host, app)| format!("{app}@{host}")).collect();
+        let monitors = self.state.monitors.iter().map(|((watcher, host, app), monitor)| api::Monitor {
+            from: watcher.clone(),
+            app: format!("{app}@{host}"),
+            asked_timeout_ns: monitor.timeout_ns,
+            timeout_ns: monitor.told_timeout_ns,
+            pbsize: monitor.pbsize,
+        });
+        Cluster { apps, monitors: monitors.collect() }
     }
 
-    pub(super) fn self_json(&self, peer: &Peer) -> Value {
-        json!({"identity": peer.identity, "in_topology": self.known_host(peer.identity.name.as_str()).is_ok()})
+    /// Who asks.
+    pub(super) fn about(&self, peer: &Peer) -> Myself {
+        Myself { identity: peer.identity, in_topology: self.known_host(peer.identity.name.as_str()).is_ok() }
     }
 }
 

@@ -12,9 +12,14 @@
 
 use std::collections::BTreeSet;
 
+use fide_controller_api::failure::Failed;
+use fide_controller_api::lane::{Generation, RefusedReport, Reported, Reports, TreeReport};
+use fide_controller_api::limits::REPORTS_MAX;
+use fide_controller_api::network::{Cable, CableRequest, CableSet, Network, Waiting};
+use fide_controller_api::{Code, paths};
 use fide_planner::{CableId, Tree};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::lanes::{Done, parse};
 use super::state::{Phase, Record, Standing};
@@ -22,8 +27,6 @@ use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// Reports in one request.
-const REPORTS_MAX: usize = 1024;
 /// Gather times until a tree is given up, and for what was reported before the tree was used.
 const GATHER_MORE: u64 = 10;
 
@@ -59,48 +62,35 @@ impl Planned<'_> {
 
 impl Core {
     /// A receiver says how several trees reach it, each as in [`Core::report`]. What of it is refused is answered.
-    pub(super) fn reports(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Reports {
-            reports: Vec<Value>,
-        }
-        let Reports { reports } = parse(body)?;
+    pub(super) fn reports(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<Reported> {
+        let Reports::<Value> { reports } = parse(body)?;
         if reports.len() > REPORTS_MAX {
             let message = format!("{} reports; send at most {REPORTS_MAX} at once", reports.len());
-            return Err(Answer::error(422, "bad_request", message));
+            return Err(Answer::error(422, Code::BadRequest, message));
         }
         let mut refused = Vec::new();
         for mut report in reports {
             let lane = report.as_object_mut().and_then(|report| report.remove("lane")).unwrap_or_default();
             if let Err(answer) = self.report(out, peer, &lane.to_string(), &report) {
-                refused.push(json!({"lane": lane, "error": answer.body["error"]}));
+                let Failed { error } = Failed::deserialize(&answer.body).expect("a refusal");
+                refused.push(RefusedReport { lane, error });
             }
         }
-        Ok(json!({"refused": refused}))
+        Ok(Reported { refused })
     }
 
     /// A receiver says how a tree reaches it.
-    pub(super) fn report(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Report {
-            tree: u8,
-            /// Of the group that was listened to last.
-            generation: u32,
-            /// Missing, or later than its bound: a slow tree is a broken one.
-            missing: bool,
-        }
+    pub(super) fn report(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<Generation> {
         let id = self.lane_for(peer, lane)?;
-        let Report { tree, generation, missing } = parse(body)?;
+        let TreeReport { tree, generation, missing } = parse(body)?;
         let held = &self.state.lanes[&id];
         let host = peer.identity.name.as_str();
         if !held.request.receivers.iter().any(|receiver| receiver == host) {
             let message = format!("{host} does not receive lane {id}; its receivers report");
-            return Err(Answer::error(403, "not_a_receiver", message));
+            return Err(Answer::error(403, Code::NotAReceiver, message));
         }
         let Some(state) = held.trees.get(usize::from(tree)) else {
-            return Err(Answer::error(422, "no_such_tree", format!("lane {id} has no tree {tree}")));
+            return Err(Answer::error(422, Code::NoSuchTree, format!("lane {id} has no tree {tree}")));
         };
         // What was given up is heard again: nothing that led there is broken any more.
         if state.generation == generation && state.phase == Phase::Lost && !missing {
@@ -119,7 +109,7 @@ impl Core {
                 self.gather(id, tree);
             }
         }
-        Ok(json!({"generation": self.state.lanes[&id].trees[usize::from(tree)].generation}))
+        Ok(Generation { generation: self.state.lanes[&id].trees[usize::from(tree)].generation })
     }
 
     /// Others may say more before it is looked who misses what. At the first look there was no other tree: whoever reports
@@ -346,19 +336,14 @@ impl Core {
     }
 
     /// An operator takes a cable out of use, or gives it back.
-    pub(super) fn set_cable(&mut self, out: &mut Out, cable: &str, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Wanted {
-            in_use: bool,
-        }
-        let Wanted { in_use } = parse(body)?;
+    pub(super) fn set_cable(&mut self, out: &mut Out, cable: &str, body: &Value) -> Done<CableSet> {
+        let CableRequest { in_use } = parse(body)?;
         let Some(found) = self.topology.find_cable(cable) else {
             let shown: String = cable.chars().take(160).collect();
             return Err(Answer::error(
                 404,
-                "no_such_cable",
-                format!("there is no cable \"{}\"; /v1/network lists them", shown.escape_debug()),
+                Code::NoSuchCable,
+                format!("there is no cable \"{}\"; {} lists them", shown.escape_debug(), paths::NETWORK),
             ));
         };
         let name = self.topology.cable_name(found);
@@ -369,21 +354,25 @@ impl Core {
         } else {
             self.cut(out, found, &format!("an operator has taken cable {name} out of use"));
         }
-        Ok(json!({"cable": name, "in_use": in_use}))
+        Ok(CableSet { cable: name, in_use })
     }
 
-    pub(super) fn network_json(&self) -> Value {
-        let cables: Vec<_> = (0..u32::try_from(self.topology.cables().len()).expect("bounded"))
-            .map(CableId)
-            .map(|cable| {
-                let name = self.topology.cable_name(cable);
-                json!({
-                    "cable": name, "works": self.planner.works(cable), "suspected": self.suspected.contains(&cable),
-                    "drained": self.state.drained.contains(&name), "trees": self.planner.users(cable).len(),
-                })
-            })
-            .collect();
-        let waiting: Vec<_> = self.waits.iter().map(|((lane, tree), waits)| json!({"lane": lane, "tree": tree, "switches": waits.keys().collect::<Vec<_>>()})).collect();
-        json!({"cables": cables, "waiting_for_switches": waiting})
+    pub(super) fn network(&self) -> Network {
+        let cables = (0..u32::try_from(self.topology.cables().len()).expect("bounded")).map(CableId).map(|cable| {
+            let name = self.topology.cable_name(cable);
+            Cable {
+                works: self.planner.works(cable),
+                suspected: self.suspected.contains(&cable),
+                drained: self.state.drained.contains(&name),
+                trees: self.planner.users(cable).len(),
+                cable: name,
+            }
+        });
+        let waiting = self.waits.iter().map(|((lane, tree), waits)| Waiting {
+            lane: *lane,
+            tree: *tree,
+            switches: waits.keys().cloned().collect(),
+        });
+        Network { cables: cables.collect(), waiting_for_switches: waiting.collect() }
     }
 }

@@ -1,50 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `requestBandwidth`, `changeBandwidth`, `releaseBandwidth` (X-Lane Listing 1).
 
+use fide_controller_api::event::{BandwidthChanged, BandwidthTerminated, Event as Upcall, Reason};
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::limits::LANES_PER_HOST;
+use fide_controller_api::{Code, lane as api, paths};
 use fide_planner::{Changed, Contract, Refusal, Request as LaneRequest};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::state::{Lane, Phase, Purpose, Record, Standing, TreeState};
-use super::{Core, LANES_MAX, LANES_PER_HOST, Later, Out, request_id};
+use super::{Core, LANES_MAX, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
-use crate::identity::{Identity, Role};
 
-/// What a host asks for.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    name: String,
-    /// Only for those who like to say it: it must be the host that asks.
-    sender: Option<String>,
-    receivers: Vec<String>,
-    size_max_bytes: u64,
-    period_min_ns: u64,
-    #[serde(default)]
-    priority: u8,
-    redundancy: Option<u8>,
-    latency_max_ns: Option<u64>,
-    /// By which its packets name it: receivers are told.
-    label: Option<u8>,
-}
-
-pub(super) type Done = Result<Value, Answer>;
+/// An answer's body, or what is answered instead.
+pub(super) type Done<T> = Result<T, Answer>;
 
 /// A body as what it should be.
-pub(super) fn parse<T: DeserializeOwned>(body: &Value) -> Result<T, Answer> {
-    T::deserialize(body).map_err(|error| Answer::error(422, "bad_request", error))
+pub(super) fn parse<T: DeserializeOwned>(body: &Value) -> Done<T> {
+    T::deserialize(body).map_err(|error| Answer::error(422, Code::BadRequest, error))
 }
 
 fn refused(refusal: &Refusal) -> Answer {
     let code = match refusal {
-        Refusal::Request(_) => return Answer::error(422, "bad_request", refusal),
-        Refusal::NoTrees(_) => "no_trees",
-        Refusal::Link { .. } | Refusal::Full => "no_capacity",
-        Refusal::Late { .. } => "too_late",
-        Refusal::Harms { .. } => "harms_others",
-        Refusal::Unknown(_) => "no_such_lane",
-        Refusal::Taken(_) | Refusal::NoSuchTree { .. } | Refusal::Wrong(_) => "fault",
+        Refusal::Request(_) => return Answer::error(422, Code::BadRequest, refusal),
+        Refusal::NoTrees(_) => Code::NoTrees,
+        Refusal::Link { .. } | Refusal::Full => Code::NoCapacity,
+        Refusal::Late { .. } => Code::TooLate,
+        Refusal::Harms { .. } => Code::HarmsOthers,
+        Refusal::Unknown(_) => Code::NoSuchLane,
+        Refusal::Taken(_) | Refusal::NoSuchTree { .. } | Refusal::Wrong(_) => Code::Fault,
     };
     Answer::error(409, code, refusal)
 }
@@ -57,14 +42,14 @@ pub(super) fn worse(before: &Contract, after: &Contract) -> bool {
 
 impl Core {
     fn asked(&self, peer: &Peer, body: &Value) -> Result<(LaneRequest, Option<u8>), Answer> {
-        let asked: Asked = parse(body)?;
+        let asked: api::LaneRequest = parse(body)?;
         let host = peer.identity.name.as_str();
         if let Some(sender) = asked.sender.filter(|sender| sender != host) {
             let message = format!(
                 "the certificate is that of {host}, which cannot ask for \"{}\"; leave `sender` out",
                 sender.escape_debug()
             );
-            return Err(Answer::error(403, "not_you", message));
+            return Err(Answer::error(403, Code::NotYou, message));
         }
         let label = asked.label;
         let request = LaneRequest {
@@ -89,7 +74,7 @@ impl Core {
         }
         Err(Answer::error(
             403,
-            "not_yours",
+            Code::NotYours,
             format!("lane {id} is that of {owner}; {} cannot change it", peer.identity),
         ))
     }
@@ -101,21 +86,21 @@ impl Core {
         id.ok_or_else(|| {
             Answer::error(
                 404,
-                "no_such_lane",
-                format!("there is no lane \"{}\" of {}; ask for /v1/lanes", shown.escape_debug(), peer.identity),
+                Code::NoSuchLane,
+                format!("there is no lane \"{}\" of {}; ask for {}", shown.escape_debug(), peer.identity, paths::LANES),
             )
         })
     }
 
-    pub(super) fn request_lane(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done {
+    pub(super) fn request_lane(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<api::Lane> {
         let (request, label) = self.asked(peer, body)?;
         let owned = |lane: &&Lane| lane.owner == peer.identity && lane.purpose == Purpose::Service;
         if self.state.lanes.values().filter(owned).count() >= LANES_PER_HOST {
             let message = format!("{} holds {LANES_PER_HOST} lanes already; release one", peer.identity);
-            return Err(Answer::error(409, "full", message));
+            return Err(Answer::error(409, Code::Full, message));
         }
         let id = self.open_lane(out, peer.identity, Purpose::Service, request, label)?;
-        Ok(self.lane_json(id))
+        Ok(self.lane(id))
     }
 
     /// Plans a lane and orders its rules.
@@ -130,7 +115,7 @@ impl Core {
         let id = self.state.last + 1;
         let used: std::collections::BTreeSet<u64> = self.state.lanes.values().map(|lane| lane.slot).collect();
         let Some(slot) = (0..LANES_MAX).find(|slot| !used.contains(slot)) else {
-            return Err(Answer::error(409, "no_capacity", format!("{LANES_MAX} lanes are held; release one")));
+            return Err(Answer::error(409, Code::NoCapacity, format!("{LANES_MAX} lanes are held; release one")));
         };
         let changed = self.planner.request_as(request_id(id), request.clone()).map_err(|refusal| refused(&refusal))?;
         let lane = Lane {
@@ -168,7 +153,7 @@ impl Core {
         for Changed { id, before, after } in changed {
             anyone_worse |= worse(&before, &after);
             self.apply(out, Record::Contract(id.0, after));
-            self.tell_contract(out, id.0, "TE");
+            self.tell_contract(out, id.0, Reason::Te);
         }
         if anyone_worse {
             self.begin_ns.insert(because, self.now.boot_ns + self.options.grace_ns);
@@ -176,38 +161,31 @@ impl Core {
     }
 
     /// `bandwidthChanged`, to who sends and to who receives.
-    pub(super) fn tell_contract(&mut self, out: &mut Out, id: u64, reason: &str) {
+    pub(super) fn tell_contract(&mut self, out: &mut Out, id: u64, reason: Reason) {
         let Some(lane) = self.state.lanes.get(&id) else { return };
-        let bounded = lane.standing == Standing::Held;
-        let resources = if bounded { resources(&lane.contract) } else { json!("UNBOUNDED") };
-        let receivers: Vec<_> = lane
-            .request
-            .receivers
-            .iter()
-            .zip(&lane.contract.receivers)
-            .map(|(receiver, latency)| json!({"host": receiver, "latency": if bounded { json!(latency) } else { Value::Null }}))
-            .collect();
-        let body = json!({
-            "kind": "bandwidth_changed", "lane": id, "reason": reason, "resources": resources, "receivers": receivers,
-            "grace_ns": self.options.grace_ns,
+        let event = Upcall::BandwidthChanged(BandwidthChanged {
+            lane: id,
+            reason,
+            resources: resources(lane),
+            receivers: receivers(lane),
+            grace_ns: self.options.grace_ns,
         });
-        let members = members(lane);
         let heartbeat = lane.purpose == Purpose::Heartbeat;
-        out.upcalls.extend(members.into_iter().map(|host| (host, body.clone())));
+        out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
         if heartbeat {
             self.tell_timeouts(out, id);
         }
     }
 
-    pub(super) fn change_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
+    pub(super) fn change_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<api::Lane> {
         let id = self.own_lane(peer, lane)?;
         let (request, label) = self.asked(peer, body)?;
         if self.state.lanes[&id].purpose == Purpose::Heartbeat {
             let message = "heartbeats follow from who monitors whom; change the monitors";
-            return Err(Answer::error(409, "heartbeat", message));
+            return Err(Answer::error(409, Code::Heartbeat, message));
         }
         self.replan_lane(out, id, request, label)?;
-        Ok(self.lane_json(id))
+        Ok(self.lane(id))
     }
 
     /// Another request in place of a lane's. Its trees move as after a fault.
@@ -221,7 +199,7 @@ impl Core {
         let mut lane = self.state.lanes[&id].clone();
         lane.label = label.or(lane.label);
         if lane.standing == Standing::Ended {
-            return Err(Answer::error(409, "ended", format!("lane {id} was terminated; ask for a new one")));
+            return Err(Answer::error(409, Code::Ended, format!("lane {id} was terminated; ask for a new one")));
         }
         // Kept trees stay where they are if only figures change.
         let same_ends = lane.request.receivers == request.receivers && lane.request.redundancy == request.redundancy;
@@ -266,20 +244,20 @@ impl Core {
         for (tree, state) in (first..).zip(surplus) {
             self.remove_rules(out, Core::group(slot, tree, state.generation), &state.links);
         }
-        let body = json!({"kind": "lane_ended", "lane": id, "why": "this host receives it no longer"});
-        out.upcalls.extend(gone.iter().filter_map(|host| Some((Identity::host(host).ok()?, body.clone()))));
+        let event = Upcall::LaneEnded { lane: id, why: "this host receives it no longer".to_owned() };
+        out.upcalls.extend(gone.iter().filter_map(|host| Some((Identity::host(host).ok()?, event.clone()))));
         self.tell_changed(out, id, changed);
-        self.tell_contract(out, id, "TE");
+        self.tell_contract(out, id, Reason::Te);
         for tree in moved {
             self.install(out, id, tree);
         }
         Ok(())
     }
 
-    pub(super) fn release_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str) -> Done {
+    pub(super) fn release_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str) -> Done<api::Released> {
         let id = self.own_lane(peer, lane)?;
         self.end_lane(out, id, "released");
-        Ok(json!({"lane": id, "ended": true}))
+        Ok(api::Released { lane: id, ended: true })
     }
 
     /// Ends a lane: nobody sends on it any more; its groups leave the switches, and others get what it had.
@@ -288,8 +266,9 @@ impl Core {
             return;
         };
         lane.standing = Standing::Ended;
-        let body = json!({"kind": "bandwidth_terminated", "lane": id, "why": why, "grace_ns": self.options.grace_ns});
-        out.upcalls.extend(members(&lane).into_iter().map(|host| (host, body.clone())));
+        let grace_ns = self.options.grace_ns;
+        let event = Upcall::BandwidthTerminated(BandwidthTerminated { lane: id, why: why.to_owned(), grace_ns });
+        out.upcalls.extend(members(&lane).into_iter().map(|host| (host, event.clone())));
         self.apply(out, Record::Lane(id, Box::new(lane)));
         // What it still sends in the grace period is paid for until then.
         self.after(self.options.grace_ns, Later::Forget { lane: id });
@@ -311,45 +290,59 @@ impl Core {
         }
     }
 
-    pub(super) fn lanes_of(&self, peer: &Peer) -> Vec<Value> {
+    pub(super) fn lanes_of(&self, peer: &Peer) -> api::Lanes {
         let lanes = self.state.lanes.iter().filter(|(_, lane)| concerns(lane, peer));
-        lanes.map(|(id, _)| self.lane_json(*id)).collect()
+        api::Lanes { lanes: lanes.map(|(id, _)| self.lane(*id)).collect() }
     }
 
-    pub(super) fn lane_json(&self, id: u64) -> Value {
+    pub(super) fn lane_of(&self, peer: &Peer, lane: &str) -> Done<api::Lane> {
+        self.lane_for(peer, lane).map(|id| self.lane(id))
+    }
+
+    /// A lane as it is described.
+    pub(super) fn lane(&self, id: u64) -> api::Lane {
         let lane = &self.state.lanes[&id];
-        let receivers: Vec<_> = lane
-            .request
-            .receivers
-            .iter()
-            .zip(&lane.contract.receivers)
-            .map(|(host, latency)| {
-                let bounded = lane.standing == Standing::Held;
-                json!({"host": host, "latency": if bounded { json!(latency) } else { Value::Null }})
-            })
-            .collect();
-        let trees: Vec<_> = (0..).zip(&lane.trees).map(|(tree, state)| self.tree_json(lane, tree, state)).collect();
-        json!({
-            "lane": id, "name": lane.request.name, "purpose": match lane.purpose {
-                Purpose::Service => "service", Purpose::Heartbeat => "heartbeat" },
-            "sender": lane.request.sender, "priority": lane.request.priority, "label": lane.label,
-            "standing": match lane.standing {
-                Standing::Held => "held", Standing::Demoted => "demoted", Standing::Ended => "ended" },
-            "resources": if lane.standing == Standing::Held { resources(&lane.contract) } else { json!("UNBOUNDED") },
-            "receivers": receivers, "trees": trees,
-            // Before this the sender does not begin: others have the old contract until then.
-            "begins_in_ns": self.begin_ns.get(&id).map_or(0, |at| at.saturating_sub(self.now.boot_ns)),
-        })
+        api::Lane {
+            lane: id,
+            name: lane.request.name.clone(),
+            purpose: match lane.purpose {
+                Purpose::Service => api::Purpose::Service,
+                Purpose::Heartbeat => api::Purpose::Heartbeat,
+            },
+            sender: lane.request.sender.clone(),
+            priority: lane.request.priority,
+            label: lane.label,
+            standing: match lane.standing {
+                Standing::Held => api::Standing::Held,
+                Standing::Demoted => api::Standing::Demoted,
+                Standing::Ended => api::Standing::Ended,
+            },
+            resources: resources(lane),
+            receivers: receivers(lane),
+            trees: (0..).zip(&lane.trees).map(|(tree, state)| Core::tree(lane, tree, state)).collect(),
+            begins_in_ns: self.begin_ns.get(&id).map_or(0, |at| at.saturating_sub(self.now.boot_ns)),
+        }
     }
 }
 
-/// `struct resources` of Listing 1, units in the names.
-fn resources(contract: &Contract) -> Value {
-    let overall = contract.overall();
-    json!({
-        "size_max_bytes": contract.size_max_bytes, "period_min_ns": contract.period_min_ns,
-        "latency_min_ns": overall.latency_min_ns, "jitter_max_ns": overall.jitter_max_ns,
-    })
+/// What a lane is granted now.
+fn resources(lane: &Lane) -> api::Resources {
+    if lane.standing != Standing::Held {
+        return api::Resources::Unbounded;
+    }
+    let Contract { size_max_bytes, period_min_ns, .. } = lane.contract;
+    let fide_planner::Latency { latency_min_ns, jitter_max_ns } = lane.contract.overall();
+    api::Resources::Bounded(api::Bounds { size_max_bytes, period_min_ns, latency_min_ns, jitter_max_ns })
+}
+
+fn receivers(lane: &Lane) -> Vec<api::Receiver> {
+    let bounded = lane.standing == Standing::Held;
+    let latency = |latency: &fide_planner::Latency| api::Latency {
+        latency_min_ns: latency.latency_min_ns,
+        jitter_max_ns: latency.jitter_max_ns,
+    };
+    let receivers = lane.request.receivers.iter().zip(&lane.contract.receivers);
+    receivers.map(|(host, of)| api::Receiver { host: host.clone(), latency: bounded.then(|| latency(of)) }).collect()
 }
 
 fn concerns(lane: &Lane, peer: &Peer) -> bool {

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use fide_controller_api::identity::Identity;
 use fide_planner::{Contract, Request};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::identity::Identity;
 
 /// Version of everything here.
 const FORMAT: u8 = 2;

@@ -4,18 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::Code;
+use fide_controller_api::event::{Event as Upcall, Reason, RedundancyLost, TreeReady};
+use fide_controller_api::lane::{self as api, Link, Moved};
 use fide_planner::{LinkId, NodeId};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::lanes::{Done, members, parse};
 use super::state::{Lane, Phase, Record, Standing, TreeState};
-use super::{Core, Effect, Later, Out, SwitchOrder, request_id};
+use super::{Core, Later, Out, SwitchOrder, request_id};
 use crate::handler::{Answer, Peer};
-use crate::identity::Identity;
-
-/// (from, port, to)
-pub(super) type NamedLink = (String, String, String);
 
 /// How long a sender has to say that it moved, in grace periods, before the old tree goes all the same.
 const MOVE_GRACES: u64 = 20;
@@ -30,7 +28,7 @@ pub(super) enum Suspects {
 }
 
 /// For each switch the ports that a tree leaves by.
-fn rules(topology: &fide_planner::Topology, links: &[NamedLink]) -> BTreeMap<String, BTreeSet<String>> {
+fn rules(topology: &fide_planner::Topology, links: &[Link]) -> BTreeMap<String, BTreeSet<String>> {
     let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (from, port, _) in links {
         if topology.find(from).is_some_and(|node| !topology.is_host(node)) {
@@ -42,7 +40,7 @@ fn rules(topology: &fide_planner::Topology, links: &[NamedLink]) -> BTreeMap<Str
 
 impl Core {
     /// The links of a planned tree, by names, which mean the same after a restart with another topology.
-    pub(super) fn links_of(&self, id: u64, tree: u8) -> Vec<NamedLink> {
+    pub(super) fn links_of(&self, id: u64, tree: u8) -> Vec<Link> {
         let name = |node: NodeId| self.topology.node(node).name.clone();
         let allocation = self.planner.allocation(request_id(id)).expect("it is held");
         allocation.trees[usize::from(tree)]
@@ -54,7 +52,7 @@ impl Core {
             .collect()
     }
 
-    fn link(&self, (from, port, to): &NamedLink) -> Option<LinkId> {
+    fn link(&self, (from, port, to): &Link) -> Option<LinkId> {
         let node = self.topology.find(from)?;
         let fits = |link: &&LinkId| {
             self.topology.port(**link) == port && self.topology.node(self.topology.to(**link)).name == *to
@@ -106,7 +104,7 @@ impl Core {
         }
     }
 
-    pub(super) fn remove_rules(&mut self, out: &mut Out, group: Ipv4Addr, links: &[NamedLink]) {
+    pub(super) fn remove_rules(&mut self, out: &mut Out, group: Ipv4Addr, links: &[Link]) {
         for (switch, _) in rules(&self.topology, links) {
             let order = self.order(out, &switch);
             order.install.retain(|(other, _)| *other != group);
@@ -163,13 +161,14 @@ impl Core {
             return;
         }
         state.phase = Phase::Ready;
-        let mut body = self.tree_json(lane, tree, &state);
-        body["kind"] = json!("tree");
-        body["lane"] = json!(id);
-        body["sender"] = json!(lane.request.sender);
-        body["name"] = json!(lane.request.name);
-        body["label"] = json!(lane.label);
-        out.upcalls.extend(members(lane).into_iter().map(|host| (host, body.clone())));
+        let event = Upcall::Tree(TreeReady {
+            lane: id,
+            name: lane.request.name.clone(),
+            sender: lane.request.sender.clone(),
+            label: lane.label,
+            tree: Core::tree(lane, tree, &state),
+        });
+        out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
         let has_former = !state.former.is_empty();
         self.apply(out, Record::Tree(id, tree, state));
         self.missing.remove(&(id, tree));
@@ -178,42 +177,42 @@ impl Core {
         }
     }
 
-    pub(super) fn tree_json(&self, lane: &Lane, tree: u8, state: &TreeState) -> Value {
-        let port = state.links.iter().find(|(from, ..)| *from == lane.request.sender).map(|(_, port, _)| port);
-        json!({
-            "tree": tree, "generation": state.generation, "group": Core::group(lane.slot, tree, state.generation),
-            // A receiver listens to both, so that a tree can change without its knowing when.
-            "groups": [Core::group(lane.slot, tree, 0), Core::group(lane.slot, tree, 1)],
-            "port": port,
-            "phase": match state.phase {
-                Phase::Installing => "installing", Phase::Ready => "ready", Phase::Used => "used", Phase::Lost => "lost" },
-            "links": state.links,
-        })
+    /// A tree as it is described.
+    pub(super) fn tree(lane: &Lane, tree: u8, state: &TreeState) -> api::Tree {
+        let port = state.links.iter().find(|(from, ..)| *from == lane.request.sender).map(|(_, port, _)| port.clone());
+        api::Tree {
+            tree,
+            generation: state.generation,
+            group: Core::group(lane.slot, tree, state.generation),
+            groups: [Core::group(lane.slot, tree, 0), Core::group(lane.slot, tree, 1)],
+            port,
+            phase: match state.phase {
+                Phase::Installing => api::Phase::Installing,
+                Phase::Ready => api::Phase::Ready,
+                Phase::Used => api::Phase::Used,
+                Phase::Lost => api::Phase::Lost,
+            },
+            links: state.links.clone(),
+        }
     }
 
     /// The sender uses a tree of this generation from now on.
-    pub(super) fn moved(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Moved {
-            tree: u8,
-            generation: u32,
-        }
+    pub(super) fn moved(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<api::Generation> {
         let id = self.own_lane(peer, lane)?;
         let Moved { tree, generation } = parse(body)?;
         let Some(state) = self.state.lanes[&id].trees.get(usize::from(tree)).cloned() else {
-            return Err(Answer::error(422, "no_such_tree", format!("lane {id} has no tree {tree}")));
+            return Err(Answer::error(422, Code::NoSuchTree, format!("lane {id} has no tree {tree}")));
         };
         if state.generation != generation {
             // It will be told of the newer one, or was already.
-            return Ok(json!({"generation": state.generation}));
+            return Ok(api::Generation { generation: state.generation });
         }
         if state.phase == Phase::Ready {
             self.apply(out, Record::Tree(id, tree, TreeState { phase: Phase::Used, ..state }));
             self.await_first(id, tree);
             self.after(0, Later::Sweep { lane: id, tree, generation });
         }
-        Ok(json!({"generation": generation}))
+        Ok(api::Generation { generation })
     }
 
     /// Takes the former tree out of the switches.
@@ -298,7 +297,7 @@ impl Core {
         self.tell_changed(out, id, others);
         if !own.is_empty() || contract != lane.contract {
             self.apply(out, Record::Contract(id, contract));
-            self.tell_contract(out, id, "TE");
+            self.tell_contract(out, id, Reason::Te);
         }
         tracing::info!("lane {id} ({}): tree {tree} is replaced, because {why}", lane.request.name);
         self.install(out, id, tree);
@@ -306,15 +305,20 @@ impl Core {
     }
 
     fn tell_lost(&mut self, out: &mut Out, lane: &Lane, id: u64, tree: u8, why: &str, refusal: &str) {
-        let body = json!({
-            "kind": "redundancy_lost", "lane": id, "name": lane.request.name, "sender": lane.request.sender, "tree": tree,
-            "why": why, "no_other": refusal, "policy": self.options.without_redundancy,
+        let event = Upcall::RedundancyLost(RedundancyLost {
+            lane: id,
+            name: lane.request.name.clone(),
+            sender: lane.request.sender.clone(),
+            tree,
+            why: why.to_owned(),
+            no_other: refusal.to_owned(),
+            policy: self.options.without_redundancy,
         });
-        out.upcalls.extend(members(lane).into_iter().map(|host: Identity| (host, body.clone())));
+        out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
     }
 
     /// After a restart, or when it is not sure what the switches have: everything that they should have.
-    pub(super) fn order_anew(&mut self, out: &mut Out) -> Vec<Effect> {
+    pub(super) fn order_anew(&mut self, out: &mut Out) -> Vec<SwitchOrder> {
         let mut wanted: BTreeMap<String, Vec<(Ipv4Addr, BTreeSet<String>)>> = self
             .topology
             .node_ids()
@@ -339,13 +343,7 @@ impl Core {
         for (switch, install) in wanted {
             self.ordered += 1;
             numbers.insert(switch.clone(), self.ordered);
-            effects.push(Effect::Switch(SwitchOrder {
-                switch,
-                number: self.ordered,
-                anew: true,
-                install,
-                remove: vec![],
-            }));
+            effects.push(SwitchOrder { switch, number: self.ordered, anew: true, install, remove: vec![] });
         }
         for (id, lane) in lanes {
             for (tree, state) in (0..).zip(&lane.trees) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What hosts say of the packets that their programs sent (X-Lane §3.3, "Controller oversight").
 
+use fide_controller_api::Code;
+use fide_controller_api::event::Reason;
+use fide_controller_api::lane::{Unchanged, Usage, UsageAnswer};
 use fide_planner::request::PERIOD_MAX_NS;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::lanes::{Done, parse};
 use super::state::{Lane, Purpose, Record, Standing};
@@ -17,27 +19,19 @@ const RECLAIMS_MAX: u64 = 6;
 
 impl Core {
     /// Counts since the last report.
-    pub(super) fn usage(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Usage {
-            interval_ns: u64,
-            packets: u64,
-            /// Dropped at the sender, as they were too large or too early.
-            exceeded: u64,
-        }
+    pub(super) fn usage(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<UsageAnswer> {
         let id = self.own_lane(peer, lane)?;
         let Usage { interval_ns, packets, exceeded } = parse(body)?;
         if interval_ns == 0 {
-            return Err(Answer::error(422, "bad_request", "interval_ns is 0; give the time since the last report"));
+            return Err(Answer::error(422, Code::BadRequest, "interval_ns is 0; give the time since the last report"));
         }
         let mut lane = self.state.lanes[&id].clone();
         if lane.standing == Standing::Ended || lane.purpose == Purpose::Heartbeat {
-            return Ok(json!({"standing": "unchanged"}));
+            return Ok(UsageAnswer::Ignored { standing: Unchanged::Unchanged });
         }
         if exceeded > 0 {
             self.exceeded(out, id, lane);
-            return Ok(self.lane_json(id));
+            return Ok(UsageAnswer::Lane(Box::new(self.lane(id))));
         }
         if lane.offences > 0 {
             lane.clean += 1;
@@ -50,7 +44,7 @@ impl Core {
         let possible = interval_ns / lane.contract.period_min_ns;
         // Too short a time tells nothing.
         if lane.standing != Standing::Held || possible < 4 {
-            return Ok(self.lane_json(id));
+            return Ok(UsageAnswer::Lane(Box::new(self.lane(id))));
         }
         let unused = packets.saturating_mul(2) < possible;
         let before = lane.unused;
@@ -65,7 +59,7 @@ impl Core {
         if reclaim {
             self.reclaim(out, id, lane, packets == 0);
         }
-        Ok(self.lane_json(id))
+        Ok(UsageAnswer::Lane(Box::new(self.lane(id))))
     }
 
     /// More than the contract says: dropped already, so that nobody else was harmed. The service loses its bounds, others
@@ -82,7 +76,7 @@ impl Core {
         let first = lane.standing == Standing::Held;
         lane.standing = Standing::Demoted;
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        self.tell_contract(out, id, "BW_EXCEEDED");
+        self.tell_contract(out, id, Reason::BwExceeded);
         if first {
             // Its packets are in the lane until it was told.
             self.after(self.options.grace_ns, Later::Settle { lane: id });
@@ -99,7 +93,7 @@ impl Core {
         }
         lane.contract.period_min_ns = period_min_ns;
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        self.tell_contract(out, id, "BW_UNUSED");
+        self.tell_contract(out, id, Reason::BwUnused);
         self.after(self.options.grace_ns, Later::Settle { lane: id });
     }
 

@@ -4,6 +4,8 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::revoked::{REVOKED_BYTES_MAX, Serial};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -13,13 +15,11 @@ use rustls::pki_types::pem::PemObject;
 use time::{Duration, OffsetDateTime};
 
 use super::files::{self, Access};
-use super::revoked::{REVOKED_BYTES_MAX, Serial};
 use super::status::{PEM_BYTES_MAX, authorities, revocations};
 use super::{
     ADDRESSES_MAX, CA_FILE, CA_KEY_FILE, CERTIFICATE_DAYS, CERTIFICATE_FILE, CLOCK_SKEW_S, Certificate, DAYS_MAX,
     Error, ISSUED_DIR, KEY_FILE, REVOKED_FILE, Result,
 };
-use crate::identity::{Identity, Role};
 
 /// What a certificate is to say.
 #[derive(Debug, Clone)]

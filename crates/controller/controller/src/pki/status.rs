@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use fide_controller_api::identity::Identity;
+use fide_controller_api::revoked::{self, REVOKED_BYTES_MAX, Serial};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::revoked::{self, REVOKED_BYTES_MAX, Serial};
 use super::{CA_FILE, CERTIFICATE_FILE, Error, ISSUED_DIR, REVOKED_FILE, Result, files};
-use crate::identity::Identity;
 
 /// Bytes of a file of certificates that are read.
 pub(super) const PEM_BYTES_MAX: u64 = 1024 * 1024;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::identity::{Identity, Role};
+
 use super::*;
-use crate::identity::{Identity, Role};
 use std::os::unix::fs::PermissionsExt;
 
 fn controller() -> Request {

@@ -10,6 +10,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use fide_controller_api::Code;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
@@ -22,14 +23,14 @@ use super::limits::Peers;
 use super::{ApiError, HEAD_MAX, HEADERS_MAX, Limits};
 use crate::clock::Now;
 use crate::handler::Peer;
-use crate::shell::Desk;
+use crate::shell::RequestSender;
 use crate::tls::{Admitted, ServerTls};
 
 /// What all connections share.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) tls: Arc<ServerTls>,
-    pub(super) desk: Desk,
+    pub(super) request_sender: RequestSender,
     pub(super) limits: Limits,
     pub(super) peers: Peers,
     pub(super) handshakes: Handshakes,
@@ -128,16 +129,16 @@ fn admit(request: &Request) -> Result<(), ApiError> {
     let limits = &connection.context.limits;
     if connection.one_too_many {
         let message = format!("{} connections of yours are open; use those", limits.connections_per_peer);
-        return Err(ApiError::new(429, "too_many_connections", message).retry(1).closing());
+        return Err(ApiError::new(429, Code::TooManyConnections, message).retry(1).closing());
     }
     connection.context.peers.request(connection.peer.identity, Now::read().boot_ns).map_err(|after_s| {
         let message = format!("at most {} requests per second are answered; wait {after_s} s", limits.requests_per_s);
-        ApiError::new(429, "too_many_requests", message).retry(after_s)
+        ApiError::new(429, Code::TooManyRequests, message).retry(after_s)
     })
 }
 
 fn nobody() -> ApiError {
-    ApiError::new(500, "no_peer", "the connection has no peer; connect again")
+    ApiError::new(500, Code::NoPeer, "the connection has no peer; connect again")
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Connection {

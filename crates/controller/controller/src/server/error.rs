@@ -4,9 +4,11 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
-use serde_json::{Value, json};
+use fide_controller_api::Code;
+use fide_controller_api::client::STALE;
+use fide_controller_api::failure::{Details, Failed, Failure};
+use serde_json::json;
 
-use super::STALE;
 use crate::shell::{Refused, Reply};
 use crate::tls::NotAdmitted;
 use crate::upcalls::{Closed, UpcallError};
@@ -15,19 +17,26 @@ use crate::upcalls::{Closed, UpcallError};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     pub status: u16,
-    pub code: &'static str,
+    pub code: Code,
     /// What was wrong and what would be right.
     pub message: String,
     /// More fields of the error.
-    pub details: Value,
+    pub details: Box<Details>,
     pub retry_after_s: Option<u64>,
     /// Whether the connection is closed after it.
     pub close: bool,
 }
 
 impl ApiError {
-    pub fn new(status: u16, code: &'static str, message: impl ToString) -> ApiError {
-        ApiError { status, code, message: message.to_string(), details: Value::Null, retry_after_s: None, close: false }
+    pub fn new(status: u16, code: Code, message: impl ToString) -> ApiError {
+        ApiError {
+            status,
+            code,
+            message: message.to_string(),
+            details: Box::default(),
+            retry_after_s: None,
+            close: false,
+        }
     }
 
     pub(super) fn closing(self) -> ApiError {
@@ -42,25 +51,26 @@ impl ApiError {
 impl From<Refused> for ApiError {
     fn from(refused: Refused) -> ApiError {
         let (status, code) = refused.code();
-        let error = ApiError { details: refused.details(), ..ApiError::new(status, code, refused) };
+        let error = ApiError { details: Box::new(refused.details()), ..ApiError::new(status, code, refused) };
         if status == 503 { error.retry(1) } else { error }
     }
 }
 
 impl From<NotAdmitted> for ApiError {
     fn from(why: NotAdmitted) -> ApiError {
-        ApiError::new(403, "not_admitted", why).closing()
+        ApiError::new(403, Code::NotAdmitted, why).closing()
     }
 }
 
 impl From<Closed> for ApiError {
     fn from(closed: Closed) -> ApiError {
         match closed {
-            Closed::NotServing => ApiError::new(503, "not_leader", closed).retry(1),
+            Closed::NotServing => ApiError::new(503, Code::NotLeader, closed).retry(1),
             Closed::Refused(UpcallError::NeverSent { last, .. }) => {
-                ApiError { details: json!({"last": last}), ..ApiError::new(409, "never_sent", closed) }
+                let details = Details { last: Some(last), ..Details::default() };
+                ApiError { details: Box::new(details), ..ApiError::new(409, Code::NeverSent, closed) }
             }
-            Closed::Refused(_) => ApiError::new(500, "upcalls", closed),
+            Closed::Refused(_) => ApiError::new(500, Code::Upcalls, closed),
         }
     }
 }
@@ -74,11 +84,8 @@ pub(super) fn json_response(status: u16, body: String) -> Response<Body> {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
-        let mut error = json!({"code": self.code, "message": self.message});
-        if let (Some(error), Value::Object(details)) = (error.as_object_mut(), self.details) {
-            error.extend(details);
-        }
-        let mut response = json_response(self.status, json!({"error": error}).to_string());
+        let error = Failure { code: self.code, message: self.message, details: *self.details };
+        let mut response = json_response(self.status, json!(Failed { error }).to_string());
         let headers = response.headers_mut();
         if let Some(after_s) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after_s));

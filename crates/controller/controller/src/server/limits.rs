@@ -7,18 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fide_controller_api::identity::Identity;
+use fide_controller_api::limits::{BODY_MAX, CONNECTIONS_PER_PEER, POLLS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S};
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 
 use super::{
-    BODY_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, CONNECTIONS_PER_PEER, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX,
-    HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT, POLLS_PER_PEER, REFUSALS_PER_PEER, REQUESTS_BURST, REQUESTS_PER_S,
+    BODY_TIMEOUT, CONNECTIONS_MAX, GRACE, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS, HEAD_TIMEOUT,
+    REFUSALS_PER_PEER,
 };
-use crate::identity::Identity;
 
-/// The bounds of a server; the constants of [`super`] unless a test wants to meet them.
+/// The bounds of a server; the constants unless a test wants to meet them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub connections: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a request to the desk and back.
+//! From a request to the decision loop and back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,28 @@ use axum::http::request::Parts;
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
+use fide_controller_api::event::{Batch, Lost, Numbered};
+use fide_controller_api::failure::Details;
+use fide_controller_api::limits::POLL_WAIT_MAX_MS;
+use fide_controller_api::paths::{AFTER, UPCALLS, WAIT_MS};
+use fide_controller_api::sequence::Sequence;
+use fide_controller_api::{Code, Method};
 use fide_types::Time;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
+use super::ApiError;
 use super::connection::{Connection, Context, guard};
 use super::error::json_response;
-use super::{ApiError, POLL_WAIT_MAX_MS};
-use crate::handler::{Method, Peer, Request, Route};
-use crate::sequence::{self, Sequence};
+use crate::handler::{Peer, Request, Route};
+use crate::sequence;
 use crate::shell::Reply;
-
-/// Where upcalls are polled.
-pub(super) const UPCALLS: &str = "/v1/upcalls";
 
 /// All paths of the handler, and ours.
 pub(super) fn router(context: &Arc<Context>) -> Router {
     let mut router = Router::new();
     let mut known = vec![format!("GET {UPCALLS}")];
-    for route in context.desk.routes().iter().copied() {
+    for route in context.request_sender.routes().iter().copied() {
         known.push(format!("{} {}", route.method.as_str(), route.path));
         let context = context.clone();
         let filter = match route.method {
@@ -53,12 +56,12 @@ pub(super) fn router(context: &Arc<Context>) -> Router {
         let known = known.clone();
         move |request: HttpRequest| async move {
             let path: String = request.uri().path().chars().take(200).collect();
-            ApiError::new(404, "no_such_path", format!("there is no {path}; there are {known}"))
+            ApiError::new(404, Code::NoSuchPath, format!("there is no {path}; there are {known}"))
         }
     };
     let no_method = move |request: HttpRequest| async move {
         let message = format!("{} does nothing here; there are {known}", request.method());
-        ApiError::new(405, "no_such_method", message)
+        ApiError::new(405, Code::NoSuchMethod, message)
     };
     router.route(UPCALLS, get(poll)).fallback(no_path).method_not_allowed_fallback(no_method).layer(from_fn(guard))
 }
@@ -73,7 +76,7 @@ async fn ask(
     if !route.roles.contains(&peer.identity.role) {
         let roles: Vec<&str> = route.roles.iter().map(|role| role.as_str()).collect();
         let message = format!("{} must not use it; it is for the role {}", peer.identity, roles.join(" or "));
-        return Err(ApiError::new(403, "forbidden", message));
+        return Err(ApiError::new(403, Code::Forbidden, message));
     }
     let (parts, body) = request.into_parts();
     let sequence = match route.method {
@@ -81,7 +84,7 @@ async fn ask(
         _ => Some(sequence_of(&parts)?),
     };
     let Query(query) = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
-        .map_err(|e| ApiError::new(400, "bad_query", format!("{e}; write ?KEY=VALUE&KEY=VALUE")))?;
+        .map_err(|e| ApiError::new(400, Code::BadQuery, format!("{e}; write ?KEY=VALUE&KEY=VALUE")))?;
     let bytes = match route.method {
         Method::Get => Vec::new(),
         _ => read(context, body).await?,
@@ -91,17 +94,17 @@ async fn ask(
     let body = if bytes.is_empty() { Value::Null } else { parse(&parts, &bytes)? };
     let parameters = parameters.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let request = Request { method: route.method, path: route.path, parameters, query, body, sequence };
-    Ok(context.desk.ask(peer, request, digest).await?)
+    Ok(context.request_sender.ask(peer, request, digest).await?)
 }
 
 fn sequence_of(parts: &Parts) -> Result<Sequence, ApiError> {
-    let mut values = parts.headers.get_all(sequence::HEADER).iter();
+    let mut values = parts.headers.get_all(fide_controller_api::sequence::HEADER).iter();
     let missing = "a changing request needs one header Fide-Sequence: INCARNATION.NUMBER, as in 3.1 for the first one";
     let (Some(value), None) = (values.next(), values.next()) else {
-        return Err(ApiError::new(400, "sequence_missing", missing));
+        return Err(ApiError::new(400, Code::SequenceMissing, missing));
     };
-    let text = value.to_str().map_err(|_| ApiError::new(400, "bad_sequence", missing))?;
-    text.parse().map_err(|e| ApiError::new(400, "bad_sequence", e))
+    let text = value.to_str().map_err(|_| ApiError::new(400, Code::BadSequence, missing))?;
+    text.parse().map_err(|e| ApiError::new(400, Code::BadSequence, e))
 }
 
 async fn read(context: &Context, body: Body) -> Result<Vec<u8>, ApiError> {
@@ -111,12 +114,12 @@ async fn read(context: &Context, body: Body) -> Result<Vec<u8>, ApiError> {
         Ok(Ok(body)) => Ok(body.to_bytes().into()),
         Ok(Err(why)) if why.downcast_ref::<LengthLimitError>().is_some() => {
             let message = format!("a body has at most {} bytes; send less", limits.body_bytes);
-            Err(ApiError::new(413, "body_too_large", message).closing())
+            Err(ApiError::new(413, Code::BodyTooLarge, message).closing())
         }
-        Ok(Err(why)) => Err(ApiError::new(400, "bad_body", format!("the body cannot be read: {why}")).closing()),
+        Ok(Err(why)) => Err(ApiError::new(400, Code::BadBody, format!("the body cannot be read: {why}")).closing()),
         Err(_) => {
             let message = format!("the body did not come within {}; send it at once", Time::from(limits.body_timeout));
-            Err(ApiError::new(408, "body_too_slow", message).closing())
+            Err(ApiError::new(408, Code::BodyTooSlow, message).closing())
         }
     }
 }
@@ -124,12 +127,15 @@ async fn read(context: &Context, body: Body) -> Result<Vec<u8>, ApiError> {
 fn parse(parts: &Parts, bytes: &[u8]) -> Result<Value, ApiError> {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return Err(ApiError::new(415, "not_json", "a body must be JSON; send Content-Type: application/json"));
+        return Err(ApiError::new(415, Code::NotJson, "a body must be JSON; send Content-Type: application/json"));
     }
     // Names line and column.
     serde_json::from_slice(bytes).map_err(|e| {
-        let details = json!({"line": e.line(), "column": e.column()});
-        ApiError { details, ..ApiError::new(400, "bad_json", format!("the body is no JSON: {e}")) }
+        let details = Details { line: Some(e.line()), column: Some(e.column()), ..Details::default() };
+        ApiError {
+            details: Box::new(details),
+            ..ApiError::new(400, Code::BadJson, format!("the body is no JSON: {e}"))
+        }
     })
 }
 
@@ -141,13 +147,13 @@ async fn upcalls<E: ToString>(
 ) -> Result<Response, ApiError> {
     let bad = |why: String| {
         let right = format!("ask GET {UPCALLS}?after=N&wait_ms=M, M up to {POLL_WAIT_MAX_MS}");
-        ApiError::new(400, "bad_query", format!("{why}; {right}"))
+        ApiError::new(400, Code::BadQuery, format!("{why}; {right}"))
     };
     let (mut after, mut wait_ms) = (None, None);
     for (key, value) in query.map_err(|e| bad(e.to_string()))? {
         let place = match key.as_str() {
-            "after" => &mut after,
-            "wait_ms" => &mut wait_ms,
+            AFTER => &mut after,
+            WAIT_MS => &mut wait_ms,
             _ => return Err(bad("only `after` and `wait_ms` are known".into())),
         };
         let number = value.parse::<u64>().map_err(|e| bad(format!("`{key}` is no number ({e})")))?;
@@ -162,24 +168,20 @@ async fn upcalls<E: ToString>(
     }
     let Some(_held) = context.peers.poll(peer.identity) else {
         let message = format!("{} of your polls wait already; one is enough", context.limits.polls_per_peer);
-        return Err(ApiError::new(429, "too_many_polls", message).retry(1));
+        return Err(ApiError::new(429, Code::TooManyPolls, message).retry(1));
     };
     let batch = tokio::select! {
-        batch = context.desk.board().poll(peer.identity, after, Duration::from_millis(wait_ms)) => batch?,
+        batch = context.request_sender.board().poll(peer.identity, after, Duration::from_millis(wait_ms)) => batch?,
         () = context.end() => {
-            return Err(ApiError::new(503, "stopping", "this controller is stopping; ask again in a moment").retry(1).closing());
+            return Err(ApiError::new(503, Code::Stopping, "this controller is stopping; ask again in a moment").retry(1).closing());
         }
     };
     // The certificate may have been withdrawn while it waited.
     connection.admit()?;
-    let lost = batch.lost.map(|(first, last)| json!({"first": first, "last": last}));
-    let events: Vec<Value> = batch
-        .events
-        .into_iter()
-        .map(|event| {
-            let body = serde_json::from_str(&event.body).unwrap_or(Value::String(event.body));
-            json!({"number": event.number, "event": body})
-        })
-        .collect();
-    Ok(json_response(200, json!({"lost": lost, "events": events}).to_string()).into_response())
+    let events = batch.events.into_iter().map(|event| Numbered {
+        number: event.number,
+        event: serde_json::from_str(&event.body).unwrap_or(Value::String(event.body)),
+    });
+    let lost = batch.lost.map(|(first, last)| Lost { first, last });
+    Ok(json_response(200, json!(Batch { lost, events: events.collect() }).to_string()).into_response())
 }

@@ -125,13 +125,13 @@ fn certificates_are_replaced_without_dropping_a_connection() {
 
 #[test]
 fn revoked_controller_is_not_asked_on_an_open_connection() {
-    use crate::client::Caller;
-    use crate::tls::{ClientTls, Files};
+    use fide_controller_api::client::Caller;
+    use fide_controller_api::tls::{ClientTls, Files};
     let rig = Rig::new(Limits::default());
     let files = Files::of_member(&rig.pki.join(crate::pki::ISSUED_DIR).join("host.alpha"));
     let tls = Arc::new(ClientTls::load(files).unwrap());
     let mut caller = Caller::new(vec![rig.address], tls.clone()).unwrap();
-    let mut ask = || caller.call(crate::handler::Method::Get, TOTAL.path, None, None, Duration::ZERO);
+    let mut ask = || caller.call(fide_controller_api::Method::Get, TOTAL.path, None, None, Duration::ZERO);
     assert_eq!(ask().unwrap().status, 200);
     crate::pki::revoke(&rig.pki, "controller.c1".parse().unwrap()).unwrap();
     assert_eq!(ask().unwrap().status, 200, "not read yet");

@@ -4,11 +4,12 @@
 //! A decision is one record of the store, or, where it is too large for one, several in a row. Without the last of them
 //! it was not made: a leader that was killed in between has told nobody.
 
+use fide_controller_api::identity::Identity;
+use fide_controller_api::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 
 use crate::handler::{Handler, RestoreError};
-use crate::identity::Identity;
-use crate::sequence::{Kept, Sequence, Sequences};
+use crate::sequence::{Kept, Sequences};
 use crate::store::{self, Loaded};
 use crate::upcalls::Upcalls;
 

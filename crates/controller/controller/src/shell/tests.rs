@@ -5,12 +5,14 @@ mod cut;
 mod several;
 
 use super::*;
-use crate::handler::{Method, Peer, Request, Route};
-use crate::identity::Identity;
+use crate::handler::{Peer, Request, Route};
 use crate::leader::{Authority, Candidate};
-use crate::sequence::{Refusal, Sequence};
+use crate::sequence::Refusal;
 use crate::store::{Error, Loaded, Redb, Result as Stored};
 use crate::testing::{ADD, Adder, ODD, TOTAL, eventually, reopen, watcher};
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::sequence::Sequence;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -134,7 +136,7 @@ impl Rig {
         let parameters = vec![("how".into(), how.into())];
         let request = Request { method: route.method, path: route.path, parameters, query: vec![], body, sequence };
         let peer = Peer { identity: Identity::host("a").unwrap() };
-        let reply = self.runtime.block_on(self.shell.as_ref().unwrap().desk().ask(peer, request, digest))?;
+        let reply = self.runtime.block_on(self.shell.as_ref().unwrap().request_sender().ask(peer, request, digest))?;
         let mut value: Value = serde_json::from_str(&reply.body).unwrap();
         if reply.stale {
             value["stale"] = true.into();
@@ -160,7 +162,7 @@ impl Rig {
     }
 
     fn upcalls(&self, after: u64) -> Vec<u64> {
-        let board = self.shell.as_ref().unwrap().desk().board().clone();
+        let board = self.shell.as_ref().unwrap().request_sender().board().clone();
         let batch = self.runtime.block_on(board.poll(watcher(), after, Duration::ZERO)).unwrap();
         batch.events.iter().map(|event| event.number).collect()
     }
@@ -246,7 +248,7 @@ fn a_deposed_leader_says_so_and_a_read_only_one_only_reads() {
     let refused = rig.add(2, 5).unwrap_err();
     assert_eq!(refused, Refused::NotLeader { leader, trouble: None });
     assert!(refused.to_string().contains("c2 at c2:7000"));
-    let board = rig.shell.as_ref().unwrap().desk().board().clone();
+    let board = rig.shell.as_ref().unwrap().request_sender().board().clone();
     assert!(rig.runtime.block_on(board.poll(watcher(), 0, Duration::ZERO)).is_err());
     // Back under a lower epoch than the store has seen: the store refuses, whatever the leadership believes.
     rig.rule(Authority::Leader { epoch: epoch - 1 });
@@ -286,7 +288,7 @@ fn refusal_that_had_begun_a_change_is_taken_back() {
 fn events_and_deadlines_are_decisions_too() {
     let mut rig = Rig::new();
     rig.total();
-    rig.shell.as_ref().unwrap().teller().tell(7).unwrap();
+    rig.shell.as_ref().unwrap().event_sender().send(7).unwrap();
     rig.ask(ODD, "later", 1, json!(1)).unwrap();
     eventually("the tick", || (rig.total()["total"] == 1007).then_some(()));
     rig.restart();
@@ -327,23 +329,23 @@ fn a_full_queue_is_busy_and_what_is_in_it_is_decided_before_the_end() {
         done.send(total).unwrap();
     };
     let shell = Shell::start(Adder::default(), store, Ruled(authority), act).unwrap();
-    let teller = shell.teller();
+    let event_sender = shell.event_sender();
     // The thread waits in its first effect; the queue fills up.
     let mut told = 0;
     let full = loop {
-        match teller.tell(1) {
+        match event_sender.send(1) {
             Ok(()) => told += 1,
             Err(e) => break e,
         }
         assert!(told <= 2 * QUEUE_MAX, "the queue has no bound");
     };
-    assert_eq!((full.clone(), full.code()), (Refused::Busy, (503, "busy")));
+    assert_eq!((full.clone(), full.code()), (Refused::Busy, (503, fide_controller_api::Code::Busy)));
     assert!(told >= QUEUE_MAX);
     drop(go);
     assert!(shell.is_running());
     shell.stop();
     assert_eq!(decided.iter().last(), Some(told as u64));
-    assert_eq!(teller.tell(1), Err(Refused::Stopping));
+    assert_eq!(event_sender.send(1), Err(Refused::Stopping));
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::TELL_PAUSE;
 use super::mailbox::Mailbox;
 use crate::core::Event;
-use crate::shell::{Refused, Teller};
+use crate::shell::{EventSender, Refused};
 
 /// Posts that wait for the thread; a worker with one more waits.
 const POSTS_MAX: usize = 64;
@@ -34,11 +34,11 @@ pub(super) struct Carriers {
 }
 
 impl Carriers {
-    pub(super) fn start(teller: Teller<Event>) -> std::io::Result<Carriers> {
+    pub(super) fn start(event_sender: EventSender<Event>) -> std::io::Result<Carriers> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (posts, inbox) = sync_channel(POSTS_MAX);
         let thread = Thread {
-            teller,
+            event_sender,
             inbox,
             wake: wake.clone(),
             watched: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Drop for Carriers {
 }
 
 struct Thread {
-    teller: Teller<Event>,
+    event_sender: EventSender<Event>,
     inbox: Receiver<Post>,
     wake: Arc<OwnedFd>,
     watched: BTreeMap<String, (Box<Watch>, Arc<Mailbox>)>,
@@ -156,7 +156,7 @@ impl Thread {
     fn tell(&mut self) {
         while let Some(((switch, port), up)) = self.untold.pop_first() {
             let event = Event::Carrier { switch: switch.clone(), port: port.clone(), up };
-            match self.teller.tell(event) {
+            match self.event_sender.send(event) {
                 Ok(()) => {}
                 Err(Refused::Busy) => {
                     self.untold.insert((switch, port), up);

@@ -37,7 +37,7 @@ impl Leadership for Told {
 struct World {
     fabric: Fabric,
     leads: Arc<Told>,
-    act: Box<dyn FnMut(Effect)>,
+    act: Box<dyn FnMut(SwitchOrder)>,
     running: Running,
     next: Box<dyn Fn(Duration) -> Option<Event>>,
 }
@@ -46,19 +46,19 @@ fn group(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(239, 64, 0, n)
 }
 
-fn order(number: u64, anew: bool, install: &[(u8, &[&str])], remove: &[u8]) -> Effect {
+fn order(number: u64, anew: bool, install: &[(u8, &[&str])], remove: &[u8]) -> SwitchOrder {
     let ports = |ports: &[&str]| ports.iter().map(|p| (*p).to_owned()).collect::<BTreeSet<_>>();
-    Effect::Switch(SwitchOrder {
+    SwitchOrder {
         switch: "l1a".into(),
         number,
         anew,
         install: install.iter().map(|(g, p)| (group(*g), ports(p))).collect(),
         remove: remove.iter().map(|g| group(*g)).collect(),
-    })
+    }
 }
 
 /// Orders are there before the worker is, so that they are merged.
-fn world(leads: bool, bound: usize, pace: Pace, orders: Vec<Effect>) -> Option<World> {
+fn world(leads: bool, bound: usize, pace: Pace, orders: Vec<SwitchOrder>) -> Option<World> {
     world_that_opens(Arc::new(AtomicBool::new(true)), leads, bound, pace, orders)
 }
 
@@ -68,7 +68,7 @@ fn world_that_opens(
     leads: bool,
     bound: usize,
     pace: Pace,
-    orders: Vec<Effect>,
+    orders: Vec<SwitchOrder>,
 ) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -87,8 +87,8 @@ fn world_that_opens(
     let mut act = switches.act();
     orders.into_iter().for_each(&mut act);
     let leads = Arc::new(Told(AtomicBool::new(leads)));
-    let (teller, next) = pipe(bound);
-    let running = switches.start(teller, leads.clone(), pace).unwrap();
+    let (event_sender, next) = pipe(bound);
+    let running = switches.start(event_sender, leads.clone(), pace).unwrap();
     Some(World { fabric, leads, act: Box::new(act), running, next: Box::new(next) })
 }
 
@@ -192,9 +192,14 @@ fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
     // Whoever ends leaves it.
     let World { running, fabric, leads, act, next } = world;
     running.stop(false);
-    let (teller, _) = pipe(1);
-    let world =
-        World { running: Switches::new(vec![]).start(teller, leads.clone(), FAST).unwrap(), fabric, leads, act, next };
+    let (event_sender, _) = pipe(1);
+    let world = World {
+        running: Switches::new(vec![]).start(event_sender, leads.clone(), FAST).unwrap(),
+        fabric,
+        leads,
+        act,
+        next,
+    };
     world.eventually(&wanted);
 }
 
@@ -344,8 +349,13 @@ fn root_who_does_not_lead_touches_nothing_and_a_switch_is_given_back_if_asked() 
     world.eventually(&[(2, "h1")]);
     let World { running, fabric, leads, act, next } = world;
     running.stop(true);
-    let (teller, _) = pipe(1);
-    let world =
-        World { running: Switches::new(vec![]).start(teller, leads.clone(), FAST).unwrap(), fabric, leads, act, next };
+    let (event_sender, _) = pipe(1);
+    let world = World {
+        running: Switches::new(vec![]).start(event_sender, leads.clone(), FAST).unwrap(),
+        fabric,
+        leads,
+        act,
+        next,
+    };
     world.eventually(&[]);
 }

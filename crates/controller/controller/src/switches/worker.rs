@@ -14,7 +14,7 @@ use super::mailbox::{Mail, Mailbox, Wake};
 use super::{DRIFTS_MAX, EVENTS_MAX, GROUPS_MAX, Pace, SwitchSpec, TELL_PAUSE};
 use crate::core::Event;
 use crate::leader::{Authority, Leadership};
-use crate::shell::{Refused, Teller};
+use crate::shell::{EventSender, Refused};
 
 /// Failures in a row after which the switch is opened anew: it may be another one by now.
 pub(super) const REOPEN_FAILURES: u32 = 8;
@@ -25,7 +25,7 @@ type Table = BTreeMap<Ipv4Addr, BTreeSet<String>>;
 pub(super) struct Worker {
     spec: SwitchSpec,
     mailbox: Arc<Mailbox>,
-    teller: Teller<Event>,
+    event_sender: EventSender<Event>,
     leadership: Arc<dyn Leadership + Send + Sync>,
     carriers: Arc<Carriers>,
     pace: Pace,
@@ -55,7 +55,7 @@ impl Worker {
     pub(super) fn new(
         spec: SwitchSpec,
         mailbox: Arc<Mailbox>,
-        teller: Teller<Event>,
+        event_sender: EventSender<Event>,
         leadership: Arc<dyn Leadership + Send + Sync>,
         carriers: Arc<Carriers>,
         pace: Pace,
@@ -63,7 +63,7 @@ impl Worker {
         Worker {
             spec,
             mailbox,
-            teller,
+            event_sender,
             leadership,
             carriers,
             pace,
@@ -398,7 +398,7 @@ impl Worker {
 
     fn tell(&mut self) {
         while let Some(event) = self.outbox.pop_front() {
-            match self.teller.tell(event.clone()) {
+            match self.event_sender.send(event.clone()) {
                 Ok(()) => {}
                 Err(Refused::Busy) => {
                     self.outbox.push_front(event);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The smallest handler that uses everything: a sum.
 
+use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::{Code, Method};
 use serde_json::json;
 
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method, Peer, Request, RestoreError, Route};
-use crate::identity::{Identity, Role};
+use crate::handler::{Answer, Decision, Handler, Peer, Request, RestoreError, Route};
 
 /// A record: a tick is owed.
 const OWED: u64 = u64::MAX;
@@ -89,11 +90,11 @@ impl Handler for Adder {
         match (request.path, request.parameter("how")) {
             (path, _) if path == ADD.path => match request.body["n"].as_u64() {
                 Some(n) => self.add(n),
-                None => Decision::answer(Answer::error(422, "no_number", "`n` is missing; give a number")),
+                None => Decision::answer(Answer::error(422, Code::from("no_number"), "`n` is missing; give a number")),
             },
             (_, "refused_late") => {
                 self.total += 1;
-                Decision { take_back: true, ..Decision::answer(Answer::error(409, "no", "it had begun")) }
+                Decision { take_back: true, ..Decision::answer(Answer::error(409, Code::from("no"), "it had begun")) }
             }
             (_, "large") => {
                 self.total += 1;

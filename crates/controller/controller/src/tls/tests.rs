@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::path::PathBuf;
+
 use super::*;
+use crate::pki;
 use crate::pki::{CA_DAYS, CERTIFICATE_DAYS, Request, init, issue, renew, retire_cas, revoke, rotate_ca};
+use fide_controller_api::tls::{ClientTls, Revoked, calling};
 use proptest::prelude::*;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -76,9 +81,7 @@ async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
     let made = made();
     let client = ClientTls::load(made.alpha.clone()).unwrap().current();
     // The host's own certificate has the controller's address, as nobody can check what addresses a host has.
-    let set = Reloading::load(made.alpha.list(), made.alpha.key.clone(), None, Box::new(|c| Ok(c.to_vec())))
-        .unwrap()
-        .current();
+    let set = Reloading::load(made.alpha.clone(), |_, contents| Ok(contents.to_vec())).unwrap().current();
     let set = Set::parse(&made.alpha, &set).unwrap();
     let builder = || ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
     let impostor = builder().unwrap().with_no_client_auth().with_single_cert(set.chain, set.key).unwrap();

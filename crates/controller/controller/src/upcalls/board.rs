@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fide_controller_api::identity::Identity;
 use tokio::sync::Notify;
 
 use super::{Batch, UpcallError, Upcalls};
-use crate::identity::Identity;
 
 /// Why there is nothing to poll here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,11 +2,10 @@
 //! What programs may ask for, and what the controller is asked instead.
 
 use fide_agent_api::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
-use fide_controller::client::Answered;
+use fide_controller_api::{Code, client::Answered, lane::LaneRequest};
 use fide_lane::Terms;
 use fide_net::link::SUB_LANES;
 use fide_wire::{Scheme, message};
-use serde_json::{Value, json};
 
 use super::super::LANE;
 use crate::config::Config;
@@ -43,12 +42,18 @@ impl Checked {
     }
 
     /// What the controller is asked for.
-    pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> Value {
-        json!({
-            "name": name, "receivers": asked.receivers, "size_max_bytes": self.packet_max_bytes,
-            "period_min_ns": lane_period_ns(asked.period_ns), "priority": asked.priority, "redundancy": self.redundancy,
-            "latency_max_ns": asked.latency_max_ns, "label": label,
-        })
+    pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> LaneRequest {
+        LaneRequest {
+            name: name.to_owned(),
+            sender: None,
+            receivers: asked.receivers.clone(),
+            size_max_bytes: self.packet_max_bytes as u64,
+            period_min_ns: lane_period_ns(asked.period_ns),
+            priority: asked.priority,
+            redundancy: Some(u8::try_from(self.redundancy).expect("as many as planes")),
+            latency_max_ns: asked.latency_max_ns,
+            label: Some(label),
+        }
     }
 }
 
@@ -103,18 +108,20 @@ pub(super) fn check_lane_name(name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn nonsense(told: &Value) -> Refusal {
-    let message = format!("the controller's answer makes no sense: {told}");
+pub(super) fn nonsense(why: &serde_json::Error) -> Refusal {
+    let message = format!("the controller's answer makes no sense: {why}");
     Refusal::new(ErrorCode::NotSupported, message, "are agent and controller of one version?")
 }
 
 /// The controller's refusal as programs hear it.
 pub(super) fn refusal(answered: &Answered) -> Refusal {
     let code = match answered.code() {
-        "no_capacity" | "no_trees" | "too_late" | "harms_others" | "full" => ErrorCode::NoCapacity,
-        "bad_request" => ErrorCode::BadRequest,
-        "no_such_lane" | "ended" => ErrorCode::NotFound,
-        "forbidden" | "not_you" | "not_yours" => ErrorCode::NotPermitted,
+        Some(Code::NoCapacity | Code::NoTrees | Code::TooLate | Code::HarmsOthers | Code::Full) => {
+            ErrorCode::NoCapacity
+        }
+        Some(Code::BadRequest) => ErrorCode::BadRequest,
+        Some(Code::NoSuchLane | Code::Ended) => ErrorCode::NotFound,
+        Some(Code::Forbidden | Code::NotYou | Code::NotYours) => ErrorCode::NotPermitted,
         _ => ErrorCode::NotSupported,
     };
     Refusal::new(code, answered.message(), "")

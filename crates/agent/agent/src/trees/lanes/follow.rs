@@ -7,15 +7,19 @@ use std::{
 };
 
 use fide_agent_api::event::{EventRecord, kind, lane_reason};
-use fide_controller::handler::Method;
+use fide_controller_api::{
+    Method,
+    event::{BandwidthChanged, BandwidthTerminated, Event, Reason, RedundancyLost, TreeReady},
+    lane::{self as api, Generation, Lane, Moved, Purpose, Resources, Standing, Tree},
+    paths,
+};
 use fide_lane::LANES_MAX;
 use fide_sys::clock::mono_ns;
 use fide_wire::MAX_PLANES;
-use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
 use super::{
-    super::{LANE, group},
+    super::{LANE, is_tree_group},
     Lanes, ORPHAN_LIMIT, byte, code,
     held::Later,
 };
@@ -24,40 +28,39 @@ use crate::command::Command;
 impl Lanes {
     /// Learns what the controller has of this host.
     pub(super) fn learn(&mut self) {
-        let (told, stale) = match self.talk.caller.call(Method::Get, "/v1/lanes", None, None, Duration::ZERO) {
-            Ok(answered) if answered.status == 200 => (answered.body, answered.stale),
+        let answered = match self.talk.caller.call(Method::Get, paths::LANES, None, None, Duration::ZERO) {
+            Ok(answered) if answered.is_ok() => answered,
             // It will be said again that it may have changed.
             _ => return,
         };
+        let Ok(told) = answered.read::<api::Lanes>().inspect_err(|why| {
+            tracing::warn!("what the controller says of this host's lanes makes no sense: {why}");
+        }) else {
+            return;
+        };
         self.learnt = true;
         let me = self.talk.config.member(self.talk.me).name.as_str().to_owned();
-        let own = |lane: &&Value| {
-            lane["sender"] == me.as_str()
-                && lane["purpose"] == "service"
-                && lane["name"] != LANE
-                && lane["standing"] != "ended"
+        let own = |lane: &&Lane| {
+            lane.sender == me
+                && lane.purpose == Purpose::Service
+                && lane.name != LANE
+                && lane.standing != Standing::Ended
         };
-        let lanes: BTreeMap<u64, &Value> = told["lanes"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(own)
-            .filter_map(|lane| Some((lane["lane"].as_u64()?, lane)))
-            .collect();
+        let lanes: BTreeMap<u64, &Lane> = told.lanes.iter().filter(own).map(|lane| (lane.lane, lane)).collect();
         for handle in 0..LANES_MAX {
             let Some(number) = self.held[handle].as_ref().filter(|held| !held.ending).map(|held| held.lane) else {
                 continue;
             };
             match lanes.get(&number) {
                 Some(lane) => {
-                    let reason = self.held[handle].as_ref().map_or(0, |held| held.reason_for(lane));
+                    let reason = self.held[handle].as_ref().map_or(0, |held| held.reason_for(&lane.resources));
                     if reason != 0 {
-                        self.changed(handle, &lane["resources"], reason, 0);
+                        self.changed(handle, &lane.resources, reason, 0);
                     }
                     self.follow(handle, lane);
                 }
                 // A controller that others have followed does not know what was opened since.
-                None if stale => {}
+                None if answered.stale => {}
                 None => self.terminated(handle, "the controller does not know it any more", 0),
             }
         }
@@ -65,38 +68,40 @@ impl Lanes {
         self.orphans = lanes
             .iter()
             .filter(|(number, _)| !held.contains(number))
-            .map(|(number, lane)| (*number, lane["name"].as_str().unwrap_or("").to_owned()))
+            .map(|(number, lane)| (*number, lane.name.clone()))
             .collect();
         self.orphans_until = (!self.orphans.is_empty()).then(|| Instant::now() + ORPHAN_LIMIT);
     }
 
-    pub(super) fn news(&mut self, body: &Value) {
-        let number = body["lane"].as_u64();
-        let Some(handle) = self.find(|held| Some(held.lane) == number && !held.ending) else { return };
-        let grace_ns = body["grace_ns"].as_u64().unwrap_or(0);
-        match body["kind"].as_str().unwrap_or("") {
-            "tree" => self.tree(handle, body),
-            "bandwidth_changed" => {
-                let reason = match body["reason"].as_str() {
-                    Some("BW_EXCEEDED") => lane_reason::BW_EXCEEDED,
-                    Some("BW_UNUSED") => lane_reason::BW_UNUSED,
-                    _ => lane_reason::TE,
+    pub(super) fn news(&mut self, event: &Event) {
+        let number = match event {
+            Event::Tree(TreeReady { lane, .. })
+            | Event::BandwidthChanged(BandwidthChanged { lane, .. })
+            | Event::BandwidthTerminated(BandwidthTerminated { lane, .. })
+            | Event::RedundancyLost(RedundancyLost { lane, .. }) => *lane,
+            _ => return,
+        };
+        let Some(handle) = self.find(|held| held.lane == number && !held.ending) else { return };
+        match event {
+            Event::Tree(told) => self.tree(handle, &told.tree),
+            Event::BandwidthChanged(changed) => {
+                let reason = match changed.reason {
+                    Reason::BwExceeded => lane_reason::BW_EXCEEDED,
+                    Reason::BwUnused => lane_reason::BW_UNUSED,
+                    Reason::Te | Reason::Unknown => lane_reason::TE,
                 };
-                self.changed(handle, &body["resources"], reason, grace_ns);
+                self.changed(handle, &changed.resources, reason, changed.grace_ns);
             }
-            "bandwidth_terminated" => {
-                self.terminated(handle, body["why"].as_str().unwrap_or("the controller does not say why"), grace_ns);
-            }
-            "redundancy_lost" => {
-                let name = self.held[handle].as_ref().map_or("", |held| &held.name);
-                tracing::warn!("tree {} of lane {name} is lost ({}), and there is no other", body["tree"], body["why"]);
+            Event::BandwidthTerminated(ended) => self.terminated(handle, &ended.why, ended.grace_ns),
+            Event::RedundancyLost(RedundancyLost { name, tree, why, .. }) => {
+                tracing::warn!("tree {tree} of lane {name} is lost ({why}), and there is no other");
             }
             _ => {}
         }
     }
 
     /// `bandwidthChanged`: told at once; what is less begins when the grace period is over, best effort begins now.
-    fn changed(&mut self, handle: usize, resources: &Value, reason: u8, grace_ns: u64) {
+    fn changed(&mut self, handle: usize, resources: &Resources, reason: u8, grace_ns: u64) {
         let Some(held) = self.held[handle].as_mut() else { return };
         let before = (held.terms(), held.bounded);
         held.granted(resources);
@@ -131,28 +136,25 @@ impl Lanes {
     }
 
     /// A lane as the controller describes it.
-    pub(super) fn follow(&mut self, handle: usize, told: &Value) {
-        for tree in told["trees"].as_array().into_iter().flatten() {
-            if tree["phase"] == "ready" || tree["phase"] == "used" {
-                self.tree(handle, tree);
-            }
+    pub(super) fn follow(&mut self, handle: usize, told: &Lane) {
+        for tree in told.trees.iter().filter(|tree| tree.is_installed()) {
+            self.tree(handle, tree);
         }
         self.answer_if_ready(handle);
     }
 
     /// A tree that is in all switches: sent to from now on.
-    fn tree(&mut self, handle: usize, told: &Value) {
+    fn tree(&mut self, handle: usize, told: &Tree) {
         let Some(held) = self.held[handle].as_mut() else { return };
-        let tree = told["tree"].as_u64().and_then(|tree| usize::try_from(tree).ok()).filter(|tree| *tree < MAX_PLANES);
-        let generation = told["generation"].as_u64().and_then(|generation| u32::try_from(generation).ok());
-        let (Some(tree), Some(generation), Some(group)) = (tree, generation, group(&told["group"])) else {
-            tracing::warn!("the controller told a tree that is none: {told}");
+        let (tree, generation, group) = (usize::from(told.tree), told.generation, told.group);
+        if tree >= MAX_PLANES || !is_tree_group(group) {
+            tracing::warn!("the controller told a tree that is none: {told:?}");
             return;
-        };
+        }
         if held.trees[tree].is_some_and(|known| known >= generation) {
             return;
         }
-        let port = told["port"].as_str().unwrap_or("");
+        let port = told.port.as_deref().unwrap_or("");
         let Some(interface) = self.talk.interfaces.iter().position(|name| name == port) else {
             tracing::warn!("lane {}: its tree leaves by {port}, which is no plane of this host", held.name);
             return;
@@ -176,8 +178,8 @@ impl Lanes {
         if let Some(held) = self.held[handle].as_mut() {
             held.trees[tree] = Some(generation);
         }
-        let body = json!({"tree": tree, "generation": generation});
-        if let Err(refusal) = self.request(Method::Post, &format!("/v1/lanes/{lane}/moved"), &body) {
+        let body = Moved { tree: told.tree, generation };
+        if let Err(refusal) = self.request::<Generation>(Method::Post, &paths::moved(lane), &body) {
             tracing::warn!("the controller does not hear that lane {lane} has moved: {refusal}");
         }
         self.answer_if_ready(handle);

@@ -9,10 +9,10 @@ use std::{
 
 use fide_agent_api::event::{LaneTerms, lane_reason};
 use fide_agent_api::protocol::{ErrorCode, LaneAsked, LaneOk, Refusal};
+use fide_controller_api::lane::{Resources, Tree};
 use fide_lane::Terms;
 use fide_net::link::BEST_EFFORT;
 use fide_wire::MAX_PLANES;
-use serde_json::Value;
 
 use super::asked::{Checked, program_period_ns};
 use crate::lane::LaneCounters;
@@ -137,16 +137,15 @@ impl Held {
         trees >= self.checked.redundancy_needed && self.later.is_none() && !self.ending
     }
 
-    /// `resources` as the controller writes them; anything but an object: without bounds.
-    pub(super) fn granted(&mut self, resources: &Value) {
-        let figure = |key: &str| resources[key].as_u64();
-        self.bounded = resources.is_object();
-        if let Some(size) = figure("size_max_bytes").and_then(|size| usize::try_from(size).ok()) {
-            self.packet_max_bytes = size;
+    /// What the controller grants now.
+    pub(super) fn granted(&mut self, resources: &Resources) {
+        self.bounded = resources.bounds().is_some();
+        (self.latency_min_ns, self.jitter_max_ns) = (0, 0);
+        if let Resources::Bounded(bounds) = resources {
+            self.packet_max_bytes = usize::try_from(bounds.size_max_bytes).unwrap_or(self.packet_max_bytes);
+            self.period_ns = bounds.period_min_ns;
+            (self.latency_min_ns, self.jitter_max_ns) = (bounds.latency_min_ns, bounds.jitter_max_ns);
         }
-        self.period_ns = figure("period_min_ns").unwrap_or(self.period_ns);
-        self.latency_min_ns = figure("latency_min_ns").unwrap_or(0);
-        self.jitter_max_ns = figure("jitter_max_ns").unwrap_or(0);
     }
 
     /// The period that its programs may send at.
@@ -157,27 +156,27 @@ impl Held {
     }
 
     /// Trees that are told to be installed anew are waited for.
-    pub(super) fn await_trees(&mut self, told: &Value) {
-        for tree in told["trees"].as_array().into_iter().flatten() {
-            let place = tree["tree"].as_u64().and_then(|index| self.trees.get_mut(usize::try_from(index).ok()?));
-            let newer = |known: u32| tree["generation"].as_u64() > Some(u64::from(known));
-            if let Some(place) = place.filter(|place| place.is_some_and(newer)) {
+    pub(super) fn await_trees(&mut self, told: &[Tree]) {
+        for tree in told {
+            let place = self.trees.get_mut(usize::from(tree.tree));
+            if let Some(place) = place.filter(|place| place.is_some_and(|known| tree.generation > known)) {
                 *place = None;
             }
         }
     }
 
     /// Why a lane that is told as a whole differs from what is known of it; 0 if it does not.
-    pub(super) fn reason_for(&self, lane: &Value) -> u8 {
-        let resources = &lane["resources"];
-        if resources.is_object() != self.bounded {
-            return if self.bounded { lane_reason::BW_EXCEEDED } else { lane_reason::TE };
-        }
-        let same = |key: &str, known: u64| resources[key].as_u64().is_none_or(|told| told == known);
-        let all = same("period_min_ns", self.period_ns)
-            && same("latency_min_ns", self.latency_min_ns)
-            && same("jitter_max_ns", self.jitter_max_ns);
-        if all { 0 } else { lane_reason::TE }
+    pub(super) fn reason_for(&self, resources: &Resources) -> u8 {
+        let same = match resources {
+            Resources::Unbounded if self.bounded => return lane_reason::BW_EXCEEDED,
+            Resources::Unbounded => true,
+            Resources::Bounded(told) => {
+                self.bounded
+                    && (told.period_min_ns, told.latency_min_ns, told.jitter_max_ns)
+                        == (self.period_ns, self.latency_min_ns, self.jitter_max_ns)
+            }
+        };
+        if same { 0 } else { lane_reason::TE }
     }
 
     pub(super) fn answer(&self, handle: u8) -> LaneOk {

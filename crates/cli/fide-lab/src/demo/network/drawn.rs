@@ -3,9 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
+use fide_controller_api::{
+    lane::{Lanes, Link},
+    network::Network,
+    paths,
+};
 use fide_planner::{LinkId, Planner, Request, RequestId, file};
-use serde_json::Value;
 
 use super::{plane::Way, site::Site};
 
@@ -13,32 +17,28 @@ use super::{plane::Way, site::Site};
 pub(super) fn state(site: &mut Site) -> anyhow::Result<Planner> {
     let file = file::parse(&site.network)?;
     let mut planner = Planner::new(file.topology, file.limits)?;
-    for cable in site.ask("/v1/network")?["cables"].as_array().context("no cables")? {
-        let name = cable["cable"].as_str().context("a cable without a name")?;
-        if cable["works"] == false {
-            let cable = planner.topology().find_cable(name).with_context(|| format!("cable {name}"))?;
-            planner.set_cable(cable, false);
-        }
+    let network: Network = site.ask(paths::NETWORK)?;
+    for cable in network.cables.iter().filter(|cable| !cable.works) {
+        let name = cable.cable.as_str();
+        let cable = planner.topology().find_cable(name).with_context(|| format!("cable {name}"))?;
+        planner.set_cable(cable, false);
     }
-    for lane in site.ask("/v1/lanes")?["lanes"].as_array().context("no lanes")? {
-        let id = RequestId(lane["lane"].as_u64().context("a lane without a number")?);
-        let text = |value: &Value| value.as_str().map(str::to_owned).context("a name is missing");
-        let number = |key: &str| lane["resources"][key].as_u64().with_context(|| format!("lane {}: no {key}", id.0));
-        let receivers = lane["receivers"].as_array().context("no receivers")?;
-        let trees = lane["trees"].as_array().context("no trees")?;
+    let Lanes { lanes } = site.ask(paths::LANES)?;
+    for lane in lanes {
+        let bounds = lane.resources.bounds().with_context(|| format!("lane {} has no bounds", lane.lane))?;
         let request = Request {
-            name: format!("heartbeats of {}", text(&lane["sender"])?),
-            sender: text(&lane["sender"])?,
-            receivers: receivers.iter().map(|receiver| text(&receiver["host"])).collect::<Result<_, _>>()?,
-            size_max_bytes: number("size_max_bytes")?,
-            period_min_ns: number("period_min_ns")?,
+            name: format!("heartbeats of {}", lane.sender),
+            sender: lane.sender,
+            receivers: lane.receivers.into_iter().map(|receiver| receiver.host).collect(),
+            size_max_bytes: bounds.size_max_bytes,
+            period_min_ns: bounds.period_min_ns,
             priority: 0,
-            redundancy: u8::try_from(trees.len())?,
+            redundancy: u8::try_from(lane.trees.len())?,
             latency_max_ns: None,
         };
         let links: Vec<Vec<LinkId>> =
-            trees.iter().map(|tree| links(&planner, &tree["links"])).collect::<Result<_, _>>()?;
-        planner.hold(id, request, &links)?;
+            lane.trees.iter().map(|tree| links(&planner, &tree.links)).collect::<Result<_, _>>()?;
+        planner.hold(RequestId(lane.lane), request, &links)?;
     }
     Ok(planner)
 }
@@ -66,15 +66,10 @@ pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTre
     ways
 }
 
-fn links(planner: &Planner, told: &Value) -> anyhow::Result<Vec<LinkId>> {
+fn links(planner: &Planner, told: &[Link]) -> anyhow::Result<Vec<LinkId>> {
     let topology = planner.topology();
-    told.as_array()
-        .context("a tree without links")?
-        .iter()
-        .map(|link| {
-            let (Some(from), Some(port)) = (link[0].as_str(), link[1].as_str()) else {
-                return Err(anyhow!("{link} is no link"));
-            };
+    told.iter()
+        .map(|(from, port, _)| {
             let node = topology.find(from).with_context(|| format!("no node {from}"))?;
             let found = topology.leaving(node).iter().find(|link| topology.port(**link) == port);
             found.copied().with_context(|| format!("{from} has no port {port}"))

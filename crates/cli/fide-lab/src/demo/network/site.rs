@@ -8,16 +8,18 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use fide_controller::{
+use fide_controller_api::{
+    Method,
     client::Caller,
-    handler::Method,
+    network::{Myself, Network},
+    paths,
     tls::{ClientTls, Files},
 };
 use fide_testbed::{
     Agents, AgentsSpec,
     fabric::{CableFigures, Controller, ControllerSpec, Fabric, FabricSpec},
 };
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::{super::ears::Ears, plane::Tables};
 
@@ -69,7 +71,7 @@ impl Site {
         let tls = ClientTls::load(Files::of_member(&controller.operator_credentials()))?;
         let mut operator = Caller::new(vec![controller.address()], Arc::new(tls))?;
         let until = Instant::now() + FORM_LIMIT;
-        while let Err(why) = ask(&fabric, &mut operator, "/v1/self") {
+        while let Err(why) = ask::<Myself>(&fabric, &mut operator, paths::SELF) {
             if Instant::now() >= until {
                 bail!("the controller does not answer: {why:#}; it said:\n{}", controller.log_tail());
             }
@@ -110,9 +112,8 @@ credentials = \"{}/issued/host.{{host}}\"
     pub(super) fn await_trust(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + FORM_LIMIT;
         loop {
-            let network = self.ask("/v1/network")?;
-            let suspected = |cable: &Value| cable["suspected"] == true;
-            if !network["cables"].as_array().into_iter().flatten().any(suspected) || Instant::now() >= until {
+            let network: Network = self.ask(paths::NETWORK)?;
+            if !network.cables.iter().any(|cable| cable.suspected) || Instant::now() >= until {
                 return Ok(());
             }
             std::thread::sleep(LOOK);
@@ -132,14 +133,14 @@ credentials = \"{}/issued/host.{{host}}\"
     }
 
     /// What the controller says at a path.
-    pub(super) fn ask(&mut self, path: &str) -> anyhow::Result<Value> {
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         ask(&self.fabric, &mut self.operator, path)
             .with_context(|| format!("the controller said last:\n{}", self.controller.log_tail()))
     }
 }
 
-fn ask(fabric: &Fabric, operator: &mut Caller, path: &str) -> anyhow::Result<Value> {
+fn ask<T: DeserializeOwned>(fabric: &Fabric, operator: &mut Caller, path: &str) -> anyhow::Result<T> {
     let place = fabric.controller().context("the fabric has no management network")?;
     let answered = place.run_in(|| operator.call(Method::Get, path, None, None, Duration::ZERO))??;
-    if answered.status == 200 { Ok(answered.body) } else { Err(anyhow!("{}", answered.message())) }
+    if answered.is_ok() { Ok(answered.read()?) } else { Err(anyhow!("{}", answered.message())) }
 }

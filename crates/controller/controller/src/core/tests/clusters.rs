@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
+use fide_controller_api::paths::{self, template};
 use serde_json::{Value, json};
 
 use super::super::Options;
 use super::world::World;
-use crate::handler::Method;
 
 fn join(world: &mut World, host: &str, app: &str) {
-    assert_eq!(world.ask(host, Method::Post, "/v1/apps", "", json!({"app": app})).0, 200);
+    assert_eq!(world.ask(host, Method::Post, paths::APPS, "", json!({"app": app})).0, 200);
 }
 
 fn monitor(world: &mut World, host: &str, app: &str, timeout_ns: u64, pbsize: u64) -> (u16, Value) {
     let body = json!({"app": app, "timeout_ns": timeout_ns, "pbsize": pbsize});
-    world.ask(host, Method::Post, "/v1/monitors", "", body)
+    world.ask(host, Method::Post, paths::MONITORS, "", body)
 }
 
 #[test]
@@ -34,11 +35,11 @@ fn heartbeats_follow_the_most_demanding_watcher() {
     world.move_on("h1");
     world.check(lane);
     // The demanding one leaves: the other's timeout grows again, and it is told.
-    let (status, _) = world.ask("h4", Method::Delete, "/v1/monitors/{app}", "db@h1", Value::Null);
+    let (status, _) = world.ask("h4", Method::Delete, template::MONITOR, "db@h1", Value::Null);
     assert_eq!(status, 200);
     assert_eq!(world.told("h2", "timeout_changed").last().unwrap()["timeout_ns"], first["timeout_ns"]);
     world.restart();
-    let (status, _) = world.ask("h1", Method::Delete, "/v1/apps/{app}", "db", Value::Null);
+    let (status, _) = world.ask("h1", Method::Delete, template::APP, "db", Value::Null);
     assert_eq!(status, 200);
     world.pass(100_000_000);
     assert!(world.groups().is_empty(), "{:?}", world.groups());

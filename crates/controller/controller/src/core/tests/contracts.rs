@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
+use fide_controller_api::paths::{self, template};
 use serde_json::{Value, json};
 
 use super::super::Options;
 use super::world::World;
-use crate::handler::Method;
 
 const GRACE: u64 = 50_000_000;
 
@@ -22,7 +23,7 @@ fn a_lane_is_installed_then_told_then_used() {
     world.check(id);
     for tree in told {
         let body = json!({"tree": tree["tree"], "generation": 0});
-        let (status, _) = world.ask("h1", Method::Post, "/v1/lanes/{lane}/moved", &id.to_string(), body);
+        let (status, _) = world.ask("h1", Method::Post, template::MOVED, &id.to_string(), body);
         assert_eq!(status, 200);
     }
     assert!(world.see(id)["trees"].as_array().unwrap().iter().all(|tree| tree["phase"] == "used"));
@@ -46,7 +47,7 @@ fn who_gets_later_is_told_first_and_the_newcomer_waits() {
     world.pass(1);
     assert_eq!(world.told("h3", "tree").len(), 2);
     // And when it goes, the first has what it had.
-    let (status, _) = world.ask("h3", Method::Delete, "/v1/lanes/{lane}", &second.to_string(), Value::Null);
+    let (status, _) = world.ask("h3", Method::Delete, template::LANE, &second.to_string(), Value::Null);
     assert_eq!(status, 200);
     assert!(world.told("h1", "bandwidth_changed").is_empty(), "it may still be sending");
     world.pass(GRACE);
@@ -61,7 +62,7 @@ fn a_change_keeps_the_trees_if_only_figures_change_and_refusals_change_nothing()
     world.move_on("h1");
     let ask = |world: &mut World, host: &str, period: u64| {
         let body = json!({"name": "l", "receivers": ["h2", "h4"], "size_max_bytes": 300, "period_min_ns": period});
-        world.ask(host, Method::Put, "/v1/lanes/{lane}", &id.to_string(), body)
+        world.ask(host, Method::Put, template::LANE, &id.to_string(), body)
     };
     let (status, answer) = ask(&mut world, "h1", 50_000);
     assert_eq!((status, &answer["resources"]["period_min_ns"]), (200, &json!(50_000)), "{answer}");
@@ -80,13 +81,13 @@ fn a_change_keeps_the_trees_if_only_figures_change_and_refusals_change_nothing()
 fn nobody_asks_for_another_host() {
     let mut world = World::new(Options::default());
     let body = json!({"name": "l", "sender": "h2", "receivers": ["h3"], "size_max_bytes": 1, "period_min_ns": 100_000});
-    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", body);
+    let (status, answer) = world.ask("h1", Method::Post, paths::LANES, "", body);
     assert_eq!((status, &answer["error"]["code"]), (403, &json!("not_you")), "{answer}");
     let body = json!({"name": "l", "receivers": ["h9"], "size_max_bytes": 1, "period_min_ns": 100_000});
-    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", body);
+    let (status, answer) = world.ask("h1", Method::Post, paths::LANES, "", body);
     assert_eq!(status, 422, "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("\"h9\""), "{answer}");
-    let (status, answer) = world.ask("h1", Method::Post, "/v1/lanes", "", json!({"name": 3}));
+    let (status, answer) = world.ask("h1", Method::Post, paths::LANES, "", json!({"name": 3}));
     assert_eq!(status, 422, "{answer}");
 }
 
@@ -100,7 +101,7 @@ fn beyond_the_contract_is_demoted_then_ended() {
     world.move_on("h3");
     let usage = |world: &mut World, exceeded: u64| {
         let body = json!({"interval_ns": 1_000_000_000, "packets": 10_000, "exceeded": exceeded});
-        world.ask("h3", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).1
+        world.ask("h3", Method::Post, template::USAGE, &id.to_string(), body).1
     };
     assert_eq!(usage(&mut world, 0)["standing"], "held");
     world.told("h1", "bandwidth_changed");
@@ -113,13 +114,13 @@ fn beyond_the_contract_is_demoted_then_ended() {
     world.check(other);
     // It asks again, and is held again.
     let body = json!({"name": "l", "receivers": ["h2"], "size_max_bytes": 200, "period_min_ns": 50_000});
-    let (status, answer) = world.ask("h3", Method::Put, "/v1/lanes/{lane}", &id.to_string(), body);
+    let (status, answer) = world.ask("h3", Method::Put, template::LANE, &id.to_string(), body);
     assert_eq!((status, &answer["standing"]), (200, &json!("held")), "{answer}");
     usage(&mut world, 1);
     usage(&mut world, 1);
     assert_eq!(world.told("h3", "bandwidth_terminated").len(), 1);
     world.pass(GRACE);
-    assert_eq!(world.ask("h3", Method::Get, "/v1/lanes/{lane}", &id.to_string(), Value::Null).0, 404);
+    assert_eq!(world.ask("h3", Method::Get, template::LANE, &id.to_string(), Value::Null).0, 404);
     assert_eq!(world.groups().len(), 2);
 }
 
@@ -130,7 +131,7 @@ fn an_offence_is_forgiven_in_time() {
     world.move_on("h3");
     let usage = |world: &mut World, exceeded: u64| {
         let body = json!({"interval_ns": 1_000_000_000, "packets": 10_000, "exceeded": exceeded});
-        assert_eq!(world.ask("h3", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).0, 200);
+        assert_eq!(world.ask("h3", Method::Post, template::USAGE, &id.to_string(), body).0, 200);
     };
     // As many as end a lane, each long after the one before.
     for _ in 0..5 {
@@ -153,7 +154,7 @@ fn what_is_not_used_is_reclaimed_by_halves() {
     world.move_on("h1");
     let usage = |world: &mut World, packets: u64| {
         let body = json!({"interval_ns": 1_000_000_000, "packets": packets, "exceeded": 0});
-        world.ask("h1", Method::Post, "/v1/lanes/{lane}/usage", &id.to_string(), body).1
+        world.ask("h1", Method::Post, template::USAGE, &id.to_string(), body).1
     };
     usage(&mut world, 100);
     usage(&mut world, 100);

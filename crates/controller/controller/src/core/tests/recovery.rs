@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::Method;
+use fide_controller_api::event::WithoutRedundancy;
+use fide_controller_api::paths::{self, template};
 use serde_json::json;
 
-use super::super::{Event, Options, WithoutRedundancy};
+use super::super::{Event, Options};
 use super::world::{World, topology};
-use crate::handler::Method;
 
 /// A cable between switches that a tree of a lane uses: (switch, port), as its upper end sees it.
 fn inner_cable(world: &mut World, id: u64, tree: usize) -> (String, String) {
@@ -41,7 +43,7 @@ fn a_cut_cable_moves_the_tree_and_leaves_the_other_alone() {
     // The old one stays in the switches until the sender has moved.
     assert_eq!(world.groups().len(), 3);
     let body = json!({"tree": 0, "generation": 1});
-    world.ask("h1", Method::Post, "/v1/lanes/{lane}/moved", &id.to_string(), body);
+    world.ask("h1", Method::Post, template::MOVED, &id.to_string(), body);
     world.pass(0);
     assert_eq!(world.groups().len(), 2);
     world.check(id);
@@ -56,11 +58,11 @@ fn a_cable_that_carries_nothing_is_found_by_who_misses_what() {
     // h4 and h5 are behind it, h2 is not.
     for host in ["h4", "h5"] {
         let body = json!({"tree": 1, "generation": 0, "missing": true});
-        let (status, answer) = world.ask(host, Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+        let (status, answer) = world.ask(host, Method::Post, template::LANE_REPORTS, &id.to_string(), body);
         assert_eq!(status, 200, "{answer}");
     }
     world.pass(5_000_000);
-    let network = world.ask("op", Method::Get, "/v1/network", "", json!(null)).1;
+    let network = world.ask("op", Method::Get, paths::NETWORK, "", json!(null)).1;
     let suspected: Vec<&str> = network["cables"]
         .as_array()
         .unwrap()
@@ -76,7 +78,7 @@ fn a_cable_that_carries_nothing_is_found_by_who_misses_what() {
 
 fn miss(world: &mut World, id: u64, host: &str, tree: u8, generation: u32) {
     let body = json!({"tree": tree, "generation": generation, "missing": true});
-    let (status, answer) = world.ask(host, Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+    let (status, answer) = world.ask(host, Method::Post, template::LANE_REPORTS, &id.to_string(), body);
     assert_eq!(status, 200, "{answer}");
 }
 
@@ -88,7 +90,7 @@ fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
     world.move_on("h1");
     let report = |lane: u64, tree: u8| json!({"lane": lane, "tree": tree, "generation": 0, "missing": true});
     let body = json!({"reports": [report(ids[0], 0), report(999, 0), report(ids[1], 7), report(ids[1], 0)]});
-    let (status, answer) = world.ask("h4", Method::Post, "/v1/reports", "", body);
+    let (status, answer) = world.ask("h4", Method::Post, paths::REPORTS, "", body);
     assert_eq!(status, 200, "{answer}");
     let refused: Vec<&str> =
         answer["refused"].as_array().unwrap().iter().map(|r| r["error"]["code"].as_str().unwrap()).collect();
@@ -98,7 +100,7 @@ fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
     assert_eq!((&generations[0][0]["generation"], &generations[0][1]["generation"]), (&json!(1), &json!(0)));
     assert_eq!((&generations[1][0]["generation"], &generations[1][1]["generation"]), (&json!(1), &json!(0)));
     for body in [json!({}), json!({"reports": 3}), json!({"reports": vec![json!({}); 1025]})] {
-        assert_eq!(world.ask("h4", Method::Post, "/v1/reports", "", body).0, 422);
+        assert_eq!(world.ask("h4", Method::Post, paths::REPORTS, "", body).0, 422);
     }
 }
 
@@ -112,7 +114,7 @@ fn what_is_missed_before_the_sender_uses_a_tree_counts_only_if_it_lasts() {
     world.pass(100_000_000);
     world.move_on("h1");
     let body = json!({"tree": 0, "generation": 0, "missing": false});
-    world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+    world.ask("h4", Method::Post, template::LANE_REPORTS, &id.to_string(), body);
     world.pass(100_000_000);
     let trees = world.see(id)["trees"].clone();
     assert_eq!(trees[0]["generation"], 0, "it has come meanwhile");
@@ -321,7 +323,7 @@ fn what_is_heard_again_is_used_again_at_once() {
     let mut world = World::new(Options::default());
     let (id, generation) = given_up(&mut world);
     let body = json!({"tree": 0, "generation": generation, "missing": false});
-    let (status, answer) = world.ask("h4", Method::Post, "/v1/lanes/{lane}/reports", &id.to_string(), body);
+    let (status, answer) = world.ask("h4", Method::Post, template::LANE_REPORTS, &id.to_string(), body);
     assert_eq!(status, 200, "{answer}");
     assert_eq!(world.told("h1", "tree").len(), 1);
     world.check(id);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A refusal changes nothing, whatever is asked.
 
+use fide_controller_api::Method;
+use fide_controller_api::limits::LANES_PER_HOST;
+use fide_controller_api::paths::{self, template};
 use fide_planner::CableId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::{LANES_PER_HOST, Options};
+use super::super::Options;
 use super::world::{World, topology};
-use crate::handler::Method;
 
 #[test]
 fn lanes_of_a_host_are_bounded() {
@@ -16,7 +18,7 @@ fn lanes_of_a_host_are_bounded() {
     let mut world = World::new(options);
     let ids: Vec<u64> = (0..LANES_PER_HOST).map(|_| world.lane("h1", &["h2"], 1_000_000_000)).collect();
     let body = json!({"name": "l", "receivers": ["h2"], "size_max_bytes": 200, "period_min_ns": 1_000_000_000u64});
-    let ask = |world: &mut World, host| world.ask(host, Method::Post, "/v1/lanes", "", body.clone());
+    let ask = |world: &mut World, host| world.ask(host, Method::Post, paths::LANES, "", body.clone());
     let before = world.whole();
     let (status, answer) = ask(&mut world, "h1");
     assert_eq!((status, &answer["error"]["code"]), (409, &json!("full")), "{answer}");
@@ -24,12 +26,12 @@ fn lanes_of_a_host_are_bounded() {
     assert_eq!(world.whole(), before);
     // Others, and heartbeats, have their own.
     assert_eq!(ask(&mut world, "h3").0, 200);
-    world.ask("h1", Method::Post, "/v1/apps", "", json!({"app": "a"}));
+    world.ask("h1", Method::Post, paths::APPS, "", json!({"app": "a"}));
     let (status, answer) =
-        world.ask("h2", Method::Post, "/v1/monitors", "", json!({"app": "a@h1", "timeout_ns": 100_000_000}));
+        world.ask("h2", Method::Post, paths::MONITORS, "", json!({"app": "a@h1", "timeout_ns": 100_000_000}));
     assert_eq!(status, 200, "{answer}");
     // One that ends counts until it is out of the switches.
-    world.ask("h1", Method::Delete, "/v1/lanes/{lane}", &ids[0].to_string(), Value::Null);
+    world.ask("h1", Method::Delete, template::LANE, &ids[0].to_string(), Value::Null);
     assert_eq!(ask(&mut world, "h1").0, 409);
     world.pass(grace_ns);
     assert_eq!(ask(&mut world, "h1").0, 200);
@@ -38,18 +40,18 @@ fn lanes_of_a_host_are_bounded() {
 #[test]
 fn monitor_that_cannot_be_held_is_forgotten() {
     let mut world = World::new(Options::default());
-    world.ask("h1", Method::Post, "/v1/apps", "", json!({"app": "a"}));
+    world.ask("h1", Method::Post, paths::APPS, "", json!({"app": "a"}));
     let network = topology();
     // No cable leads to h1 any more.
     for cable in (0..u32::try_from(network.cables().len()).unwrap()).map(|n| network.cable_name(CableId(n))) {
         if cable.split("--").any(|end| end.split(':').next() == Some("h1")) {
-            let (status, answer) = world.ask("op", Method::Put, "/v1/cables/{cable}", &cable, json!({"in_use": false}));
+            let (status, answer) = world.ask("op", Method::Put, template::CABLE, &cable, json!({"in_use": false}));
             assert_eq!(status, 200, "{answer}");
         }
     }
     let before = world.whole();
     let (status, answer) =
-        world.ask("h2", Method::Post, "/v1/monitors", "", json!({"app": "a@h1", "timeout_ns": 100_000_000}));
+        world.ask("h2", Method::Post, paths::MONITORS, "", json!({"app": "a@h1", "timeout_ns": 100_000_000}));
     assert_eq!((status, &answer["error"]["code"]), (409, &json!("no_trees")), "{answer}");
     assert_eq!(world.whole(), before);
 }
@@ -80,34 +82,34 @@ fn ask(world: &mut World, asked: &Asked) -> (u16, Value) {
     let of = format!("{app}@{}", HOSTS[(b % 7) as usize]);
     let id = lane.to_string();
     match kind {
-        0..=2 => world.ask(me, Method::Post, "/v1/lanes", "", lane_body),
-        3 | 4 => world.ask(me, Method::Put, "/v1/lanes/{lane}", &id, lane_body),
-        5 => world.ask(me, Method::Delete, "/v1/lanes/{lane}", &id, Value::Null),
+        0..=2 => world.ask(me, Method::Post, paths::LANES, "", lane_body),
+        3 | 4 => world.ask(me, Method::Put, template::LANE, &id, lane_body),
+        5 => world.ask(me, Method::Delete, template::LANE, &id, Value::Null),
         6 => {
             let body = json!({"interval_ns": a * 1000, "packets": b, "exceeded": u64::from(a % 7 == 0)});
-            world.ask(me, Method::Post, "/v1/lanes/{lane}/usage", &id, body)
+            world.ask(me, Method::Post, template::USAGE, &id, body)
         }
         7 => {
             let body = json!({"tree": a % 4, "generation": b % 3, "missing": a % 2 == 0});
-            world.ask(me, Method::Post, "/v1/lanes/{lane}/reports", &id, body)
+            world.ask(me, Method::Post, template::LANE_REPORTS, &id, body)
         }
-        8 => world.ask(me, Method::Post, "/v1/lanes/{lane}/moved", &id, json!({"tree": a % 4, "generation": b % 3})),
-        9 => world.ask(me, Method::Post, "/v1/apps", "", json!({"app": app})),
-        10 => world.ask(me, Method::Delete, "/v1/apps/{app}", &app, Value::Null),
+        8 => world.ask(me, Method::Post, template::MOVED, &id, json!({"tree": a % 4, "generation": b % 3})),
+        9 => world.ask(me, Method::Post, paths::APPS, "", json!({"app": app})),
+        10 => world.ask(me, Method::Delete, template::APP, &app, Value::Null),
         11 | 12 => {
             let body = json!({"app": of, "timeout_ns": period * 2, "pbsize": a % 1500});
-            world.ask(me, Method::Post, "/v1/monitors", "", body)
+            world.ask(me, Method::Post, paths::MONITORS, "", body)
         }
-        13 => world.ask(me, Method::Delete, "/v1/monitors/{app}", &of, Value::Null),
+        13 => world.ask(me, Method::Delete, template::MONITOR, &of, Value::Null),
         14 => {
             let network = topology();
             let count = u64::try_from(network.cables().len()).unwrap();
             // One more than there are, which is refused.
             let cable = u32::try_from(a % (count + 1)).unwrap();
             let name = if u64::from(cable) < count { network.cable_name(CableId(cable)) } else { "no".to_owned() };
-            world.ask("op", Method::Put, "/v1/cables/{cable}", &name, json!({"in_use": b % 3 == 0}))
+            world.ask("op", Method::Put, template::CABLE, &name, json!({"in_use": b % 3 == 0}))
         }
-        _ => world.ask(me, Method::Post, "/v1/lanes", "", json!({"name": a})),
+        _ => world.ask(me, Method::Post, paths::LANES, "", json!({"name": a})),
     }
 }
 

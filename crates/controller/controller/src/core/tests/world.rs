@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::paths::{self, template};
 use fide_planner::topology::{CableSpec, LeafSpine};
 use fide_planner::{Limits, Topology};
 use serde_json::{Value, json};
 
-use super::super::{Core, Effect, Event, Options, state};
+use super::super::{Core, Event, Options, SwitchOrder, state};
 use crate::clock::Now;
-use crate::handler::{Decision, Handler, Method, Peer, Request};
-use crate::identity::Identity;
+use crate::handler::{Decision, Handler, Peer, Request};
 
 pub(super) struct World {
     pub(super) core: Core,
@@ -19,7 +21,7 @@ pub(super) struct World {
     /// What each switch has.
     pub(super) switches: BTreeMap<String, BTreeMap<Ipv4Addr, BTreeSet<String>>>,
     /// Orders not carried out yet, as a switch may take its time.
-    pub(super) held_back: Vec<Effect>,
+    pub(super) held_back: Vec<SwitchOrder>,
     pub(super) slow: bool,
     pub(super) refusing: BTreeSet<String>,
     pub(super) upcalls: Vec<(String, Value)>,
@@ -54,7 +56,7 @@ impl World {
         Now { boot_ns: self.now_ns, unix_ns: self.now_ns }
     }
 
-    fn take(&mut self, decision: Decision<Effect>) {
+    fn take(&mut self, decision: Decision<SwitchOrder>) {
         assert!(!decision.take_back, "a refusal had begun to change something");
         self.records.extend(decision.record);
         self.upcalls.extend(decision.upcalls.into_iter().map(|(host, body)| (host.to_string(), body)));
@@ -67,8 +69,7 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, effect: Effect) {
-        let Effect::Switch(order) = effect;
+    fn carry_out(&mut self, order: SwitchOrder) {
         let has = self.switches.entry(order.switch.clone()).or_default();
         let refused = self.refusing.contains(&order.switch) && !order.install.is_empty();
         if !refused {
@@ -133,13 +134,13 @@ impl World {
     /// A lane from a host to others; its number.
     pub(super) fn lane(&mut self, host: &str, receivers: &[&str], period_ns: u64) -> u64 {
         let body = json!({"name": "l", "receivers": receivers, "size_max_bytes": 200, "period_min_ns": period_ns});
-        let (status, answer) = self.ask(host, Method::Post, "/v1/lanes", "", body);
+        let (status, answer) = self.ask(host, Method::Post, paths::LANES, "", body);
         assert_eq!(status, 200, "{answer}");
         answer["lane"].as_u64().unwrap()
     }
 
     pub(super) fn see(&mut self, id: u64) -> Value {
-        let (status, answer) = self.ask("op", Method::Get, "/v1/lanes/{lane}", &id.to_string(), Value::Null);
+        let (status, answer) = self.ask("op", Method::Get, template::LANE, &id.to_string(), Value::Null);
         assert_eq!(status, 200, "{answer}");
         answer
     }
@@ -163,7 +164,7 @@ impl World {
         for tree in self.told(host, "tree") {
             if tree["sender"] == host {
                 let body = json!({"tree": tree["tree"], "generation": tree["generation"]});
-                self.ask(host, Method::Post, "/v1/lanes/{lane}/moved", &tree["lane"].to_string(), body);
+                self.ask(host, Method::Post, template::MOVED, &tree["lane"].to_string(), body);
             }
         }
     }
@@ -235,7 +236,7 @@ impl World {
 
     /// Numbers of the orders that are not carried out yet.
     pub(super) fn held_numbers(&self) -> Vec<u64> {
-        self.held_back.iter().map(|Effect::Switch(order)| order.number).collect()
+        self.held_back.iter().map(|order| order.number).collect()
     }
 
     /// The same controller after a store that failed: its state is loaded again.

@@ -131,11 +131,11 @@ fn a_full_queue_is_busy() {
         }
     });
     let mut alpha = rig.client("host.alpha");
-    let teller = rig.shell.lock().unwrap().as_ref().unwrap().teller();
+    let event_sender = rig.shell.lock().unwrap().as_ref().unwrap().event_sender();
     // The thread waits in an effect, so that the queue stays full.
-    teller.tell(1).unwrap();
+    event_sender.send(1).unwrap();
     entered.recv().unwrap();
-    while teller.tell(1).is_ok() {}
+    while event_sender.send(1).is_ok() {}
     let busy = alpha.add(&rig, "1.1", json!({"n": 1}));
     assert_eq!(busy.status, 503);
     assert_eq!((busy.code(), busy.header("retry-after")), ("busy", "1"));

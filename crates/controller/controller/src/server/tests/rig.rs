@@ -2,14 +2,14 @@
 //! A whole controller but for what it decides: real certificates, a real file, a real socket on loopback.
 
 use super::super::*;
-use crate::identity::Identity;
 use crate::leader::Single;
 use crate::pki::{self, CA_DAYS, Request as Wanted, init, issue};
 use crate::shell::Shell;
 use crate::store::Redb;
 use crate::testing::Adder;
-use crate::tls::{ClientTls, Files};
 use axum::http::{HeaderMap, Request};
+use fide_controller_api::identity::Identity;
+use fide_controller_api::tls::{ClientTls, Files};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -79,7 +79,7 @@ impl Rig {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = oneshot::channel::<()>();
-        let server = Server::new(tls.clone(), shell.desk(), limits);
+        let server = Server::new(tls.clone(), shell.request_sender(), limits);
         let running = runtime.spawn(server.run(listener, async {
             let _ = ended.await;
         }));

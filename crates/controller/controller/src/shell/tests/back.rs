@@ -24,7 +24,7 @@ fn what_happened_while_it_only_read_is_found_out_afterwards() {
     let before = rig.authority.lock().unwrap().clone();
     let Authority::Leader { epoch } = before else { panic!("{before:?}") };
     rig.rule(Authority::ReadOnly { epoch, why: "etcd is away".into() });
-    rig.shell.as_ref().unwrap().teller().tell(7).unwrap();
+    rig.shell.as_ref().unwrap().event_sender().send(7).unwrap();
     assert_eq!(rig.total()["stale"], true, "asked after the event was told");
     rig.effects.store(0, Ordering::SeqCst);
     // Under the same epoch: nobody else has led, and nothing is to be loaded.

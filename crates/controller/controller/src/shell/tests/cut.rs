@@ -2,7 +2,8 @@
 //! The largest decision there is: a cable cut in a cluster of as many hosts as there may be, each with a lane to all others.
 
 use super::*;
-use crate::core::{Core, Effect, Event, Options};
+use crate::core::{Core, Event, Options};
+use fide_controller_api::paths;
 use fide_planner::Limits;
 use fide_planner::topology::{CableSpec, LeafSpine};
 use std::sync::mpsc::channel;
@@ -26,13 +27,13 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
     let ruled = Ruled(Arc::new(Mutex::new(authority)));
     let shell = Shell::start(core, store, ruled, act).unwrap();
     // Switches that do as they are told.
-    let teller = shell.teller();
+    let event_sender = shell.event_sender();
     let switches = std::thread::spawn({
-        let teller = teller.clone();
+        let event_sender = event_sender.clone();
         move || {
-            for Effect::Switch(order) in ordered {
+            for order in ordered {
                 let applied = Event::Applied { switch: order.switch, number: order.number, error: None };
-                let _ = eventually("a place in the queue", || match teller.tell(applied.clone()) {
+                let _ = eventually("a place in the queue", || match event_sender.send(applied.clone()) {
                     Err(Refused::Busy) => None,
                     other => Some(other),
                 });
@@ -42,9 +43,10 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ask = |host: &str, method: Method, body: Value, number: u64| {
         let sequence = (method != Method::Get).then_some(Sequence { incarnation: 1, number });
-        let request = Request { method, path: "/v1/lanes", parameters: vec![], query: vec![], body, sequence };
+        let request = Request { method, path: paths::LANES, parameters: vec![], query: vec![], body, sequence };
         let peer = Peer { identity: host.parse().unwrap() };
-        let reply = eventually("it leads", || runtime.block_on(shell.desk().ask(peer, request.clone(), number)).ok());
+        let reply =
+            eventually("it leads", || runtime.block_on(shell.request_sender().ask(peer, request.clone(), number)).ok());
         assert_eq!(reply.status, 200, "{}", reply.body);
         serde_json::from_str::<Value>(&reply.body).unwrap()
     };
@@ -74,13 +76,13 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
     }
     let ((switch, port), over) = uses.into_iter().max_by_key(|(_, count)| *count).unwrap();
     assert!(over > 1, "{over}");
-    teller.tell(Event::Carrier { switch, port, up: false }).unwrap();
+    event_sender.send(Event::Carrier { switch, port, up: false }).unwrap();
     eventually("they have moved", || {
         let moved = lanes().iter().filter(|lane| lane["trees"][0]["generation"] == 1).count();
         (moved == over && trees("ready") == 2 * LANES).then_some(())
     });
     shell.stop();
-    drop(teller);
+    drop(event_sender);
     switches.join().unwrap();
     let stored = reopen(&crate::store::redb_file(dir.path())).load(u64::MAX).unwrap();
     let largest = stored.records.iter().map(Vec::len).max().unwrap();

@@ -20,11 +20,11 @@ fn question() -> (Peer, Request, u64) {
 }
 
 /// Asks until a controller answers; which one is no matter.
-async fn surely(desks: &[Desk], (peer, request, digest): (Peer, Request, u64)) -> Value {
+async fn surely(senders: &[RequestSender], (peer, request, digest): (Peer, Request, u64)) -> Value {
     let begin = std::time::Instant::now();
     loop {
-        for desk in desks {
-            match desk.ask(peer, request.clone(), digest).await {
+        for request_sender in senders {
+            match request_sender.ask(peer, request.clone(), digest).await {
                 Ok(reply) if !reply.stale => return serde_json::from_str(&reply.body).unwrap(),
                 Err(Refused::Order(why)) => panic!("{why}"),
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -44,9 +44,9 @@ async fn controllers_follow_each_other_and_etcd_may_go_away() {
         Shell::start(Adder::default(), Etcd::new(server.client(), "/fide/shell"), leadership, |_| {}).unwrap()
     };
     let mut shells = vec![start("one"), start("two")];
-    let mut desks: Vec<Desk> = shells.iter().map(Shell::desk).collect();
+    let mut senders: Vec<RequestSender> = shells.iter().map(Shell::request_sender).collect();
     for number in 1..=5 {
-        assert_eq!(surely(&desks, asked(number)).await["count"], number);
+        assert_eq!(surely(&senders, asked(number)).await["count"], number);
     }
     server.kill();
     // The leader finds out by trying, or by its lease; after that it tells what was, and changes nothing.
@@ -54,14 +54,14 @@ async fn controllers_follow_each_other_and_etcd_may_go_away() {
     let begin = std::time::Instant::now();
     let mut stale = 0;
     while stale == 0 {
-        for desk in &desks {
-            let refused = desk.ask(peer, request.clone(), digest).await.unwrap_err();
+        for request_sender in &senders {
+            let refused = request_sender.ask(peer, request.clone(), digest).await.unwrap_err();
             assert!(
                 matches!(refused, Refused::Unknown { .. } | Refused::ReadOnly { .. } | Refused::NotLeader { .. }),
                 "{refused}"
             );
             let (peer, request, digest) = question();
-            if let Ok(reply) = desk.ask(peer, request, digest).await
+            if let Ok(reply) = request_sender.ask(peer, request, digest).await
                 && reply.stale
             {
                 assert_eq!(reply.body, Answer::ok(json!({"total": 15, "count": 5})).body.to_string());
@@ -71,17 +71,17 @@ async fn controllers_follow_each_other_and_etcd_may_go_away() {
         assert!(begin.elapsed() < PATIENCE, "in vain: somebody who still reads");
     }
     server.run();
-    assert_eq!(surely(&desks, asked(6)).await, json!({"total": 21, "count": 6}));
+    assert_eq!(surely(&senders, asked(6)).await, json!({"total": 21, "count": 6}));
     // Whoever leads ends; the other has everything, and does nothing twice.
     let (peer, request, digest) = question();
-    let leads = match desks[0].ask(peer, request, digest).await {
+    let leads = match senders[0].ask(peer, request, digest).await {
         Ok(_) => 0,
         Err(_) => 1,
     };
-    desks.remove(leads);
+    senders.remove(leads);
     shells.remove(leads).stop();
-    assert_eq!(surely(&desks, asked(6)).await, json!({"total": 21, "count": 6}));
-    assert_eq!(surely(&desks, asked(7)).await, json!({"total": 28, "count": 7}));
+    assert_eq!(surely(&senders, asked(6)).await, json!({"total": 21, "count": 6}));
+    assert_eq!(surely(&senders, asked(7)).await, json!({"total": 28, "count": 7}));
 }
 
 /// Times the controller is killed.
@@ -96,13 +96,13 @@ fn child_is_a_controller() {
     let mut store = reopen(&crate::store::redb_file(dir));
     let single = lock.lead(store.last_epoch().unwrap());
     let shell = Shell::start(Adder::default(), store, single, |_| {}).unwrap();
-    let desks = [shell.desk()];
+    let senders = [shell.request_sender()];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let count = surely(&desks, question()).await["count"].as_u64().unwrap();
+        let count = surely(&senders, question()).await["count"].as_u64().unwrap();
         // The last one again: it is not made again.
         for number in count.max(1).. {
-            let answer = surely(&desks, asked(number)).await;
+            let answer = surely(&senders, asked(number)).await;
             assert_eq!(answer, json!({"total": number * (number + 1) / 2, "count": number}));
             say(format!("ack {number}"));
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use fide_controller_api::lane::Bounds;
 use fide_wire::Scheme;
-use serde_json::json;
 
 use super::*;
 
@@ -42,13 +42,14 @@ fn without_bounds_it_is_best_effort_and_says_why() {
     let mut held = held();
     assert_eq!(held.answer(0).period_ns, 10_000_000, "what was asked for, though the lane's is shorter");
     assert_eq!(held.terms().period_ns, 8_750_000);
-    let resources = json!({"size_max_bytes": 68, "period_min_ns": 17_500_000, "latency_min_ns": 5, "jitter_max_ns": 6});
-    assert_eq!(held.reason_for(&json!({"resources": resources})), lane_reason::TE);
+    let bounds = Bounds { size_max_bytes: 68, period_min_ns: 17_500_000, latency_min_ns: 5, jitter_max_ns: 6 };
+    let resources = Resources::Bounded(bounds);
+    assert_eq!(held.reason_for(&resources), lane_reason::TE);
     held.granted(&resources);
     assert_eq!((held.terms().period_ns, held.answer(0).period_ns), (17_500_000, 20_000_000));
-    assert_eq!(held.reason_for(&json!({"resources": resources})), 0);
-    assert_eq!(held.reason_for(&json!({"resources": "UNBOUNDED"})), lane_reason::BW_EXCEEDED);
-    held.granted(&json!("UNBOUNDED"));
+    assert_eq!(held.reason_for(&resources), 0);
+    assert_eq!(held.reason_for(&Resources::Unbounded), lane_reason::BW_EXCEEDED);
+    held.granted(&Resources::Unbounded);
     assert_eq!((held.bounded, held.type_of_service()), (false, BEST_EFFORT));
     assert_eq!(held.terms().period_ns, 17_500_000, "it keeps to its terms all the same");
     assert_eq!(held.event(lane_reason::BW_EXCEEDED, 9).bounded, 0);

@@ -7,9 +7,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fide_wire::Name;
+use fide_types::{Name, NameError};
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use webpki::EndEntityCert;
 
 /// The scheme of the URI that holds an identity.
 pub const URI_SCHEME: &str = "fide:";
@@ -49,7 +50,7 @@ pub enum IdentityError {
     #[error("`{text}` is no identity; write host.NAME, operator.NAME or controller.NAME")]
     Form { text: String },
     #[error("`{text}` is no identity: {why}")]
-    Name { text: String, why: fide_wire::NameError },
+    Name { text: String, why: NameError },
     #[error("the certificate cannot be read ({why}); make one with `fide controller issue`")]
     Unreadable { why: String },
     #[error(
@@ -77,17 +78,10 @@ impl Identity {
 
     /// What the certificate `der` says. Whether it may be believed is for the verifier of the connection.
     pub fn of_certificate(der: &[u8]) -> Result<Identity, IdentityError> {
-        let unreadable = |why: String| IdentityError::Unreadable { why };
-        let (_, certificate) = X509Certificate::from_der(der).map_err(|e| unreadable(e.to_string()))?;
-        let names = certificate.subject_alternative_name().map_err(|e| unreadable(e.to_string()))?;
-        let uris: Vec<&str> = names
-            .iter()
-            .flat_map(|names| &names.value.general_names)
-            .filter_map(|name| match name {
-                GeneralName::URI(uri) => uri.strip_prefix(URI_SCHEME),
-                _ => None,
-            })
-            .collect();
+        let der = CertificateDer::from(der);
+        let certificate =
+            EndEntityCert::try_from(&der).map_err(|why| IdentityError::Unreadable { why: why.to_string() })?;
+        let uris: Vec<&str> = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(URI_SCHEME)).collect();
         match uris[..] {
             [] => Err(IdentityError::Absent),
             [one] => one.parse(),

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread itself.
+//! The decision loop: what the thread does, turn by turn.
 
 mod storing;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
+use fide_controller_api::Method;
+use fide_controller_api::identity::Identity;
+use fide_controller_api::sequence::Sequence;
 use tokio::sync::oneshot;
 
-use super::desk::{Asked, Job, Refused, Reply};
 use super::entry::{Done, Entry, Whole, encode, grouped, records, restore};
+use super::senders::{Asked, Job, Refused, Reply};
 use super::{IDLE, RECORDS_MAX, RELOAD_PAUSE_NS, SNAPSHOT_BYTES, SNAPSHOT_RECORDS, TURN_MAX};
 use crate::clock::Now;
-use crate::handler::{Answer, Decision, Handler, Method};
-use crate::identity::Identity;
+use crate::handler::{Answer, Decision, Handler};
 use crate::leader::{Authority, Candidate, Leadership};
-use crate::sequence::{Kept, Sequence, Sequences, Verdict};
+use crate::sequence::{Kept, Sequences, Verdict};
 use crate::store::{self, Loaded, Snapshot, Store};
 use crate::upcalls::{Board, EVENT_BYTES_MAX};
 
 /// The thread does not turn faster than this on a deadline that stays in the past.
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
-pub(super) struct Thread<H, S, L, A> {
+pub(super) struct DecisionLoop<H, S, L, A> {
     handler: H,
     store: S,
     leadership: L,
@@ -70,9 +72,9 @@ impl<E> Default for Pending<E> {
     }
 }
 
-impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
+impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S, L, A> {
     pub(super) fn new(handler: H, store: S, leadership: L, act: A, board: Board) -> Self {
-        Thread {
+        DecisionLoop {
             handler,
             store,
             leadership,

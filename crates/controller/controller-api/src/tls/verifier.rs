@@ -13,11 +13,11 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
+use webpki::EndEntityCert;
 
 use super::SERVER_ROLE;
 use crate::identity::{Identity, Role};
-use crate::pki::Certificate;
-use crate::pki::revoked::Serial;
+use crate::revoked::Serial;
 
 type Revoked = BTreeSet<Serial>;
 
@@ -26,7 +26,8 @@ fn other(why: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 /// The error in words for the peer.
-pub(super) fn explain(error: &Error) -> String {
+#[must_use]
+pub fn explain(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(CertificateError::Revoked) => "it is revoked".into(),
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => "its authority is believed no more".into(),
@@ -38,8 +39,9 @@ pub(super) fn explain(error: &Error) -> String {
 /// Names somebody, and is not withdrawn.
 fn judge(der: &CertificateDer<'_>, revoked: &Revoked) -> Result<Role, Error> {
     let identity = Identity::of_certificate(der).map_err(other)?;
-    let certificate = Certificate::parse(der).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-    match revoked.contains(&certificate.serial) {
+    let certificate =
+        EndEntityCert::try_from(der).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    match revoked.contains(&Serial::new(certificate.serial())) {
         true => Err(Error::InvalidCertificate(CertificateError::Revoked)),
         false => Ok(identity.role),
     }
@@ -58,13 +60,15 @@ impl std::fmt::Display for NotAServer {
 
 /// For servers: which clients may connect.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub struct Clients {
     inner: Arc<dyn ClientCertVerifier>,
     revoked: Revoked,
 }
 
 impl Clients {
-    pub(super) fn new(
+    /// # Errors
+    /// No authorities.
+    pub fn new(
         roots: Arc<RootCertStore>,
         revoked: Revoked,
         provider: Arc<CryptoProvider>,
@@ -114,7 +118,7 @@ impl ClientCertVerifier for Clients {
 
 /// For clients: which servers are controllers.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub struct Servers {
     inner: Arc<WebPkiServerVerifier>,
     roots: Arc<RootCertStore>,
     schemes: rustls::crypto::WebPkiSupportedAlgorithms,
@@ -122,7 +126,9 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn new(
+    /// # Errors
+    /// No authorities.
+    pub fn new(
         roots: Arc<RootCertStore>,
         revoked: Revoked,
         provider: Arc<CryptoProvider>,
@@ -137,7 +143,10 @@ impl Servers {
     }
 
     /// Whether an authority issued `chain` for a controller; the address is not looked at.
-    pub(super) fn check_issued(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn check_issued(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let end_entity = rustls::server::ParsedCertificate::try_from(&chain[0])?;
         let (rest, now) = (&chain[1..], UnixTime::now());
         rustls::client::verify_server_cert_signed_by_trust_anchor(

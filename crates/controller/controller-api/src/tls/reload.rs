@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
 
-use super::{Error, FILE_BYTES_MAX};
+use super::{Error, FILE_BYTES_MAX, Files, WATCH_PERIOD};
 
 /// Inode, size and times of each file; `None` for one that is not there.
 type Fingerprint = Vec<Option<(u64, u64, i64, i64, i64, i64)>>;
 type Build<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Error> + Send + Sync>;
 
-pub(super) struct Reloading<T> {
+/// Something made of the files of a member.
+pub struct Reloading<T> {
     files: Vec<PathBuf>,
     /// The one of them that others must not read.
     key: PathBuf,
@@ -41,29 +42,39 @@ struct State {
 }
 
 impl<T> Reloading<T> {
-    pub(super) fn load(
-        files: Vec<PathBuf>,
-        key: PathBuf,
-        optional: Option<PathBuf>,
-        build: Build<T>,
+    /// Reads the files, and has `build` make it of what is in them, in the order of [`Files::list`].
+    ///
+    /// # Errors
+    /// The file and what is wrong with it, or what `build` says.
+    pub fn load(
+        files: Files,
+        build: impl Fn(&Files, &[Vec<u8>]) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Reloading<T>, Error> {
-        let (read, contents) = contents(&files, &key, optional.as_deref())?;
+        let (paths, key, optional) = (files.list(), files.key.clone(), files.optional());
+        let build: Build<T> = Box::new(move |contents| build(&files, contents));
+        let (read, contents) = contents(&paths, &key, optional.as_deref())?;
         let first = build(&contents)?;
-        let had = has(&files, optional.as_deref(), &read);
+        let had = has(&paths, optional.as_deref(), &read);
         let state = Mutex::new(State { seen: read.clone(), read, had, trouble: None });
         let current = ArcSwap::from_pointee(first);
-        Ok(Reloading { files, key, optional, build, current, generation: AtomicU64::new(1), state })
+        Ok(Reloading { files: paths, key, optional, build, current, generation: AtomicU64::new(1), state })
     }
 
-    pub(super) fn current(&self) -> Arc<T> {
+    /// What new connections are to be made with.
+    #[must_use]
+    pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    /// Grows with each set that is put in force.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(super) fn trouble(&self) -> Option<Error> {
+    /// Why the newest files are not in force, if they are not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Error> {
         self.lock().trouble.clone()
     }
 
@@ -71,18 +82,30 @@ impl<T> Reloading<T> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(super) fn reload(&self) -> Result<(), Error> {
+    /// Reads the files again, now.
+    ///
+    /// # Errors
+    /// As [`Reloading::load`]; what was in force stays in force.
+    pub fn reload(&self) -> Result<(), Error> {
         self.read(&mut self.lock())
     }
 
-    /// A set is read when it differs from the one last read and has not changed since the last look: files that are
-    /// being copied are left to settle.
-    pub(super) fn look(&self) -> bool {
+    /// Looks whether the files have changed, and reads them if they have and rest: files that are being copied are left to
+    /// settle. To be called every [`WATCH_PERIOD`]; [`Self::watch`] does. Returns whether a new set is in force.
+    pub fn look(&self) -> bool {
         let mut state = self.lock();
         let now = fingerprint(&self.files);
         let rests = now == state.seen;
         state.seen = now;
         rests && state.seen != state.read && self.read(&mut state).is_ok()
+    }
+
+    /// Calls [`Self::look`] for ever.
+    pub async fn watch(&self) {
+        loop {
+            tokio::time::sleep(WATCH_PERIOD).await;
+            self.look();
+        }
     }
 
     fn read(&self, state: &mut State) -> Result<(), Error> {

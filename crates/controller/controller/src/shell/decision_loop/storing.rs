@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a decision to the store, and only then to the world; and back, where the store does not take it.
 
+use fide_controller_api::Code;
 use fide_types::Time;
 
 use super::*;
 
-impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A> {
+impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S, L, A> {
     pub(super) fn note(&mut self, decision: Decision<H::Effect>, pending: &mut Pending<H::Effect>) {
         if let Err(why) = self.take(decision, None, pending) {
             tracing::error!("a decision does not count: {why}");
@@ -40,12 +41,12 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> Thread<H, S, L, A
             self.flush(pending)?;
             self.roll_back();
             self.unsure = true;
-            let nothing = || Answer::error(500, "taken_back", "the controller has a fault; nothing was changed");
+            let nothing = || Answer::error(500, Code::TakenBack, "the controller has a fault; nothing was changed");
             let reply = told(decision.answer.unwrap_or_else(nothing), false);
             self.answered(asked, &reply);
             return Ok(reply);
         }
-        let silent = Answer::error(500, "no_answer", "the controller decided without an answer; ask for the state");
+        let silent = Answer::error(500, Code::NoAnswer, "the controller decided without an answer; ask for the state");
         let changes_nothing = decision.changes_nothing();
         let reply = told(decision.answer.unwrap_or(silent), false);
         if changes_nothing {

@@ -13,15 +13,19 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::{Deserialize, DeserializeOwned};
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::handler::Method;
+use crate::failure::{Code, Details, Failed, Failure};
+use crate::method::Method;
 use crate::sequence::{HEADER, Sequence};
-use crate::server::STALE;
 use crate::tls::ClientTls;
 
+/// Header of an answer that may be old: the controller cannot prove that it still leads.
+pub const STALE: &str = "fide-stale";
 /// To connect, with TLS.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// For an answer, beyond what the request itself waits.
@@ -55,31 +59,43 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// The error, if the answer is one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        Failed::deserialize(&self.body).ok().map(|failed| failed.error)
+    }
+
     /// The error's code, if it is one.
     #[must_use]
-    pub fn code(&self) -> &str {
-        self.body["error"]["code"].as_str().unwrap_or("")
+    pub fn code(&self) -> Option<Code> {
+        self.body.get("error")?.get("code")?.as_str().map(Code::from)
     }
 
     /// The error's message, if it is one.
     #[must_use]
     pub fn message(&self) -> &str {
-        self.body["error"]["message"].as_str().unwrap_or("")
+        let message = self.body.get("error").and_then(|error| error.get("message"));
+        message.and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// Whether the status is 200.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.status == 200
+    }
+
+    /// The body as a `T`. Fields that `T` does not have are ignored.
+    ///
+    /// # Errors
+    /// The field that is missing or has another type.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.body)
     }
 
     /// Whether nobody has judged the request yet, or nobody knows: it is to be repeated, a change with its number.
     #[must_use]
     pub fn is_to_be_repeated(&self) -> bool {
-        matches!(
-            self.code(),
-            "not_leader"
-                | "busy"
-                | "stopping"
-                | "read_only"
-                | "unknown_outcome"
-                | "too_many_requests"
-                | "too_many_connections"
-        )
+        self.code().is_some_and(|code| code.is_to_be_repeated())
     }
 }
 
@@ -136,7 +152,7 @@ impl Caller {
         let elsewhere = match &done {
             Err(_) => true,
             // One that cannot store may have been followed by another, which can.
-            Ok(answered) => matches!(answered.code(), "not_leader" | "stopping" | "read_only"),
+            Ok(answered) => matches!(answered.code(), Some(Code::NotLeader | Code::Stopping | Code::ReadOnly)),
         };
         if elsewhere {
             self.ask_another();
@@ -238,27 +254,31 @@ impl Ordered {
         caller: &mut Caller,
         method: Method,
         path: &str,
-        body: &Value,
+        body: &impl Serialize,
         limit: Duration,
     ) -> Result<Answered, CallError> {
+        let body = json!(body);
         let begun = Instant::now();
         self.number += 1;
         loop {
             let sequence = Sequence { incarnation: self.incarnation, number: self.number };
-            let last = match caller.call(method, path, Some(body), Some(sequence), Duration::ZERO) {
-                Ok(answered) => match answered.code() {
+            let last = match caller.call(method, path, Some(&body), Some(sequence), Duration::ZERO) {
+                Ok(answered) => match answered.failure() {
                     // What another life, or this one before a fault, has used up: this request was not carried out under it.
-                    "out_of_order" | "replayed" | "number_reused" => {
-                        let expected = answered.body["error"]["expected"].as_str().and_then(|text| text.parse().ok());
+                    Some(Failure {
+                        code: Code::OutOfOrder | Code::Replayed | Code::NumberReused,
+                        message,
+                        details: Details { expected, .. },
+                    }) => {
                         match expected {
                             Some(Sequence { incarnation, number }) if incarnation >= self.incarnation => {
                                 (self.incarnation, self.number) = (incarnation, number);
                             }
                             _ => self.anew(),
                         }
-                        answered.message().to_owned()
+                        message
                     }
-                    _ if answered.is_to_be_repeated() => answered.message().to_owned(),
+                    Some(failure) if failure.code.is_to_be_repeated() => failure.message,
                     _ => return Ok(answered),
                 },
                 Err(error) => error.to_string(),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How others reach the thread.
+//! How others reach the decision loop.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-use serde_json::{Value, json};
+use fide_controller_api::Code;
+use fide_controller_api::failure::{Details, Leader};
 use tokio::sync::oneshot;
 
 use crate::handler::{Peer, Request, Route};
@@ -56,29 +57,29 @@ fn said(leader: Option<&Candidate>, trouble: Option<&str>) -> String {
 
 impl Refused {
     /// HTTP status and the error's code.
-    pub fn code(&self) -> (u16, &'static str) {
+    pub fn code(&self) -> (u16, Code) {
         match self {
-            Refused::Busy => (503, "busy"),
-            Refused::Stopping => (503, "stopping"),
-            Refused::NotLeader { .. } => (503, "not_leader"),
-            Refused::ReadOnly { .. } => (503, "read_only"),
-            Refused::Unknown { .. } => (503, "unknown_outcome"),
+            Refused::Busy => (503, Code::Busy),
+            Refused::Stopping => (503, Code::Stopping),
+            Refused::NotLeader { .. } => (503, Code::NotLeader),
+            Refused::ReadOnly { .. } => (503, Code::ReadOnly),
+            Refused::Unknown { .. } => (503, Code::UnknownOutcome),
             Refused::Order(refusal @ Refusal::TooManyPeers { .. }) => (503, refusal.code()),
             Refused::Order(refusal) => (409, refusal.code()),
-            Refused::AnswerGone => (409, "answer_gone"),
-            Refused::TooLarge { .. } => (500, "decision_too_large"),
+            Refused::AnswerGone => (409, Code::AnswerGone),
+            Refused::TooLarge { .. } => (500, Code::DecisionTooLarge),
         }
     }
 
     /// What else the error says.
-    pub fn details(&self) -> Value {
+    pub fn details(&self) -> Details {
         match self {
-            Refused::NotLeader { leader: Some(leader), .. } => json!({"leader": leader}),
-            Refused::Order(refusal) => match refusal.expected() {
-                Some(expected) => json!({"expected": expected.to_string()}),
-                None => json!({}),
-            },
-            _ => json!({}),
+            Refused::NotLeader { leader: Some(Candidate { name, address }), .. } => {
+                let leader = Leader { name: name.clone(), address: address.clone() };
+                Details { leader: Some(leader), ..Details::default() }
+            }
+            Refused::Order(refusal) => Details { expected: refusal.expected(), ..Details::default() },
+            _ => Details::default(),
         }
     }
 }
@@ -99,22 +100,22 @@ pub(super) struct Asked {
 
 type Send = dyn Fn(Asked) -> Result<(), Refused> + std::marker::Send + Sync;
 
-/// Takes requests to the thread. Cheap to clone.
+/// Takes requests to the decision loop. Cheap to clone.
 #[derive(Clone)]
-pub struct Desk {
+pub struct RequestSender {
     send: Arc<Send>,
     board: Board,
     routes: Arc<[Route]>,
 }
 
-impl Desk {
+impl RequestSender {
     pub(super) fn new<E: std::marker::Send + 'static>(
         queue: SyncSender<Job<E>>,
         board: Board,
         routes: Vec<Route>,
-    ) -> Desk {
+    ) -> RequestSender {
         let send = move |asked| queue.try_send(Job::Request(asked)).map_err(|e| refused(&e));
-        Desk { send: Arc::new(send), board, routes: routes.into() }
+        RequestSender { send: Arc::new(send), board, routes: routes.into() }
     }
 
     /// Has `request` decided. `digest` is that of [`crate::sequence::digest`]. A caller that goes away does not stop the
@@ -134,9 +135,9 @@ impl Desk {
     }
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for RequestSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("routes", &self.routes).finish_non_exhaustive()
+        f.debug_struct("RequestSender").field("routes", &self.routes).finish_non_exhaustive()
     }
 }
 
@@ -147,15 +148,15 @@ fn refused<T>(error: &TrySendError<T>) -> Refused {
     }
 }
 
-/// Takes events to the thread. Cheap to clone.
+/// Takes events to the decision loop. Cheap to clone.
 #[derive(Debug)]
-pub struct Teller<E> {
+pub struct EventSender<E> {
     queue: SyncSender<Job<E>>,
 }
 
-impl<E> Clone for Teller<E> {
+impl<E> Clone for EventSender<E> {
     fn clone(&self) -> Self {
-        Teller { queue: self.queue.clone() }
+        EventSender { queue: self.queue.clone() }
     }
 }
 
@@ -168,25 +169,25 @@ impl<E> fmt::Debug for Job<E> {
     }
 }
 
-impl<E> Teller<E> {
-    pub(super) fn new(queue: SyncSender<Job<E>>) -> Teller<E> {
-        Teller { queue }
+impl<E> EventSender<E> {
+    pub(super) fn new(queue: SyncSender<Job<E>>) -> EventSender<E> {
+        EventSender { queue }
     }
 
     /// Has `event` handled, if this controller leads when its turn comes; otherwise it is dropped, and
-    /// [`crate::handler::Handler::resume`] finds out what is so. [`Refused::Busy`] at the bound: tell again later.
-    pub fn tell(&self, event: E) -> Result<(), Refused> {
+    /// [`crate::handler::Handler::resume`] finds out what is so. [`Refused::Busy`] at the bound: send it again later.
+    pub fn send(&self, event: E) -> Result<(), Refused> {
         self.queue.try_send(Job::Event(event)).map_err(|e| refused(&e))
     }
 }
 
-/// For tests: without a shell. What is told comes out at the other end; at `bound` it is busy.
+/// For tests: without a shell. What is sent comes out at the other end; at `bound` it is busy.
 #[cfg(test)]
-pub(crate) fn pipe<E>(bound: usize) -> (Teller<E>, impl Fn(std::time::Duration) -> Option<E>) {
+pub(crate) fn pipe<E>(bound: usize) -> (EventSender<E>, impl Fn(std::time::Duration) -> Option<E>) {
     let (send, receive) = std::sync::mpsc::sync_channel(bound);
     let next = move |limit| match receive.recv_timeout(limit) {
         Ok(Job::Event(event)) => Some(event),
         _ => None,
     };
-    (Teller::new(send), next)
+    (EventSender::new(send), next)
 }
