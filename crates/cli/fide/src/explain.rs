@@ -22,6 +22,7 @@ const AGENT: File = File {
             [[name]] sections. [[plane]], [[member]] and [controller] belong into fide.toml.",
     keys: fide_agent::config::keys::KEYS,
 };
+#[cfg(feature = "controller")]
 const CONTROLLER: File = File {
     name: "controller.toml",
     about: "The file of `fide controller run`.",
@@ -34,6 +35,7 @@ pub(crate) fn agent(as_json: bool) -> Done {
 }
 
 /// `fide controller explain-config`.
+#[cfg(feature = "controller")]
 pub(crate) fn controller(as_json: bool) -> Done {
     Ok(print(&CONTROLLER, as_json))
 }
@@ -111,7 +113,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "controller"))]
 mod tests {
     use std::{fs, path::Path};
 

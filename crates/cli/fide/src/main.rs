@@ -4,6 +4,7 @@
 mod agent;
 mod ask;
 mod columns;
+#[cfg(feature = "controller")]
 mod controller;
 mod doctor;
 mod explain;
@@ -85,6 +86,7 @@ enum Command {
     /// 3 unsupported here, 4 not permitted.
     Tune(tune::Arguments),
     /// Run the resource controller, make its certificates, ask it
+    #[cfg(feature = "controller")]
     Controller(controller::Arguments),
     /// Print a script by which a shell completes `fide`'s subcommands and options
     ///
@@ -103,6 +105,7 @@ impl Command {
         match self {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
             Self::Lane(_) | Self::Plan(_) => true,
+            #[cfg(feature = "controller")]
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),
             Self::Status(_) | Self::Explain(_) | Self::Metrics(_) | Self::Doctor(_) | Self::Tune(_) => false,
@@ -136,6 +139,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
+        #[cfg(feature = "controller")]
         Command::Controller(arguments) => controller::run(arguments),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
