@@ -33,13 +33,13 @@ fn answered() -> Detector {
         last = fide_wire::Packet::new(&buf[..sent.len]).unwrap().seq();
     }
     witness.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(100, last as u32 - 2, Some(last - 2))).unwrap();
-    assert!(witness.peers[1].answered);
+    assert!(witness.peers[2].has_answered());
     witness
 }
 
 #[test]
 fn former_life_acknowledged_late_is_none_of_the_present_one() {
-    let acked = |witness: &Detector| (witness.peers[1].acked_seq, witness.peers[1].limit_ns);
+    let acked = |witness: &Detector| (witness.peers[2].acked_seq(), witness.peers[2].limit_ns());
     let (mut by_packet, mut by_slot) = (answered(), answered());
     let before = acked(&by_packet);
     by_packet.handle_packet(4 * MS, 4 * MS, 0, &heartbeat(99, 3, None)).unwrap();

@@ -122,7 +122,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
             }
             5 if ms % 10 == 0 => {
                 hosts.start(0);
-                last = hosts.node(1).last_process_incarnation();
+                last = hosts.node(1).locals.last_number();
             }
             6 if ms % 20 == 0 => hosts.start(2),
             _ => {}
@@ -132,7 +132,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
         named += u32::from(holds(&mut hosts, last));
     }
     hosts.start(0);
-    last = hosts.node(1).last_process_incarnation();
+    last = hosts.node(1).locals.last_number();
     for _ in 0..600 {
         hosts.round(0);
         holds(&mut hosts, last);

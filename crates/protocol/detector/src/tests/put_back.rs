@@ -340,7 +340,7 @@ fn word_of_a_peer_that_stood_still_for_weeks_says_nothing() {
 #[test]
 fn numbers_of_a_former_incarnation_say_nothing() {
     let mut host = host_after(1 << 31);
-    host.outcome(3 * MS, crate::view::Outcome::Excluded, 2);
+    host.apply(3 * MS, crate::view::Outcome::Excluded, 2);
     host.restart(3 * MS, 12).unwrap();
     let of_now = |seq, seq_low| heartbeat(seq, Ack { incarnation: 12, seq_low });
     let mut buf = [0; PAYLOAD_MAX];
@@ -371,7 +371,7 @@ fn sign_that_comes_after_the_exclusion_counts_too() {
     let mut host = host();
     let mut silent = heartbeat(2, Ack::default());
     host.handle_packet(3 * MS, 3 * MS, 0, &silent).unwrap();
-    host.outcome(3 * MS, crate::view::Outcome::Excluded, 2);
+    host.apply(3 * MS, crate::view::Outcome::Excluded, 2);
     assert!(host.is_excluded() && !host.is_put_back());
     silent = heartbeat(3, Ack { incarnation: 11, seq_low: 1 });
     let _ = host.handle_packet(4 * MS, 4 * MS, 0, &silent);

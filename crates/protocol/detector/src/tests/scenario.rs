@@ -164,7 +164,7 @@ fn command(world: &mut World, line: &str) {
                 pbsize: option(&words, "pbsize").map_or(0, |v| v.parse().unwrap()),
             };
             let detector = world.nodes[node].detector.as_mut().unwrap();
-            let said = match detector.monitor(now, target, wanted, 0xff) {
+            let said = match detector.monitor(target, wanted, 0xff) {
                 Ok(granted) => format!("granted {}us {} bytes", granted.timeout_ns / 1000, granted.pbsize),
                 Err(error) => format!("refused: {error}"),
             };

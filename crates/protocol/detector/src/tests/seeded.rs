@@ -267,7 +267,7 @@ fn heal(world: &mut World, plan: &Plan) {
     world.loss = world.loss.min(20);
     for node in 0..world.nodes.len() {
         world.nodes[node].paused_until_ns = 0;
-        if world.nodes[node].detector.as_ref().is_none_or(|d| d.leaving) {
+        if world.nodes[node].detector.as_ref().is_none_or(|d| d.life.is_leaving()) {
             world.start(node);
         }
     }
@@ -290,9 +290,9 @@ fn heal(world: &mut World, plan: &Plan) {
         }
     }
     for (n, d) in world.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, node.detector.as_ref()?))) {
-        let heard: Vec<_> = d.peers.iter().map(|p| (p.id, p.incarnation, p.state, p.suspected, p.view)).collect();
+        let heard: Vec<_> = d.peers.others().map(|p| (p.id, p.incarnation, p.state, p.suspected, p.view)).collect();
         let id = (n + 1, d.config().incarnation, d.is_excluded(), d.is_fenced(world.local_ns(n)));
-        eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.agreement.repr(true), d.counters());
+        eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.views.repr(true), d.counters());
     }
     panic!("not together again long after all was healed");
 }

@@ -2,8 +2,9 @@
 //! One property at a time, and whatever a network may bring.
 
 use crate::config::tests::cluster;
-use crate::detector::{EVENTS_MAX, EVENTS_RESERVE};
+use crate::events::{EVENTS_MAX, EVENTS_RESERVE};
 use crate::piggyback::{POOL_MAX, QUEUE_MAX, REORDER_MAX};
+use crate::roster::Remote;
 use crate::*;
 use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, ProcessState, set_plane};
 use proptest::prelude::*;
@@ -41,16 +42,11 @@ fn verdicts(d: &mut Detector) -> Vec<(u16, u8, Reason)> {
     events(d).into_iter().filter_map(verdict).collect()
 }
 
-/// Everything but the counters.
+/// Everything but the counters, and which incarnations are named as excluded.
 fn digest(d: &Detector) -> String {
-    let fixed = (&d.events, &d.agreement, d.lease_ns, d.fenced, d.excluded, d.seq);
-    let peers: Vec<_> = d
-        .peers
-        .iter()
-        .map(|p| format!("{:?}", crate::peer::Peer { exclude_incarnation: 0, exclude_left: 0, ..p.clone() }))
-        .collect();
-    let told: Vec<_> = d.remotes.iter().flatten().collect();
-    format!("{fixed:?} {peers:?} {told:?}")
+    let fixed = (&d.events, &d.views, &d.lease, d.is_excluded(), d.last_seq());
+    let peers: Vec<_> = d.peers.others().map(|peer| peer.clone().without_exclusion()).collect();
+    format!("{fixed:?} {peers:?} {:?}", d.remotes)
 }
 
 #[test]
@@ -119,10 +115,10 @@ fn a_timer_hint_is_not_a_verdict() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |_| {})).unwrap();
     for now in (0..5 * MS).step_by(100_000) {
-        d.timer_fired(now, 2);
+        d.timer_fired(now);
     }
     assert_eq!(verdicts(&mut d), vec![]);
-    d.timer_fired(5 * MS, 2);
+    d.timer_fired(5 * MS);
     assert_eq!(verdicts(&mut d), vec![(2, HOST_SLOT, Reason::HostSilent)]);
     assert_eq!(d.counters().timer_hints, 51);
 }
@@ -304,7 +300,7 @@ fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
     }
     assert_eq!(d.counters().piggybacks_no_buffer, 100);
     for _ in 0..EVENTS_MAX {
-        d.tell(Event::TimeoutChanged { host: 2, timeout_ns: 1 });
+        d.emit(Event::TimeoutChanged { host: 2, timeout_ns: 1 });
     }
     assert_eq!(d.events.len(), EVENTS_MAX - EVENTS_RESERVE);
     for now in (0..=5 * MS).step_by(500_000) {
@@ -338,8 +334,8 @@ fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
 #[test]
 fn when_packets_become_smaller_heartbeats_and_grants_do_and_what_fits_no_more_is_counted() {
     let (mut a, mut b) = (plain(1), plain(2));
-    b.peers[0].follow(10);
-    b.peers[0].answered = true;
+    b.peers[1].follow(10);
+    b.peers[1].note(0, 0, true);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = a.join(0, "a".parse().unwrap()).unwrap().slot;
     let before = a.piggyback_grant();
@@ -388,7 +384,7 @@ fn a_program_is_told_who_watches_it_by_name_and_once() {
     let watcher = b.join(0, "watcher".parse().unwrap()).unwrap().slot;
     let wanted = Wanted { timeout_ns: 0, pbsize: 99 };
     let at = Target { host: 1, process: Some("target".parse().unwrap()) };
-    b.monitor(0, at, wanted, watcher).unwrap();
+    b.monitor(at, wanted, watcher).unwrap();
     let mut told = Vec::new();
     for beat in 1..6 {
         exchange(&mut b, &mut a, beat * MS, &mut buf);
@@ -401,7 +397,7 @@ fn a_program_is_told_who_watches_it_by_name_and_once() {
     }
     assert_eq!(told, [(Some("watcher".to_owned()), target, 99)]);
     // A watch of the very host: no heartbeat brings it.
-    a.monitor(0, at, wanted, HOST_SLOT).unwrap();
+    a.monitor(at, wanted, HOST_SLOT).unwrap();
     let local = Event::MonitorRequest { host: 1, watcher_slot: HOST_SLOT, slot: target, timeout_us: 0, pbsize: 99 };
     assert_eq!(events(&mut a), [local]);
 }
@@ -555,7 +551,7 @@ proptest! {
             while let Some(event) = d.poll_event() {
                 match event {
                     Event::Verdict(v) => {
-                        let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[usize::from(v.host) - 1].dead_incarnation });
+                        let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[v.host].dead_incarnation });
                         let first = !v.reason.is_final() || v.slot != HOST_SLOT || ended.insert(key);
                         prop_assert!(first, "{v:?}");
                     }
@@ -568,9 +564,9 @@ proptest! {
                     _ => {}
                 }
             }
-            for peer in &d.peers {
-                let open = d.remotes.iter().skip((usize::from(peer.id) - 1) * 64).take(64).flatten();
-                let open: u16 = open.map(|r| u16::from(r.gap) + u16::from(r.held.is_some())).sum();
+            for peer in d.peers.others() {
+                let undecided = |r: &Remote| u16::from(r.gap) + u16::from(r.pending_end.is_some());
+                let open: u16 = d.remotes.of(peer.id).map(|(_, remote)| undecided(remote)).sum();
                 prop_assert_eq!(open, peer.open);
             }
         }
@@ -684,7 +680,7 @@ fn witness_recalled_takes_no_answer_to_its_former_life() {
     (config.incarnation, config.members[0].role) = (10, Role::Witness);
     let vote = Detector::new(config.clone(), 0).unwrap().vote();
     let mut d = Detector::resume(config, &vote, 2, 0).unwrap();
-    let former = (1 << crate::detector::LIFE_BITS) + 77;
+    let former = (1 << crate::life::LIFE_BITS) + 77;
     let mut buf = [0u8; PAYLOAD_MAX];
     d.poll_transmit(0, &mut buf).unwrap();
     let now = d.last_seq();
@@ -760,7 +756,7 @@ fn urgent_heartbeats_are_bounded_and_leave_the_schedule_alone() {
             assert!(d.poll_transmit(due_ns, &mut buf).is_none(), "nothing is said that was not said");
             let mut sent = 0;
             for turn in 1..=20 {
-                d.agreement.recall(&crate::view::Vote { promised: slot as u32 * 100 + turn, ..d.vote() });
+                d.views.recall(&crate::view::Vote { promised: slot as u32 * 100 + turn, ..d.vote() });
                 let due = d.poll_timeout() <= d.last_tick_ns;
                 let transmit = d.poll_transmit(due_ns + u64::from(turn) * 10_000, &mut buf);
                 assert_eq!(transmit.is_some(), due, "what is due is sent, and nothing else");

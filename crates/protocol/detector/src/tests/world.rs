@@ -324,7 +324,7 @@ impl World {
         if let Some(d) = &n.detector {
             // No agent gives its programs a lease for longer than the timeout that it began with, from its last turn.
             let until_ns = d.lease_until_ns().min(n.last_turn_ns.saturating_add(d.config().timeout_ns));
-            let (incarnation, view, members) = (d.config().incarnation, d.agreement.id, d.agreement.members);
+            let (incarnation, view, members) = (d.config().incarnation, d.views.id(), *d.views.members());
             n.orphans.retain(|o| now < o.until_ns);
             n.orphans.push(Orphans { incarnation, view, members, until_ns });
         }
@@ -417,7 +417,7 @@ impl World {
             self.told(node, &detector, event, &bytes);
         }
         self.is_no_recording(node, &detector);
-        let (id, members) = (detector.view().id, detector.agreement.members);
+        let (id, members) = (detector.view().id, *detector.views.members());
         let known = self.members.entry(id).or_insert(members);
         assert!(*known == members || !self.one_membership, "h{}: two memberships of view {id:?}", node + 1);
         self.nodes[node].detector = Some(detector);
@@ -485,7 +485,7 @@ impl World {
     /// What counts as received is of incarnations that were alive after the observer's agent had started.
     fn is_no_recording(&self, node: usize, detector: &Detector) {
         let started_ns = self.nodes[node].started_ns;
-        for peer in detector.peers.iter().filter(|peer| peer.heard()) {
+        for peer in detector.peers.others().filter(|peer| peer.heard()) {
             let (host, incarnation) = (peer.id, peer.incarnation);
             let last_ns = self.nodes[usize::from(host) - 1].last_ns.get(&incarnation).copied().unwrap_or(0);
             assert!(last_ns >= started_ns, "h{} takes a recording of h{host}#{incarnation} for life", node + 1);
@@ -506,7 +506,7 @@ impl World {
         (0..self.nodes.len()).filter(awake).flat_map(|n| {
             let (node, now, me) = (&self.nodes[n], self.local_ns(n), n as u16 + 1);
             let agent = node.detector.as_ref().filter(move |d| !d.is_fenced(now));
-            let agent = agent.map(|d| (me, d.config().incarnation, d.agreement.id, d.agreement.members));
+            let agent = agent.map(|d| (me, d.config().incarnation, d.views.id(), *d.views.members()));
             let orphans = node.orphans.iter().filter(move |o| now < o.until_ns);
             agent.into_iter().chain(orphans.map(move |o| (me, o.incarnation, o.view, o.members)))
         })
