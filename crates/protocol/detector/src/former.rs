@@ -84,7 +84,7 @@ impl Detector {
     /// Is this voter in a view that lacks that incarnation of `host`?
     fn view_lacks(&self, host: u16, is_it: impl Fn(u32) -> bool) -> bool {
         let me = self.config.me;
-        let role = self.config.members[usize::from(me) - 1].role;
+        let role = self.config.member(me).role;
         let is_member = self.is_judged_by_views(me) && self.views.contains(me, self.config.incarnation);
         let lacks = !self.views.members().incarnation(host).is_some_and(is_it);
         is_member && role == Role::Voter && self.views.has_view() && lacks

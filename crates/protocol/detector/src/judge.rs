@@ -106,7 +106,7 @@ impl Detector {
         peer.up_seq = peer.last_seq;
         let incarnation = peer.incarnation;
         self.remotes.clear(id);
-        let name = self.config.members[usize::from(id) - 1].name;
+        let name = self.config.member(id).name;
         self.emit(Event::Up { host: id, slot: HOST, incarnation, name });
         self.carry_again();
     }

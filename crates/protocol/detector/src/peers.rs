@@ -16,14 +16,11 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn new(config: &Config) -> Peers {
-        let me = &config.members[usize::from(config.me) - 1];
-        let mut members = config.members.iter();
+        let me = config.member(config.me);
         let hosts = PerHost::new(config.members.len(), |id| {
-            let mut peer = Peer::new(id, false, config.timeout_ns);
-            if let Some(member) = members.next() {
-                peer.voter = member.role != Role::Observer;
-                peer.monitors_me = member.monitors.contains(me.id);
-            }
+            let member = config.member(id);
+            let mut peer = Peer::new(id, member.role != Role::Observer, config.timeout_ns);
+            peer.monitors_me = member.monitors.contains(me.id);
             peer.monitored = me.monitors.contains(id);
             peer
         });

@@ -4,7 +4,7 @@
 use crate::carry::Carry;
 use crate::detector::Detector;
 use crate::inbox::Source;
-use crate::piggyback::{REORDER_MAX, Waiting};
+use crate::piggyback::{Message, REORDER_MAX};
 use crate::roster::{self, PendingEnd, Remote};
 use crate::types::*;
 use crate::wishes::{Inserted, Request};
@@ -122,7 +122,7 @@ impl Detector {
             self.counters.piggybacks_no_buffer += 1;
             return;
         };
-        let message = Waiting { host, slot, pb_seq, seq, rx_ns, len: bytes.len() as u16 };
+        let message = Message { host, slot, pb_seq, seq, rx_ns, len: bytes.len() as u16 };
         if !remote.gap && pb_seq == remote.delivered.wrapping_add(1) {
             // The ordinary case: next in order, and nothing waits.
             self.emit_piggyback(buffer, message);
@@ -171,8 +171,8 @@ impl Detector {
         self.note_gap(host, slot);
     }
 
-    fn emit_piggyback(&mut self, buffer: u16, message: Waiting) {
-        let Waiting { host, slot, pb_seq, seq, rx_ns, len } = message;
+    fn emit_piggyback(&mut self, buffer: u16, message: Message) {
+        let Message { host, slot, pb_seq, seq, rx_ns, len } = message;
         let timeout_ns = self.peers[host].timeout_ns;
         let Some(remote) = self.remotes.get_mut(host, slot) else { return };
         remote.delivered = pb_seq;

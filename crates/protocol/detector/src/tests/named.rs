@@ -5,6 +5,8 @@ use super::world::Rng;
 use crate::config::tests::cluster;
 use crate::roster::newer;
 use crate::*;
+#[cfg(feature = "planted")]
+use fide_types::planted;
 use fide_wire::{MAX_PROCESSES, PAYLOAD_MAX};
 
 const MS: u64 = 1_000_000;
