@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to reach every peer goes into *every* heartbeat, from the first that has room until each live, listening peer
-//! has acknowledged one of them: whichever it acknowledged, that heartbeat carried the entry.
+//! What has to reach every peer goes into *every* heartbeat, from the first that has room until each live,
+//! listening peer has acknowledged one of them: whichever it acknowledged, that heartbeat carried the entry.
 
 use serde::{Deserialize, Serialize};
 

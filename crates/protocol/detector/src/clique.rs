@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Partial partitions: two members do not hear each other while the others hear both. Alquraan et al. (OSDI 2020)
-//! describe what that does to systems. The members that stay form a clique: each hears every other.
+//! Partial partitions: two members do not hear each other while the others hear both. Alquraan et al. (OSDI
+//! 2020) describe what that does to systems. The members that stay form a clique: each hears every other.
 
 use fide_types::{HostSet, MAX_HOSTS};
 
 /// The members to evict, so that all that stay hear each other.
 ///
-/// `reports` holds, for each member that has reported, the hosts it does not hear. A pair counts as disconnected if
-/// one of the two does not hear the other. The member with the most such pairs goes first; of several, the witness
-/// (0: none), else the one with the highest id. This repeats until no pair is left, so every host that knows the same
-/// reports evicts the same members.
+/// `reports` holds, for each member that has reported, the hosts it does not hear. A pair counts as
+/// disconnected if one of the two does not hear the other. The member with the most such pairs goes first; of
+/// several, the witness (0: none), else the one with the highest id. This repeats until no pair is left, so
+/// every host that knows the same reports evicts the same members.
 ///
-/// Finding the largest clique is hard, and this greedy choice does not always find it. In practice one cable fails, or
-/// all cables of one host.
+/// Finding the largest clique is hard, and this greedy choice does not always find it. In practice one cable
+/// fails, or all cables of one host.
 pub fn members_to_evict(members: HostSet, witness: u16, reports: impl Iterator<Item = (u16, HostSet)>) -> HostSet {
     // By host id; 0 is unused.
     let mut disconnected = [HostSet::EMPTY; MAX_HOSTS + 1];

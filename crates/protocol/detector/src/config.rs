@@ -26,8 +26,8 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     pub me: u16,
-    /// Must be higher than any earlier incarnation of this host, and should be higher than those of hosts that started
-    /// earlier. Seconds since 1970 are both.
+    /// Must be higher than any earlier incarnation of this host, and should be higher than those of hosts
+    /// that started earlier. Seconds since 1970 are both.
     pub incarnation: u32,
     pub members: Vec<Member>,
     /// 1 or 2.
@@ -35,8 +35,8 @@ pub struct Config {
     pub heartbeat_ns: u64,
     pub trust: Trust,
     pub policy: Policy,
-    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. If an earlier incarnation of this host may have
-    /// promised more, call [`crate::Detector::heed_former`].
+    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. If an earlier incarnation of this
+    /// host may have promised more, call [`crate::Detector::heed_former`].
     pub timeout_ns: u64,
     /// A gap between two ticks above `heartbeat_ns + stall_slack_ns` is a stall of this observer.
     pub stall_slack_ns: u64,
@@ -44,8 +44,8 @@ pub struct Config {
     pub drift_ppm: u32,
     /// Upper limit of the piggyback grant, bytes.
     pub piggyback_max: usize,
-    /// The largest packet that every plane carries, bytes; at most [`PAYLOAD_MAX`]. [`crate::Detector::set_payload_max`]
-    /// changes it.
+    /// The largest packet that every plane carries, bytes; at most [`PAYLOAD_MAX`].
+    /// [`crate::Detector::set_payload_max`] changes it.
     pub payload_max: usize,
 }
 
@@ -181,7 +181,8 @@ impl Config {
         self.members.iter().find(|m| m.role == Role::Witness).map_or(0, |m| m.id)
     }
 
-    /// A promise less the margin for drift: for how long after sending a heartbeat this host may act on its acknowledgement.
+    /// A promise less the margin for drift: for how long after sending a heartbeat this host may act on its
+    /// acknowledgement.
     pub fn lease_of(&self, promise_ns: u64) -> u64 {
         if planted::is(Planted::NoMargin) {
             return promise_ns;
@@ -197,8 +198,8 @@ impl Config {
 
     /// The largest message that always fits beside the fixed parts of a heartbeat, bytes.
     ///
-    /// Roster entries, wishes and a running change of view come first. They may delay a message of this size by some
-    /// heartbeats, but never keep it out.
+    /// Roster entries, wishes and a running change of view come first. They may delay a message of this size
+    /// by some heartbeats, but never keep it out.
     pub fn piggyback_grant(&self) -> usize {
         let view = if self.policy == Policy::Majority { SECTION_HEADER_LEN + VIEW_STEADY_LEN } else { 0 };
         let promise = if self.trust == Trust::Lease { SECTION_HEADER_LEN + 4 } else { 0 };
@@ -213,8 +214,8 @@ impl Config {
         HEADER_LEN + ACK_LEN * (self.members.len() - 1) + view + 2 * (SECTION_HEADER_LEN + 4)
     }
 
-    /// The smallest packet size that works, bytes: with room for the longest roster entry and one wish, every process becomes
-    /// known in the end.
+    /// The smallest packet size that works, bytes: with room for the longest roster entry and one wish, every
+    /// process becomes known in the end.
     pub fn payload_min(&self) -> usize {
         self.fixed_max() + SECTION_HEADER_LEN + ROSTER_LEN + MAX_NAME + SECTION_HEADER_LEN + MONITOR_LEN
     }

@@ -88,8 +88,8 @@ impl Detector {
         Ok(detector)
     }
 
-    /// A voter that starts again as the incarnation that it was, with its stored vote. `life` starts at 1 and is higher than
-    /// in any earlier life of this incarnation; the numbers of its heartbeats begin with it.
+    /// A voter that starts again as the incarnation that it was, with its stored vote. `life` starts at 1 and
+    /// is higher than in any earlier life of this incarnation; the numbers of its heartbeats begin with it.
     ///
     /// # Errors
     /// [`ConfigError`]; [`ConfigError::Incarnation`] if the vote is of another incarnation.
@@ -147,9 +147,9 @@ impl Detector {
         Ok(())
     }
 
-    /// Up to `urgent_max` heartbeats, at most [`crate::URGENT_MAX`], may go out between two of the schedule: while a view is
-    /// decided, and for piggybacks that a program waits for ([`Detector::hurry`]). None do until this is called. For networks
-    /// with room for more than one heartbeat in each period.
+    /// Up to `urgent_max` heartbeats, at most [`crate::URGENT_MAX`], may go out between two of the schedule:
+    /// while a view is decided, and for piggybacks that a program waits for ([`Detector::hurry`]). None do
+    /// until this is called. For networks with room for more than one heartbeat in each period.
     pub fn set_urgent_max(&mut self, urgent_max: u32) {
         self.schedule.set_urgent_max(urgent_max);
     }
@@ -159,27 +159,28 @@ impl Detector {
         self.schedule.urgent_max()
     }
 
-    /// A program waits for what was piggybacked so far: it goes out before the next scheduled heartbeat, if an urgent one is
-    /// left.
+    /// A program waits for what was piggybacked so far: it goes out before the next scheduled heartbeat, if
+    /// an urgent one is left.
     pub fn hurry(&mut self) {
         self.schedule.hurry();
     }
 
-    /// Does another host wait for what the next heartbeat says of views or carries, so that it goes out before it is due?
+    /// Does another host wait for what the next heartbeat says of views or carries, so that it goes out
+    /// before it is due?
     pub(crate) fn is_urgent(&self) -> bool {
         let hurried = || self.schedule.allows_hurried() && !self.queues.is_empty();
         let decides = || self.is_judged_by_views(self.config.me) && self.views.has_news();
         self.schedule.allows_urgent() && !self.life.is_excluded() && (hurried() || decides())
     }
 
-    /// The highest generation of views on this host's disk, to be given at its start; its next incarnation is above that. A
-    /// detector that is never given one founds and acts as if its disk held every generation.
+    /// The highest generation of views on this host's disk, to be given at its start; its next incarnation is
+    /// above that. A detector that is never given one founds and acts as if its disk held every generation.
     pub fn keeps_generations_up_to(&mut self, kept: u32) {
         self.views.limit_stored(kept);
     }
 
-    /// The generation that this host's disk has to hold before the host founds a view of it or acts by one. To be asked after
-    /// each turn; 0 for none.
+    /// The generation that this host's disk has to hold before the host founds a view of it or acts by one.
+    /// To be asked after each turn; 0 for none.
     pub fn generation_to_keep(&self) -> u32 {
         self.views.generation()
     }
@@ -189,8 +190,8 @@ impl Detector {
         self.views.generation_stored(generation);
     }
 
-    /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it before it asks for
-    /// that.
+    /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it
+    /// before it asks for that.
     pub fn vote(&self) -> Vote {
         let inherited_us = self.promises.inherited_us(self.last_tick_ns);
         Vote { promise_us: self.longest_promise_us().max(inherited_us), ..self.views.vote() }
@@ -200,13 +201,15 @@ impl Detector {
         &self.config
     }
 
-    /// A hint that some peer may be silent (a kernel timer fired). It causes an evaluation, never a verdict by itself.
+    /// A hint that some peer may be silent (a kernel timer fired). It causes an evaluation, never a verdict
+    /// by itself.
     pub fn timer_fired(&mut self, now_ns: u64) {
         self.counters.timer_hints += 1;
         self.tick(now_ns);
     }
 
-    /// To be called at every turn of the loop, after feeding what was received. Detects own stalls and does what is due.
+    /// To be called at every turn of the loop, after feeding what was received. Detects own stalls and does
+    /// what is due.
     pub fn tick(&mut self, now_ns: u64) {
         let now_ns = now_ns.max(self.last_tick_ns);
         if self.has_stalled(now_ns) {
@@ -223,7 +226,8 @@ impl Detector {
         gap_ns > self.config.heartbeat_ns.saturating_add(self.config.stall_slack_ns)
     }
 
-    /// This host did not run for `gap_ns`. Withholds the suspicions that are due, and gives every peer a new timeout.
+    /// This host did not run for `gap_ns`. Withholds the suspicions that are due, and gives every peer a new
+    /// timeout.
     pub(crate) fn record_stall(&mut self, now_ns: u64, gap_ns: u64) {
         self.stalled_until_ns = now_ns;
         self.counters.stalls += 1;
@@ -290,14 +294,15 @@ impl Detector {
     }
 
     /// The largest packet that every plane carries is now `payload_max` bytes, limited to the range from
-    /// [`Config::payload_min`] to [`PAYLOAD_MAX`]. Returns the new grant; queued messages that are longer are given up and
-    /// counted as lost.
+    /// [`Config::payload_min`] to [`PAYLOAD_MAX`]. Returns the new grant; queued messages that are longer are
+    /// given up and counted as lost.
     pub fn set_payload_max(&mut self, payload_max: usize) -> usize {
         self.config.payload_max = payload_max.clamp(self.config.payload_min(), PAYLOAD_MAX);
         self.piggyback_grant()
     }
 
-    /// Until when this node may act (own clock); `u64::MAX` under trust = network, 0 when excluded or leaving.
+    /// Until when this node may act (own clock); `u64::MAX` under trust = network, 0 when excluded or
+    /// leaving.
     pub fn lease_until_ns(&self) -> u64 {
         self.lease.until_ns()
     }
@@ -325,14 +330,14 @@ impl Detector {
         self.peers.set_of(Peer::knows_me)
     }
 
-    /// The subset of [`Detector::heard_by`] that has acknowledged a heartbeat of this incarnation, and so takes it to be up
-    /// and takes all that it sends.
+    /// The subset of [`Detector::heard_by`] that has acknowledged a heartbeat of this incarnation, and so
+    /// takes it to be up and takes all that it sends.
     pub fn held_up_by(&self) -> HostSet {
         self.peers.set_of(|peer| peer.knows_me() && peer.acked_seq() > 0)
     }
 
-    /// Has that host named all its processes to this incarnation of this one? A process that it reported before and that is
-    /// not known here has then ended.
+    /// Has that host named all its processes to this incarnation of this one? A process that it reported
+    /// before and that is not known here has then ended.
     pub fn all_named(&self, host: u16) -> bool {
         self.peers.get(host).is_some_and(|peer| peer.is_up() && peer.all_named)
     }
@@ -367,7 +372,8 @@ impl Detector {
         self.views.members().incarnation(host)
     }
 
-    /// From then on no host acts by a lease of a view older than [`Detector::view`] ([`crate::view`], rule 3).
+    /// From then on no host acts by a lease of a view older than [`Detector::view`] ([`crate::view`], rule
+    /// 3).
     pub fn view_settled_ns(&self) -> u64 {
         self.promises.older_views_until_ns()
     }
@@ -397,7 +403,8 @@ impl Detector {
         peer.is_up() && (!self.is_judged_by_views(peer.id) || self.views.contains(peer.id, peer.incarnation))
     }
 
-    /// Must `peer` know of this host before it is up and can be judged? (trust = lease, judged by this host alone)
+    /// Must `peer` know of this host before it is up and can be judged? (trust = lease, judged by this host
+    /// alone)
     pub(crate) fn must_know_me(&self, peer: u16) -> bool {
         self.config.trust == Trust::Lease && !self.is_judged_by_views(peer)
     }

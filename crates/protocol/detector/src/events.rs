@@ -26,7 +26,8 @@ impl Events {
     /// Queues an event.
     ///
     /// # Errors
-    /// The event itself, if the queue is at its bound. Events that the caller can do without keep off the reserve.
+    /// The event itself, if the queue is at its bound. Events that the caller can do without keep off the
+    /// reserve.
     pub(crate) fn push(&mut self, event: Event) -> Result<(), Event> {
         let may_be_lost =
             matches!(event, Event::Piggyback { .. } | Event::MonitorRequest { .. } | Event::TimeoutChanged { .. });

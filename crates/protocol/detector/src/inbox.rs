@@ -33,9 +33,10 @@ pub(crate) struct Source {
 }
 
 impl Detector {
-    /// The newest state of one (peer, plane) from the kernel's receive program, which has authenticated and de-duplicated it.
-    /// Skipped and repeated sequence numbers are fine. Feed the sections received ([`Detector::handle_sections`]) before the
-    /// beats of the same turn of the loop: a beat says that what was sent before it has arrived or is lost.
+    /// The newest state of one (peer, plane) from the kernel's receive program, which has authenticated and
+    /// de-duplicated it. Skipped and repeated sequence numbers are fine. Feed the sections received
+    /// ([`Detector::handle_sections`]) before the beats of the same turn of the loop: a beat says that what
+    /// was sent before it has arrived or is lost.
     pub fn handle_beat(&mut self, now_ns: u64, beat: &Beat) -> Result<(), Refusal> {
         let Beat { peer: host, plane, incarnation, seq, rx_ns, .. } = *beat;
         if plane >= self.config.planes {
@@ -53,8 +54,8 @@ impl Detector {
         }
         self.peers[host].received_at_least(plane, beat.received);
         if let Some(view) = beat.view {
-            // The receive program keeps steady heartbeats to itself: only the slot says that their sender has stopped to
-            // suspect anybody.
+            // The receive program keeps steady heartbeats to itself: only the slot says that their sender has
+            // stopped to suspect anybody.
             if planted::is(Planted::KeepsReports) {
                 self.peers[host].view = view;
             } else {
@@ -71,12 +72,12 @@ impl Detector {
         Ok(())
     }
 
-    /// An authenticated packet that arrived on `plane`. Checks incarnation and replay, counts it as a sign of life, and reads
-    /// its sections.
+    /// An authenticated packet that arrived on `plane`. Checks incarnation and replay, counts it as a sign of
+    /// life, and reads its sections.
     ///
     /// # Errors
-    /// A [`Refusal`]. Then only its counter has changed, and for a dead incarnation that it will be told so; unless the packet
-    /// shows that this machine was put back, which a refused packet can show too.
+    /// A [`Refusal`]. Then only its counter has changed, and for a dead incarnation that it will be told so;
+    /// unless the packet shows that this machine was put back, which a refused packet can show too.
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let Some(packet) = self.open(now_ns, rx_ns, plane, payload)? else { return Ok(Accepted::Unanswered) };
         let (host, seq) = (packet.sender(), packet.seq());
@@ -103,8 +104,8 @@ impl Detector {
         Ok(Accepted::Heartbeat)
     }
 
-    /// As [`Detector::handle_packet`], for a packet that the kernel's receive program has already counted as a sign of life:
-    /// only its contents are read. The same packet does nothing the second time.
+    /// As [`Detector::handle_packet`], for a packet that the kernel's receive program has already counted as
+    /// a sign of life: only its contents are read. The same packet does nothing the second time.
     pub fn handle_sections(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let Some(packet) = self.open(now_ns, rx_ns, plane, payload)? else { return Ok(Accepted::Unanswered) };
         if packet.kind() == Kind::Heartbeat {
@@ -117,7 +118,8 @@ impl Detector {
         })
     }
 
-    /// The packet, if it may be read. `None`: its sender has not answered this host, so it may be a recording.
+    /// The packet, if it may be read. `None`: its sender has not answered this host, so it may be a
+    /// recording.
     fn open<'a>(
         &mut self,
         now_ns: u64,
@@ -138,8 +140,8 @@ impl Detector {
         Ok(None)
     }
 
-    /// Has the sender answered this host, with this packet or before? Only a heartbeat can be an answer: a notice has no room
-    /// for one.
+    /// Has the sender answered this host, with this packet or before? Only a heartbeat can be an answer: a
+    /// notice has no room for one.
     fn is_answered(&mut self, rx_ns: u64, packet: &Packet<&[u8]>) -> bool {
         let host = packet.sender();
         if packet.kind() == Kind::Notice {
@@ -152,9 +154,9 @@ impl Detector {
         self.note_answer(host, packet.seq(), rx_ns, answers)
     }
 
-    /// A witness that comes back was dropped from the view meanwhile. A host that dropped it answers this incarnation nothing
-    /// else, even once that host has lost its own view. Only a view drops an incarnation, and for good: so this is true
-    /// even where the packet is a recording.
+    /// A witness that comes back was dropped from the view meanwhile. A host that dropped it answers this
+    /// incarnation nothing else, even once that host has lost its own view. Only a view drops an incarnation,
+    /// and for good: so this is true even where the packet is a recording.
     fn heed_exclusion(&mut self, now_ns: u64, packet: &Packet<&[u8]>) {
         let host = packet.sender();
         let names_me = self.is_named_dead(packet);
@@ -184,8 +186,8 @@ impl Detector {
             && host < self.config.me
             && self.is_named_dead(packet)
         {
-            // Each has declared the other dead after every path between them was cut (policy network splits then). When
-            // they hear each other again, the one with the higher id starts anew.
+            // Each has declared the other dead after every path between them was cut (policy network splits
+            // then). When they hear each other again, the one with the higher id starts anew.
             self.apply(now_ns, Outcome::Excluded, host);
         }
         admitted
@@ -231,8 +233,8 @@ impl Detector {
         Ok(())
     }
 
-    /// A newer incarnation of `host` is heard while the present one is up or in the view: its end is due, once no lease of it
-    /// can run any more.
+    /// A newer incarnation of `host` is heard while the present one is up or in the view: its end is due,
+    /// once no lease of it can run any more.
     fn supersede(&mut self, now_ns: u64, host: u16) {
         let promise_ns =
             if self.config.trust == Trust::Lease { u64::from(self.longest_promise_us()) * 1000 } else { 0 };
@@ -243,16 +245,16 @@ impl Detector {
         if has_stalled {
             peer.note_own_stall(now_ns);
         }
-        // It may judge this incarnation from the first heartbeat that greeted it, and its answer may have come during the
-        // stall.
+        // It may judge this incarnation from the first heartbeat that greeted it, and its answer may have
+        // come during the stall.
         let answered_unheard = peer.is_greeted()
             && now_ns >= peer.limit_ns()
             && !peer.silent(last_tick_ns)
             && !planted::is(Planted::DoubtsOnlyTheHeard);
         let in_doubt = must_know && (peer.knows_me() || answered_unheard) && peer.in_doubt(now_ns);
-        // A peer that has not acknowledged this incarnation, or may have declared it dead, acts whatever was promised to it.
-        // But it acts no longer than its agent grants its programs from its last turn: its own promise at most
-        // ([`crate::lease`]).
+        // A peer that has not acknowledged this incarnation, or may have declared it dead, acts whatever was
+        // promised to it. But it acts no longer than its agent grants its programs from its last turn: its
+        // own promise at most ([`crate::lease`]).
         let unbound = must_know && (!peer.knows_me() || in_doubt) && !planted::is(Planted::EndsUnbound);
         let until_ns = if promise_ns == 0 {
             now_ns
@@ -304,15 +306,16 @@ impl Detector {
             stopped_hearing = peer.set_knows_me(is_mine);
         }
         if stopped_hearing && self.must_know_me(host) && self.counts_as_judge(host) {
-            // It has declared this incarnation dead: nothing else makes it stop to acknowledge it. Its word of that may have
-            // been lost.
+            // It has declared this incarnation dead: nothing else makes it stop to acknowledge it. Its word
+            // of that may have been lost.
             self.apply(now_ns, Outcome::Excluded, host);
         }
         if !is_mine {
             return;
         }
         self.peers[host].acknowledges_incarnation();
-        // It hears this host, and no more. As a number, 0 would stand for the newest one with a lower half of 0.
+        // It hears this host, and no more. As a number, 0 would stand for the newest one with a lower half of
+        // 0.
         if ack.seq_low == 0 && !planted::is(Planted::TakesNothingForANumber) {
             return;
         }
@@ -386,9 +389,10 @@ impl Detector {
         self.renew_lease(now_ns);
     }
 
-    /// `host` leaves: it acts no more, and declares nobody dead from now on. But it may have declared this host dead by now,
-    /// and of two members at most one may be told that the other is gone. No host can be declared dead while it holds a
-    /// lease. A host that is leaving itself may be told anything, as it acts no more.
+    /// `host` leaves: it acts no more, and declares nobody dead from now on. But it may have declared this
+    /// host dead by now, and of two members at most one may be told that the other is gone. No host can be
+    /// declared dead while it holds a lease. A host that is leaving itself may be told anything, as it acts
+    /// no more.
     fn goodbye(&mut self, now_ns: u64, host: u16) {
         let is_fenced = self.config.trust == Trust::Lease && self.is_fenced(now_ns);
         let (by_views, must_know) = (self.is_judged_by_views(host), self.must_know_me(host));

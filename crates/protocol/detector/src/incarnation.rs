@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The number that tells one life of a host's agent from the next, and how it follows from the wall clock and the host's disk.
-//! It is stored elsewhere: by `incarnation.rs` of the agent on a host, on a simulated disk in the simulator.
+//! The number that tells one life of a host's agent from the next, and how it follows from the wall clock and
+//! the host's disk. It is stored elsewhere: by `incarnation.rs` of the agent on a host, on a simulated disk
+//! in the simulator.
 
-/// 2100-01-01: a wall clock beyond that is wrong, and is not believed. A number taken from it could never be taken back.
+/// 2100-01-01: a wall clock beyond that is wrong, and is not believed. A number taken from it could never be
+/// taken back.
 pub const BELIEVED_BEFORE_S: u64 = 4_102_444_800;
 
 /// Why there is no next incarnation.
@@ -15,13 +17,14 @@ pub enum NoIncarnation {
     Last,
 }
 
-/// The next incarnation: the wall clock's seconds since 1970, which fit 32 bits until 2106; but above `last`, which this host
-/// had before, and above the highest `generation` of views on its disk. `None`: the disk holds no such number.
+/// The next incarnation: the wall clock's seconds since 1970, which fit 32 bits until 2106; but above `last`,
+/// which this host had before, and above the highest `generation` of views on its disk. `None`: the disk
+/// holds no such number.
 ///
 /// # Errors
 /// [`NoIncarnation`].
 pub fn next(last: Option<u32>, generation: Option<u32>, clock_s: u64) -> Result<u32, NoIncarnation> {
-    let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
+    let by_clock = if clock_s < BELIEVED_BEFORE_S { u32::try_from(clock_s).ok() } else { None };
     if last.is_none() && by_clock.is_none() {
         // The generation does not tell how far earlier lives have come.
         return Err(NoIncarnation::Clock);

@@ -91,11 +91,12 @@ impl Detector {
         let leaving = self.life.is_leaving();
         let late = planted::is(Planted::DoubtsLate) && now_ns < old.until_ns;
         if old.reported && old.in_doubt && !leaving && !late && !planted::is(Planted::JudgesInDoubt) {
-            // At once: the old incarnation may have declared this host dead and acted, and the one heard now is not bound to
-            // this host yet. And only once: as another incarnation this host is in no doubt.
+            // At once: the old incarnation may have declared this host dead and acted, and the one heard now
+            // is not bound to this host yet. And only once: as another incarnation this host is in no doubt.
             return Silence::Excludes;
         }
-        // A host that leaves judges no peer that does not know of that: the peer may act without regard to it.
+        // A host that leaves judges no peer that does not know of that: the peer may act without regard to
+        // it.
         let acts = !leaving || !self.must_know_me(id) || planted::is(Planted::EndsWhileLeaving);
         if acts && now_ns >= old.until_ns { Silence::Dead } else { Silence::Nothing }
     }
@@ -144,8 +145,8 @@ impl Detector {
         for peer in self.peers.others().filter(|peer| peer.voter) {
             let id = peer.id;
             env.incarnations.set(id, peer.incarnation);
-            // By the end of it a host that has died is silent here, and what others have promised has run out, as each
-            // promises its shortest timeout.
+            // By the end of it a host that has died is silent here, and what others have promised has run
+            // out, as each promises its shortest timeout.
             env.timeout_ns = env.timeout_ns.max(peer.timeout_ns).max(u64::from(peer.promise_us()) * 1000);
             let silent = peer.silent(now_ns);
             if peer.heard() && !silent && peer.state != PeerState::Dead {

@@ -3,55 +3,59 @@
 //!
 //! # Why nobody acts on the silence of a node that still acts
 //!
-//! Let host j acknowledge heartbeat n of host i with the promise T. j received n at r (j's clock) and promises not to
-//! suspect i before r + T. i sent n at s(n), before j received it. On i's clock the limit is s(n) + T - m with the margin
-//! m = T * drift: in that time j's clock, which runs at most `drift_ppm` faster, advances by less than T. So while i is
-//! within the limit, j has not suspected i, whatever the network or either scheduler did in between. A late
-//! acknowledgement only gives a limit that has passed already.
+//! Let host j acknowledge heartbeat n of host i with the promise T. j received n at r (j's clock) and
+//! promises not to suspect i before r + T. i sent n at s(n), before j received it. On i's clock the limit is
+//! s(n) + T - m with the margin m = T * drift: in that time j's clock, which runs at most `drift_ppm` faster,
+//! advances by less than T. So while i is within the limit, j has not suspected i, whatever the network or
+//! either scheduler did in between. A late acknowledgement only gives a limit that has passed already.
 //!
-//! j keeps the promise because its own deadline is never sooner. T is the least of j's pair timeouts. Timeouts only grow
-//! while j runs; where views judge they may shrink, and then j keeps what it promised by its record of it
-//! (`promised_until_ns`). And j counts i's silence from i's newest heartbeat, which is no older than the one acknowledged.
-//! So the observer waits the lease out by construction, and under policy network nothing is added when it suspects. An
-//! incarnation superseded by a newer one was promised the same, so its verdict waits for the same moment.
+//! j keeps the promise because its own deadline is never sooner. T is the least of j's pair timeouts.
+//! Timeouts only grow while j runs; where views judge they may shrink, and then j keeps what it promised by
+//! its record of it (`promised_until_ns`). And j counts i's silence from i's newest heartbeat, which is no
+//! older than the one acknowledged. So the observer waits the lease out by construction, and under policy
+//! network nothing is added when it suspects. An incarnation superseded by a newer one was promised the same,
+//! so its verdict waits for the same moment.
 //!
 //! # Policy network
 //!
-//! Any host that monitors i may go on without it, so i's lease is the least limit over all live peers that monitor it. A
-//! peer that i itself has declared dead does not count: if the two were merely cut off from each other, each waits out the
-//! other, and both go on. That is the split which this policy accepts (all trees between them cut at once).
+//! Any host that monitors i may go on without it, so i's lease is the least limit over all live peers that
+//! monitor it. A peer that i itself has declared dead does not count: if the two were merely cut off from
+//! each other, each waits out the other, and both go on. That is the split which this policy accepts (all
+//! trees between them cut at once).
 //!
-//! **The first limit.** When i hears a peer for the first time, its heartbeat g *greets* the peer: it acknowledges the peer's
-//! incarnation and no heartbeat (`seq_low` 0). A peer judges only hosts that have greeted it. It cannot act on a silence
-//! before s(g) + T, so that is its first limit, and a host that starts fences nobody. A peer that was never greeted cannot
-//! judge. A peer whose last heartbeat said that it does not hear i is not judged, as it may act without regard to i. If that
-//! peer had heard this incarnation of i before, it has declared it dead by now, and i takes itself for excluded: the word
-//! of it may be lost.
+//! **The first limit.** When i hears a peer for the first time, its heartbeat g *greets* the peer: it
+//! acknowledges the peer's incarnation and no heartbeat (`seq_low` 0). A peer judges only hosts that have
+//! greeted it. It cannot act on a silence before s(g) + T, so that is its first limit, and a host that starts
+//! fences nobody. A peer that was never greeted cannot judge. A peer whose last heartbeat said that it does
+//! not hear i is not judged, as it may act without regard to i. If that peer had heard this incarnation of i
+//! before, it has declared it dead by now, and i takes itself for excluded: the word of it may be lost.
 //!
-//! **A new agent on i.** If i's agent ends and another one starts, i's programs still act by the lease that the first agent
-//! left in shared memory: until i's shortest timeout after that agent's last turn. A host that hears the new incarnation,
-//! and had not been acknowledged by the one before, was no part of that lease. So it allows the former incarnation the
-//! longest lease that i can have granted, counted from when it hears the new one: what i promised to others, which is no
-//! less than i's shortest timeout.
+//! **A new agent on i.** If i's agent ends and another one starts, i's programs still act by the lease that
+//! the first agent left in shared memory: until i's shortest timeout after that agent's last turn. A host
+//! that hears the new incarnation, and had not been acknowledged by the one before, was no part of that
+//! lease. So it allows the former incarnation the longest lease that i can have granted, counted from when it
+//! hears the new one: what i promised to others, which is no less than i's shortest timeout.
 //!
-//! **A stall is no cut, and must not split the cluster.** If i stalled until its limit for j had passed, j may have declared
-//! i dead and act alone. If i heard only what j had sent before, j may never have taken i to be up, and acts without regard
-//! to it. If j then falls silent, i cannot tell whether j has died, or has stalled and will act. So i declares no peer dead
-//! that is not *bound*. A peer is not bound if
+//! **A stall is no cut, and must not split the cluster.** If i stalled until its limit for j had passed, j
+//! may have declared i dead and act alone. If i heard only what j had sent before, j may never have taken i
+//! to be up, and acts without regard to it. If j then falls silent, i cannot tell whether j has died, or has
+//! stalled and will act. So i declares no peer dead that is not *bound*. A peer is not bound if
 //!
 //! - its newest heartbeat did not acknowledge one of i's while the limit of that one was still ahead; or
 //! - i has stalled beyond the peer's limit since; or
-//! - the peer's limit ran out before it acknowledged what i sent after a stall: that left late, and perhaps too late.
+//! - the peer's limit ran out before it acknowledged what i sent after a stall: that left late, and perhaps
+//!   too late.
 //!
-//! When such a peer is silent for its timeout, or another incarnation of it is heard, i takes itself for excluded and comes
-//! back as another incarnation. This also holds for a peer that i has not heard to know i, if i has greeted it and has
-//! stalled since. (An acknowledgement of a heartbeat says that j takes i to be up; the greeting does not.)
+//! When such a peer is silent for its timeout, or another incarnation of it is heard, i takes itself for
+//! excluded and comes back as another incarnation. This also holds for a peer that i has not heard to know i,
+//! if i has greeted it and has stalled since. (An acknowledgement of a heartbeat says that j takes i to be
+//! up; the greeting does not.)
 //!
 //! # Policy majority
 //!
-//! Only a majority of the view can go on without i ([`crate::view`]), so i's lease is the (n/2)-th largest limit among the n
-//! members, own excluded. Then i and n/2 others, a majority, are bound, and every other majority contains one of them.
-//! [`crate::view`] says what a change of view adds to this.
+//! Only a majority of the view can go on without i ([`crate::view`]), so i's lease is the (n/2)-th largest
+//! limit among the n members, own excluded. Then i and n/2 others, a majority, are bound, and every other
+//! majority contains one of them. [`crate::view`] says what a change of view adds to this.
 
 use crate::config::Config;
 use crate::types::Event;
@@ -59,7 +63,8 @@ use fide_types::MAX_HOSTS;
 use fide_types::planted::{self, Planted};
 use serde::{Deserialize, Serialize};
 
-/// Own heartbeats whose time of sending is remembered; an acknowledgement of an older one is worthless anyway.
+/// Own heartbeats whose time of sending is remembered; an acknowledgement of an older one is worthless
+/// anyway.
 pub const SENT_MAX: usize = 4096;
 
 /// When each of the last [`SENT_MAX`] heartbeats was sent.
@@ -177,8 +182,8 @@ pub fn limit_ns(config: &Config, sent_ns: u64, promise_us: u32) -> u64 {
     sent_ns.saturating_add(config.lease_of(u64::from(promise_us) * 1000))
 }
 
-/// The limit that a majority of a view of `members` keeps, own vote included. `limits` are those of the other members
-/// (fewer when some are unknown).
+/// The limit that a majority of a view of `members` keeps, own vote included. `limits` are those of the other
+/// members (fewer when some are unknown).
 pub fn majority(members: usize, limits: impl Iterator<Item = u64>) -> u64 {
     let needed = members / 2 - usize::from(planted::is(Planted::LeaseOfFewer) && members > 1);
     if needed == 0 {

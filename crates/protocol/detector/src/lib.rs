@@ -40,9 +40,11 @@
 //! | `life`, [`incarnation`] | the lives and the end of the own incarnation; how the next one is numbered |
 //! | [`receive_model`] | what the kernel's receive program keeps to itself, for worlds that simulate hosts |
 //!
-//! Times are nanoseconds of one clock of this host, given by the caller: one that nobody slews (docs/internals/clocks.md).
+//! Times are nanoseconds of one clock of this host, given by the caller: one that nobody slews
+//! (docs/internals/clocks.md).
 //!
-//! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after [`Detector::new`].
+//! **Invariant:** no sockets, no clocks, no threads, no randomness, and no allocation after
+//! [`Detector::new`].
 #![forbid(unsafe_code)]
 
 mod carry;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this host knows of its own incarnation: whether it still belongs to the cluster, and which heartbeats it sent.
+//! What this host knows of its own incarnation: whether it still belongs to the cluster, and which heartbeats
+//! it sent.
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of a sequence number that count within one life of an incarnation: 2^40 heartbeats of 1 ms are 34 years. The bits
-/// above number the lives. Only a witness has more than one.
+/// Bits of a sequence number that count within one life of an incarnation: 2^40 heartbeats of 1 ms are 34
+/// years. The bits above number the lives. Only a witness has more than one.
 pub(crate) const LIFE_BITS: u32 = 40;
 
 /// The own incarnation: its lives and its end.

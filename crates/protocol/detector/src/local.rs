@@ -9,8 +9,9 @@ use crate::wishes::{WISHES_MAX, Wish};
 use fide_types::{Name, ProcessState, Reason};
 
 impl Detector {
-    /// A process of this host. Its incarnation is higher than that of any earlier one in the same slot, also across restarts
-    /// of the agent with a higher incarnation. A witness keeps its incarnation, so it has no processes.
+    /// A process of this host. Its incarnation is higher than that of any earlier one in the same slot, also
+    /// across restarts of the agent with a higher incarnation. A witness keeps its incarnation, so it has no
+    /// processes.
     pub fn join(&mut self, now_ns: u64, name: Name) -> Result<Joined, JoinError> {
         if self.life.is_leaving() {
             return Err(JoinError::Leaving);
@@ -38,14 +39,14 @@ impl Detector {
         self.emit(Event::MonitorRequest { host, watcher_slot, slot, timeout_us, pbsize });
     }
 
-    /// Has a process of this host got this number in this life? Numbers come round after 12 days, so a process of a life
-    /// that began then may have had it too.
+    /// Has a process of this host got this number in this life? Numbers come round after 12 days, so a
+    /// process of a life that began then may have had it too.
     pub fn has_numbered(&self, process: u32) -> bool {
         self.locals.has_numbered(process)
     }
 
-    /// What the local kernel (or the process's own beat) says. A notice of an end is due at once; heartbeats carry every
-    /// change.
+    /// What the local kernel (or the process's own beat) says. A notice of an end is due at once; heartbeats
+    /// carry every change.
     pub fn process_changed(
         &mut self,
         now_ns: u64,
@@ -63,7 +64,8 @@ impl Detector {
         Ok(())
     }
 
-    /// Queues a message for the next heartbeat with room. Returns its number, from 1 in each process incarnation.
+    /// Queues a message for the next heartbeat with room. Returns its number, from 1 in each process
+    /// incarnation.
     pub fn piggyback(&mut self, slot: u8, bytes: &[u8]) -> Result<u32, PiggybackError> {
         let result = self.queue_piggyback(slot, bytes);
         if result.is_err() {

@@ -59,16 +59,16 @@ struct Load {
 }
 
 impl Detector {
-    /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per plane
-    /// ([`fide_wire::seal`]).
+    /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per
+    /// plane ([`fide_wire::seal`]).
     ///
-    /// Where others rely on the lease, publish `lease_until_ns` again before sending what was written: a heartbeat that
-    /// greets a newcomer binds this host from then on.
+    /// Where others rely on the lease, publish `lease_until_ns` again before sending what was written: a
+    /// heartbeat that greets a newcomer binds this host from then on.
     ///
-    /// Heartbeats are due at start + n * heartbeat_ns. A late one goes out at once, and the slots missed are skipped and
-    /// counted; there is never a burst. While a view is decided a few go out between two of them ([`crate::URGENT_MAX`]), so
-    /// that each round of a ballot waits only for a packet to travel, not for a heartbeat. They take numbers as others do,
-    /// and the schedule stays as it is.
+    /// Heartbeats are due at start + n * heartbeat_ns. A late one goes out at once, and the slots missed are
+    /// skipped and counted; there is never a burst. While a view is decided a few go out between two of them
+    /// ([`crate::URGENT_MAX`]), so that each round of a ballot waits only for a packet to travel, not for a
+    /// heartbeat. They take numbers as others do, and the schedule stays as it is.
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
         if self.life.is_excluded() {
             return None;
@@ -126,16 +126,16 @@ impl Detector {
         Some(Transmit { kind: TransmitKind::Heartbeat, len, seq })
     }
 
-    /// Does `peer` hold an older view, or another one of the same number, so that it has to learn this one's members? (Of two
-    /// views of one number, one has to give way.)
+    /// Does `peer` hold an older view, or another one of the same number, so that it has to learn this one's
+    /// members? (Of two views of one number, one has to give way.)
     fn needs_members(&self, now_ns: u64, peer: &Peer) -> bool {
         let same_id = peer.voter && peer.view == self.views.id() && self.views.has_view();
         let differs = same_id && !self.views.contains(peer.id, peer.incarnation);
         peer.heard() && (peer.view < self.views.id() || differs) && !peer.silent(now_ns)
     }
 
-    /// Writes what this host says to each peer. Returns whether every listener is acknowledged: only then has what was said
-    /// before been said to this incarnation of each.
+    /// Writes what this host says to each peer. Returns whether every listener is acknowledged: only then has
+    /// what was said before been said to this incarnation of each.
     fn write_acks(&mut self, b: &mut Builder<'_>, now_ns: u64) -> Option<bool> {
         let alone = !self.is_judged_by_views(self.config.me);
         let promise_ns = u64::from(self.promise_us()) * 1000;
@@ -152,7 +152,8 @@ impl Detector {
                 Answer::Acknowledgement => {
                     let until_ns = peer.last_rx_ns.saturating_add(promise_ns);
                     peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
-                    // An acknowledged heartbeat is one whose sections were taken, so that its sender need not repeat them.
+                    // An acknowledged heartbeat is one whose sections were taken, so that its sender need not
+                    // repeat them.
                     let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
                     Ack { incarnation: peer.incarnation, seq_low }
                 }
@@ -174,8 +175,8 @@ impl Detector {
         if is_new && self.must_know_me(peer.id) { Answer::Greeting } else { Answer::Nothing }
     }
 
-    /// Writes what has to be in every heartbeat until acknowledged, as far as there is room: what the longest view section
-    /// leaves.
+    /// Writes what has to be in every heartbeat until acknowledged, as far as there is room: what the longest
+    /// view section leaves.
     fn write_entries(&mut self, b: &mut Builder<'_>, seq: u64, answered: bool) {
         // Without listeners, whoever comes gets everything again.
         let acked_seq = self.peers.listeners().map(Peer::acked_seq).min().unwrap_or(u64::MAX);
@@ -267,7 +268,8 @@ impl Detector {
         }
     }
 
-    /// Tells excluded incarnations that they are excluded. What does not fit has its turn in a later heartbeat.
+    /// Tells excluded incarnations that they are excluded. What does not fit has its turn in a later
+    /// heartbeat.
     fn write_exclusions(&mut self, b: &mut Builder<'_>, seq: u64) {
         let excluded = self.peers.in_turn(seq).filter_map(|peer| Some((peer.id, peer.exclusion()?)));
         if excluded.clone().next().is_none() {
@@ -297,7 +299,8 @@ impl Detector {
         }
     }
 
-    /// Writes the next message of a process that has `ended` or not. Returns whether its queue became shorter.
+    /// Writes the next message of a process that has `ended` or not. Returns whether its queue became
+    /// shorter.
     fn write_piggyback(&mut self, b: &mut Builder<'_>, slot: usize, ended: bool) -> bool {
         let granted = self.piggyback_grant();
         let Some(local) = self.locals.get_mut(slot as u8) else { return false };
@@ -307,7 +310,8 @@ impl Detector {
         }
         let Some(bytes) = self.queues.front(slot) else { return false };
         if bytes.len() > granted {
-            // It was accepted when packets could be longer. Its number stays unused, so that receivers notice the loss.
+            // It was accepted when packets could be longer. Its number stays unused, so that receivers notice
+            // the loss.
             local.pb_sent += 1;
             self.counters.piggybacks_lost += 1;
             self.queues.pop(slot);

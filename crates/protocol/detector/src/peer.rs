@@ -8,10 +8,10 @@
 //!     └────────────────── a newer incarnation is heard ◄────────┘
 //! ```
 //!
-//! A peer is silent when nothing new has come on any plane for the pair's timeout. That time counts from the reception of
-//! its newest heartbeat or, if later, from the end of this observer's last stall. A full queue may have dropped what was
-//! sent during the stall, but the next heartbeat arrives within HB + latency_min + 2 jitter_max = TO of the stall's end.
-//! So the grace after a stall is the whole timeout.
+//! A peer is silent when nothing new has come on any plane for the pair's timeout. That time counts from the
+//! reception of its newest heartbeat or, if later, from the end of this observer's last stall. A full queue
+//! may have dropped what was sent during the stall, but the next heartbeat arrives within HB + latency_min +
+//! 2 jitter_max = TO of the stall's end. So the grace after a stall is the whole timeout.
 
 use crate::config::Config;
 use crate::lease;
@@ -22,8 +22,9 @@ use fide_types::planted::{self, Planted};
 use fide_wire::{ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
 
-/// A plane that falls this many heartbeats behind the other, and was quiet for so long, is lost before the timeout. Both
-/// planes carry the same heartbeats, so a host that stalls makes neither fall behind the other. A lost path is no verdict.
+/// A plane that falls this many heartbeats behind the other, and was quiet for so long, is lost before the
+/// timeout. Both planes carry the same heartbeats, so a host that stalls makes neither fall behind the other.
+/// A lost path is no verdict.
 const PATH_BEHIND: u64 = 10;
 const PATH_QUIET_NS: u64 = 10_000_000;
 /// Heartbeats in which an excluded incarnation is told of its exclusion, after each sign of it.
@@ -37,8 +38,8 @@ pub struct Superseded {
     pub reported: bool,
     /// Promises made to it hold until then.
     pub until_ns: u64,
-    /// It may have declared this host dead. Then this host does not declare it dead, but takes itself for excluded
-    /// ([`crate::lease`]).
+    /// It may have declared this host dead. Then this host does not declare it dead, but takes itself for
+    /// excluded ([`crate::lease`]).
     pub in_doubt: bool,
     pub last_seq: u64,
     pub last_rx_ns: [u64; MAX_PLANES],
@@ -99,10 +100,11 @@ struct Bond {
     acked_by_seq: u64,
     /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
     limit_ns: u64,
-    /// Its newest heartbeat acknowledged one of this host's so early that it could not have declared this host dead by
-    /// then, and this host has not stalled beyond its limit since. Only such a peer is judged.
+    /// Its newest heartbeat acknowledged one of this host's so early that it could not have declared this
+    /// host dead by then, and this host has not stalled beyond its limit since. Only such a peer is judged.
     bound: bool,
-    /// This host has stalled since it sent what this peer acknowledged last, so what it has sent since left late.
+    /// This host has stalled since it sent what this peer acknowledged last, so what it has sent since left
+    /// late.
     sent_late: bool,
     /// The peer's last promise, 0 for none.
     promise_us: u32,
@@ -156,13 +158,14 @@ pub struct Peer {
     pub suspected: bool,
     /// Suspicions that were withheld because this host had stalled.
     pub withheld: u64,
-    /// What this host has promised to it, by acknowledgements and by installing a view, ends then. Where views judge, the
-    /// promise is to the incarnation in the view, whichever is heard.
+    /// What this host has promised to it, by acknowledgements and by installing a view, ends then. Where
+    /// views judge, the promise is to the incarnation in the view, whichever is heard.
     pub promised_until_ns: u64,
     /// Its newest heartbeat when it came up; the sections of that one and of those before it were not taken.
     pub up_seq: u64,
     bond: Bond,
-    /// It says goodbye. A host with a lease reports that at once, others with the view that goes on without the peer.
+    /// It says goodbye. A host with a lease reports that at once, others with the view that goes on without
+    /// the peer.
     pub goodbye: bool,
     pub view: ViewId,
     pub view_seq: u64,
@@ -171,8 +174,8 @@ pub struct Peer {
     exclude_left: u32,
     /// Processes of it with something undecided: an end that waits for messages, or a gap in the messages.
     pub open: u16,
-    /// It has named all its processes. One that it has not named to this host, and that was up before this host
-    /// listened, has ended.
+    /// It has named all its processes. One that it has not named to this host, and that was up before this
+    /// host listened, has ended.
     pub all_named: bool,
 }
 
@@ -263,8 +266,8 @@ impl Peer {
         self.last_seq != 0
     }
 
-    /// Keeps heartbeat `seq` for an echo if it is the newest, whether or not it is a recording. `answers`: it answers this
-    /// host. Returns whether the peer has answered, now or before.
+    /// Keeps heartbeat `seq` for an echo if it is the newest, whether or not it is a recording. `answers`: it
+    /// answers this host. Returns whether the peer has answered, now or before.
     pub(crate) fn note(&mut self, seq: u64, rx_ns: u64, answers: bool) -> bool {
         let known = &mut self.answers;
         if seq > known.noted_seq {
@@ -414,8 +417,8 @@ impl Peer {
         self.bond.greeted
     }
 
-    /// The heartbeat sent now is the first to say that the peer is heard. That is the peer's first limit, if `alone`: if peers
-    /// judge this host by themselves rather than by agreed views ([`crate::lease`]).
+    /// The heartbeat sent now is the first to say that the peer is heard. That is the peer's first limit, if
+    /// `alone`: if peers judge this host by themselves rather than by agreed views ([`crate::lease`]).
     pub(crate) fn greet(&mut self, config: &Config, now_ns: u64, alone: bool) {
         if self.bond.greeted {
             return;
@@ -431,7 +434,8 @@ impl Peer {
         self.bond.promise_us = promise_us;
     }
 
-    /// Its newest heartbeat says whether it hears this host's present incarnation. Returns whether it stopped to.
+    /// Its newest heartbeat says whether it hears this host's present incarnation. Returns whether it stopped
+    /// to.
     pub(crate) fn set_knows_me(&mut self, knows_me: bool) -> bool {
         core::mem::replace(&mut self.bond.knows_me, knows_me) && !knows_me
     }
@@ -455,11 +459,13 @@ impl Peer {
         let sent_ns = if from_receipt { ack.received_ns } else { ack.sent_ns };
         let limit_ns = lease::limit_ns(config, sent_ns, ack.promise_us);
         self.bond.limit_ns = self.bond.limit_ns.max(limit_ns);
-        // Judge by the limit of what was acknowledged. A greeting sent since may reach further, and says nothing of the peer.
+        // Judge by the limit of what was acknowledged. A greeting sent since may reach further, and says
+        // nothing of the peer.
         self.bond.bound = now_ns < limit_ns || self.bond.bound && ack.seq < self.last_seq;
     }
 
-    /// This host stalled: what it sends from now on leaves late, and a peer whose limit has passed is bound no longer.
+    /// This host stalled: what it sends from now on leaves late, and a peer whose limit has passed is bound
+    /// no longer.
     pub(crate) fn note_own_stall(&mut self, now_ns: u64) {
         self.bond.bound &= now_ns < self.bond.limit_ns;
         self.bond.sent_late = true;
@@ -488,7 +494,8 @@ impl Peer {
         (self.exclude_left > 0).then_some(self.exclude_incarnation)
     }
 
-    /// A later incarnation than [`Peer::exclusion`] that is dead too, so that the host does not come back as that.
+    /// A later incarnation than [`Peer::exclusion`] that is dead too, so that the host does not come back as
+    /// that.
     pub(crate) fn later_exclusion(&self) -> Option<u32> {
         self.exclusion().filter(|excluded| self.dead_incarnation > *excluded).map(|_| self.dead_incarnation)
     }
@@ -522,76 +529,4 @@ impl Peer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn silent_plane_is_reported_lost_once() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 1, 1000);
-        assert_eq!(p.beat(2, 0, 2, 1040).lost, None);
-        assert_eq!(p.beat(2, 0, 3, 1080).lost, None);
-        assert_eq!(p.beat(2, 0, 4, 1100).lost, Some(1));
-        assert_eq!(p.beat(2, 0, 5, 1140).lost, None);
-        assert!(p.beat(2, 1, 5, 1141).restored);
-        assert_eq!(p.beat(2, 0, 6, 1500).lost, None, "silent on both");
-        assert_eq!(p.beat(2, 1, 6, 1501).lost, None);
-        assert_eq!(p.beat(1, 0, 5, 9999).lost, None);
-    }
-
-    #[test]
-    fn numbers_between_two_lives_are_not_lost() {
-        let mut p = Peer::new(2, true, 100);
-        for seq in [1, 2, 4, (1 << LIFE_BITS) + 1, (1 << LIFE_BITS) + 3] {
-            p.beat(1, 0, seq, 1000 + seq % 100);
-            p.count_received(0);
-        }
-        assert_eq!(p.look().lost[0], 2, "3, and one of the second life");
-        let mut p = Peer::new(2, true, 100);
-        p.beat(1, 0, 7 << LIFE_BITS, 1000);
-        p.count_received(0);
-        assert_eq!(p.look().lost[0], 0);
-    }
-
-    #[test]
-    fn silence_counts_from_the_newest_heartbeat_or_the_floor() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 5, 1000);
-        p.beat(2, 1, 5, 1050);
-        assert_eq!(p.deadline_ns(), 1100);
-        p.beat(2, 1, 4, 1090);
-        assert_eq!(p.deadline_ns(), 1100);
-        p.floor_ns = 1500;
-        assert_eq!(p.deadline_ns(), 1600);
-    }
-
-    #[test]
-    fn heartbeat_is_passed_once_every_working_plane_delivered_a_newer_one() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 7, 1000);
-        assert!(!p.passed(2, 6));
-        p.beat(2, 1, 7, 1000);
-        assert!(p.passed(2, 6) && !p.passed(2, 7));
-        p.planes[1].lost = true;
-        p.beat(2, 0, 8, 1001);
-        assert!(p.passed(2, 7));
-    }
-
-    #[test]
-    fn plane_that_falls_behind_is_lost_before_a_long_timeout() {
-        const MS: u64 = 1_000_000;
-        let mut p = Peer::new(2, true, 60 * MS);
-        for seq in 1..=5 {
-            p.beat(2, 0, seq, seq * MS);
-            p.beat(2, 1, seq, seq * MS);
-        }
-        for seq in 6..15 {
-            assert_eq!(p.beat(2, 0, seq, seq * MS).lost, None, "{seq}");
-        }
-        assert_eq!(p.beat(2, 0, 15, 15 * MS).lost, Some(1));
-        assert!(p.beat(2, 1, 15, 15 * MS + 1).restored);
-        // A host that stalls is late on both planes.
-        assert_eq!(p.beat(2, 0, 16, 50 * MS).lost, None);
-        assert_eq!(p.beat(2, 1, 16, 50 * MS).lost, None);
-    }
-}
+mod tests;

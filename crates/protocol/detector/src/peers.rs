@@ -7,7 +7,8 @@ use fide_types::{HostSet, PerHost, Role};
 use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
 
-/// One [`Peer`] for each host by its id. The entry of this host itself is never heard, never up, and judges nobody.
+/// One [`Peer`] for each host by its id. The entry of this host itself is never heard, never up, and judges
+/// nobody.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Peers {
     me: u16,

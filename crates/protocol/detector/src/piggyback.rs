@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Application messages that ride on heartbeats (FiDe §4.1, FCURB's fail-consistency).
 //!
-//! Sending: each process has a queue of [`QUEUE_MAX`] messages. Each message goes out in exactly one heartbeat, over every
-//! plane. Receiving: first in, first out per process. A message that overtook another one waits for it in the pool until
-//! every working plane has passed it; then the missing messages count as lost. With more than [`REORDER_MAX`] waiting
-//! messages of one process, the oldest gap is given up at once.
+//! Sending: each process has a queue of [`QUEUE_MAX`] messages. Each message goes out in exactly one
+//! heartbeat, over every plane. Receiving: first in, first out per process. A message that overtook another
+//! one waits for it in the pool until every working plane has passed it; then the missing messages count as
+//! lost. With more than [`REORDER_MAX`] waiting messages of one process, the oldest gap is given up at once.
 
 use fide_wire::{MAX_PROCESSES, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ pub const REORDER_MAX: usize = 8;
 /// Messages received and not yet polled, of all processes.
 pub const POOL_MAX: usize = 512;
 
-/// Writes a message into place `at` of the places for which `room` has capacity. Places are first used in order, so at most one
-/// is filled at a time, and memory that no message has reached yet is not touched.
+/// Writes a message into place `at` of the places for which `room` has capacity. Places are first used in
+/// order, so at most one is filled at a time, and memory that no message has reached yet is not touched.
 fn write(room: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     let end = (at + 1) * PIGGYBACK_MAX;
     if room.len() < end {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether this machine was put back to a snapshot, or a clone of it runs. It has then forgotten what it promised and
-//! accepted since.
+//! Whether this machine was put back to a snapshot, or a clone of it runs. It has then forgotten what it
+//! promised and accepted since.
 //!
-//! A peer shows it: it acknowledges a heartbeat that this host has yet to send, or a later incarnation of this host. That
-//! has to be checked before anything else of the packet is taken, because a host that was put back must not vote. It is
-//! checked on refused packets too: a peer that has restarted since answers this incarnation nothing else.
+//! A peer shows it: it acknowledges a heartbeat that this host has yet to send, or a later incarnation of
+//! this host. That has to be checked before anything else of the packet is taken, because a host that was put
+//! back must not vote. It is checked on refused packets too: a peer that has restarted since answers this
+//! incarnation nothing else.
 //!
-//! What was heard before says nothing. A peer that was put back itself acknowledges what it heard long ago; and a host that
-//! has lost its memory, and whose former incarnation was later, hears of that one from recordings. So the packet must be
-//! the newest of its sender, and one that acknowledges a later incarnation must come from a peer that has heard this one.
+//! What was heard before says nothing. A peer that was put back itself acknowledges what it heard long ago;
+//! and a host that has lost its memory, and whose former incarnation was later, hears of that one from
+//! recordings. So the packet must be the newest of its sender, and one that acknowledges a later incarnation
+//! must come from a peer that has heard this one.
 
 use crate::detector::Detector;
 use crate::inbox::Origin;
@@ -17,8 +19,8 @@ use crate::types::Event;
 use fide_types::planted::{self, Planted};
 use fide_wire::{Ack, Body, Packet, section};
 
-/// Half the range of the numbers that an acknowledgement can show. One that looks this far ahead of the one before, or
-/// further, may as well be behind it. 2^31 heartbeats of 1 ms are 25 days.
+/// Half the range of the numbers that an acknowledgement can show. One that looks this far ahead of the one
+/// before, or further, may as well be behind it. 2^31 heartbeats of 1 ms are 25 days.
 const HALF_RANGE: u64 = 1 << 31;
 
 impl Detector {
@@ -48,13 +50,14 @@ impl Detector {
         has_heard_me && is_newest(peer, origin) && is_known || planted::is(Planted::HeedsRecordings)
     }
 
-    /// Does the peer acknowledge a heartbeat of this incarnation that is yet to be sent? An acknowledgement shows the lower
-    /// half of a number.
+    /// Does the peer acknowledge a heartbeat of this incarnation that is yet to be sent? An acknowledgement
+    /// shows the lower half of a number.
     ///
     /// - This incarnation has sent no heartbeat with that half: then it is one yet to be sent.
-    /// - Otherwise, a peer acknowledges no less than it did before. A number that looks lower is one yet to be sent, or the
-    ///   peer was put back itself and has stopped hearing this host. In that case the peer was at most half the range of such
-    ///   numbers behind; or the peer itself has not sent as many heartbeats since then as a host would that hears so many more.
+    /// - Otherwise, a peer acknowledges no less than it did before. A number that looks lower is one yet to
+    ///   be sent, or the peer was put back itself and has stopped hearing this host. In that case the peer
+    ///   was at most half the range of such numbers behind; or the peer itself has not sent as many
+    ///   heartbeats since then as a host would that hears so many more.
     /// - This host has sent half of that range meanwhile: then the number says nothing.
     fn acks_unsent(&self, peer: &Peer, origin: Origin, ack: Ack) -> bool {
         if origin.incarnation <= peer.dead_incarnation || ack.seq_low == 0 {
@@ -78,8 +81,8 @@ impl Detector {
         ahead < HALF_RANGE || has_sent_as_many || planted::is(Planted::TakesBehindForAhead)
     }
 
-    /// Peers may mention a later incarnation of this host, for example as dead: this host had another state directory then.
-    /// The next incarnation has to be above that one.
+    /// Peers may mention a later incarnation of this host, for example as dead: this host had another state
+    /// directory then. The next incarnation has to be above that one.
     pub(crate) fn note_own_incarnations(&mut self, packet: &Packet<&[u8]>) {
         let me = self.config.me;
         let named = packet.bodies_of(|kind| kind == section::EXCLUDED).flat_map(|body| match body {
@@ -89,7 +92,8 @@ impl Detector {
         self.life.hear_of(named.max().unwrap_or_default());
     }
 
-    /// Ends this incarnation. Also after an exclusion: a machine that was put back does not start anew by itself.
+    /// Ends this incarnation. Also after an exclusion: a machine that was put back does not start anew by
+    /// itself.
     fn found_put_back(&mut self, now_ns: u64, by: u16) {
         if self.life.is_put_back() || planted::is(Planted::MissesItself) {
             return;

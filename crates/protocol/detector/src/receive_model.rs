@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the kernel's receive program does with packets that bear the right tag (`receive_heartbeat` in
-//! `crates/platform/bpf/src/c/heartbeat.bpf.c`), for worlds that simulate hosts. It keeps the newest heartbeat of each peer
-//! and plane in a slot, and gives the agent only packets that hold more than a steady heartbeat.
+//! `crates/platform/bpf/src/c/heartbeat.bpf.c`), for worlds that simulate hosts. It keeps the newest
+//! heartbeat of each peer and plane in a slot, and gives the agent only packets that hold more than a steady
+//! heartbeat.
 
 use fide_types::{HostSet, MAX_HOSTS, PerHost};
 use fide_wire::{Body, Kind, Packet, ReplayWindow, Seen, ViewId};
@@ -10,7 +11,8 @@ use crate::types::Beat;
 
 const PLANES: usize = 2;
 
-/// What the program itself reads of a heartbeat: a steady view and a promise, in either order, before anything else.
+/// What the program itself reads of a heartbeat: a steady view and a promise, in either order, before
+/// anything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Steady {
     view: Option<ViewId>,
@@ -43,8 +45,8 @@ struct Slot {
     beats: [Option<Beat>; PLANES],
 }
 
-/// The slots of one agent. They end with it, so each agent begins with empty ones; an agent that takes over from another
-/// goes on with that one's slots.
+/// The slots of one agent. They end with it, so each agent begins with empty ones; an agent that takes over
+/// from another goes on with that one's slots.
 #[derive(Debug, Clone)]
 pub struct ReceiveModel {
     me: u16,
@@ -60,8 +62,8 @@ impl ReceiveModel {
         Self { me, slots: PerHost::new(MAX_HOSTS, |_| Slot::default()), unread: HostSet::EMPTY }
     }
 
-    /// A packet has come. Returns whether the agent gets its sections ([`crate::Detector::handle_sections`]), for which its ring
-    /// must have room: what it does not get counts as lost on the way.
+    /// A packet has come. Returns whether the agent gets its sections ([`crate::Detector::handle_sections`]),
+    /// for which its ring must have room: what it does not get counts as lost on the way.
     pub fn take(&mut self, rx_ns: u64, plane: u8, bytes: &[u8], has_room: bool) -> bool {
         let Ok(packet) = Packet::new(bytes) else { return false };
         let plane_at = usize::from(plane);
@@ -102,8 +104,8 @@ impl ReceiveModel {
         self.slots.get(host).map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
     }
 
-    /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]). To be read after the sections that came with
-    /// them.
+    /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]). To be read after the sections
+    /// that came with them.
     pub fn beats(&mut self) -> impl Iterator<Item = Beat> + '_ {
         std::iter::from_fn(|| {
             while let Some(host) = self.unread.iter().next() {

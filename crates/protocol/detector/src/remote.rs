@@ -40,7 +40,8 @@ impl Detector {
             self.end_reported(now_ns, source, entry);
             return;
         }
-        // Processes stall and recover repeatedly; an older heartbeat must not undo what a newer one (or a notice) said.
+        // Processes stall and recover repeatedly; an older heartbeat must not undo what a newer one (or a
+        // notice) said.
         if entry.state != remote.state && entry.at_ns > remote.at_ns {
             (remote.state, remote.at_ns) = (entry.state, entry.at_ns);
             let stalled = entry.state == ProcessState::Stalled;
@@ -50,8 +51,8 @@ impl Detector {
         }
     }
 
-    /// A process is heard of for the first time: all former ones of its name have ended. False if a later one is known, so
-    /// that this one is not reported.
+    /// A process is heard of for the first time: all former ones of its name have ended. False if a later one
+    /// is known, so that this one is not reported.
     fn process_appeared(&mut self, now_ns: u64, source: Source, entry: &Roster, name: Name) -> bool {
         let (host, slot, incarnation) = (source.host, entry.slot, entry.incarnation);
         if !planted::is(Planted::TellsTheFormer) {

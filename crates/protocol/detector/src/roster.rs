@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes: those of this host, and those that peers report.
 //!
-//! A changed entry has to reach every peer, and is carried until it has ([`crate::carry`]). When not all entries fit, those
-//! in flight stay until acknowledged, then the next ones follow. Ends go first. A slot is used again only after every
-//! peer knows of its last end.
+//! A changed entry has to reach every peer, and is carried until it has ([`crate::carry`]). When not all
+//! entries fit, those in flight stay until acknowledged, then the next ones follow. Ends go first. A slot is
+//! used again only after every peer knows of its last end.
 //!
-//! **One name, one process after the other.** A host has at most one live process of a name, and numbers its processes in
-//! the order in which they join (by [`newer`], within one life of its agent). It reports them in that order: an entry goes
-//! with or after those of all former processes of its name, and in each heartbeat behind them. A peer that begins to listen
-//! gets only the last one that has settled. A receiver that hears of a process for the first time takes all former ones
-//! of its name for ended, and ignores a process whose successor it knows.
+//! **One name, one process after the other.** A host has at most one live process of a name, and numbers its
+//! processes in the order in which they join (by [`newer`], within one life of its agent). It reports them in
+//! that order: an entry goes with or after those of all former processes of its name, and in each heartbeat
+//! behind them. A peer that begins to listen gets only the last one that has settled. A receiver that hears
+//! of a process for the first time takes all former ones of its name for ended, and ignores a process whose
+//! successor it knows.
 
 use crate::carry::Carry;
 use crate::types::{JoinError, ProcessError, ProcessView, Via};
@@ -265,7 +266,8 @@ pub struct PendingEnd {
     pub via: Via,
     /// The last piggyback of the process.
     pub pb_seq: u32,
-    /// All its piggybacks were in heartbeats up to this one; 0 while that is not known (a notice reported the end).
+    /// All its piggybacks were in heartbeats up to this one; 0 while that is not known (a notice reported the
+    /// end).
     pub seq: u64,
     /// It is delivered then, whatever is missing.
     pub deadline_ns: u64,

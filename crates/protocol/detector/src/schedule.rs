@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When heartbeats go out: at start + n * heartbeat_ns, plus a bounded number of urgent ones between two of these.
+//! When heartbeats go out: at start + n * heartbeat_ns, plus a bounded number of urgent ones between two of
+//! these.
 
 use serde::{Deserialize, Serialize};
 
-/// The most heartbeats between two of the schedule. One round of a ballot takes two, and a second round may follow.
+/// The most heartbeats between two of the schedule. One round of a ballot takes two, and a second round may
+/// follow.
 pub const URGENT_MAX: u32 = 4;
 
 /// The heartbeats due.
@@ -46,13 +48,14 @@ impl Schedule {
         self.urgent_left > 0
     }
 
-    /// Does a program wait, and is there an urgent heartbeat left for it? Half of them are kept for changes of view.
+    /// Does a program wait, and is there an urgent heartbeat left for it? Half of them are kept for changes
+    /// of view.
     pub(crate) fn allows_hurried(&self) -> bool {
         self.hurried && self.urgent_left > self.urgent_max / 2
     }
 
-    /// If a scheduled heartbeat is due: how many were missed before it. A late one goes out at once, the missed ones are
-    /// skipped; there is never a burst.
+    /// If a scheduled heartbeat is due: how many were missed before it. A late one goes out at once, the
+    /// missed ones are skipped; there is never a burst.
     pub(crate) fn take_scheduled(&mut self, now_ns: u64) -> Option<u64> {
         let late_ns = now_ns.checked_sub(self.next_ns)?;
         let skipped = late_ns / self.heartbeat_ns;

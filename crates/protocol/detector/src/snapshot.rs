@@ -35,8 +35,8 @@ impl Detector {
         Ok(detector)
     }
 
-    /// Counts `count` heartbeats as sent by another program: their numbers are not used again, and acknowledgements of them
-    /// prolong nothing.
+    /// Counts `count` heartbeats as sent by another program: their numbers are not used again, and
+    /// acknowledgements of them prolong nothing.
     pub fn skip_heartbeats(&mut self, count: u64) {
         self.sent.skip(self.sent.newest() + count);
     }

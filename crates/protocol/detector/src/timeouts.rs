@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this host promises to others: the least of its pair timeouts, so that it suspects nobody sooner ([`crate::lease`]).
+//! What this host promises to others: the least of its pair timeouts, so that it suspects nobody sooner
+//! ([`crate::lease`]).
 
 use crate::detector::Detector;
 use crate::promises::wait_us;
@@ -8,14 +9,15 @@ use fide_types::Trust;
 use fide_types::planted::{self, Planted};
 
 impl Detector {
-    /// Promises no more than `promise_us` from now on, however long timeouts become. The next agent of this host has to know
-    /// that bound ([`Detector::heed_former`]).
+    /// Promises no more than `promise_us` from now on, however long timeouts become. The next agent of this
+    /// host has to know that bound ([`Detector::heed_former`]).
     pub fn set_promise_max(&mut self, promise_us: u32) {
         self.promises.set_max(promise_us);
     }
 
-    /// An earlier life of this host, which has ended, promised up to `promise_us`, perhaps just before it ended. Until all
-    /// that has run out this life founds no view and drops no member. To be called before anything else.
+    /// An earlier life of this host, which has ended, promised up to `promise_us`, perhaps just before it
+    /// ended. Until all that has run out this life founds no view and drops no member. To be called before
+    /// anything else.
     pub fn heed_former(&mut self, now_ns: u64, promise_us: u32) {
         if planted::is(Planted::ForgetsPromise) {
             return;
@@ -32,9 +34,9 @@ impl Detector {
         self.config.trust == Trust::Network || self.is_judged_by_views(self.config.me)
     }
 
-    /// Sets the timeout of a pair. Under lease trust it shrinks only where views judge both hosts: there this host keeps
-    /// what it promised until that ends, whatever the timeout is by then ([`crate::view`]). A host that judges by itself keeps
-    /// its promises by its timeout, which only grows.
+    /// Sets the timeout of a pair. Under lease trust it shrinks only where views judge both hosts: there this
+    /// host keeps what it promised until that ends, whatever the timeout is by then ([`crate::view`]). A host
+    /// that judges by itself keeps its promises by its timeout, which only grows.
     ///
     /// # Errors
     /// [`TimeoutError`]; nothing has changed.
@@ -70,13 +72,14 @@ impl Detector {
         self.promise_us().max(self.promises.longer_before_us())
     }
 
-    /// For how long, by any clock, the leases may still run that this host knows of: those that it has granted, its own, and
-    /// what is left of older views.
+    /// For how long, by any clock, the leases may still run that this host knows of: those that it has
+    /// granted, its own, and what is left of older views.
     pub(crate) fn binds_us(&self, now_ns: u64) -> u32 {
         if self.config.trust == Trust::Network {
             return 0;
         }
-        // A host whose lease has no end is alone in its view: only it can decide another one, and installs that at once.
+        // A host whose lease has no end is alone in its view: only it can decide another one, and installs
+        // that at once.
         let own_until_ns = if self.lease.until_ns() == u64::MAX { 0 } else { self.lease.until_ns() };
         let until_ns = own_until_ns.max(self.promises.binding_until_ns());
         self.promise_us().max(wait_us(self.config.with_drift(until_ns.saturating_sub(now_ns))))

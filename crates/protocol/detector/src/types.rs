@@ -6,7 +6,8 @@ use fide_types::{HostSet, MAX_PLANES, Name, Reason, Time};
 use fide_wire::{PacketError, ViewId};
 use serde::{Deserialize, Serialize};
 
-/// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated and de-duplicated.
+/// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated and
+/// de-duplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
     pub peer: u16,
@@ -22,8 +23,8 @@ pub struct Beat {
     pub ack_seq_low: u32,
     /// The promise it carries, 0 for none.
     pub promise_us: u32,
-    /// The view its sender holds, if known. Without it the acknowledgement does not prolong a majority lease; the heartbeat's
-    /// sections, fed to `handle_sections`, will.
+    /// The view its sender holds, if known. Without it the acknowledgement does not prolong a majority lease;
+    /// the heartbeat's sections, fed to `handle_sections`, will.
     pub view: Option<ViewId>,
 }
 
@@ -106,8 +107,8 @@ pub struct Counters {
     pub verdicts: u64,
     pub piggybacks_sent: u64,
     pub piggybacks_delivered: u64,
-    /// Missing for good: given up after all planes had passed them, or because their host died first; or queued here when
-    /// packets became too small for them.
+    /// Missing for good: given up after all planes had passed them, or because their host died first; or
+    /// queued here when packets became too small for them.
     pub piggybacks_lost: u64,
     /// Refused to the local sender.
     pub piggybacks_declined: u64,
@@ -197,7 +198,8 @@ pub struct Evidence {
     pub timeout_ns: u64,
     /// The end by the clock of the subject's host; 0 for unknown.
     pub at_ns: u64,
-    /// Stalls of this observer so far, and how often it withheld a suspicion of the subject's host because of them.
+    /// Stalls of this observer so far, and how often it withheld a suspicion of the subject's host because of
+    /// them.
     pub own_stalls: u64,
     pub withheld: u64,
     /// The hosts that support it: this one, or the members of the view that decided.
@@ -265,15 +267,15 @@ pub enum Event {
     Unfenced {
         lease_until_ns: u64,
     },
-    /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself if its view can never
-    /// have a majority again, or if a silent peer may have gone on without it.
+    /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself if
+    /// its view can never have a majority again, or if a silent peer may have gone on without it.
     Excluded {
         by: u16,
         incarnation: u32,
     },
-    /// `by` has acknowledged a heartbeat that this incarnation has yet to send: the machine was put back to a snapshot, or a
-    /// clone of it runs. The incarnation is excluded. Nothing on this machine remembers what it has promised and agreed to
-    /// since, so its programs have to end before anything starts again.
+    /// `by` has acknowledged a heartbeat that this incarnation has yet to send: the machine was put back to a
+    /// snapshot, or a clone of it runs. The incarnation is excluded. Nothing on this machine remembers what
+    /// it has promised and agreed to since, so its programs have to end before anything starts again.
     PutBack {
         by: u16,
         incarnation: u32,

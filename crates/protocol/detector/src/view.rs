@@ -2,114 +2,124 @@
 //! Consensus on the membership view (policy majority).
 //!
 //! A view is a numbered set of (voter, incarnation). The members of the present view decide the next one by
-//! single-decree Paxos. Each repeats its state in the VIEW section of its heartbeats, so loss, duplication and
-//! reordering cost only time. A member whose view is behind receives the members of the newer one.
+//! single-decree Paxos. Each repeats its state in the VIEW section of its heartbeats, so loss, duplication
+//! and reordering cost only time. A member whose view is behind receives the members of the newer one.
 //!
 //! # Dropping a member
 //!
 //! A voter reports every member that is silent to it. Once a majority of the view reports the same host, the
-//! lowest-numbered voter that is not silent proposes the view without it; the others back off by a few heartbeats each,
-//! in the order of their ids. A voter **accepts** a view only if
+//! lowest-numbered voter that is not silent proposes the view without it; the others back off by a few
+//! heartbeats each, in the order of their ids. A voter **accepts** a view only if
 //!
-//! - the view contains the voter itself, or the voter is fenced and stays fenced until the decision is settled; and
+//! - the view contains the voter itself, or the voter is fenced and stays fenced until the decision is
+//!   settled; and
 //! - for each member dropped, the voter's promise has run out and it has not acknowledged that member since.
 //!
-//! While a proposal drops a member that the voter still hears, the voter stops acknowledging it (`condemned`), so that
-//! the promise runs out. A value that a crashed proposer left half accepted can therefore always be finished.
+//! While a proposal drops a member that the voter still hears, the voter stops acknowledging it
+//! (`condemned`), so that the promise runs out. A value that a crashed proposer left half accepted can
+//! therefore always be finished.
 //!
-//! **Partial partitions.** Two members may not hear each other while the others hear both. Neither is silent to a
-//! majority, yet both would act, and each would wait for the other for ever. After [`PARTIAL_TIMEOUTS`] of that, a
-//! majority of members that all hear each other goes on without the rest ([`crate::clique`]): one of them proposes the
-//! view, and the acceptors' rules stay the same. A voter without a view that learns of one reports which of its members
-//! it does not hear, and is admitted once it hears them all. A host evicted for a partial partition also waits for
-//! [`BARRED_TIMEOUTS`], whatever its next incarnation, because it may be the host that the others do not hear. A crashed
-//! host does not wait: stalled observers may briefly fail to report its silence, so that it looks like a member to evict,
-//! but then nobody hears it either.
+//! **Partial partitions.** Two members may not hear each other while the others hear both. Neither is silent
+//! to a majority, yet both would act, and each would wait for the other for ever. After [`PARTIAL_TIMEOUTS`]
+//! of that, a majority of members that all hear each other goes on without the rest ([`crate::clique`]): one
+//! of them proposes the view, and the acceptors' rules stay the same. A voter without a view that learns of
+//! one reports which of its members it does not hear, and is admitted once it hears them all. A host evicted
+//! for a partial partition also waits for [`BARRED_TIMEOUTS`], whatever its next incarnation, because it may
+//! be the host that the others do not hear. A crashed host does not wait: stalled observers may briefly fail
+//! to report its silence, so that it looks like a member to evict, but then nobody hears it either.
 //!
 //! # Why the lease of [`crate::lease`] is right across views
 //!
-//! Hosts promise for different lengths of time. Each promises its own shortest timeout, which grows while the host runs
-//! and shrinks again when the cause of the growth is forgotten ([`crate::Detector::set_timeout`]). To be shown:
-//! **when a view without x is installed anywhere, no lease of x runs.** A lease of x in view V stands on a majority Q of
-//! V: x itself, and members q that acknowledged x and promised to accept no view without x for the length of their
-//! promise, counted from that acknowledgement. The rules:
+//! Hosts promise for different lengths of time. Each promises its own shortest timeout, which grows while the
+//! host runs and shrinks again when the cause of the growth is forgotten ([`crate::Detector::set_timeout`]).
+//! To be shown: **when a view without x is installed anywhere, no lease of x runs.** A lease of x in view V
+//! stands on a majority Q of V: x itself, and members q that acknowledged x and promised to accept no view
+//! without x for the length of their promise, counted from that acknowledgement. The rules:
 //!
 //! 1. A voter that has accepted a next view acknowledges nobody until that view is settled.
-//! 2. A voter that has accepted a next view takes no acknowledgement for its own lease until that view is settled, and an
-//!    acknowledgement counts only from a member that holds the same view.
-//! 3. With what it accepts, a voter says for how long the leases that it knows of may still run ([`Vote::binds_us`]). That
-//!    is the longest of: its own promise, what is left of longer promises that it made before, what is left of its own
-//!    lease, and what is left of the wait defined next. Whoever decides the view takes the longest of these values over a
-//!    majority that accepted it. This `wait_us` travels with the view's members. A host that installs the view drops no
-//!    member ([`Env::free`]) until `wait_us` later, by its own clock.
+//! 2. A voter that has accepted a next view takes no acknowledgement for its own lease until that view is
+//!    settled, and an acknowledgement counts only from a member that holds the same view.
+//! 3. With what it accepts, a voter says for how long the leases that it knows of may still run
+//!    ([`Vote::binds_us`]). That is the longest of: its own promise, what is left of longer promises that it
+//!    made before, what is left of its own lease, and what is left of the wait defined next. Whoever decides
+//!    the view takes the longest of these values over a majority that accepted it. This `wait_us` travels
+//!    with the view's members. A host that installs the view drops no member ([`Env::free`]) until `wait_us`
+//!    later, by its own clock.
 //! 4. A host that has a lease accepts no view without itself.
 //!
-//! **Lemma: `wait_us` after a view U is first installed, no lease that stands on an older view runs.** By induction. Let A
-//! be the majority of V by which V+1 was decided, and let x have a lease in V by Q. Some q is in both.
+//! **Lemma: `wait_us` after a view U is first installed, no lease that stands on an older view runs.** By
+//! induction. Let A be the majority of V by which V+1 was decided, and let x have a lease in V by Q. Some q
+//! is in both.
 //!
-//! - If q is not x, every acknowledgement of q to x that counts came before q accepted V+1: afterwards q is silent until it
-//!   holds V+1 or a newer view (rule 1), and then rule 2 refuses its acknowledgement. So the acknowledgement binds no longer
-//!   than q's promise after that acceptance, or than what was left of a longer promise; q reported both.
+//! - If q is not x, every acknowledgement of q to x that counts came before q accepted V+1: afterwards q is
+//!   silent until it holds V+1 or a newer view (rule 1), and then rule 2 refuses its acknowledgement. So the
+//!   acknowledgement binds no longer than q's promise after that acceptance, or than what was left of a
+//!   longer promise; q reported both.
 //! - If q is x, its lease did not grow after it accepted (rule 2), and it reported how long that lease was.
-//! - A lease in a view older than V ends, by induction, at the latest `wait_us` of V after V was installed. Every member of
-//!   A has installed V and has reported what was left of that.
+//! - A lease in a view older than V ends, by induction, at the latest `wait_us` of V after V was installed.
+//!   Every member of A has installed V and has reported what was left of that.
 //!
-//! V+1 is decided after all of A has accepted it, so `wait_us` of V+1 covers all of these. Two hosts may learn of V+1 by
-//! different majorities A, with different waits: each is right. A host that skipped views has the wait of the view that it
-//! installs, which covers all views before it.
+//! V+1 is decided after all of A has accepted it, so `wait_us` of V+1 covers all of these. Two hosts may
+//! learn of V+1 by different majorities A, with different waits: each is right. A host that skipped views has
+//! the wait of the view that it installs, which covers all views before it.
 //!
-//! **Now let U+1 be the first view without x,** decided by the majority A of U. Each member of A holds U and dropped x no
-//! sooner than `wait_us` after it installed U, so no lease of x in an older view runs (the lemma). A lease of x in U stands
-//! on a majority Q of U, so some q is in both A and Q. If q is not x, it accepted U+1 after its promise to x had run out. If
-//! q is x, it had no lease when it accepted (rule 4) and got none afterwards (rule 2). Acknowledgements that x got in an
-//! older view count in U too: their promises are q's own, and q keeps each until it ends, whatever view q holds
-//! (`promised_until_ns`). And x may be another incarnation by then: the promise is to the member of the view, whichever
-//! incarnation is heard.
+//! **Now let U+1 be the first view without x,** decided by the majority A of U. Each member of A holds U and
+//! dropped x no sooner than `wait_us` after it installed U, so no lease of x in an older view runs (the
+//! lemma). A lease of x in U stands on a majority Q of U, so some q is in both A and Q. If q is not x, it
+//! accepted U+1 after its promise to x had run out. If q is x, it had no lease when it accepted (rule 4) and
+//! got none afterwards (rule 2). Acknowledgements that x got in an older view count in U too: their promises
+//! are q's own, and q keeps each until it ends, whatever view q holds (`promised_until_ns`). And x may be
+//! another incarnation by then: the promise is to the member of the view, whichever incarnation is heard.
 //!
-//! The cost: none if the last change of view is longer ago than `wait_us`. If two hosts die one soon after the other, the
-//! second may be dropped later, by the longest promise of the fastest majority; a slow host counts only where nothing is
-//! decided without it.
+//! The cost: none if the last change of view is longer ago than `wait_us`. If two hosts die one soon after
+//! the other, the second may be dropped later, by the longest promise of the fastest majority; a slow host
+//! counts only where nothing is decided without it.
 //!
-//! Drift: x takes a margin off what others promise ([`Config::lease_of`](crate::Config::lease_of)), which covers any one
-//! clock. What is left of a lease is measured by one clock and waited for by another, and is lengthened by that margin.
+//! Drift: x takes a margin off what others promise ([`Config::lease_of`](crate::Config::lease_of)), which
+//! covers any one clock. What is left of a lease is measured by one clock and waited for by another, and is
+//! lengthened by that margin.
 //!
 //! # Founding, and what is not possible without a disk
 //!
-//! State is volatile. A restarted agent is a new incarnation that holds no view, and members admit it. Views shrink down
-//! to two members, so a majority of the configured voters may hold no view while two others legitimately go on. Therefore a
-//! first view is founded by all configured voters but one, and at least a majority, all of them without a view.
+//! State is volatile. A restarted agent is a new incarnation that holds no view, and members admit it. Views
+//! shrink down to two members, so a majority of the configured voters may hold no view while two others
+//! legitimately go on. Therefore a first view is founded by all configured voters but one, and at least a
+//! majority, all of them without a view.
 //!
-//! A lease of x in an older view stands on x and at least one other member, so on some q that took part in the founding as
-//! a newer incarnation. That incarnation first listened for two timeouts, and until every promise of an earlier
-//! incarnation of it had run out: of this life and of those before it ([`crate::Detector::heed_former`]), because with a
-//! timeout shorter than before, two timeouts are too few. If q is not x, its promise to x is over. If q is x, its former
-//! agent has ended, and granted programs no lease beyond the timeout that it had, which is no longer than its promise.
+//! A lease of x in an older view stands on x and at least one other member, so on some q that took part in
+//! the founding as a newer incarnation. That incarnation first listened for two timeouts, and until every
+//! promise of an earlier incarnation of it had run out: of this life and of those before it
+//! ([`crate::Detector::heed_former`]), because with a timeout shorter than before, two timeouts are too few.
+//! If q is not x, its promise to x is over. If q is x, its former agent has ended, and granted programs no
+//! lease beyond the timeout that it had, which is no longer than its promise.
 //!
-//! A voter that accepted a first view joins no other one; it has to restart first. Nor does a voter found a view after it
-//! has asked those that hold one to be admitted: it may have been admitted and dropped without knowing it. (The simulator
-//! found a case: h3 had reported the death of h1; then h1 founded a view with h2, which had restarted and knew of
-//! nothing.) A view of three or more configured voters never shrinks below two members, not even by leaving.
+//! A voter that accepted a first view joins no other one; it has to restart first. Nor does a voter found a
+//! view after it has asked those that hold one to be admitted: it may have been admitted and dropped without
+//! knowing it. (The simulator found a case: h3 had reported the death of h1; then h1 founded a view with h2,
+//! which had restarted and knew of nothing.) A view of three or more configured voters never shrinks below
+//! two members, not even by leaving.
 //!
-//! A member whose view has no majority left gives that view up once it and the voters without a view are enough to found a
-//! new one ([`Outcome::Lost`]): a restart is always safe. All that remain of the view give it up together, if the members
-//! that are not heard could make no majority with them.
+//! A member whose view has no majority left gives that view up once it and the voters without a view are
+//! enough to found a new one ([`Outcome::Lost`]): a restart is always safe. All that remain of the view give
+//! it up together, if the members that are not heard could make no majority with them.
 //!
-//! **Lineages are ordered as they were founded.** A view's generation is the highest incarnation of its founders. Each host
-//! numbers its incarnations by its own clock, so two foundings could get one number, or the later one the lower number.
-//! Therefore a voter accepts no first view, and neither acknowledges nor acts in any view, until its disk holds that view's
-//! generation ([`ViewConsensus::generation`]): its next incarnation is above every generation on its disk.
+//! **Lineages are ordered as they were founded.** A view's generation is the highest incarnation of its
+//! founders. Each host numbers its incarnations by its own clock, so two foundings could get one number, or
+//! the later one the lower number. Therefore a voter accepts no first view, and neither acknowledges nor acts
+//! in any view, until its disk holds that view's generation ([`ViewConsensus::generation`]): its next
+//! incarnation is above every generation on its disk.
 //!
-//! - Two first views that are both decided were accepted by one common host, of three or more (each is accepted by all
-//!   but one), or of two (by both). The second time that host was another incarnation, so the second view has the higher
-//!   generation.
-//! - A host that acts in a view stands on another member. At least one of the two is among the next founders, as an
-//!   incarnation above that view's generation.
+//! - Two first views that are both decided were accepted by one common host, of three or more (each is
+//!   accepted by all but one), or of two (by both). The second time that host was another incarnation, so the
+//!   second view has the higher generation.
+//! - A host that acts in a view stands on another member. At least one of the two is among the next founders,
+//!   as an incarnation above that view's generation.
 //!
 //! A disk that is slow or full thus delays what is founded, and never what is held.
 //!
-//! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, so that two hosts need not wait
-//! until both are there again. Its vote holds what it has promised, which it keeps even when it comes back with a shorter
-//! timeout.
+//! With a disk a voter can come back as the incarnation that it was ([`Vote`]): a witness, so that two hosts
+//! need not wait until both are there again. Its vote holds what it has promised, which it keeps even when it
+//! comes back with a shorter timeout.
 
 mod desired;
 mod round;
@@ -123,10 +133,11 @@ use serde::{Deserialize, Serialize};
 
 /// Heartbeats that each further candidate waits before it proposes.
 pub const BACKOFF_HEARTBEATS: u64 = 6;
-/// Heartbeats after which a proposer tries again with a higher ballot (plus its id, so that two do not keep step).
+/// Heartbeats after which a proposer tries again with a higher ballot (plus its id, so that two do not keep
+/// step).
 pub const RETRY_HEARTBEATS: u64 = 24;
-/// Timeouts for which a partial partition has to last. A crashed host is silent to a majority by then, where timeouts
-/// are alike.
+/// Timeouts for which a partial partition has to last. A crashed host is silent to a majority by then, where
+/// timeouts are alike.
 pub const PARTIAL_TIMEOUTS: u64 = 2;
 /// Timeouts for which a host evicted for a partial partition is not admitted.
 pub const BARRED_TIMEOUTS: u64 = 16;
@@ -163,8 +174,8 @@ pub struct Env {
     pub timeout_ns: u64,
     /// Voters whose present incarnation is heard and not silent.
     pub heard: HostSet,
-    /// The subset of `heard` with a packet newer than one timeout. Peers kept alive only by the grace after a stall of this
-    /// host are excluded.
+    /// The subset of `heard` with a packet newer than one timeout. Peers kept alive only by the grace after a
+    /// stall of this host are excluded.
     pub fresh: HostSet,
     /// Members of the view (as that incarnation) that are silent, superseded or leaving.
     pub silent: HostSet,
@@ -236,9 +247,9 @@ struct HostsSince {
 
 /// What a voter has said of views.
 ///
-/// A voter that stores its vote before it says it, and recalls it when it starts again, need not become another
-/// incarnation. Nothing else that it forgets can be used against it: after a restart it treats every member as acknowledged
-/// just now, with the longest promise that it may have given.
+/// A voter that stores its vote before it says it, and recalls it when it starts again, need not become
+/// another incarnation. Nothing else that it forgets can be used against it: after a restart it treats every
+/// member as acknowledged just now, with the longest promise that it may have given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vote {
     pub incarnation: u32,
@@ -306,8 +317,8 @@ pub struct ViewConsensus {
     ready: bool,
     /// The highest generation on this host's disk; its own incarnation is among them.
     stored_generation: u32,
-    /// Without a view: this incarnation has asked those that hold one to be admitted. They may have admitted it, dropped it
-    /// again and declared it dead, without its knowing; so it founds nothing.
+    /// Without a view: this incarnation has asked those that hold one to be admitted. They may have admitted
+    /// it, dropped it again and declared it dead, without its knowing; so it founds nothing.
     asked: bool,
     /// Voters whose last report says more than a steady view. Without any there is nothing to decide.
     busy: HostSet,
@@ -373,8 +384,8 @@ impl ViewConsensus {
         !self.id.is_none()
     }
 
-    /// For so long after this view was installed, leases of older views may run: the bound reported by the voters that
-    /// accepted it.
+    /// For so long after this view was installed, leases of older views may run: the bound reported by the
+    /// voters that accepted it.
     pub fn wait_us(&self) -> u32 {
         self.wait_us
     }
@@ -412,8 +423,8 @@ impl ViewConsensus {
         (self.promised, self.accepted, self.binds_us) = (vote.promised, vote.accepted, vote.binds_us);
     }
 
-    /// This host's disk holds no generation above `stored`, and its next incarnation follows from that. A host that
-    /// never calls this behaves as if its disk held every generation.
+    /// This host's disk holds no generation above `stored`, and its next incarnation follows from that. A
+    /// host that never calls this behaves as if its disk held every generation.
     pub fn limit_stored(&mut self, stored: u32) {
         self.stored_generation = stored.max(self.incarnation);
     }
@@ -423,8 +434,8 @@ impl ViewConsensus {
         self.stored_generation = self.stored_generation.max(generation);
     }
 
-    /// The generation that the disk has to hold before this host goes on: of the view that it holds, or of every view that
-    /// it may come to hold.
+    /// The generation that the disk has to hold before this host goes on: of the view that it holds, or of
+    /// every view that it may come to hold.
     pub fn generation(&self) -> u32 {
         if self.has_view() || planted::is(Planted::ForgetsGeneration) {
             return self.id.generation;
@@ -436,8 +447,10 @@ impl ViewConsensus {
             let proposed = report.repr.proposal.as_ref().and_then(|proposal| proposal.value.as_ref());
             // A proposer has to take up what is accepted somewhere.
             let accepted = report.repr.accepted.as_ref().map(|(_, value)| value);
-            let generation =
-                |value: Option<&Membership>| value.filter(|_| founds).map_or(0, |value| founding_id(value).generation);
+            let generation = |value: Option<&Membership>| match value {
+                Some(value) if founds => founding_id(value).generation,
+                _ => 0,
+            };
             report.incarnation.max(generation(proposed)).max(generation(accepted))
         });
         let own = self.proposer.as_ref().and_then(|proposer| proposer.value.as_ref());
@@ -470,8 +483,8 @@ impl ViewConsensus {
         self.settle();
     }
 
-    /// Hosts that must not be acknowledged now. These are all hosts until what was accepted is settled and the disk holds the
-    /// view's generation; else those that a running proposal drops.
+    /// Hosts that must not be acknowledged now. These are all hosts until what was accepted is settled and
+    /// the disk holds the view's generation; else those that a running proposal drops.
     pub fn unacknowledged(&self) -> HostSet {
         let all = self.accepted.is_some() && !planted::is(Planted::AcksAccepted);
         if all || !self.has_stored_its_view() { HostSet(u64::MAX) } else { self.condemned }
@@ -505,8 +518,8 @@ impl ViewConsensus {
         if self.voters.len() >= 3 { 2 } else { 1 }
     }
 
-    /// The least number of members of the next view. A first view is accepted by its members only: with fewer than a quorum
-    /// it would never be decided, and a voter that had accepted it could accept no other.
+    /// The least number of members of the next view. A first view is accepted by its members only: with fewer
+    /// than a quorum it would never be decided, and a voter that had accepted it could accept no other.
     fn smallest_next_view(&self) -> usize {
         if self.has_view() { self.smallest_view() } else { self.quorum() }
     }
@@ -580,8 +593,8 @@ impl ViewConsensus {
         }
     }
 
-    /// Two views with one number and different members: some hosts have lost what their disks held. All hosts agree on which
-    /// of the two stays.
+    /// Two views with one number and different members: some hosts have lost what their disks held. All hosts
+    /// agree on which of the two stays.
     fn yields_to(&self, repr: &ViewRepr) -> bool {
         let same_id = self.voter && self.has_view() && repr.id == self.id;
         same_id && repr.members.is_some_and(|other| other.iter().gt(self.members.iter()))
@@ -590,9 +603,9 @@ impl ViewConsensus {
     fn install(&mut self, id: ViewId, members: Membership, wait_us: u32) -> Outcome {
         let before = self.members;
         let evicted = self.to_evict.hosts.minus(HostSet(members.hosts));
-        // Bar a host evicted for a partial partition, but not one that crashed. It is a partition if the host is still heard
-        // here, or if this has lasted longer than a crash goes unreported. Being heard is enough: timeouts differ, so it may
-        // have lasted only elsewhere.
+        // Bar a host evicted for a partial partition, but not one that crashed. It is a partition if the host
+        // is still heard here, or if this has lasted longer than a crash goes unreported. Being heard is
+        // enough: timeouts differ, so it may have lasted only elsewhere.
         let all = self.partition_lasts || planted::is(Planted::BarsTheCrashed);
         let barred = if all { evicted } else { evicted.and(self.fresh) };
         if !barred.is_empty() {
@@ -677,7 +690,8 @@ impl ViewConsensus {
             let holds_none = |r: &Report| r.incarnation == env.incarnations.of(*id) && r.repr.id.is_none();
             self.reports[*id].as_ref().is_some_and(holds_none)
         });
-        // A member that is not heard may be alive but cut off, and count towards a majority when it is heard again.
+        // A member that is not heard may be alive but cut off, and count towards a majority when it is heard
+        // again.
         let is_missing = |(id, inc): &(u16, u32)| {
             let is_heard = *id == self.me || env.heard.contains(*id);
             !is_heard && !env.left.contains(*id) && env.incarnations.of(*id) == *inc
@@ -690,8 +704,9 @@ impl ViewConsensus {
         self.lost_for_long(lost, env)
     }
 
-    /// A first view accepted here is never finished if one of its members has restarted since. Nor is it while too few of its
-    /// members are there; give it up then if, with other voters, enough are there to found another one.
+    /// A first view accepted here is never finished if one of its members has restarted since. Nor is it
+    /// while too few of its members are there; give it up then if, with other voters, enough are there to
+    /// found another one.
     fn cannot_found(&self, value: &Membership, env: &Env) -> bool {
         let has_restarted = |(id, inc): (u16, u32)| id != self.me && env.incarnations.of(id) > inc;
         let too_few = self.count_present(value, env) < self.quorum();
@@ -714,7 +729,8 @@ impl ViewConsensus {
         if env.now_ns >= since_ns.saturating_add(2 * env.timeout_ns) { Outcome::Lost } else { Outcome::Nothing }
     }
 
-    /// The VIEW section of the next heartbeat. With `spread`, because a peer's view is behind, it includes the members.
+    /// The VIEW section of the next heartbeat. With `spread`, because a peer's view is behind, it includes
+    /// the members.
     pub fn repr(&self, spread: bool) -> ViewRepr {
         let mut repr = ViewRepr::steady(self.id);
         if spread && self.has_view() {

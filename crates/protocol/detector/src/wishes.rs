@@ -45,7 +45,8 @@ impl Wishes {
         self.0.reserve_exact(WISHES_MAX.saturating_sub(self.0.len()));
     }
 
-    /// One watcher more for a wish that there is already; it then has the larger grant. False if there is none yet.
+    /// One watcher more for a wish that there is already; it then has the larger grant. False if there is
+    /// none yet.
     pub(crate) fn add_watcher(&mut self, target: Target, watcher_slot: u8, granted_pbsize: u16) -> bool {
         let Some(wish) = self.0.iter_mut().find(|wish| wish.is(target, watcher_slot)) else { return false };
         wish.watchers += 1;

@@ -56,7 +56,8 @@ fn suspension_ends_the_lease_until_a_later_heartbeat_is_acknowledged() {
 fn suspension_withholds_suspicion() {
     let (mut a, _b) = acting_pair();
     let timeout_ns = a.peer(2).unwrap().timeout_ns;
-    // b was silent for almost its timeout when the machine was suspended; what it sent meanwhile was lost here.
+    // b was silent for almost its timeout when the machine was suspended; what it sent meanwhile was lost
+    // here.
     let almost = 20 * MS + timeout_ns - MS;
     a.tick(almost);
     let silent = |a: &mut Detector| events(a).iter().any(|event| matches!(event, Event::Verdict(_)));

@@ -17,8 +17,8 @@ fn entry(slot: u8, incarnation: u32, state: ProcessState) -> Roster {
     Roster { slot, state, name: Some("db".parse().unwrap()), incarnation, pb_seq: 0, at_ns: incarnation.into() }
 }
 
-/// Host 2 sends these entries to host 1, one heartbeat after the other. Returns what host 1 reports: slots, and whether their
-/// processes ended.
+/// Host 2 sends these entries to host 1, one heartbeat after the other. Returns what host 1 reports: slots,
+/// and whether their processes ended.
 fn reported(heartbeats: &[&[Roster]]) -> Vec<(u8, bool)> {
     let mut detector = plain(1);
     for (seq, entries) in (1..).zip(heartbeats) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views are founded again and again by hosts whose wall clocks differ. Their generations grow in the order of the foundings.
+//! Views are founded again and again by hosts whose wall clocks differ. Their generations grow in the order
+//! of the foundings.
 
 use super::world::World;
 use crate::config::tests::cluster;
@@ -87,7 +88,8 @@ fn later_actor_has_the_higher_token_though_a_host_died_as_soon_as_it_acted() {
     }
 }
 
-/// Clocks agree, no host is cut off, and no agent ends. h1 stalls just after it has decided the first view, and h3 starts.
+/// Clocks agree, no host is cut off, and no agent ends. h1 stalls just after it has decided the first view,
+/// and h3 starts.
 fn first_views_differ(pause_ns: u64) {
     let mut world = world(&[0, 0, 0], 0);
     world.run(950 * MS);

@@ -54,7 +54,7 @@ impl Hosts {
             while let Some(sent) = sender.poll_transmit(now, &mut buf) {
                 for to in 0..3 {
                     let arrives = self.random.below(100) >= lost;
-                    if let Some(receiver) = self.nodes[to].as_mut().filter(|_| arrives) {
+                    if arrives && let Some(receiver) = self.nodes[to].as_mut() {
                         let _ = receiver.handle_packet(now, now, 0, &buf[..sent.len]);
                     }
                 }
@@ -89,7 +89,8 @@ impl Hosts {
     }
 }
 
-/// Host 1 knows every process that was alive when it started and is still alive, once it hears that all are named.
+/// Host 1 knows every process that was alive when it started and is still alive, once it hears that all are
+/// named.
 fn holds(hosts: &mut Hosts, last: u32) -> bool {
     if !hosts.node(0).all_named(2) {
         return false;
@@ -101,7 +102,8 @@ fn holds(hosts: &mut Hosts, last: u32) -> bool {
     true
 }
 
-/// Processes come and go, host 1 restarts again and again, packets are lost. Returns how often all were named.
+/// Processes come and go, host 1 restarts again and again, packets are lost. Returns how often all were
+/// named.
 fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
     let mut hosts = Hosts::new(trust, policy, seed);
     let (mut joined, mut last, mut named) = (0, 0, 0);
@@ -162,7 +164,8 @@ fn planted_faults_name_some() {
     assert!(found);
 }
 
-/// A process dies while the agent of a watcher is away. Another one takes its slot and ends too, as a third takes its name.
+/// A process dies while the agent of a watcher is away. Another one takes its slot and ends too, as a third
+/// takes its name.
 #[test]
 fn end_is_known_though_its_slot_was_reused_while_the_watchers_agent_was_away() {
     let mut hosts = Hosts::new(Trust::Network, Policy::Network, 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine that was put back to a snapshot, or has a clone: peers acknowledge heartbeats that it has yet to send.
+//! A machine that was put back to a snapshot, or has a clone: peers acknowledge heartbeats that it has yet to
+//! send.
 
 use fide_wire::{Ack, Builder, PAYLOAD_MAX};
 
@@ -87,7 +88,8 @@ fn beat(incarnation: u32, ack_incarnation: u32) -> Beat {
     }
 }
 
-/// For each way in: does the acknowledgement of a later life by `incarnation` of host 2 show that the machine was put back?
+/// For each way in: does the acknowledgement of a later life by `incarnation` of host 2 show that the machine
+/// was put back?
 fn shown_by(host: impl Fn() -> Detector, incarnation: u32) -> [bool; 3] {
     shown_in(host, incarnation, 2)
 }
@@ -100,8 +102,8 @@ fn shown_in(host: impl Fn() -> Detector, incarnation: u32, seq: u64) -> [bool; 3
     hosts.map(|host| host.is_put_back())
 }
 
-/// A peer that has restarted since does not answer this incarnation, as it heard a later one. Its heartbeats are no signs of life
-/// here.
+/// A peer that has restarted since does not answer this incarnation, as it heard a later one. Its heartbeats
+/// are no signs of life here.
 #[test]
 fn acknowledgement_of_a_later_incarnation_by_a_restarted_peer_is_a_sign() {
     assert_eq!(shown_by(host, 21), [true; 3]);
@@ -117,8 +119,8 @@ fn acknowledgement_of_a_later_incarnation_by_a_restarted_peer_is_a_sign() {
     assert_eq!(shown_by(newer_unanswered, 21), [true; 3]);
 }
 
-/// A host that lost its memory, and whose former incarnation was ahead of its clock, is not put back. Recordings of its peers from
-/// the time of that incarnation fence nobody.
+/// A host that lost its memory, and whose former incarnation was ahead of its clock, is not put back.
+/// Recordings of its peers from the time of that incarnation fence nobody.
 #[test]
 fn recordings_of_a_later_former_life_are_no_sign() {
     // Recordings of earlier incarnations of peers, after they have answered.
@@ -130,8 +132,8 @@ fn recordings_of_a_later_former_life_are_no_sign() {
     }
 }
 
-/// Peers that remember the former incarnation make the host restart above that one. They may declare it dead at different times; the
-/// host must not come back as the same incarnation.
+/// Peers that remember the former incarnation make the host restart above that one. They may declare it dead
+/// at different times; the host must not come back as the same incarnation.
 #[test]
 fn host_that_lost_its_memory_comes_back_above_its_former_incarnation() {
     for (trust, policy) in
@@ -241,8 +243,8 @@ fn snapshot_from_weeks_ago_is_detected() {
     }
 }
 
-/// No host judges it, and it hears none: it repeats what it heard before the snapshot, until its numbers are as far as they were, and
-/// beyond.
+/// No host judges it, and it hears none: it repeats what it heard before the snapshot, until its numbers are
+/// as far as they were, and beyond.
 #[test]
 fn word_of_a_put_back_peer_that_hears_nobody_is_no_sign() {
     for (back, deaf) in
@@ -279,7 +281,8 @@ fn word_of_a_restarted_peer_is_a_sign() {
     }
 }
 
-/// The peer was put back, hears nobody, and restarts as another incarnation, which repeats what it heard before the snapshot.
+/// The peer was put back, hears nobody, and restarts as another incarnation, which repeats what it heard
+/// before the snapshot.
 #[test]
 fn word_of_a_put_back_and_restarted_peer_is_no_sign() {
     for back in [1u64 << 20, 1 << 30, (1 << 31) + (1 << 20), 3 << 30] {
@@ -316,7 +319,8 @@ fn word_of_a_put_back_peer_is_no_sign() {
     assert_eq!([packet, sections, beats].map(|host| host.is_put_back()), [false; 3]);
 }
 
-/// No host judges an observer that was stopped together with its clocks: it repeats once what it heard before.
+/// No host judges an observer that was stopped together with its clocks: it repeats once what it heard
+/// before.
 #[test]
 fn word_of_a_peer_stopped_for_weeks_is_no_sign() {
     for since in [1u64 << 20, 1 << 30, (1 << 31) + 1, (1 << 32) - 9, (1 << 32) + 9] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs `scenarios/*.txt`: blocks of commands, `----`, the trace they must give, an empty line. `FIDE_REWRITE=1` writes the
-//! traces anew. Commands:
+//! Runs `scenarios/*.txt`: blocks of commands, `----`, the trace they must give, an empty line.
+//! `FIDE_REWRITE=1` writes the traces anew. Commands:
 //!
 //! ```text
 //! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms[,60ms,...]] [planes=2] [urgent=0] [promise=4] [observers=K] [witness=h3] [watch=h1>h2,...]

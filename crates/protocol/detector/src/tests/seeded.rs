@@ -309,7 +309,8 @@ fn run(name: &str, plan: &Plan, default: u64) {
     }
 }
 
-/// Each planted fault is found by a world that looks for it, within some thousands of seeds; without the fault none fails.
+/// Each planted fault is found by a world that looks for it, within some thousands of seeds; without the
+/// fault none fails.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_found() {
@@ -347,8 +348,8 @@ fn planted_faults_are_found() {
     let scenarios = [
         (Planted::FreesSuperseded, include_str!("../../scenarios/30_superseded_before_the_view.txt")),
         (Planted::EndsUnbound, include_str!("../../scenarios/31_superseded_unbound.txt")),
-        (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_standing_still.txt")),
-        (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stands_still_for_less_than_its_limit.txt")),
+        (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_stalled.txt")),
+        (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stall_shorter_than_its_limit.txt")),
         (Planted::FoundsAfterAsking, include_str!("../../scenarios/39_member_that_never_knew.txt")),
         (Planted::ForgetsLonger, include_str!("../../scenarios/41_longer_promise_before.txt")),
         (Planted::EndsWhileLeaving, include_str!("../../scenarios/43_leaves_and_hears_of_another.txt")),

@@ -514,7 +514,8 @@ fn put(builder: &mut Builder<'_>, s: &Section) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Authenticated peers may send anything in any order: no panic, no second final verdict, messages in order.
+    /// Authenticated peers may send anything in any order: no panic, no second final verdict, messages in
+    /// order.
     #[test]
     fn arbitrary_packets_keep_the_invariants(
         majority in any::<bool>(), lease in any::<bool>(),
@@ -582,7 +583,8 @@ proptest! {
     }
 }
 
-/// Sections that came before a peer counted as up may have been skipped, so its sender must go on carrying them.
+/// Sections that came before a peer counted as up may have been skipped, so its sender must go on carrying
+/// them.
 #[test]
 fn only_heartbeats_after_the_peer_came_up_are_acknowledged() {
     let mut d = plain(1);
@@ -706,7 +708,8 @@ fn resumed_witness_takes_no_answer_to_its_former_life() {
     assert_eq!(echoes(&mut other, MS), [(1, 10, now)]);
 }
 
-/// A witness that starts again would number its processes as before: the end of one would be reported of another.
+/// A witness that starts again would number its processes as before: the end of one would be reported of
+/// another.
 #[test]
 fn witness_refuses_joins_in_every_life() {
     let mut config = cluster(3);
@@ -743,7 +746,8 @@ fn echoes_take_turns_at_their_bound() {
     assert_eq!(echoes(&mut d, 200 * MS), [], "no peer is heard any more");
 }
 
-/// The vote changes at every turn: the urgent heartbeats go out between two scheduled ones, and no more than that.
+/// The vote changes at every turn: the urgent heartbeats go out between two scheduled ones, and no more than
+/// that.
 #[test]
 fn urgent_heartbeats_are_bounded_and_keep_the_schedule() {
     let mut buf = [0; PAYLOAD_MAX];

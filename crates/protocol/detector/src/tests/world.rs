@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
+//! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses,
+//! cuts, crashes.
 
 use crate::receive_model::ReceiveModel;
 use crate::*;
@@ -72,10 +73,11 @@ pub(super) struct Node {
     /// On its disk: the highest generation stored, and the one being written, until when.
     pub kept: u32,
     pub keeping: Option<(u32, u64)>,
-    /// The most that its present life promises, which is on disk before it promises anything; and until when the promises of
-    /// earlier lives bind.
+    /// The most that its present life promises, which is on disk before it promises anything; and until when
+    /// the promises of earlier lives bind.
     promised: Option<(u32, u64)>,
-    /// What was delivered to its user by (host, slot, incarnation): whether it has ended, and the last piggyback.
+    /// What was delivered to its user by (host, slot, incarnation): whether it has ended, and the last
+    /// piggyback.
     delivered: BTreeMap<(u16, u8, u32), (bool, u32)>,
 }
 
@@ -109,8 +111,9 @@ pub(super) struct World {
     /// Incarnations that were declared dead somewhere.
     dead: BTreeSet<(u16, u32)>,
     incarnations: u32,
-    /// How many seconds each host's wall clock is ahead. With it, incarnations are numbered as agents do, and generations are
-    /// stored on disk first. Without it, incarnations are numbered in the order in which they begin.
+    /// How many seconds each host's wall clock is ahead. With it, incarnations are numbered as agents do, and
+    /// generations are stored on disk first. Without it, incarnations are numbered in the order in which they
+    /// begin.
     pub ahead_s: Option<Vec<u32>>,
     /// How long storing a generation takes.
     pub disk_ns: u64,
@@ -221,7 +224,8 @@ impl World {
         (i128::from(awake_ns) + drift) as u64 + n.offset_ns
     }
 
-    /// Suspends the node's machine for `span_ns`: nothing runs, its clock stands still, and packets to it wait.
+    /// Suspends the node's machine for `span_ns`: nothing runs, its clock stands still, and packets to it
+    /// wait.
     pub(super) fn suspend(&mut self, node: usize, span_ns: u64) {
         let n = &mut self.nodes[node];
         if n.asleep_since_ns.is_none() {
@@ -323,7 +327,8 @@ impl World {
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
         if let Some(d) = &n.detector {
-            // An agent grants its programs no lease beyond the timeout that it began with, from its last turn.
+            // An agent grants its programs no lease beyond the timeout that it began with, from its last
+            // turn.
             let until_ns = d.lease_until_ns().min(n.last_turn_ns.saturating_add(d.config().timeout_ns));
             let (incarnation, view, members) = (d.config().incarnation, d.views.id(), *d.views.members());
             n.orphans.retain(|o| now < o.until_ns);

@@ -8,8 +8,8 @@ use fide_wire::{Membership, ViewRepr};
 use super::{BARRED_TIMEOUTS, Env, PARTIAL_TIMEOUTS, ViewConsensus};
 
 impl ViewConsensus {
-    /// What a voter without a view reports to those that hold one: itself, as it asks to be admitted, and the members
-    /// that it does not hear.
+    /// What a voter without a view reports to those that hold one: itself, as it asks to be admitted, and the
+    /// members that it does not hear.
     pub(super) fn admission_request(&self, env: &Env) -> HostSet {
         let (id, members) = &self.foreign;
         let mut suspects = HostSet(members.hosts).minus(env.fresh);
@@ -40,7 +40,8 @@ impl ViewConsensus {
         HostSet(self.members.hosts).iter().filter(|id| reporters(*id) >= majority).collect()
     }
 
-    /// Members to evict so that all others hear each other. Empty unless this host stays and the others are a majority.
+    /// Members to evict so that all others hear each other. Empty unless this host stays and the others are a
+    /// majority.
     pub(super) fn members_to_evict(&self, env: &Env) -> HostSet {
         let members = HostSet(self.members.hosts).minus(self.reported_by_majority(env));
         let reports = self.electors().filter(|(id, _)| env.heard.contains(*id));
@@ -51,8 +52,8 @@ impl ViewConsensus {
         if enough && stay.contains(self.me) { evicted } else { HostSet::EMPTY }
     }
 
-    /// Have there been the same members to evict for so long that this is a partial partition, and no crash that some
-    /// members have yet to report?
+    /// Have there been the same members to evict for so long that this is a partial partition, and no crash
+    /// that some members have yet to report?
     pub(super) fn partition_lasts(&self, env: &Env) -> bool {
         env.now_ns >= self.to_evict.since_ns.saturating_add(PARTIAL_TIMEOUTS * env.timeout_ns)
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a view is decided: what this host accepts, what it proposes and when, and whether a proposal is decided.
+//! How a view is decided: what this host accepts, what it proposes and when, and whether a proposal is
+//! decided.
 
 use fide_types::planted::{self, Planted};
 use fide_types::{HostSet, MAX_HOSTS};
@@ -52,8 +53,8 @@ impl ViewConsensus {
         }
     }
 
-    /// Is `id` missing from the value accepted last, as far as this host knows? Then it cannot finish a ballot: only a
-    /// member of that value can.
+    /// Is `id` missing from the value accepted last, as far as this host knows? Then it cannot finish a
+    /// ballot: only a member of that value can.
     fn is_dropped_by_accepted(&self, id: u16, env: &Env) -> bool {
         let incarnation = env.incarnations.get(id);
         let accepted = self.electors().filter_map(|(_, repr)| repr.accepted).chain(self.accepted);
@@ -96,8 +97,8 @@ impl ViewConsensus {
         highest
     }
 
-    /// How long a ballot may take before its proposer tries a higher one. It differs by host, so that two proposers do
-    /// not keep step.
+    /// How long a ballot may take before its proposer tries a higher one. It differs by host, so that two
+    /// proposers do not keep step.
     fn retry_ns(&self, env: &Env) -> u64 {
         (RETRY_HEARTBEATS + 3 * u64::from(self.me)) * env.heartbeat_ns
     }
@@ -125,8 +126,8 @@ impl ViewConsensus {
         }
         let rank = self.electors().filter(|(id, _)| *id < self.me && env.heard.contains(*id)).count() as u64;
         let backoff_ns = rank * BACKOFF_HEARTBEATS * env.heartbeat_ns;
-        // Another host's ballot may take as long as promises do to run out. A host that itself wants a new view does not
-        // wait for a proposer that is gone.
+        // Another host's ballot may take as long as promises do to run out. A host that itself wants a new
+        // view does not wait for a proposer that is gone.
         let owner = proposer_of(highest);
         let foreign = highest > 0 && owner != self.me && !self.is_dropped_by_accepted(owner, env);
         let running = foreign && (!wants || self.can_finish(owner, env));
@@ -143,8 +144,8 @@ impl ViewConsensus {
         self.promised = ballot;
     }
 
-    /// Phase 2, once a quorum has promised: proposes the value that one of them accepted with the highest ballot, else
-    /// `desired`.
+    /// Phase 2, once a quorum has promised: proposes the value that one of them accepted with the highest
+    /// ballot, else `desired`.
     fn choose_value(&mut self, desired: Membership, env: &Env) {
         let Some(mut proposer) = self.proposer.filter(|proposer| proposer.value.is_none()) else { return };
         let promised = self.electors().filter(|(id, repr)| {
@@ -159,7 +160,8 @@ impl ViewConsensus {
         let accepted = accepted.chain(self.accepted).max_by_key(|(ballot, _)| *ballot);
         let value = accepted.map_or(desired, |(_, value)| value);
         if !value.contains(self.me, self.incarnation) || value.len() < self.smallest_next_view() {
-            // One of its members has to finish it; or this host hears fewer voters than when it began the ballot.
+            // One of its members has to finish it; or this host hears fewer voters than when it began the
+            // ballot.
             self.proposer = None;
             self.wait_until_ns = env.now_ns.saturating_add(2 * self.retry_ns(env));
             return;

@@ -113,7 +113,8 @@ fn evicted_host_is_barred_where_it_was_silent_for_long() {
     assert!(!admits_again(this, &incarnations, 4, (PARTIAL_TIMEOUTS + 2) * TIMEOUT_NS));
 }
 
-/// One step of h1 of four, after three others that may found a first view with it have reported (id, promised, suspects).
+/// One step of h1 of four, after three others that may found a first view with it have reported (id,
+/// promised, suspects).
 fn founding(this: &mut ViewConsensus, now_ns: u64, heard: &[u16], others: [(u16, u32, u64); 3]) -> Outcome {
     for (id, promised, suspects) in others {
         let repr = ViewRepr { acceptor: Some((promised, suspects)), ..ViewRepr::steady(ViewId::NONE) };
@@ -156,8 +157,8 @@ fn accepted_first_view_is_given_up_once_enough_others_are_there() {
     assert_eq!(last(&[2]), Outcome::Nothing);
 }
 
-/// h2 has accepted its own first view with h1, which is dead now and which h3 never heard. The disk of h3 does not hold that
-/// generation yet, and h3 is first with each ballot.
+/// h2 has accepted its own first view with h1, which is dead now and which h3 never heard. The disk of h3
+/// does not hold that generation yet, and h3 is first with each ballot.
 #[test]
 fn first_view_accepted_elsewhere_is_finished_or_given_up() {
     let mut value = members([2, 3]);
@@ -193,8 +194,8 @@ fn first_view_accepted_elsewhere_is_finished_or_given_up() {
     panic!("neither finishes it, nor gives up; h3 has stored {}", h3.stored_generation);
 }
 
-/// h1 has begun a ballot to finish a view without h4, whose proposer h3 died; `other` began a higher one. The next ballot of h1, if
-/// it begins one at once.
+/// h1 has begun a ballot to finish a view without h4, whose proposer h3 died; `other` began a higher one. The
+/// next ballot of h1, if it begins one at once.
 fn begins_again_beside(other: u16) -> Option<u32> {
     let (mut this, incarnations) = five();
     (this.promised, this.accepted) = (0x103, Some((0x103, members([1, 2, 3, 5]))));
