@@ -26,8 +26,8 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     pub me: u16,
-    /// Of this agent. Must be higher than any earlier one of this host, and should be higher than those that other
-    /// hosts started with earlier (seconds since 1970 are both).
+    /// Must be higher than any earlier incarnation of this host, and should be higher than those of hosts
+    /// that started earlier. Seconds since 1970 are both.
     pub incarnation: u32,
     pub members: Vec<Member>,
     /// 1 or 2.
@@ -35,8 +35,8 @@ pub struct Config {
     pub heartbeat_ns: u64,
     pub trust: Trust,
     pub policy: Policy,
-    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. If it may be shorter than what an earlier incarnation
-    /// of this host promised, that has to be said ([`crate::Detector::heed_former`]).
+    /// Initial timeout for every pair: TO of FiDe §3.3, see [`timeout_ns`]. If an earlier incarnation of this
+    /// host may have promised more, call [`crate::Detector::heed_former`].
     pub timeout_ns: u64,
     /// A gap between two ticks above `heartbeat_ns + stall_slack_ns` is a stall of this observer.
     pub stall_slack_ns: u64,
@@ -44,8 +44,8 @@ pub struct Config {
     pub drift_ppm: u32,
     /// Upper limit of the piggyback grant, bytes.
     pub piggyback_max: usize,
-    /// The largest packet that every plane carries, bytes; at most [`PAYLOAD_MAX`]. May change, see
-    /// [`crate::Detector::set_payload_max`].
+    /// The largest packet that every plane carries, bytes; at most [`PAYLOAD_MAX`].
+    /// [`crate::Detector::set_payload_max`] changes it.
     pub payload_max: usize,
 }
 
@@ -102,7 +102,7 @@ pub fn timeout_ns(heartbeat_ns: u64, latency_min_ns: u64, jitter_max_ns: u64) ->
 }
 
 impl Config {
-    /// Says what is wrong first.
+    /// Returns the first thing that is wrong.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let count = self.members.len();
         if count == 0 || count > MAX_HOSTS {
@@ -155,14 +155,20 @@ impl Config {
                 return Err(ConfigError::NoVoter);
             }
             for id in voters.iter() {
-                let mut missing = voters.minus(self.members[usize::from(id) - 1].monitors);
-                missing.remove(id);
-                if let Some(missing) = missing.iter().next() {
+                let watched = self.member(id).monitors.union(HostSet::only(id));
+                if let Some(missing) = voters.minus(watched).iter().next() {
                     return Err(ConfigError::MajorityMonitors { id, missing });
                 }
             }
         }
         Ok(())
+    }
+
+    /// The member with this id.
+    ///
+    /// Panics if there is none.
+    pub(crate) fn member(&self, id: u16) -> &Member {
+        &self.members[usize::from(id) - 1]
     }
 
     /// The members that count in views.
@@ -175,7 +181,8 @@ impl Config {
         self.members.iter().find(|m| m.role == Role::Witness).map_or(0, |m| m.id)
     }
 
-    /// A promise less the margin for drift: how long after sending one may act on it.
+    /// A promise less the margin for drift: for how long after sending a heartbeat this host may act on its
+    /// acknowledgement.
     pub fn lease_of(&self, promise_ns: u64) -> u64 {
         if planted::is(Planted::NoMargin) {
             return promise_ns;
@@ -184,15 +191,15 @@ impl Config {
         promise_ns - (promise_ns.saturating_mul(u64::from(self.drift_ppm))).div_ceil(1_000_000).min(promise_ns)
     }
 
-    /// By a clock that runs as much faster as clocks may, a span of this one.
+    /// A span of this host's clock, measured by a clock that runs faster by the full drift bound.
     pub(crate) fn with_drift(&self, span_ns: u64) -> u64 {
         span_ns.saturating_add(span_ns.saturating_mul(u64::from(self.drift_ppm)).div_ceil(1_000_000))
     }
 
     /// The largest message that always fits beside the fixed parts of a heartbeat, bytes.
     ///
-    /// Roster entries, wishes and a running view change come first, so they may delay a message of this size by
-    /// heartbeats, never refuse it.
+    /// Roster entries, wishes and a running change of view come first. They may delay a message of this size
+    /// by some heartbeats, but never keep it out.
     pub fn piggyback_grant(&self) -> usize {
         let view = if self.policy == Policy::Majority { SECTION_HEADER_LEN + VIEW_STEADY_LEN } else { 0 };
         let promise = if self.trust == Trust::Lease { SECTION_HEADER_LEN + 4 } else { 0 };
@@ -200,14 +207,15 @@ impl Config {
         self.payload_max.saturating_sub(fixed).min(PIGGYBACK_MAX).min(self.piggyback_max)
     }
 
-    /// What a heartbeat takes beside its roster entries and wishes, at its longest, bytes.
+    /// The most that a heartbeat takes beside its roster entries and wishes, bytes.
     pub(crate) fn fixed_max(&self) -> usize {
         let voters = if self.policy == Policy::Majority { self.voters().len() } else { 0 };
         let view = if voters > 0 { SECTION_HEADER_LEN + VIEW_LEN_MAX + 3 * (8 + 4 * voters) } else { 0 };
         HEADER_LEN + ACK_LEN * (self.members.len() - 1) + view + 2 * (SECTION_HEADER_LEN + 4)
     }
 
-    /// The smallest packet that does: with the longest roster entry and a wish every process becomes known in the end.
+    /// The smallest packet size that works, bytes: with room for the longest roster entry and one wish, every
+    /// process becomes known in the end.
     pub fn payload_min(&self) -> usize {
         self.fixed_max() + SECTION_HEADER_LEN + ROSTER_LEN + MAX_NAME + SECTION_HEADER_LEN + MONITOR_LEN
     }

@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The number that tells one life of a host's agent from the next: how it follows from the wall clock and from what the host's disk holds.
-//! Whoever stores it is elsewhere: `agent/src/incarnation.rs` on a host, a made-up disk in the simulator.
+//! The number that tells one life of a host's agent from the next, and how it follows from the wall clock and
+//! the host's disk. It is stored elsewhere: by `incarnation.rs` of the agent on a host, on a simulated disk
+//! in the simulator.
 
-/// 2100-01-01: a wall clock beyond it is wrong, and is not believed. What it would give could be taken back by nobody.
+/// 2100-01-01: a wall clock beyond that is wrong, and is not believed. A number taken from it could never be
+/// taken back.
 pub const BELIEVED_BEFORE_S: u64 = 4_102_444_800;
 
 /// Why there is no next incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoIncarnation {
-    /// The clock is all there is to tell how far earlier lives have come.
-    #[error("the last incarnation is not known, and the wall clock is beyond the year 2100")]
+    /// Only the clock could tell how far earlier lives have come.
+    #[error("the last incarnation is not known and the wall clock is beyond the year 2100; set the clock")]
     Clock,
-    #[error("the last number was given out")]
+    #[error("the highest incarnation was used; no higher one exists")]
     Last,
 }
 
-/// The next incarnation: above `last`, which this host had before, and above every `generation` of views that its disk holds; otherwise
-/// the wall clock's seconds since 1970, which fit 32 bits until 2106. None: the disk holds no such number.
+/// The next incarnation: the wall clock's seconds since 1970, which fit 32 bits until 2106; but above `last`,
+/// which this host had before, and above the highest `generation` of views on its disk. `None`: the disk
+/// holds no such number.
 ///
 /// # Errors
 /// [`NoIncarnation`].
 pub fn next(last: Option<u32>, generation: Option<u32>, clock_s: u64) -> Result<u32, NoIncarnation> {
-    let by_clock = u32::try_from(clock_s).ok().filter(|_| clock_s < BELIEVED_BEFORE_S);
+    let by_clock = if clock_s < BELIEVED_BEFORE_S { u32::try_from(clock_s).ok() } else { None };
     if last.is_none() && by_clock.is_none() {
-        // How far earlier lives have come the generation does not tell.
+        // The generation does not tell how far earlier lives have come.
         return Err(NoIncarnation::Clock);
     }
     let above = match last.max(generation) {

@@ -1,236 +1,247 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is sent: notices at once, heartbeats on an absolute schedule, and some between: those that others wait for to decide a view.
+//! What is sent: notices at once, heartbeats on an absolute schedule, and urgent heartbeats in between.
 
-use crate::Config;
-use crate::detector::{Detector, Transmit, TransmitKind};
-use crate::lease;
+use crate::carry::Carry;
+use crate::detector::Detector;
 use crate::peer::Peer;
-use crate::roster::{self, Carry, Local};
+use crate::roster::Local;
 use crate::types::*;
-use fide_types::HostSet;
-use fide_types::Trust;
 use fide_types::planted::{self, Planted};
-use fide_wire::{Ack, Builder, HOST_SLOT, MAX_PROCESSES, MONITOR_LEN, Monitor, PAYLOAD_MAX, SECTION_HEADER_LEN};
+use fide_types::{HOST_SLOT, HostSet, MAX_PROCESSES, PAYLOAD_MAX, Trust};
+use fide_wire::{Ack, Builder, MONITOR_LEN, Monitor, SECTION_HEADER_LEN};
+
+/// Bytes of a section that says who watches a process.
+const MONITOR_SECTION_LEN: usize = SECTION_HEADER_LEN + MONITOR_LEN;
+
+/// The kind of packet that [`Detector::poll_transmit`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransmitKind {
+    Heartbeat,
+    Notice,
+}
+
+/// One packet, to be sealed per plane and sent on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    pub kind: TransmitKind,
+    pub len: usize,
+    pub seq: u64,
+}
+
+/// What this host says to one peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// It takes nothing of the peer.
+    Nothing,
+    /// It hears the peer: the greeting, which acknowledges no heartbeat.
+    Greeting,
+    /// It takes what the peer sends.
+    Acknowledgement,
+}
+
+/// The entries that a pass over the processes carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    InFlight,
+    Ends,
+    Alive,
+}
+
+/// What one heartbeat carries of the entries that have to reach every peer.
+struct Load {
+    seq: u64,
+    /// Bytes left for them.
+    room: usize,
+    /// Something has yet to reach a peer, in this heartbeat or a later one.
+    unsettled: bool,
+    /// The entries of all processes that have to be carried are in this heartbeat.
+    complete: bool,
+}
 
 impl Detector {
-    /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per plane
-    /// ([`fide_wire::seal`]).
+    /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per
+    /// plane ([`fide_wire::seal`]).
     ///
-    /// Where the lease is told to others, tell `lease_until_ns` anew before sending what was written: a heartbeat that greets
-    /// a newcomer binds this host from then on.
+    /// Where others rely on the lease, publish `lease_until_ns` again before sending what was written: a
+    /// heartbeat that greets a newcomer binds this host from then on.
     ///
-    /// Heartbeats are due at start + n * heartbeat_ns. When late, one goes out at once and the slots missed are skipped
-    /// and counted; never a burst. While a view is decided a few go out between two of them ([`crate::URGENT_MAX`]): each round of a
-    /// ballot waits for a packet's way so, not for a heartbeat. They take numbers as others do, and the schedule stays as it is.
+    /// Heartbeats are due at start + n * heartbeat_ns. A late one goes out at once, and the slots missed are
+    /// skipped and counted; there is never a burst. While a view is decided a few go out between two of them
+    /// ([`crate::URGENT_MAX`]), so that each round of a ballot waits only for a packet to travel, not for a
+    /// heartbeat. They take numbers as others do, and the schedule stays as it is.
     pub fn poll_transmit(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
-        if self.excluded {
+        if self.life.is_excluded() {
             return None;
         }
-        if self.notices > 0
-            && let Some(transmit) = self.write_notice(buf)
-        {
+        if let Some(transmit) = self.write_notice(buf) {
             return Some(transmit);
         }
-        if now_ns < self.next_heartbeat_ns {
-            if !self.is_urgent() {
-                return None;
-            }
-            self.urgent_left -= 1;
+        if let Some(skipped) = self.schedule.take_scheduled(now_ns) {
+            self.counters.heartbeats_skipped += skipped;
+        } else if self.is_urgent() {
+            self.schedule.take_urgent();
             self.counters.heartbeats_urgent += 1;
-            return self.write_heartbeat(now_ns, buf);
+        } else {
+            return None;
         }
-        self.urgent_left = self.urgent_max;
-        let skipped = (now_ns - self.next_heartbeat_ns) / self.config.heartbeat_ns;
-        self.counters.heartbeats_skipped += skipped;
-        self.next_heartbeat_ns =
-            self.next_heartbeat_ns.saturating_add(self.config.heartbeat_ns.saturating_mul(skipped + 1));
         self.write_heartbeat(now_ns, buf)
     }
 
     fn write_notice(&mut self, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
-        let slot = self.locals.iter().position(|l| l.as_ref().is_some_and(|l| l.notice))?;
-        let local = self.locals[slot].as_mut()?;
-        local.notice = false;
-        self.notices -= 1;
-        let roster = local.wire(slot);
-        let len = Builder::notice(buf, self.config.me, self.config.incarnation, self.seq, &roster).ok()?;
+        let roster = self.locals.take_notice()?;
+        let seq = self.sent.newest();
+        let len = Builder::notice(buf, self.config.me, self.config.incarnation, seq, &roster).ok()?;
         self.counters.notices_sent += 1;
-        Some(Transmit { kind: TransmitKind::Notice, len, seq: self.seq })
+        Some(Transmit { kind: TransmitKind::Notice, len, seq })
     }
 
     fn write_heartbeat(&mut self, now_ns: u64, buf: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
-        let seq = self.seq + 1;
-        let me = self.config.me;
-        let mute = if self.by_view(me) { self.agreement.mute() } else { HostSet::EMPTY };
+        let seq = self.sent.newest() + 1;
         let buf = &mut buf[..self.config.payload_max];
-        let mut b = Builder::heartbeat(buf, me, self.config.incarnation, seq).ok()?;
-        let mut behind = false;
-        let alone = !self.by_view(me);
-        let promise_us = self.promise_us();
-        // Only a listener that is acknowledged here can tell that what was said before was said to this incarnation of it.
-        let mut answered = true;
-        for at in 0..self.peers.len() {
-            let peer = &self.peers[at];
-            if peer.id == me {
-                continue;
-            }
-            let greets = self.must_know(peer.id) && peer.state == PeerState::Unknown && peer.heard();
-            let greets = greets && peer.superseded.is_none();
-            let muted = mute.contains(peer.id) && peer.voter;
-            let acks = self.listens(peer) && peer.heard() && !muted;
-            // Or it holds another view of the same number: one of the two has to give way.
-            let differs = peer.voter && peer.view == self.agreement.id;
-            let differs = differs && !self.agreement.id.is_none() && !self.agreement.holds(peer.id, peer.incarnation);
-            behind |= peer.heard() && (peer.view < self.agreement.id || differs) && !peer.silent(now_ns);
-            let peer = &mut self.peers[at];
-            let ack = if acks {
-                greet(&self.config, peer, now_ns, alone);
-                let until_ns = peer.last_rx_ns.saturating_add(u64::from(promise_us) * 1000);
-                peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
-                // An acknowledged heartbeat is one whose sections were taken, so that its sender need not repeat them.
-                let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
-                Ack { incarnation: peer.incarnation, seq_low }
-            } else if greets {
-                greet(&self.config, peer, now_ns, alone);
-                Ack { incarnation: peer.incarnation, seq_low: 0 }
-            } else {
-                Ack::default()
-            };
-            answered &= ack.seq_low != 0 || !peer.monitors_me || peer.state != PeerState::Up;
-            b.push_ack(ack).ok()?;
-        }
-        if self.majority() {
-            b.view(&self.agreement.repr(behind)).ok()?;
+        let mut b = Builder::heartbeat(buf, self.config.me, self.config.incarnation, seq).ok()?;
+        let spread = self.peers.others().any(|peer| self.needs_members(now_ns, peer));
+        let answered = self.write_acks(&mut b, now_ns)?;
+        if self.uses_views() {
+            b.view(&self.views.repr(spread)).ok()?;
         }
         if self.config.trust == Trust::Lease {
-            b.promise(promise_us).ok()?;
+            b.promise(self.promise_us()).ok()?;
         }
-        if self.leaving {
+        if self.life.is_leaving() {
             b.goodbye().ok()?;
         }
-        if self.carrying {
-            self.carry(&mut b, seq, answered);
+        if self.carries {
+            self.write_entries(&mut b, seq, answered);
         }
         self.write_echoes(&mut b, now_ns, seq);
-        self.exclude(&mut b, seq);
-        self.send_piggybacks(&mut b);
+        self.write_exclusions(&mut b, seq);
+        self.write_piggybacks(&mut b);
         let len = b.finish();
-        self.seq = seq;
         self.sent.record(seq, now_ns);
-        self.said = self.agreement.says();
-        self.hurries = false;
+        self.views.mark_published();
+        self.schedule.heartbeat_written();
         self.counters.heartbeats_sent += 1;
-        // Greeting somebody new may shorten the lease, and must before it is sent.
+        // Greeting a newcomer may shorten the lease, which has to happen before the heartbeat is sent.
         self.renew_lease(now_ns);
         Some(Transmit { kind: TransmitKind::Heartbeat, len, seq })
     }
 
-    /// Room for what must be in every heartbeat until acknowledged: what the longest view section leaves.
-    fn carry_budget(&self) -> usize {
-        self.config.payload_max - self.config.fixed_max()
+    /// Does `peer` hold an older view, or another one of the same number, so that it has to learn this one's
+    /// members? (Of two views of one number, one has to give way.)
+    fn needs_members(&self, now_ns: u64, peer: &Peer) -> bool {
+        let same_id = peer.voter && peer.view == self.views.id() && self.views.has_view();
+        let differs = same_id && !self.views.contains(peer.id, peer.incarnation);
+        peer.heard() && (peer.view < self.views.id() || differs) && !peer.silent(now_ns)
     }
 
-    fn carry(&mut self, b: &mut Builder<'_>, seq: u64, answered: bool) {
-        let acked = self.listeners().map(|p| p.acked_seq).min().unwrap_or(u64::MAX);
-        // Nobody listens yet: whoever comes is told everything again.
-        let mut room = self.carry_budget();
-        let (mut left, mut whole) = (false, true);
-        for local in self.locals.iter_mut().flatten() {
-            if matches!(local.carry, Carry::Since(first) if acked >= first) {
-                local.carry = Carry::Settled;
+    /// Writes what this host says to each peer. Returns whether every listener is acknowledged: only then has
+    /// what was said before been said to this incarnation of each.
+    fn write_acks(&mut self, b: &mut Builder<'_>, now_ns: u64) -> Option<bool> {
+        let alone = !self.is_judged_by_views(self.config.me);
+        let promise_ns = u64::from(self.promise_us()) * 1000;
+        let mut answered = true;
+        for id in self.peers.ids() {
+            let answer = self.answer_to(&self.peers[id]);
+            let peer = &mut self.peers[id];
+            if answer != Answer::Nothing {
+                peer.greet(&self.config, now_ns, alone);
             }
-        }
-        for at in 0..self.wishes.len() {
-            let wish = &self.wishes[at];
-            let gone = self.peers[usize::from(wish.host) - 1].state != PeerState::Up;
-            let acked = self.peers[usize::from(wish.host) - 1].acked_seq;
-            if matches!(wish.carry, Carry::Since(first) if gone || acked >= first) {
-                self.wishes[at].carry = Carry::Settled;
-            }
-        }
-        // In flight first (they always fit again), then ends, then what is alive, then wishes.
-        let order = self.by_age();
-        for pass in 0..3 {
-            for slot in order.into_iter().map(usize::from) {
-                let queued = self.queues.len(slot);
-                let former_waits = pass > 0 && self.former(slot).any(|former| former.carry == Carry::Pending);
-                let Some(local) = &mut self.locals[slot] else { continue };
-                let ended = local.state.is_final();
-                let wanted = match local.carry {
-                    Carry::Settled => false,
-                    Carry::Since(_) => pass == 0,
-                    Carry::Pending => pass == if ended { 1 } else { 2 },
-                };
-                if !wanted {
-                    left |= local.carry == Carry::Pending;
-                    continue;
+            let ack = match answer {
+                Answer::Nothing => Ack::default(),
+                Answer::Greeting => Ack { incarnation: peer.incarnation, seq_low: 0 },
+                Answer::Acknowledgement => {
+                    let until_ns = peer.last_rx_ns.saturating_add(promise_ns);
+                    peer.promised_until_ns = peer.promised_until_ns.max(until_ns);
+                    // An acknowledged heartbeat is one whose sections were taken, so that its sender need not
+                    // repeat them.
+                    let seq_low = if peer.last_seq > peer.up_seq { peer.last_seq as u32 } else { 0 };
+                    Ack { incarnation: peer.incarnation, seq_low }
                 }
-                // The end of a process is in a heartbeat only after all its messages were.
-                let fits = local.wire_len() <= room && !(ended && queued > 0) && !former_waits;
-                if fits && local.carry == Carry::Pending && !ended {
-                    local.pb_base = local.pb_sent;
-                }
-                if fits && b.roster(&local.wire(slot)).is_ok() {
-                    room -= local.wire_len();
-                    if local.carry == Carry::Pending {
-                        local.carry = Carry::Since(seq);
-                    }
-                } else {
-                    whole = false;
-                }
-                left = true;
-            }
-            if pass == 0 {
-                left |= self.carry_wishes(b, seq, &mut room, true);
-            }
-        }
-        left |= self.carry_wishes(b, seq, &mut room, false);
-        if matches!(self.all_named, Carry::Since(first) if acked >= first) {
-            self.all_named = Carry::Settled;
-        }
-        // Of a life of a witness before this one nothing is known.
-        if self.all_named != Carry::Settled && !self.recalled {
-            let says = (whole && answered || planted::is(Planted::NamesSome)) && room >= SECTION_HEADER_LEN;
-            self.all_named = match self.all_named {
-                Carry::Since(first) if says && b.all_named().is_ok() => Carry::Since(first),
-                _ if says && b.all_named().is_ok() => Carry::Since(seq),
-                _ => Carry::Pending,
             };
-            left = true;
+            answered &= ack.seq_low != 0 || !peer.monitors_me || !peer.is_up();
+            b.push_ack(ack).ok()?;
         }
-        self.carrying = left;
+        Some(answered)
     }
 
-    /// Slots, those of the processes that joined first before the others.
-    fn by_age(&self) -> [u8; MAX_PROCESSES] {
-        let mut slots = std::array::from_fn(|slot| slot as u8);
-        if !planted::is(Planted::TellsTheFormer) {
-            let last = self.last_process_incarnation();
-            let age =
-                |slot: &u8| self.locals[usize::from(*slot)].as_ref().map(|local| last.wrapping_sub(local.incarnation));
-            slots.sort_unstable_by_key(|slot| std::cmp::Reverse(age(slot)));
+    fn answer_to(&self, peer: &Peer) -> Answer {
+        let withheld =
+            if self.is_judged_by_views(self.config.me) { self.views.unacknowledged() } else { HostSet::EMPTY };
+        let is_withheld = peer.voter && withheld.contains(peer.id);
+        if self.listens_to(peer) && peer.heard() && !is_withheld {
+            return Answer::Acknowledgement;
         }
-        slots
+        let is_new = peer.state == PeerState::Unknown && peer.heard() && peer.superseded.is_none();
+        if is_new && self.must_know_me(peer.id) { Answer::Greeting } else { Answer::Nothing }
     }
 
-    /// Former processes of the same name, in other slots.
-    pub(crate) fn former(&self, slot: usize) -> impl Iterator<Item = &Local> {
-        let this = self.locals[slot].as_ref();
-        let is_former = move |other: &&Local| {
-            this.is_some_and(|this| other.name == this.name && roster::newer(this.incarnation, other.incarnation))
-        };
-        self.locals.iter().flatten().filter(is_former)
+    /// Writes what has to be in every heartbeat until acknowledged, as far as there is room: what the longest
+    /// view section leaves.
+    fn write_entries(&mut self, b: &mut Builder<'_>, seq: u64, answered: bool) {
+        // Without listeners, whoever comes gets everything again.
+        let acked_seq = self.peers.listeners().map(Peer::acked_seq).min().unwrap_or(u64::MAX);
+        self.locals.acknowledge(acked_seq);
+        for wish in self.wishes.iter_mut() {
+            let peer = &self.peers[wish.host];
+            wish.carry.acknowledge(if peer.is_up() { peer.acked_seq() } else { u64::MAX });
+        }
+        let room = self.config.payload_max - self.config.fixed_max();
+        let mut load = Load { seq, room, unsettled: false, complete: true };
+        // Entries in flight come first, and always fit again; then ends, then live processes, then wishes.
+        let order = self.locals.by_age();
+        self.write_processes(b, &order, Pass::InFlight, &mut load);
+        self.write_wishes(b, Pass::InFlight, &mut load);
+        self.write_processes(b, &order, Pass::Ends, &mut load);
+        self.write_processes(b, &order, Pass::Alive, &mut load);
+        self.write_wishes(b, Pass::Alive, &mut load);
+        self.locals.all_named.acknowledge(acked_seq);
+        // Nothing is known of the processes of a witness' former life.
+        if self.locals.all_named != Carry::Settled && !self.life.is_resumed() {
+            let complete = load.complete && answered || planted::is(Planted::NamesSome);
+            if complete && load.room >= SECTION_HEADER_LEN && b.all_named().is_ok() {
+                self.locals.all_named.carried(seq);
+            } else {
+                self.locals.all_named = Carry::Pending;
+            }
+            load.unsettled = true;
+        }
+        self.carries = load.unsettled;
     }
 
-    fn carry_wishes(&mut self, b: &mut Builder<'_>, seq: u64, room: &mut usize, in_flight: bool) -> bool {
-        let mut left = false;
-        for at in 0..self.wishes.len() {
-            let wish = self.wishes[at];
-            if wish.carry == Carry::Settled || in_flight != matches!(wish.carry, Carry::Since(_)) {
+    fn write_processes(&mut self, b: &mut Builder<'_>, order: &[u8; MAX_PROCESSES], pass: Pass, load: &mut Load) {
+        for slot in order.iter().copied() {
+            let at = usize::from(slot);
+            let queued = self.queues.len(at);
+            let former_waits = pass != Pass::InFlight && self.locals.former_is_pending(slot);
+            let Some(local) = self.locals.get_mut(slot) else { continue };
+            let is_pending = local.carry == Carry::Pending;
+            if pass_of(local) != Some(pass) {
+                load.unsettled |= is_pending;
                 continue;
             }
-            // Not there yet: told when it is (its host up, its name known).
-            if self.peers[usize::from(wish.host) - 1].state != PeerState::Up {
+            load.unsettled = true;
+            // The end of a process goes into a heartbeat only after all its messages did.
+            let waits = !local.is_alive() && queued > 0 || former_waits;
+            let fits = local.wire_len() <= load.room && !waits;
+            if fits && is_pending && local.is_alive() {
+                local.pb_base = local.pb_sent;
+            }
+            if fits && b.roster(&local.wire(at)).is_ok() {
+                load.room -= local.wire_len();
+                local.carry.carried(load.seq);
+            } else {
+                load.complete = false;
+            }
+        }
+    }
+
+    fn write_wishes(&mut self, b: &mut Builder<'_>, pass: Pass, load: &mut Load) {
+        for at in 0..self.wishes.len() {
+            let wish = *self.wishes.at(at);
+            let in_flight = matches!(wish.carry, Carry::Since(_));
+            // Not there yet: its host is told when it is up and the name is known.
+            let is_there = wish.carry != Carry::Settled && self.peers[wish.host].is_up();
+            if in_flight != (pass == Pass::InFlight) || !is_there {
                 continue;
             }
             let slot = match &wish.process {
@@ -238,10 +249,9 @@ impl Detector {
                 Some(name) => self.find(wish.host, name),
             };
             let Some(target_slot) = slot else { continue };
-            left = true;
-            // Whoever is told of the wish looks up the watcher's name: its roster entry goes first.
-            let watcher = self.locals.get(usize::from(wish.watcher_slot)).and_then(|local| local.as_ref());
-            if watcher.is_some_and(|watcher| watcher.carry == Carry::Pending) {
+            load.unsettled = true;
+            // The subject's host looks up the watcher's name, so the roster entry of the watcher goes first.
+            if self.locals.get(wish.watcher_slot).is_some_and(|watcher| watcher.carry == Carry::Pending) {
                 continue;
             }
             let section = Monitor {
@@ -251,86 +261,78 @@ impl Detector {
                 timeout_us: wish.timeout_us,
                 pbsize: wish.pbsize,
             };
-            if SECTION_HEADER_LEN + MONITOR_LEN <= *room && b.monitor(&section).is_ok() {
-                *room -= SECTION_HEADER_LEN + MONITOR_LEN;
-                if !in_flight {
-                    self.wishes[at].carry = Carry::Since(seq);
-                }
+            if MONITOR_SECTION_LEN <= load.room && b.monitor(&section).is_ok() {
+                load.room -= MONITOR_SECTION_LEN;
+                self.wishes.at_mut(at).carry.carried(load.seq);
             }
         }
-        left
     }
 
-    /// Tells zombies that they are. What does not fit has its turn in a later heartbeat.
-    fn exclude(&mut self, b: &mut Builder<'_>, seq: u64) {
-        if self.peers.iter().all(|p| p.exclude_left == 0) {
+    /// Tells excluded incarnations that they are excluded. What does not fit has its turn in a later
+    /// heartbeat.
+    fn write_exclusions(&mut self, b: &mut Builder<'_>, seq: u64) {
+        let excluded = self.peers.in_turn(seq).filter_map(|peer| Some((peer.id, peer.exclusion()?)));
+        if excluded.clone().next().is_none() {
             return;
         }
-        let (start, count) = (seq as usize, self.peers.len());
-        let peers = &self.peers;
-        let entries = (0..count)
-            .map(move |i| &peers[(start + i) % count])
-            .filter(|p| p.exclude_left > 0)
-            .map(|p| (p.id, p.exclude_incarnation));
-        // One that was later and is dead, too, so that it does not come back as that.
-        let later = peers.iter().filter(|p| p.exclude_left > 0 && p.dead_incarnation > p.exclude_incarnation);
-        let entries = entries.chain(later.map(|p| (p.id, p.dead_incarnation)));
-        if let Ok(done) = b.excluded(entries) {
-            let told = (0..count).map(|i| (start + i) % count);
-            let mut done = done;
-            for at in told {
-                if done > 0 && self.peers[at].exclude_left > 0 {
-                    self.peers[at].exclude_left -= 1;
-                    done -= 1;
-                }
-            }
-        }
+        // Also a later incarnation that is dead, so that the host does not come back as that.
+        let later = self.peers.in_turn(0).filter_map(|peer| Some((peer.id, peer.later_exclusion()?)));
+        let Ok(written) = b.excluded(excluded.chain(later)) else { return };
+        let named = self.peers.in_turn_mut(seq).filter(|peer| peer.exclusion().is_some());
+        named.take(written).for_each(Peer::exclusion_sent);
     }
 
-    fn send_piggybacks(&mut self, b: &mut Builder<'_>) {
+    fn write_piggybacks(&mut self, b: &mut Builder<'_>) {
         if self.queues.is_empty() {
             return;
         }
-        // Those of ended processes go first: their verdict waits for them. Then in turn, as long as something fits.
+        // In turn, as long as something fits.
         let mut more = true;
         while more {
             more = false;
+            // Those of ended processes go first, as the delivery of the end waits for them.
             for ended in [true, false] {
                 for slot in self.queues.turns() {
-                    let Some(local) = &mut self.locals[slot] else { continue };
-                    // A listener must know of the process before it hears its messages.
-                    if local.state.is_final() != ended || !ended && local.carry == Carry::Pending {
-                        continue;
-                    }
-                    let Some(bytes) = self.queues.front(slot) else { continue };
-                    if bytes.len() > self.grant {
-                        // Accepted when packets could be longer: its number stays out, so that receivers know of it.
-                        local.pb_sent += 1;
-                        self.counters.piggybacks_lost += 1;
-                        self.queues.pop(slot);
-                        more = true;
-                        continue;
-                    }
-                    if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_ok() {
-                        local.pb_sent += 1;
-                        self.counters.piggybacks_sent += 1;
-                        self.queues.pop(slot);
-                        self.queues.served(slot);
-                        more = true;
-                    }
+                    more |= self.write_piggyback(b, slot, ended);
                 }
             }
         }
     }
+
+    /// Writes the next message of a process that has `ended` or not. Returns whether its queue became
+    /// shorter.
+    fn write_piggyback(&mut self, b: &mut Builder<'_>, slot: usize, ended: bool) -> bool {
+        let granted = self.piggyback_grant();
+        let Some(local) = self.locals.get_mut(slot as u8) else { return false };
+        // A listener has to know of the process before it gets its messages.
+        if local.is_alive() == ended || !ended && local.carry == Carry::Pending {
+            return false;
+        }
+        let Some(bytes) = self.queues.front(slot) else { return false };
+        if bytes.len() > granted {
+            // It was accepted when packets could be longer. Its number stays unused, so that receivers notice
+            // the loss.
+            local.pb_sent += 1;
+            self.counters.piggybacks_lost += 1;
+            self.queues.pop(slot);
+            return true;
+        }
+        if b.piggyback(slot as u8, local.pb_sent + 1, bytes).is_err() {
+            return false;
+        }
+        local.pb_sent += 1;
+        self.counters.piggybacks_sent += 1;
+        self.queues.pop(slot);
+        self.queues.served(slot);
+        true
+    }
 }
 
-/// The heartbeat sent now is the first to tell `peer` that it is heard: its first limit, if peers judge this host alone
-/// rather than by agreed views ([`crate::lease`]).
-fn greet(config: &Config, peer: &mut Peer, now_ns: u64, alone: bool) {
-    if !peer.greeted {
-        peer.greeted = true;
-        if alone {
-            peer.limit_ns = peer.limit_ns.max(lease::limit_ns(config, now_ns, peer.promise_us));
-        }
+/// The pass that carries the entry of a process; `None` if every peer knows it.
+fn pass_of(local: &Local) -> Option<Pass> {
+    match local.carry {
+        Carry::Settled => None,
+        Carry::Since(_) => Some(Pass::InFlight),
+        Carry::Pending => Some(if local.is_alive() { Pass::Alive } else { Pass::Ends }),
     }
 }

@@ -8,34 +8,123 @@
 //!     └────────────────── a newer incarnation is heard ◄────────┘
 //! ```
 //!
-//! A peer is silent when nothing new came on any plane for the pair's timeout, counted from the reception of its newest
-//! heartbeat or, if later, from the end of this observer's last stall: what was sent during the stall and dropped by a
-//! full queue is made good by the next heartbeat, which arrives within HB + latency_min + 2 jitter_max = TO of the stall's
-//! end. So the grace after a stall is the whole timeout.
+//! A peer is silent when nothing new has come on any plane for the pair's timeout. That time counts from the
+//! reception of its newest heartbeat or, if later, from the end of this observer's last stall. A full queue
+//! may have dropped what was sent during the stall, but the next heartbeat arrives within HB + latency_min +
+//! 2 jitter_max = TO of the stall's end. So the grace after a stall is the whole timeout.
 
-use crate::detector::LIFE_BITS;
+use crate::config::Config;
+use crate::lease;
+use crate::life::LIFE_BITS;
 use crate::types::{PeerState, PeerView};
+use fide_types::MAX_PLANES;
 use fide_types::planted::{self, Planted};
-use fide_wire::{MAX_PLANES, ReplayWindow, Seen, ViewId};
+use fide_wire::{ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
 
-/// A plane is lost before the timeout if the other has delivered this many newer heartbeats, and it was quiet for so long:
-/// both carry the same heartbeats, so that a host that stalls makes neither fall behind the other. It is no verdict.
+/// A plane that falls this many heartbeats behind the other, and was quiet for so long, is lost before the
+/// timeout. Both planes carry the same heartbeats, so a host that stalls makes neither fall behind the other.
+/// A lost path is no verdict.
 const PATH_BEHIND: u64 = 10;
 const PATH_QUIET_NS: u64 = 10_000_000;
+/// Heartbeats in which an excluded incarnation is told of its exclusion, after each sign of it.
+const EXCLUDE_HEARTBEATS: u32 = 64;
 
 /// An incarnation that a newer one has replaced, not yet declared dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
     pub incarnation: u32,
-    /// It was told to be up.
-    pub told: bool,
-    /// What was promised to it holds until then.
+    /// It was reported as up.
+    pub reported: bool,
+    /// Promises made to it hold until then.
     pub until_ns: u64,
-    /// It may have held this host dead: so this host does not hold it dead, but takes itself for excluded ([`crate::lease`]).
+    /// It may have declared this host dead. Then this host does not declare it dead, but takes itself for
+    /// excluded ([`crate::lease`]).
     pub in_doubt: bool,
     pub last_seq: u64,
     pub last_rx_ns: [u64; MAX_PLANES],
+}
+
+/// What one plane has delivered of a peer.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Plane {
+    /// The newest heartbeat, and when it was received.
+    seq: u64,
+    rx_ns: u64,
+    /// The number from which losses count.
+    first_seq: u64,
+    received: u64,
+    lost: bool,
+}
+
+impl Plane {
+    /// Takes the newest heartbeat of this plane. Returns whether the plane was lost before.
+    fn advance(&mut self, seq: u64, rx_ns: u64) -> bool {
+        let jump = seq - self.seq;
+        if self.seq == 0 {
+            self.first_seq = seq;
+        } else if jump >= 1 << (LIFE_BITS - 1) {
+            // Another life of a witness; the numbers between were never sent.
+            self.first_seq += jump - 1;
+        }
+        self.seq = seq;
+        self.rx_ns = self.rx_ns.max(rx_ns);
+        core::mem::take(&mut self.lost)
+    }
+
+    fn missing(&self) -> u64 {
+        let sent = if self.seq == 0 { 0 } else { self.seq - self.first_seq + 1 };
+        sent.saturating_sub(self.received)
+    }
+}
+
+/// Whether a peer has answered this host, so that it is no recording ([`crate::echo`]).
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Answers {
+    /// Nothing counts as received before it has answered.
+    answered: bool,
+    /// The heartbeat that held the answer.
+    answered_seq: u64,
+    /// Its newest heartbeat, counted as received or not, and when it came.
+    noted_seq: u64,
+    noted_ns: u64,
+    /// It has acknowledged this host, so it has been answered.
+    acknowledged: bool,
+}
+
+/// How far a peer is bound by what it has acknowledged of this host ([`crate::lease`]).
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Bond {
+    /// Highest own heartbeat that it acknowledged, and its heartbeat that said so last.
+    acked_seq: u64,
+    acked_by_seq: u64,
+    /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
+    limit_ns: u64,
+    /// Its newest heartbeat acknowledged one of this host's so early that it could not have declared this
+    /// host dead by then, and this host has not stalled beyond its limit since. Only such a peer is judged.
+    bound: bool,
+    /// This host has stalled since it sent what this peer acknowledged last, so what it has sent since left
+    /// late.
+    sent_late: bool,
+    /// The peer's last promise, 0 for none.
+    promise_us: u32,
+    /// It said that it hears this host's present incarnation.
+    knows_me: bool,
+    /// This host has sent it word that it is heard; from then on it may judge this host.
+    greeted: bool,
+}
+
+/// An acknowledgement of one of this host's heartbeats that counts for the lease.
+pub(crate) struct BindingAck {
+    /// When the acknowledged heartbeat was sent.
+    pub sent_ns: u64,
+    /// When the acknowledgement was received. Only a planted fault counts from here.
+    pub received_ns: u64,
+    /// The end of this host's last stall.
+    pub stalled_until_ns: u64,
+    /// The heartbeat of the peer that acknowledges, and what it promises.
+    pub seq: u64,
+    pub promise_us: u32,
 }
 
 /// One host, as this one hears it.
@@ -54,64 +143,39 @@ pub struct Peer {
     pub dead_incarnation: u32,
     pub superseded: Option<Superseded>,
     pub window: ReplayWindow,
-    /// It has answered this host, so that what it sends is no recording ([`crate::echo`]). Nothing counts as received before.
-    pub answered: bool,
     /// It, or a former incarnation of it, has acknowledged or echoed this incarnation of this host.
     pub has_heard_me: bool,
-    /// The heartbeat that held the answer.
-    pub answered_seq: u64,
-    /// Its newest heartbeat, counted as received or not, and when it came.
-    pub noted_seq: u64,
-    pub noted_ns: u64,
-    /// It has acknowledged this host, so it has been answered.
-    pub sure_of_me: bool,
+    answers: Answers,
     pub last_seq: u64,
     /// Reception of the newest heartbeat on any plane.
     pub last_rx_ns: u64,
-    pub plane_seq: [u64; MAX_PLANES],
-    pub plane_rx_ns: [u64; MAX_PLANES],
-    pub plane_first: [u64; MAX_PLANES],
-    pub received: [u64; MAX_PLANES],
-    pub path_lost: [bool; MAX_PLANES],
+    planes: [Plane; MAX_PLANES],
     /// First reception of this incarnation.
     pub since_ns: u64,
     pub timeout_ns: u64,
     /// Silence counts from here at the earliest (end of an own stall, installation of a view).
     pub floor_ns: u64,
     pub suspected: bool,
+    /// Suspicions that were withheld because this host had stalled.
     pub withheld: u64,
-    /// What this host has promised to it, by acknowledgements and by installing a view, ends then. Where views judge, to the
-    /// incarnation that is in the view, whichever is heard.
+    /// What this host has promised to it, by acknowledgements and by installing a view, ends then. Where
+    /// views judge, the promise is to the incarnation in the view, whichever is heard.
     pub promised_until_ns: u64,
-    /// Its newest heartbeat when it came up: what that one and those before it carried was not taken.
+    /// Its newest heartbeat when it came up; the sections of that one and of those before it were not taken.
     pub up_seq: u64,
-    /// Highest own heartbeat that it acknowledged.
-    pub acked_seq: u64,
-    /// Its heartbeat that said so last.
-    pub acked_by_seq: u64,
-    /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
-    pub limit_ns: u64,
-    /// Its newest heartbeat acknowledged one of this host's so early that the peer could not hold this host dead then, and
-    /// this host has not stood still beyond its limit since. Only such a peer is judged ([`crate::lease`]).
-    pub bound: bool,
-    /// This host has stood still since it sent what this peer acknowledged last: what it has sent since left late.
-    pub sent_late: bool,
-    /// Its last promise, 0 for none.
-    pub promise_us: u32,
-    /// It says goodbye. Told at once by who has a lease, else with the view that goes on without it.
+    bond: Bond,
+    /// It says goodbye. A host with a lease reports that at once, others with the view that goes on without
+    /// the peer.
     pub goodbye: bool,
-    /// It said that it hears this host's present incarnation.
-    pub knows_me: bool,
-    /// It was told that it is heard: from then on it may judge this host.
-    pub greeted: bool,
     pub view: ViewId,
     pub view_seq: u64,
-    /// A dead incarnation of it still speaks: it is told so for that many heartbeats.
-    pub exclude_incarnation: u32,
-    pub exclude_left: u32,
-    /// Processes of it with something undecided (held verdict, gap in the piggybacks).
+    exclude_incarnation: u32,
+    /// Heartbeats in which that incarnation is still named as excluded.
+    exclude_left: u32,
+    /// Processes of it with something undecided: an end that waits for messages, or a gap in the messages.
     pub open: u16,
-    /// It has named all its processes: one that it has not told this host of, and that was up before this host listened, has ended.
+    /// It has named all its processes. One that it has not named to this host, and that was up before this
+    /// host listened, has ended.
     pub all_named: bool,
 }
 
@@ -122,6 +186,7 @@ pub struct Heard {
     pub newest: bool,
     /// New on its plane.
     pub on_plane: bool,
+    /// Its plane was lost before.
     pub restored: bool,
     /// This other plane is silent.
     pub lost: Option<u8>,
@@ -139,19 +204,11 @@ impl Peer {
             dead_incarnation: 0,
             superseded: None,
             window: ReplayWindow::new(),
-            answered: false,
             has_heard_me: false,
-            answered_seq: 0,
-            noted_seq: 0,
-            noted_ns: 0,
-            sure_of_me: false,
+            answers: Answers::default(),
             last_seq: 0,
             last_rx_ns: 0,
-            plane_seq: [0; MAX_PLANES],
-            plane_rx_ns: [0; MAX_PLANES],
-            plane_first: [0; MAX_PLANES],
-            received: [0; MAX_PLANES],
-            path_lost: [false; MAX_PLANES],
+            planes: [Plane::default(); MAX_PLANES],
             since_ns: 0,
             timeout_ns,
             floor_ns: 0,
@@ -159,15 +216,8 @@ impl Peer {
             withheld: 0,
             promised_until_ns: 0,
             up_seq: 0,
-            acked_seq: 0,
-            acked_by_seq: 0,
-            limit_ns: 0,
-            bound: false,
-            sent_late: false,
-            promise_us: 0,
+            bond: Bond::default(),
             goodbye: false,
-            knows_me: false,
-            greeted: false,
             view: ViewId::NONE,
             view_seq: 0,
             exclude_incarnation: 0,
@@ -196,35 +246,79 @@ impl Peer {
         };
     }
 
-    /// Anything received of the incarnation followed?
+    /// This host goes on as another incarnation, to which the peer has said nothing yet.
+    pub(crate) fn own_restart(&mut self, now_ns: u64) {
+        self.bond = Bond { acked_by_seq: self.bond.acked_by_seq, promise_us: self.bond.promise_us, ..Bond::default() };
+        self.answers.acknowledged = false;
+        self.all_named = false;
+        self.floor_ns = now_ns;
+        if let Some(old) = &mut self.superseded {
+            old.in_doubt = false;
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state == PeerState::Up
+    }
+
+    /// Has anything of the incarnation followed been received?
     pub fn heard(&self) -> bool {
         self.last_seq != 0
     }
 
-    /// Keeps the newest heartbeat for an echo. In another life of a witness, it has forgotten what it was answered.
-    pub fn note(&mut self, seq: u64, rx_ns: u64) {
-        if seq > self.noted_seq {
-            self.sure_of_me &= seq - self.noted_seq < 1 << (LIFE_BITS - 1);
-            self.noted_seq = seq;
-            self.noted_ns = self.noted_ns.max(rx_ns);
+    /// Keeps heartbeat `seq` for an echo if it is the newest, whether or not it is a recording. `answers`: it
+    /// answers this host. Returns whether the peer has answered, now or before.
+    pub(crate) fn note(&mut self, seq: u64, rx_ns: u64, answers: bool) -> bool {
+        let known = &mut self.answers;
+        if seq > known.noted_seq {
+            // In another life, a witness has forgotten that it was answered.
+            known.acknowledged &= seq - known.noted_seq < 1 << (LIFE_BITS - 1);
+            known.noted_seq = seq;
+            known.noted_ns = known.noted_ns.max(rx_ns);
         }
+        if answers && !known.answered {
+            known.answered_seq = seq;
+        }
+        known.answered |= answers || planted::is(Planted::TakesRecordings);
+        known.answered
     }
 
-    /// Needs no echo: it has said that it hears this host, or nothing has come from it lately.
-    pub fn knows_enough(&self, now_ns: u64) -> bool {
-        self.sure_of_me || self.noted_seq == 0 || now_ns >= self.noted_ns.saturating_add(self.timeout_ns)
+    /// Has it answered this host, so that what it sends is no recording ([`crate::echo`])?
+    pub fn has_answered(&self) -> bool {
+        self.answers.answered
     }
 
-    /// One heartbeat, newer than all before it on its plane or not.
+    /// The heartbeat that held the answer.
+    pub(crate) fn answered_seq(&self) -> u64 {
+        self.answers.answered_seq
+    }
+
+    /// Its newest heartbeat, counted as received or not.
+    pub(crate) fn noted_seq(&self) -> u64 {
+        self.answers.noted_seq
+    }
+
+    /// When that came.
+    pub(crate) fn noted_ns(&self) -> u64 {
+        self.answers.noted_ns
+    }
+
+    /// Does it need an echo? Not once it has acknowledged this host, nor if nothing has come from it lately.
+    pub(crate) fn needs_echo(&self, now_ns: u64) -> bool {
+        let known = &self.answers;
+        !known.acknowledged && known.noted_seq != 0 && now_ns < known.noted_ns.saturating_add(self.timeout_ns)
+    }
+
+    /// One heartbeat, whether or not it is newer than all before it on its plane.
     pub fn beat(&mut self, planes: u8, plane: u8, seq: u64, rx_ns: u64) -> Heard {
         let mut heard = Heard::default();
-        let p = usize::from(plane);
+        let at = usize::from(plane);
         if self.last_seq == 0 {
             self.since_ns = rx_ns;
         }
         if seq > self.last_seq {
             if rx_ns.saturating_sub(self.last_rx_ns) >= self.timeout_ns / 2 {
-                // Back after a silence on every plane: that says nothing about one of them.
+                // Back after a silence on every plane, which says nothing about a single plane.
                 self.floor_ns = self.floor_ns.max(rx_ns);
             }
             self.last_seq = seq;
@@ -232,30 +326,45 @@ impl Peer {
             self.suspected = false;
             heard.newest = true;
         }
-        if seq > self.plane_seq[p] {
-            let jump = seq - self.plane_seq[p];
-            if self.plane_seq[p] == 0 {
-                self.plane_first[p] = seq;
-            } else if jump >= 1 << (LIFE_BITS - 1) {
-                // Another life of a witness: what is between was never sent.
-                self.plane_first[p] += jump - 1;
-            }
-            self.plane_seq[p] = seq;
-            self.plane_rx_ns[p] = self.plane_rx_ns[p].max(rx_ns);
+        if seq > self.planes[at].seq {
             heard.on_plane = true;
-            heard.restored = core::mem::take(&mut self.path_lost[p]);
-            let other = 1 - p;
-            if planes == 2 && !self.path_lost[other] {
-                let quiet_since = self.plane_rx_ns[other].max(self.floor_ns).max(self.since_ns);
-                let quiet_ns = rx_ns.saturating_sub(quiet_since);
-                let behind = seq.saturating_sub(self.plane_seq[other]);
-                if quiet_ns >= self.timeout_ns || quiet_ns >= PATH_QUIET_NS && behind >= PATH_BEHIND {
-                    self.path_lost[other] = true;
-                    heard.lost = Some(other as u8);
-                }
+            heard.restored = self.planes[at].advance(seq, rx_ns);
+            let other = 1 - at;
+            if planes == 2 && self.falls_behind(other, seq, rx_ns) {
+                self.planes[other].lost = true;
+                heard.lost = Some(other as u8);
             }
         }
         heard
+    }
+
+    /// Is plane `at`, not lost so far, silent while the other has delivered heartbeat `seq`?
+    fn falls_behind(&self, at: usize, seq: u64, rx_ns: u64) -> bool {
+        let plane = &self.planes[at];
+        let quiet_ns = rx_ns.saturating_sub(plane.rx_ns.max(self.floor_ns).max(self.since_ns));
+        let behind = seq.saturating_sub(plane.seq);
+        !plane.lost && (quiet_ns >= self.timeout_ns || quiet_ns >= PATH_QUIET_NS && behind >= PATH_BEHIND)
+    }
+
+    /// Is heartbeat `seq` newer than all that `plane` has delivered?
+    pub(crate) fn is_new_on(&self, plane: u8, seq: u64) -> bool {
+        seq > self.planes[usize::from(plane)].seq
+    }
+
+    /// One more packet on `plane`.
+    pub(crate) fn count_received(&mut self, plane: u8) {
+        self.planes[usize::from(plane)].received += 1;
+    }
+
+    /// `plane` has delivered at least that many heartbeats.
+    pub(crate) fn received_at_least(&mut self, plane: u8, count: u64) {
+        let received = &mut self.planes[usize::from(plane)].received;
+        *received = (*received).max(count);
+    }
+
+    /// Per plane, when its newest heartbeat came; 0 for never.
+    pub(crate) fn plane_rx_ns(&self) -> [u64; MAX_PLANES] {
+        self.planes.map(|plane| plane.rx_ns)
     }
 
     /// Marks `seq` in the window over both planes.
@@ -273,31 +382,146 @@ impl Peer {
         now_ns >= self.deadline_ns()
     }
 
-    /// It may hold this host dead, as far as this host alone can tell.
-    pub fn in_doubt(&self, now_ns: u64) -> bool {
-        let sent_late = self.sent_late && now_ns >= self.limit_ns && !planted::is(Planted::TrustsLateHeartbeats);
-        self.monitors_me && (!self.bound || sent_late)
-    }
-
-    /// Each plane that works has delivered something sent after heartbeat `seq`.
+    /// Has each plane that works delivered something sent after heartbeat `seq`?
     pub fn passed(&self, planes: u8, seq: u64) -> bool {
-        (0..usize::from(planes)).all(|p| self.path_lost[p] || self.plane_seq[p] > seq)
+        self.planes[..usize::from(planes)].iter().all(|plane| plane.lost || plane.seq > seq)
     }
 
+    /// Highest own heartbeat that it acknowledged.
+    pub fn acked_seq(&self) -> u64 {
+        self.bond.acked_seq
+    }
+
+    /// Its heartbeat that said so last.
+    pub(crate) fn acked_by_seq(&self) -> u64 {
+        self.bond.acked_by_seq
+    }
+
+    /// It cannot suspect this host before this (own clock, margin taken off); 0 for none.
+    pub fn limit_ns(&self) -> u64 {
+        self.bond.limit_ns
+    }
+
+    /// Its last promise, 0 for none.
+    pub fn promise_us(&self) -> u32 {
+        self.bond.promise_us
+    }
+
+    /// Does it say that it hears this host's present incarnation?
+    pub fn knows_me(&self) -> bool {
+        self.bond.knows_me
+    }
+
+    /// Has it got word that it is heard, so that it may judge this host?
+    pub fn is_greeted(&self) -> bool {
+        self.bond.greeted
+    }
+
+    /// The heartbeat sent now is the first to say that the peer is heard. That is the peer's first limit, if
+    /// `alone`: if peers judge this host by themselves rather than by agreed views ([`crate::lease`]).
+    pub(crate) fn greet(&mut self, config: &Config, now_ns: u64, alone: bool) {
+        if self.bond.greeted {
+            return;
+        }
+        self.bond.greeted = true;
+        if alone {
+            self.bond.limit_ns = self.bond.limit_ns.max(lease::limit_ns(config, now_ns, self.bond.promise_us));
+        }
+    }
+
+    /// A promise came with an acknowledgement.
+    pub(crate) fn promises(&mut self, promise_us: u32) {
+        self.bond.promise_us = promise_us;
+    }
+
+    /// Its newest heartbeat says whether it hears this host's present incarnation. Returns whether it stopped
+    /// to.
+    pub(crate) fn set_knows_me(&mut self, knows_me: bool) -> bool {
+        core::mem::replace(&mut self.bond.knows_me, knows_me) && !knows_me
+    }
+
+    /// It acknowledges the present incarnation of this host, if no heartbeat of it yet.
+    pub(crate) fn acknowledges_incarnation(&mut self) {
+        self.answers.acknowledged = true;
+    }
+
+    /// Its heartbeat `seq` acknowledges heartbeat `acked_seq` of this host.
+    pub(crate) fn acknowledges(&mut self, acked_seq: u64, seq: u64) {
+        if acked_seq >= self.bond.acked_seq {
+            (self.bond.acked_seq, self.bond.acked_by_seq) = (acked_seq, seq);
+        }
+    }
+
+    /// The acknowledgement binds the peer: it cannot suspect this host before a new limit.
+    pub(crate) fn bind(&mut self, config: &Config, now_ns: u64, ack: &BindingAck) {
+        self.bond.sent_late &= ack.sent_ns < ack.stalled_until_ns;
+        let from_receipt = planted::is(Planted::LeaseFromReceipt);
+        let sent_ns = if from_receipt { ack.received_ns } else { ack.sent_ns };
+        let limit_ns = lease::limit_ns(config, sent_ns, ack.promise_us);
+        self.bond.limit_ns = self.bond.limit_ns.max(limit_ns);
+        // Judge by the limit of what was acknowledged. A greeting sent since may reach further, and says
+        // nothing of the peer.
+        self.bond.bound = now_ns < limit_ns || self.bond.bound && ack.seq < self.last_seq;
+    }
+
+    /// This host stalled: what it sends from now on leaves late, and a peer whose limit has passed is bound
+    /// no longer.
+    pub(crate) fn note_own_stall(&mut self, now_ns: u64) {
+        self.bond.bound &= now_ns < self.bond.limit_ns;
+        self.bond.sent_late = true;
+    }
+
+    /// Nothing that it acknowledged counts any more.
+    pub(crate) fn unbind(&mut self) {
+        (self.bond.limit_ns, self.bond.bound) = (0, false);
+    }
+
+    /// May it have declared this host dead, as far as this host alone can tell?
+    pub fn in_doubt(&self, now_ns: u64) -> bool {
+        let Bond { sent_late, limit_ns, bound, .. } = self.bond;
+        let sent_late = sent_late && now_ns >= limit_ns && !planted::is(Planted::TrustsLateHeartbeats);
+        self.monitors_me && (!bound || sent_late)
+    }
+
+    /// `incarnation` is dead. The next heartbeats say so, because it may still run.
+    pub(crate) fn announce_exclusion(&mut self, incarnation: u32) {
+        self.exclude_incarnation = incarnation;
+        self.exclude_left = EXCLUDE_HEARTBEATS;
+    }
+
+    /// The dead incarnation that the next heartbeat has to name, if any.
+    pub(crate) fn exclusion(&self) -> Option<u32> {
+        (self.exclude_left > 0).then_some(self.exclude_incarnation)
+    }
+
+    /// A later incarnation than [`Peer::exclusion`] that is dead too, so that the host does not come back as
+    /// that.
+    pub(crate) fn later_exclusion(&self) -> Option<u32> {
+        self.exclusion().filter(|excluded| self.dead_incarnation > *excluded).map(|_| self.dead_incarnation)
+    }
+
+    /// A heartbeat names [`Peer::exclusion`].
+    pub(crate) fn exclusion_sent(&mut self) {
+        self.exclude_left -= 1;
+    }
+
+    /// It names no excluded incarnation.
+    #[cfg(test)]
+    pub(crate) fn without_exclusion(self) -> Peer {
+        Peer { exclude_incarnation: 0, exclude_left: 0, ..self }
+    }
+
+    /// What users see of it.
     pub fn look(&self) -> PeerView {
-        let lost = |p: usize| {
-            let sent = if self.plane_seq[p] == 0 { 0 } else { self.plane_seq[p] - self.plane_first[p] + 1 };
-            sent.saturating_sub(self.received[p])
-        };
         PeerView {
             state: self.state,
             incarnation: self.incarnation,
             last_seq: self.last_seq,
-            last_rx_ns: self.plane_rx_ns,
+            last_rx_ns: self.plane_rx_ns(),
             timeout_ns: self.timeout_ns,
-            path_lost: self.path_lost,
-            received: self.received,
-            lost: [lost(0), lost(1)],
+            path_lost: self.planes.map(|plane| plane.lost),
+            received: self.planes.map(|plane| plane.received),
+            lost: self.planes.map(|plane| plane.missing()),
             suspected: self.suspected,
             view: self.view,
         }
@@ -305,76 +529,4 @@ impl Peer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_silent_plane_is_a_lost_path_once() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 1, 1000);
-        assert_eq!(p.beat(2, 0, 2, 1040).lost, None);
-        assert_eq!(p.beat(2, 0, 3, 1080).lost, None);
-        assert_eq!(p.beat(2, 0, 4, 1100).lost, Some(1));
-        assert_eq!(p.beat(2, 0, 5, 1140).lost, None);
-        assert!(p.beat(2, 1, 5, 1141).restored);
-        assert_eq!(p.beat(2, 0, 6, 1500).lost, None, "silent on both");
-        assert_eq!(p.beat(2, 1, 6, 1501).lost, None);
-        assert_eq!(p.beat(1, 0, 5, 9999).lost, None);
-    }
-
-    #[test]
-    fn what_a_former_life_did_not_send_is_not_lost() {
-        let mut p = Peer::new(2, true, 100);
-        for seq in [1, 2, 4, (1 << LIFE_BITS) + 1, (1 << LIFE_BITS) + 3] {
-            p.beat(1, 0, seq, 1000 + seq % 100);
-            p.received[0] += 1;
-        }
-        assert_eq!(p.look().lost[0], 2, "3, and one of the second life");
-        let mut p = Peer::new(2, true, 100);
-        p.beat(1, 0, 7 << LIFE_BITS, 1000);
-        p.received[0] += 1;
-        assert_eq!(p.look().lost[0], 0);
-    }
-
-    #[test]
-    fn silence_counts_from_the_newest_and_from_the_floor() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 5, 1000);
-        p.beat(2, 1, 5, 1050);
-        assert_eq!(p.deadline_ns(), 1100);
-        p.beat(2, 1, 4, 1090);
-        assert_eq!(p.deadline_ns(), 1100);
-        p.floor_ns = 1500;
-        assert_eq!(p.deadline_ns(), 1600);
-    }
-
-    #[test]
-    fn passed_needs_each_working_plane() {
-        let mut p = Peer::new(2, true, 100);
-        p.beat(2, 0, 7, 1000);
-        assert!(!p.passed(2, 6));
-        p.beat(2, 1, 7, 1000);
-        assert!(p.passed(2, 6) && !p.passed(2, 7));
-        p.path_lost[1] = true;
-        p.beat(2, 0, 8, 1001);
-        assert!(p.passed(2, 7));
-    }
-
-    #[test]
-    fn a_plane_that_falls_behind_is_lost_before_a_long_timeout() {
-        const MS: u64 = 1_000_000;
-        let mut p = Peer::new(2, true, 60 * MS);
-        for seq in 1..=5 {
-            p.beat(2, 0, seq, seq * MS);
-            p.beat(2, 1, seq, seq * MS);
-        }
-        for seq in 6..15 {
-            assert_eq!(p.beat(2, 0, seq, seq * MS).lost, None, "{seq}");
-        }
-        assert_eq!(p.beat(2, 0, 15, 15 * MS).lost, Some(1));
-        assert!(p.beat(2, 1, 15, 15 * MS + 1).restored);
-        // A host that stalls is late on both.
-        assert_eq!(p.beat(2, 0, 16, 50 * MS).lost, None);
-        assert_eq!(p.beat(2, 1, 16, 50 * MS).lost, None);
-    }
-}
+mod tests;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Application messages that ride on heartbeats (FiDe §4.1, FCURB's fail-consistency).
 //!
-//! Sending: each process has a queue of [`QUEUE_MAX`]; each message goes out in exactly one heartbeat, over every plane.
-//! Receiving: first in, first out per process. A message that overtook another waits in the pool for the other, until every
-//! working plane has passed it; then the missing ones are counted as lost. At [`REORDER_MAX`] waiting messages of one
-//! process the oldest gap is given up at once.
+//! Sending: each process has a queue of [`QUEUE_MAX`] messages. Each message goes out in exactly one
+//! heartbeat, over every plane. Receiving: first in, first out per process. A message that overtook another
+//! one waits for it in the pool until every working plane has passed it; then the missing messages count as
+//! lost. With more than [`REORDER_MAX`] waiting messages of one process, the oldest gap is given up at once.
 
 use fide_wire::{MAX_PROCESSES, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ pub const REORDER_MAX: usize = 8;
 /// Messages received and not yet polled, of all processes.
 pub const POOL_MAX: usize = 512;
 
-/// Writes a message into place `at` of as many as `room` has capacity for. Places are first used in order, so that what is filled is one message at most:
-/// room that no message has come to yet is not touched.
+/// Writes a message into place `at` of the places for which `room` has capacity. Places are first used in
+/// order, so at most one is filled at a time, and memory that no message has reached yet is not touched.
 fn write(room: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     let end = (at + 1) * PIGGYBACK_MAX;
     if room.len() < end {
@@ -29,7 +29,7 @@ fn write(room: &mut Vec<u8>, at: usize, bytes: &[u8]) {
 /// The local queues, one per slot.
 #[derive(Debug, Clone)]
 pub struct Queues {
-    /// By slot: as much of its room as was ever used.
+    /// By slot: the part of its room that was ever used.
     bytes: Box<[Vec<u8>]>,
     lens: Box<[u16]>,
     heads: [u8; MAX_PROCESSES],
@@ -102,7 +102,7 @@ impl Queues {
         self.counts[slot] = 0;
     }
 
-    /// Whose turn it is, at most one round: slots with something queued, after the one served last.
+    /// Slots with something queued, in one round that begins after the slot served last.
     pub fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let (turn, counts) = (self.turn, self.counts);
         (0..MAX_PROCESSES).map(move |i| (turn + i) % MAX_PROCESSES).filter(move |slot| counts[*slot] > 0)
@@ -113,7 +113,7 @@ impl Queues {
     }
 }
 
-/// As it is written down: the messages only, not the room for more.
+/// In a snapshot: the messages only, not the room for more.
 #[derive(Serialize, Deserialize)]
 struct QueuesState {
     turn: usize,
@@ -146,9 +146,9 @@ impl<'de> Deserialize<'de> for Queues {
     }
 }
 
-/// A message in the pool that waits for an earlier one.
+/// A message received, in a buffer of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct Message {
     pub host: u16,
     pub slot: u8,
     pub pb_seq: u32,
@@ -157,13 +157,13 @@ pub struct Waiting {
     pub len: u16,
 }
 
-/// Buffers for what was received.
+/// Buffers for messages received.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// As much of the room as was ever used.
+    /// The part of the room that was ever used.
     bytes: Vec<u8>,
-    /// `Some`: waits for an earlier message.
-    waiting: Box<[Option<Waiting>]>,
+    /// By buffer: the message in it, if that waits for an earlier one.
+    waiting: Box<[Option<Message>]>,
     free: Vec<u16>,
     waits: usize,
 }
@@ -203,17 +203,17 @@ impl Pool {
         self.free.push(buffer);
     }
 
-    pub fn wait(&mut self, buffer: u16, waiting: Waiting) {
+    pub fn wait(&mut self, buffer: u16, waiting: Message) {
         self.waiting[usize::from(buffer)] = Some(waiting);
         self.waits += 1;
     }
 
-    /// The waiting message of (host, slot) with the lowest number, and how many wait.
-    pub fn lowest(&self, host: u16, slot: u8) -> Option<(u16, Waiting, usize)> {
+    /// The message of (host, slot) with the lowest number that waits: its buffer, and how many wait.
+    pub fn lowest(&self, host: u16, slot: u8) -> Option<(u16, Message, usize)> {
         if self.waits == 0 {
             return None;
         }
-        let mut found: Option<(u16, Waiting, usize)> = None;
+        let mut found: Option<(u16, Message, usize)> = None;
         for (buffer, waiting) in self.waiting.iter().enumerate() {
             let Some(w) = waiting.filter(|w| w.host == host && w.slot == slot) else { continue };
             found = Some(match found {
@@ -229,7 +229,7 @@ impl Pool {
         self.waits > 0 && self.waiting.iter().flatten().any(|w| w.host == host && w.slot == slot && w.pb_seq == pb_seq)
     }
 
-    /// It waits no longer; the buffer stays taken.
+    /// The message waits no longer; the buffer stays taken.
     pub fn unwait(&mut self, buffer: u16) {
         if self.waiting[usize::from(buffer)].take().is_some() {
             self.waits -= 1;
@@ -237,9 +237,9 @@ impl Pool {
     }
 }
 
-/// As it is written down: the messages that wait, by the buffer they are in.
+/// In a snapshot: the messages that wait, by the buffer they are in.
 #[derive(Serialize, Deserialize)]
-struct PoolState(Vec<(u16, Waiting, Vec<u8>)>);
+struct PoolState(Vec<(u16, Message, Vec<u8>)>);
 
 impl Serialize for Pool {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -255,7 +255,9 @@ impl<'de> Deserialize<'de> for Pool {
         for (buffer, waiting, bytes) in PoolState::deserialize(deserializer)?.0 {
             let at = usize::from(buffer);
             if at >= POOL_MAX || bytes.len() > PIGGYBACK_MAX || pool.waiting[at].is_some() {
-                return Err(serde::de::Error::custom("a message in a buffer that the pool does not have"));
+                return Err(serde::de::Error::custom(
+                    "a message in a buffer that the pool does not have, or that is taken",
+                ));
             }
             write(&mut pool.bytes, at, &bytes);
             pool.waiting[at] = Some(waiting);
@@ -271,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_keep_order_bound_and_turns() {
+    fn queues_keep_order_and_bound_and_take_turns() {
         let mut q = Queues::new();
         for i in 0..QUEUE_MAX {
             assert!(q.push(3, &[i as u8]));
@@ -293,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_is_bounded_and_reused() {
+    fn pool_is_bounded_and_its_buffers_are_reused() {
         let mut pool = Pool::new();
         let buffers: Vec<u16> = (0..POOL_MAX).map(|i| pool.put(&[i as u8; 3]).unwrap()).collect();
         assert_eq!(pool.put(b"y"), None);
         assert_eq!(pool.get(buffers[7], 3), &[7; 3]);
-        pool.wait(buffers[0], Waiting { host: 2, slot: 1, pb_seq: 9, ..Waiting::default() });
-        pool.wait(buffers[1], Waiting { host: 2, slot: 1, pb_seq: 4, ..Waiting::default() });
+        pool.wait(buffers[0], Message { host: 2, slot: 1, pb_seq: 9, ..Message::default() });
+        pool.wait(buffers[1], Message { host: 2, slot: 1, pb_seq: 4, ..Message::default() });
         let (low, w, count) = pool.lowest(2, 1).unwrap();
         assert_eq!((low, w.pb_seq, count), (buffers[1], 4, 2));
         pool.unwait(low);

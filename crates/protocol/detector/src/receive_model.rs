@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel's receive program does with packets that bear the right tag (`receive_heartbeat` in `crates/platform/bpf/src/c/heartbeat.bpf.c`), for
-//! worlds that simulate hosts: it keeps the newest heartbeat of each peer and plane in a slot, and hands only to the agent what a
-//! steady heartbeat does not have.
+//! What the kernel's receive program does with packets that bear the right tag (`receive_heartbeat` in
+//! `crates/platform/bpf/src/c/heartbeat.bpf.c`), for worlds that simulate hosts. It keeps the newest
+//! heartbeat of each peer and plane in a slot, and gives the agent only packets that hold more than a steady
+//! heartbeat.
 
-use fide_wire::{Body, Kind, MAX_HOSTS, Packet, ReplayWindow, Seen, ViewId};
+use fide_types::{HostSet, MAX_HOSTS, PerHost};
+use fide_wire::{Body, Kind, Packet, ReplayWindow, Seen, ViewId};
 
 use crate::types::Beat;
-use fide_types::HostSet;
 
 const PLANES: usize = 2;
 
-/// What it reads of a heartbeat by itself: a view about which nothing is said, and a promise, in either order, before anything else.
+/// What the program itself reads of a heartbeat: a steady view and a promise, in either order, before
+/// anything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Steady {
     view: Option<ViewId>,
     promise_us: u32,
-    /// There is nothing else: the agent does not get it.
+    /// There is nothing else, so the agent does not get the packet.
     is_all: bool,
 }
 
@@ -43,29 +45,29 @@ struct Slot {
     beats: [Option<Beat>; PLANES],
 }
 
-/// The slots of one agent. Its maps end with it, so each agent begins with empty ones; who takes over from another goes on with its slots.
+/// The slots of one agent. They end with it, so each agent begins with empty ones; an agent that takes over
+/// from another goes on with that one's slots.
 #[derive(Debug, Clone)]
 pub struct ReceiveModel {
     me: u16,
-    slots: Vec<Slot>,
-    /// Hosts of whose heartbeats some may not have been read.
+    slots: PerHost<Slot>,
+    /// Hosts with heartbeats that may not have been read.
     unread: HostSet,
 }
 
 impl ReceiveModel {
-    /// Of the host with this id.
+    /// For the host with this id.
     #[must_use]
     pub fn new(me: u16) -> Self {
-        Self { me, slots: vec![Slot::default(); MAX_HOSTS], unread: HostSet::EMPTY }
+        Self { me, slots: PerHost::new(MAX_HOSTS, |_| Slot::default()), unread: HostSet::EMPTY }
     }
 
-    /// A packet has come. Whether the agent is given its sections ([`crate::Detector::handle_sections`]), for which there has to be room in its
-    /// ring: what is not given counts as lost on the way.
+    /// A packet has come. Returns whether the agent gets its sections ([`crate::Detector::handle_sections`]),
+    /// for which its ring must have room: what it does not get counts as lost on the way.
     pub fn take(&mut self, rx_ns: u64, plane: u8, bytes: &[u8], has_room: bool) -> bool {
         let Ok(packet) = Packet::new(bytes) else { return false };
         let plane_at = usize::from(plane);
-        let slot = self.slots.get_mut(usize::from(packet.sender()).wrapping_sub(1));
-        let (Some(slot), true) = (slot, plane_at < PLANES) else { return false };
+        let (Some(slot), true) = (self.slots.get_mut(packet.sender()), plane_at < PLANES) else { return false };
         if packet.kind() == Kind::Notice || packet.incarnation() < slot.incarnation {
             return has_room;
         }
@@ -99,16 +101,15 @@ impl ReceiveModel {
     /// The newest heartbeat taken of that host: its incarnation and number, zeroes for none.
     #[must_use]
     pub fn newest(&self, host: u16) -> (u32, u64) {
-        let slot = self.slots.get(usize::from(host).wrapping_sub(1));
-        slot.map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
+        self.slots.get(host).map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
     }
 
-    /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]), after the sections that came with them.
+    /// Heartbeats that were not read before ([`crate::Detector::handle_beat`]). To be read after the sections
+    /// that came with them.
     pub fn beats(&mut self) -> impl Iterator<Item = Beat> + '_ {
         std::iter::from_fn(|| {
             while let Some(host) = self.unread.iter().next() {
-                let beats = &mut self.slots[usize::from(host) - 1].beats;
-                match beats.iter_mut().find_map(Option::take) {
+                match self.slots[host].beats.iter_mut().find_map(Option::take) {
                     None => self.unread.remove(host),
                     beat => return beat,
                 }

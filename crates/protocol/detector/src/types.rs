@@ -6,7 +6,8 @@ use fide_types::{HostSet, MAX_PLANES, Name, Reason, Time};
 use fide_wire::{PacketError, ViewId};
 use serde::{Deserialize, Serialize};
 
-/// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated, de-duplicated.
+/// The newest state of one (peer, plane), as the kernel's receive program keeps it: authenticated and
+/// de-duplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
     pub peer: u16,
@@ -22,8 +23,8 @@ pub struct Beat {
     pub ack_seq_low: u32,
     /// The promise it carries, 0 for none.
     pub promise_us: u32,
-    /// The view its sender holds, if known. Without it the acknowledgement does not prolong a majority lease
-    /// (the heartbeat's sections, handed to `handle_sections`, will).
+    /// The view its sender holds, if known. Without it the acknowledgement does not prolong a majority lease;
+    /// the heartbeat's sections, fed to `handle_sections`, will.
     pub view: Option<ViewId>,
 }
 
@@ -33,24 +34,25 @@ pub enum RestartError {
     #[error("incarnation {incarnation} is not above the present one, {present}")]
     Incarnation { incarnation: u32, present: u32 },
     #[error(
-        "this machine was put back to a snapshot, or has a clone: programs here would go on with what they remembered then"
+        "this machine was put back to a snapshot, or runs twice: its programs would go on with an old memory; end them, then \
+         start the agent again"
     )]
     PutBack,
 }
 
-/// What became of a packet that was taken.
+/// What an accepted packet was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     /// A heartbeat not seen before.
     Heartbeat,
-    /// The copy of a heartbeat already read, first on this plane: says that the plane works.
+    /// The copy of a heartbeat already read, first on this plane. It shows that the plane works.
     Copy,
     Notice,
-    /// Authentic, but perhaps recorded before this host started: nothing was read of it ([`crate::echo`]).
+    /// Authentic, but perhaps recorded before this host started. Nothing of it was read ([`crate::echo`]).
     Unanswered,
 }
 
-/// Why a packet was not taken. Each is counted in [`Counters`].
+/// Why a packet was refused. Each is counted in [`Counters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("not a packet: {0}")]
@@ -59,15 +61,15 @@ pub enum Refusal {
     WrongPlane { sent: u8, arrived: u8 },
     #[error("host {host} is not a member; add it to the configuration of this host")]
     NotAMember { host: u16 },
-    #[error("it carries this host's own id {host}: another host uses it, or the network sends back what was sent")]
+    #[error("it carries this host's own id {host}: another host uses that id, or the network returns what was sent")]
     OwnId { host: u16 },
-    #[error("incarnation {incarnation} of host {host} is older than {current}, the one known")]
+    #[error("incarnation {incarnation} of host {host} is older than the known one, {current}")]
     StaleIncarnation { host: u16, incarnation: u32, current: u32 },
     #[error("incarnation {incarnation} of host {host} was declared dead")]
     DeadIncarnation { host: u16, incarnation: u32 },
-    #[error("heartbeat {seq} of host {host} was seen before, or is too old to know")]
+    #[error("heartbeat {seq} of host {host} is a duplicate, or too old to tell")]
     Replayed { host: u16, seq: u64 },
-    #[error("acknowledges {got} members, this cluster has {want} besides the sender; the configurations differ")]
+    #[error("it acknowledges {got} members, but this cluster has {want} besides the sender; the configurations differ")]
     Members { got: usize, want: usize },
 }
 
@@ -77,11 +79,11 @@ impl From<PacketError> for Refusal {
     }
 }
 
-/// What was refused, lost or bounded, since the start.
+/// What was sent, accepted, refused and lost since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub heartbeats_sent: u64,
-    /// Of these, between two of the schedule.
+    /// The part of these that went out between two of the schedule.
     pub heartbeats_urgent: u64,
     pub notices_sent: u64,
     /// Slots of the schedule that passed while the loop was late.
@@ -89,7 +91,7 @@ pub struct Counters {
     pub heartbeats_accepted: u64,
     pub copies_accepted: u64,
     pub notices_accepted: u64,
-    /// Of peers that have not answered this incarnation yet: perhaps recordings, so no sign of life.
+    /// From peers that have not answered this incarnation yet: perhaps recordings, so no sign of life.
     pub heartbeats_unanswered: u64,
     pub refused_malformed: u64,
     pub refused_wrong_plane: u64,
@@ -105,30 +107,30 @@ pub struct Counters {
     pub verdicts: u64,
     pub piggybacks_sent: u64,
     pub piggybacks_delivered: u64,
-    /// Missing for good: given up after both planes passed them, or their host died first, or queued here when packets
-    /// became too small for them.
+    /// Missing for good: given up after all planes had passed them, or because their host died first; or
+    /// queued here when packets became too small for them.
     pub piggybacks_lost: u64,
-    /// Declined to the local sender.
+    /// Refused to the local sender.
     pub piggybacks_declined: u64,
     /// No buffer was free when one arrived.
     pub piggybacks_no_buffer: u64,
-    /// Told nobody because the event queue was at its bound.
+    /// Events not delivered because the event queue was at its bound.
     pub events_lost: u64,
-    /// Wishes of peers not remembered because the table was at its bound.
+    /// Watches of peers forgotten because the table was at its bound.
     pub wishes_lost: u64,
 }
 
 /// What is known of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PeerState {
-    /// Never heard, or heard but not (yet) a member of the view: no verdict will be given.
+    /// Never heard, or heard but not (yet) a member of the view. There will be no verdict on it.
     Unknown,
     Up,
     Dead,
     Left,
 }
 
-/// A look at one peer.
+/// What is known of one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerView {
     pub state: PeerState,
@@ -147,18 +149,18 @@ pub struct PeerView {
     pub view: ViewId,
 }
 
-/// A look at one process.
+/// What is known of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessView {
     pub name: Name,
     pub incarnation: u32,
     pub state: ProcessState,
     pub at_ns: u64,
-    /// Last piggyback given out (local) or delivered (remote).
+    /// Number of the last piggyback queued (local process) or delivered (process of a peer).
     pub pb_seq: u32,
 }
 
-/// A look at the view.
+/// The view held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewInfo {
     pub id: ViewId,
@@ -168,15 +170,15 @@ pub struct ViewInfo {
 /// Where a verdict came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Via {
-    /// The host said so in a notice.
+    /// A notice of its host.
     Notice,
-    /// The host said so in a heartbeat.
+    /// A heartbeat of its host.
     Roster,
     /// This observer's timeout.
     Timeout,
     /// A majority agreed on a view without it.
     View,
-    /// The host said goodbye.
+    /// The goodbye of the host.
     Goodbye,
     /// A newer incarnation of it was heard.
     Superseded,
@@ -190,16 +192,17 @@ pub struct Evidence {
     pub observer: u16,
     pub via: Via,
     pub decided_ns: u64,
-    /// Last heartbeat heard of the subject's host, and when, per plane.
+    /// Last heartbeat heard of the subject's host, and when one came last on each plane.
     pub last_seq: u64,
     pub last_rx_ns: [u64; MAX_PLANES],
     pub timeout_ns: u64,
-    /// The subject's own clock at its end; 0 unknown.
+    /// The end by the clock of the subject's host; 0 for unknown.
     pub at_ns: u64,
-    /// Stalls of this observer so far, and suspicions of this host it withheld.
+    /// Stalls of this observer so far, and how often it withheld a suspicion of the subject's host because of
+    /// them.
     pub own_stalls: u64,
     pub withheld: u64,
-    /// The hosts behind it: this one, or the members of the view that decided.
+    /// The hosts that support it: this one, or the members of the view that decided.
     pub votes: HostSet,
     /// The newer incarnation; 0 for none.
     pub superseded_by: u32,
@@ -207,7 +210,7 @@ pub struct Evidence {
     pub piggybacks_lost: u32,
 }
 
-/// Who is dead (or stalled, or back).
+/// A host or process has ended (or has stalled, or has recovered).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Counts from 1 at this observer.
@@ -221,10 +224,10 @@ pub struct Verdict {
     pub evidence: Evidence,
 }
 
-/// What to tell.
+/// Something that the caller has to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// A host ([`fide_wire::HOST_SLOT`]) or process is there. Comes before anything else about that incarnation.
+    /// A host ([`fide_wire::HOST_SLOT`]) or process is up. Precedes anything else about that incarnation.
     Up {
         host: u16,
         slot: u8,
@@ -232,7 +235,7 @@ pub enum Event {
         name: Name,
     },
     Verdict(Verdict),
-    /// The bytes are lent by `Detector::piggyback_bytes` until the next `poll_event`.
+    /// A message. `Detector::piggyback_bytes` lends its bytes until the next `poll_event`.
     Piggyback {
         host: u16,
         slot: u8,
@@ -243,7 +246,7 @@ pub enum Event {
         len: u16,
         buffer: u16,
     },
-    /// A plane is silent while the other is heard: a network fault, never a death.
+    /// A plane is silent while the other one is heard: a network fault, never a death.
     PathLost {
         host: u16,
         plane: u8,
@@ -257,22 +260,22 @@ pub enum Event {
         gap_ns: u64,
         withheld: u32,
     },
-    /// This node may not act any more.
+    /// This node must not act any more.
     Fenced {
         lease_until_ns: u64,
     },
     Unfenced {
         lease_until_ns: u64,
     },
-    /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself when it found
-    /// that its view can never have a majority again, or that a peer that is silent may have gone on without it.
+    /// The others go on without this incarnation: `restart` with a higher one. `by` is this host itself if
+    /// its view can never have a majority again, or if a silent peer may have gone on without it.
     Excluded {
         by: u16,
         incarnation: u32,
     },
-    /// `by` has acknowledged a heartbeat that this incarnation has yet to send: its machine was put back to a snapshot, or a clone of it runs.
-    /// It is excluded, and nothing on this machine remembers what it has promised and agreed to since: its programs have to end before
-    /// anything starts again.
+    /// `by` has acknowledged a heartbeat that this incarnation has yet to send: the machine was put back to a
+    /// snapshot, or a clone of it runs. The incarnation is excluded. Nothing on this machine remembers what
+    /// it has promised and agreed to since, so its programs have to end before anything starts again.
     PutBack {
         by: u16,
         incarnation: u32,
@@ -281,7 +284,7 @@ pub enum Event {
         id: ViewId,
         members: HostSet,
     },
-    /// A peer wishes to watch a local process (or this host, [`fide_wire::HOST_SLOT`]).
+    /// A client of a peer, or of this host, watches a local process (or this host, [`fide_wire::HOST_SLOT`]).
     MonitorRequest {
         host: u16,
         watcher_slot: u8,
@@ -303,15 +306,15 @@ pub struct Target {
     pub process: Option<Name>,
 }
 
-/// What a watcher would like.
+/// What a watcher asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// 0: the best there is.
+    /// 0 for the shortest possible.
     pub timeout_ns: u64,
     pub pbsize: u16,
 }
 
-/// What it gets: the pair's timeout, and what fits into a heartbeat.
+/// What the watcher gets: the pair's timeout, and what fits into a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     pub timeout_ns: u64,
@@ -336,8 +339,8 @@ pub enum JoinError {
     #[error("this host is leaving; join again after it is back")]
     Leaving,
     #[error(
-        "this host is the cluster's witness: after a restart it is the same incarnation, so it would number its processes as before, and \
-         others could not tell a process from an earlier one"
+        "this host is the cluster's witness and keeps its incarnation when it restarts: processes would get the same numbers \
+         again, and others could not tell a new one from an earlier one; join on another host"
     )]
     Witness,
 }
@@ -348,15 +351,15 @@ pub enum ProcessError {
     NotJoined { slot: u8 },
     #[error("the process in slot {slot} has ended; nothing can follow")]
     Ended { slot: u8 },
-    #[error("host_silent is what observers conclude, not what a host says of its own process")]
+    #[error("host_silent is a conclusion of observers; a host cannot report it of its own process")]
     NotForLocal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PiggybackError {
-    #[error("{size} bytes, {granted} are granted")]
+    #[error("{size} bytes are too long; {granted} bytes are granted")]
     TooLarge { size: usize, granted: usize },
-    #[error("{queued} messages wait for a heartbeat already; retry after the next one")]
+    #[error("{queued} messages already wait for a heartbeat; retry after the next one")]
     Full { queued: usize },
     #[error("no process is joined in slot {slot}")]
     NotJoined { slot: u8 },
@@ -369,12 +372,12 @@ pub enum MonitorError {
     #[error("this host does not monitor host {host}; the configuration says who monitors whom")]
     NotMonitored { host: u16 },
     #[error(
-        "a timeout of {} is wanted, the pair's is {}; ask for at least that, or 0 for the best",
+        "a timeout of {} is shorter than the pair's, {}; ask for at least that, or 0 for the shortest",
         Time::ns(*wanted_ns),
         Time::ns(*granted_ns)
     )]
     TimeoutTooShort { wanted_ns: u64, granted_ns: u64 },
-    #[error("{bound} watches exist already, the most there can be")]
+    #[error("all {bound} watches of this host are in use")]
     Full { bound: usize },
     #[error("no such watch")]
     NotFound,
@@ -385,7 +388,8 @@ pub enum TimeoutError {
     #[error("host {host} is not a peer of this host")]
     UnknownHost { host: u16 },
     #[error(
-        "{} is below the present {}; under a lease, who judges alone only ever raises it: a promise made stays kept",
+        "{} is below the present {}; under trust = \"lease\" a host that judges alone can only raise a timeout, because it \
+         keeps its promises by it",
         Time::ns(*asked_ns),
         Time::ns(*present_ns)
     )]

@@ -75,7 +75,7 @@ fn drive(policy: Policy, trust: Trust) -> (u64, u64) {
                 let _ = hosts[from].process_changed(now, slot as u8, ProcessState::Killed(9), now);
             }
             let target = Target { host: (from as u16 + 1) % 3 + 1, process: Some(names[slot]) };
-            let _ = hosts[from].monitor(now, target, Wanted::default(), 0);
+            let _ = hosts[from].monitor(target, Wanted::default(), 0);
             hosts[from].tick(now);
             while let Some(transmit) = hosts[from].poll_transmit(now, &mut buf) {
                 for plane in 0..2 {

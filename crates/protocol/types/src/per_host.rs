@@ -2,13 +2,14 @@
 //! One value for each host.
 
 use crate::{HostSet, MAX_HOSTS};
+use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
 
 /// One value for each host of a cluster, indexed by host id (`1..=hosts`).
 ///
 /// Indexing with an id outside of that range panics, as for a slice; ids that come from outside are looked up with
 /// [`PerHost::get`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PerHost<T>(Box<[T]>);
 
 impl<T> PerHost<T> {

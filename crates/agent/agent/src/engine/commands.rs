@@ -187,8 +187,7 @@ impl Engine {
     ) -> Result<Monitored, MonitorRefusal> {
         let watcher_slot = self.owners.slots_of(client).next().unwrap_or(HOST_SLOT);
         let target = Target { host, process: name };
-        let granted =
-            self.detector.monitor(now.raw_ns, target, wanted, watcher_slot).map_err(MonitorRefusal::Detector)?;
+        let granted = self.detector.monitor(target, wanted, watcher_slot).map_err(MonitorRefusal::Detector)?;
         let Some(watch) = self.watches.add(client, host, name, watcher_slot) else {
             let _ = self.detector.unmonitor(target, watcher_slot);
             return Err(MonitorRefusal::Full);

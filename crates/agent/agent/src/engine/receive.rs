@@ -142,11 +142,7 @@ impl Engine {
                 self.process_exited(now, slot, wake.cookie, ended, wake.ns);
                 self.announce_exit(clocks, slot);
             }
-            intf::WAKE_SILENCE => {
-                if let Ok(host) = u16::try_from(wake.subject) {
-                    self.detector.timer_fired(now.raw_ns, host);
-                }
-            }
+            intf::WAKE_SILENCE => self.detector.timer_fired(now.raw_ns),
             intf::WAKE_PACKET => {
                 self.packet_woken(now, &wake, &payload[..payload.len().min(wake.len as usize)]);
             }

@@ -26,7 +26,7 @@ pub(crate) fn cluster(n: u16) -> Config {
 }
 
 #[test]
-fn a_good_one_and_each_bad_one() {
+fn valid_config_passes_and_each_invalid_one_is_refused() {
     assert_eq!(cluster(3).validate(), Ok(()));
     assert_eq!(cluster(64).validate(), Ok(()));
     let with = |f: &dyn Fn(&mut Config)| {
@@ -62,13 +62,13 @@ fn a_good_one_and_each_bad_one() {
 }
 
 #[test]
-fn the_published_timeout() {
+fn timeout_is_the_published_formula() {
     assert_eq!(timeout_ns(100, 5, 7), 119);
     assert_eq!(timeout_ns(u64::MAX, 5, 7), u64::MAX);
 }
 
 #[test]
-fn the_grant_fits_beside_the_fixed_parts() {
+fn piggyback_grant_fits_beside_the_fixed_parts() {
     let mut c = cluster(2);
     c.trust = Trust::Network;
     c.policy = Policy::Network;

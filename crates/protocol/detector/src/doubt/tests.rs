@@ -17,7 +17,7 @@ fn events(d: &mut Detector) -> Vec<Event> {
     std::iter::from_fn(|| d.poll_event()).collect()
 }
 
-/// Two hosts that have heard each other for 20 ms, a millisecond apart.
+/// Two hosts that have heard each other every millisecond for 20 ms.
 fn acting_pair() -> (Detector, Detector) {
     let host = |me| Detector::new(Config { me, ..cluster(2) }, 0).unwrap();
     let (mut a, mut b) = (host(1), host(2));
@@ -32,7 +32,7 @@ fn acting_pair() -> (Detector, Detector) {
 #[test]
 fn suspension_ends_the_lease_until_a_later_heartbeat_is_acknowledged() {
     let (mut a, mut b) = acting_pair();
-    // b acknowledges one of before the suspension; that word arrives after it.
+    // b acknowledges a heartbeat from before the suspension; the acknowledgement arrives after it.
     exchange(&mut a, &mut b, 21 * MS);
     let mut late = [0u8; PAYLOAD_MAX];
     b.tick(21 * MS);
@@ -44,7 +44,7 @@ fn suspension_ends_the_lease_until_a_later_heartbeat_is_acknowledged() {
     assert!(told.contains(&Event::ObserverStalled { gap_ns: 3_000 * MS, withheld: 0 }), "{told:?}");
     assert!(told.iter().any(|event| matches!(event, Event::Fenced { .. })), "{told:?}");
     a.handle_packet(21 * MS, 21 * MS, 0, &late[..len]).unwrap();
-    assert!(a.is_fenced(21 * MS), "it is of before");
+    assert!(a.is_fenced(21 * MS), "the acknowledged heartbeat is from before");
     for beat in 22..25 {
         exchange(&mut a, &mut b, beat * MS);
         exchange(&mut b, &mut a, beat * MS);
@@ -56,7 +56,8 @@ fn suspension_ends_the_lease_until_a_later_heartbeat_is_acknowledged() {
 fn suspension_withholds_suspicion() {
     let (mut a, _b) = acting_pair();
     let timeout_ns = a.peer(2).unwrap().timeout_ns;
-    // b was silent for almost its timeout when the machine was suspended; what it sent meanwhile was lost here.
+    // b was silent for almost its timeout when the machine was suspended; what it sent meanwhile was lost
+    // here.
     let almost = 20 * MS + timeout_ns - MS;
     a.tick(almost);
     let silent = |a: &mut Detector| events(a).iter().any(|event| matches!(event, Event::Verdict(_)));

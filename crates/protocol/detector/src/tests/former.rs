@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several processes of one name, one after the other: each is told of before its successor, or not at all.
+//! Several processes of one name, one after the other: each is reported before its successor, or not at all.
 
 use crate::config::tests::cluster;
 use crate::*;
@@ -17,13 +17,14 @@ fn entry(slot: u8, incarnation: u32, state: ProcessState) -> Roster {
     Roster { slot, state, name: Some("db".parse().unwrap()), incarnation, pb_seq: 0, at_ns: incarnation.into() }
 }
 
-/// Host 2 says this to host 1, one heartbeat after the other; what host 1 tells of it: slots, and whether they ended.
-fn told(heartbeats: &[&[Roster]]) -> Vec<(u8, bool)> {
+/// Host 2 sends these entries to host 1, one heartbeat after the other. Returns what host 1 reports: slots,
+/// and whether their processes ended.
+fn reported(heartbeats: &[&[Roster]]) -> Vec<(u8, bool)> {
     let mut detector = plain(1);
     for (seq, entries) in (1..).zip(heartbeats) {
         let mut bytes = [0u8; PAYLOAD_MAX];
         let mut builder = Builder::heartbeat(&mut bytes, 2, 10, seq).unwrap();
-        // It hears this very host: what it says is no recording.
+        // It has heard host 1, so this is no recording.
         builder.push_ack(Ack { incarnation: 10, seq_low: 0 }).unwrap();
         entries.iter().for_each(|entry| builder.roster(entry).unwrap());
         let len = builder.finish();
@@ -42,26 +43,26 @@ const ALIVE: ProcessState = ProcessState::Alive;
 const EXITED: ProcessState = ProcessState::Exited(0);
 
 #[test]
-fn who_is_succeeded_is_not_told_up_after_its_successor() {
+fn succeeded_process_is_not_reported_up_after_its_successor() {
     let (old, new) = (7, 8);
-    // In one heartbeat, in the order of the slots, and in one after the other.
-    assert_eq!(told(&[&[entry(0, new, ALIVE), entry(1, old, EXITED)]]), [(0, false)]);
-    assert_eq!(told(&[&[entry(0, new, ALIVE)], &[entry(1, old, EXITED)], &[entry(1, old, ALIVE)]]), [(0, false)]);
-    // Also where its successor has ended by then.
-    assert_eq!(told(&[&[entry(0, new, EXITED)], &[entry(1, old, EXITED)]]), [(0, false), (0, true)]);
+    // In one heartbeat, in the order of the slots; and in two heartbeats.
+    assert_eq!(reported(&[&[entry(0, new, ALIVE), entry(1, old, EXITED)]]), [(0, false)]);
+    assert_eq!(reported(&[&[entry(0, new, ALIVE)], &[entry(1, old, EXITED)], &[entry(1, old, ALIVE)]]), [(0, false)]);
+    // Even if its successor has ended by then.
+    assert_eq!(reported(&[&[entry(0, new, EXITED)], &[entry(1, old, EXITED)]]), [(0, false), (0, true)]);
     // And the other way round.
     let both = [(1, false), (1, true), (0, false)];
-    assert_eq!(told(&[&[entry(1, old, ALIVE)], &[entry(1, old, EXITED), entry(0, new, ALIVE)]]), both);
-    assert_eq!(told(&[&[entry(1, old, EXITED)], &[entry(0, new, ALIVE)]]), both);
+    assert_eq!(reported(&[&[entry(1, old, ALIVE)], &[entry(1, old, EXITED), entry(0, new, ALIVE)]]), both);
+    assert_eq!(reported(&[&[entry(1, old, EXITED)], &[entry(0, new, ALIVE)]]), both);
 }
 
 #[test]
-fn who_is_succeeded_and_was_told_up_is_told_dead_first() {
-    // The heartbeats with its end were lost, and what said so since has ended to be said.
-    assert_eq!(told(&[&[entry(1, 7, ALIVE)], &[entry(0, 8, ALIVE)]]), [(1, false), (1, true), (0, false)]);
+fn succeeded_process_that_was_up_is_reported_dead_before_its_successor_is_up() {
+    // The heartbeats with its end were lost, and it is no longer carried.
+    assert_eq!(reported(&[&[entry(1, 7, ALIVE)], &[entry(0, 8, ALIVE)]]), [(1, false), (1, true), (0, false)]);
 }
 
-/// The processes in the next heartbeats, as slot and whether it ended.
+/// The processes in the next heartbeats: slots, and whether they ended.
 fn said(detector: &mut Detector, heartbeats: u64) -> Vec<Vec<(u8, bool)>> {
     let mut bytes = [0u8; PAYLOAD_MAX];
     let mut all = Vec::new();
@@ -97,7 +98,7 @@ fn succeeded() -> Detector {
     detector
 }
 
-/// Host 1 is up at host 2, and says so in each heartbeat.
+/// Heartbeat `seq` of host 1, at which host 2 is up.
 fn is_heard(detector: &mut Detector, seq: u64) {
     let mut bytes = [0u8; PAYLOAD_MAX];
     let mut builder = Builder::heartbeat(&mut bytes, 1, 10, seq).unwrap();
@@ -108,7 +109,7 @@ fn is_heard(detector: &mut Detector, seq: u64) {
 }
 
 #[test]
-fn an_end_is_said_before_the_successor() {
+fn end_is_sent_before_the_successor() {
     let mut detector = plain(2);
     is_heard(&mut detector, 1);
     let mut detector = {
@@ -124,9 +125,9 @@ fn an_end_is_said_before_the_successor() {
 }
 
 #[test]
-fn who_begins_to_listen_is_not_told_who_was_succeeded() {
+fn new_listener_gets_no_succeeded_process() {
     let mut detector = succeeded();
-    // Nobody listens: it is said to nobody.
+    // No peer listens, so it is sent to none.
     said(&mut detector, 3);
     is_heard(&mut detector, 1);
     assert_eq!(said(&mut detector, 2), [vec![(0, false)], vec![(0, false)]]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A witness that starts again: what was acknowledged in its former life is not acknowledged in its present one.
+//! A witness that starts again: acknowledgements of its former life do not count in its present one.
 
 use fide_wire::{Ack, Builder, PAYLOAD_MAX};
 
@@ -9,7 +9,7 @@ use crate::*;
 const MS: u64 = 1_000_000;
 const INCARNATION: u32 = 10;
 
-/// Heartbeat `seq` of host 2, which acknowledges heartbeat `acked` of host 1, and echoes another if it is told to.
+/// Heartbeat `seq` of host 2, which acknowledges heartbeat `acked` of host 1, and may echo another one.
 fn heartbeat(seq: u64, acked: u32, echo: Option<u64>) -> Vec<u8> {
     let mut buf = [0; PAYLOAD_MAX];
     let mut builder = Builder::heartbeat(&mut buf, 2, 20, seq).unwrap();
@@ -22,7 +22,7 @@ fn heartbeat(seq: u64, acked: u32, echo: Option<u64>) -> Vec<u8> {
     buf[..len].to_vec()
 }
 
-/// Host 1 in its second life, which has sent three heartbeats; host 2 has answered it with its heartbeat 100.
+/// Host 1 in its second life, after three heartbeats. Host 2 has answered it with heartbeat 100.
 fn answered() -> Detector {
     let config = Config { me: 1, incarnation: INCARNATION, ..cluster(3) };
     let vote = Detector::new(config.clone(), 0).unwrap().vote();
@@ -33,17 +33,17 @@ fn answered() -> Detector {
         last = fide_wire::Packet::new(&buf[..sent.len]).unwrap().seq();
     }
     witness.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(100, last as u32 - 2, Some(last - 2))).unwrap();
-    assert!(witness.peers[1].answered);
+    assert!(witness.peers[2].has_answered());
     witness
 }
 
 #[test]
-fn former_life_acknowledged_late_is_none_of_the_present_one() {
-    let acked = |witness: &Detector| (witness.peers[1].acked_seq, witness.peers[1].limit_ns);
+fn late_acknowledgement_of_a_former_life_does_not_count() {
+    let acked = |witness: &Detector| (witness.peers[2].acked_seq(), witness.peers[2].limit_ns());
     let (mut by_packet, mut by_slot) = (answered(), answered());
     let before = acked(&by_packet);
     by_packet.handle_packet(4 * MS, 4 * MS, 0, &heartbeat(99, 3, None)).unwrap();
-    // By the plane that has brought less, its slot stands further back.
+    // The slot of the plane that has delivered less stands further back.
     let beat = Beat {
         peer: 2,
         plane: 1,
@@ -65,6 +65,6 @@ fn former_life_acknowledged_late_is_none_of_the_present_one() {
 fn planted_faults_take_what_a_former_life_was_acknowledged() {
     assert!(super::fails_with(
         fide_types::planted::Planted::TakesFormerAcks,
-        former_life_acknowledged_late_is_none_of_the_present_one
+        late_acknowledgement_of_a_former_life_does_not_count
     ));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent that has just started says of what the one before has told.
+//! What an agent that has just started finds out about hosts that the agent before it has reported.
 
 use super::world::World;
 use crate::config::tests::cluster;
@@ -19,14 +19,14 @@ fn incarnation(world: &World, node: usize) -> u32 {
     world.nodes[node].config.incarnation
 }
 
-/// What the first host knows of an incarnation of another since it started at `since_ns`.
+/// What h1, which started at `since_ns`, knows of an incarnation of another host.
 fn former(world: &World, host: u16, incarnation: u32, since_ns: u64) -> Former {
     let detector = world.nodes[0].detector.as_ref().expect("it runs");
     detector.became_of(world.local_ns(0), host, |is| is == incarnation, 5 * MS, since_ns)
 }
 
 #[test]
-fn former_of_a_view_is_over_when_a_view_lacks_it() {
+fn former_member_is_over_once_a_view_lacks_it() {
     let mut world = world(4, Policy::Majority, Trust::Lease);
     let (third, second) = (incarnation(&world, 2), incarnation(&world, 1));
     world.crash(0);
@@ -40,9 +40,9 @@ fn former_of_a_view_is_over_when_a_view_lacks_it() {
         world.run(MS / 2);
         let now = former(&world, 3, third, since_ns);
         assert_ne!(now, Former::Here);
-        assert!(!over || now == Former::Over, "it is over once and for all");
+        assert!(!over || now == Former::Over, "once over, it stays over");
         over |= now == Former::Over;
-        // The one that lives is never over.
+        // The incarnation that is alive is never over.
         assert_ne!(former(&world, 2, second, since_ns), Former::Over);
     }
     assert!(over);
@@ -55,10 +55,10 @@ fn former_of_a_view_is_over_when_a_view_lacks_it() {
 }
 
 #[test]
-fn former_is_not_over_without_a_view_or_by_a_view_that_has_it() {
+fn former_member_is_not_over_without_a_view_or_in_a_view_that_has_it() {
     let mut world = world(3, Policy::Majority, Trust::Lease);
     let third = incarnation(&world, 2);
-    // Cut off from its start: it founds nothing, and knows nothing.
+    // Cut off from its start, h1 founds nothing and knows nothing.
     world.crash(0);
     for plane in 0..2 {
         world.isolate(0, plane, true);
@@ -70,7 +70,7 @@ fn former_is_not_over_without_a_view_or_by_a_view_that_has_it() {
 }
 
 #[test]
-fn former_is_over_by_silence_only_where_a_silence_is_a_death() {
+fn former_is_over_by_silence_only_under_trust_network() {
     for (trust, end) in [(Trust::Network, Former::Over), (Trust::Lease, Former::Unknown)] {
         let mut world = world(2, Policy::Network, trust);
         let second = incarnation(&world, 1);
@@ -91,11 +91,11 @@ fn former_is_over_by_silence_only_where_a_silence_is_a_death() {
 }
 
 #[test]
-fn former_that_is_heard_and_not_up_is_not_over() {
+fn former_that_is_heard_but_not_up_is_not_over() {
     let mut world = world(2, Policy::Network, Trust::Network);
     let second = incarnation(&world, 1);
     world.crash(0);
-    // Heard, but it does not hear this host, so it cannot answer.
+    // h1 hears it, but it does not hear h1, so it cannot answer.
     world.cuts.extend([(0, 1, 0), (0, 1, 1)]);
     world.start(0);
     let since_ns = world.local_ns(0);
@@ -108,7 +108,7 @@ fn former_that_is_heard_and_not_up_is_not_over() {
 
 #[test]
 fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
-    // What its agent granted its programs, and what this host has told to have granted it.
+    // The timeout that its agent granted its programs, and the one that this host had for it.
     for (timeout_ns, granted_ns) in [(60 * MS, 5 * MS), (5 * MS, 60 * MS)] {
         let configs = (1..=2).map(|me| Config {
             me,
@@ -119,7 +119,7 @@ fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
         let mut world = World::new(configs.collect(), 1);
         (0..2).for_each(|node| world.start(node));
         world.run(200 * MS);
-        // Alone it goes on without a limit; so its programs may act for a whole timeout after its agent.
+        // Alone, its lease has no limit, so its programs may act for a whole timeout after their agent.
         world.crash(0);
         world.run(200 * MS);
         let second = incarnation(&world, 1);
@@ -135,7 +135,7 @@ fn former_is_over_no_sooner_than_the_longest_lease_of_its_programs() {
             let former = detector.became_of(world.local_ns(0), 2, |is| is == second, granted_ns, since_ns);
             assert!(former == Former::Unknown || !world.acts_as(1, second), "{former:?} while its programs act");
             let up = detector.peer(2).is_some_and(|peer| peer.state == PeerState::Up);
-            assert!(up || former == Former::Unknown, "nothing tells of it");
+            assert!(up || former == Former::Unknown, "nothing shows that it is over");
             if former == Former::Over {
                 over_ns = over_ns.or(Some(world.local_ns(0) - since_ns));
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two hosts that did not hear each other for a moment, and do again: nobody goes for it.
+//! Two hosts stop hearing each other for a moment: no host is evicted for that.
 
 use super::world::World;
 use crate::config::tests::cluster;
@@ -8,7 +8,8 @@ use crate::*;
 const MS: u64 = 1_000_000;
 const TIMEOUT_NS: u64 = 5 * MS;
 
-/// Three hosts. The first does not hear the second for a little longer than a timeout; then all is well for long.
+/// Three hosts. The first does not hear the second for a little longer than a timeout; then nothing is wrong
+/// for a long time.
 fn healed(seed: u64, kernel: bool) -> World {
     let config = |me| Config { me, timeout_ns: TIMEOUT_NS, planes: 2, ..cluster(3) };
     let mut world = World::new((1..=3).map(config).collect(), seed);
@@ -25,8 +26,8 @@ fn healed(seed: u64, kernel: bool) -> World {
     world
 }
 
-/// By UDP an agent reads every heartbeat. By XDP the kernel keeps steady ones, in which nobody is suspected any more, and the agent sees
-/// their slot alone.
+/// With UDP, an agent reads every heartbeat. With XDP, the kernel keeps steady heartbeats, whose sender
+/// suspects nobody, to itself, and the agent sees only their slot.
 #[test]
 fn healed_partial_partition_excludes_nobody_on_any_rung() {
     for (seed, kernel) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views are founded again and again, by hosts whose wall clocks differ: their generations grow as they were founded.
+//! Views are founded again and again by hosts whose wall clocks differ. Their generations grow in the order
+//! of the foundings.
 
 use super::world::World;
 use crate::config::tests::cluster;
@@ -8,7 +9,7 @@ use fide_wire::ViewId;
 
 const MS: u64 = 1_000_000;
 
-/// `hosts` with a timeout of 5 ms; wall clocks are so many seconds ahead. Observers come last.
+/// Hosts with a timeout of 5 ms, whose wall clocks are that many seconds ahead. Observers come last.
 fn world(ahead_s: &[u32], observers: usize) -> World {
     let count = ahead_s.len() as u16;
     let configs = (1..=count)
@@ -36,7 +37,7 @@ fn view(world: &World, node: usize) -> ViewId {
     world.nodes[node].detector.as_ref().expect("it runs").view().id
 }
 
-/// Who acts, and by which view.
+/// The hosts that act, and by which view.
 fn acts(world: &World) -> Vec<(usize, ViewId)> {
     let acts = |node: usize| {
         let detector = world.nodes[node].detector.as_ref()?;
@@ -45,7 +46,7 @@ fn acts(world: &World) -> Vec<(usize, ViewId)> {
     (0..world.nodes.len()).filter_map(acts).collect()
 }
 
-fn run_until_somebody_acts(world: &mut World) {
+fn run_until_a_host_acts(world: &mut World) {
     for _ in 0..2000 {
         if !acts(world).is_empty() {
             return;
@@ -55,7 +56,7 @@ fn run_until_somebody_acts(world: &mut World) {
     panic!("nobody acts:\n{}", world.trace.join("\n"));
 }
 
-/// All of them hold one view, and act by it.
+/// These nodes hold one view and act by it.
 fn assert_together(world: &World, nodes: &[usize]) {
     let acts: Vec<_> = acts(world).into_iter().filter(|(node, _)| nodes.contains(node)).collect();
     let alike = acts.iter().all(|(_, id)| *id == acts[0].1);
@@ -68,26 +69,27 @@ fn tokens_do_not_go_back(disk_ns: u64) {
     world.disk_ns = disk_ns;
     world.start(0);
     world.start(1);
-    run_until_somebody_acts(&mut world);
+    run_until_a_host_acts(&mut world);
     let before = view(&world, 1);
     world.crash(1);
     cut_off(&mut world, 0);
     world.start(1);
     world.start(2);
     world.run(10 * MS);
-    run_until_somebody_acts(&mut world);
+    run_until_a_host_acts(&mut world);
     let (_, after) = acts(&world)[0];
     assert!(after > before, "{after:?} after {before:?}:\n{}", world.trace.join("\n"));
 }
 
 #[test]
-fn who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted() {
+fn later_actor_has_the_higher_token_though_a_host_died_as_soon_as_it_acted() {
     for disk_ns in [0, MS, 7 * MS, 40 * MS] {
         tokens_do_not_go_back(disk_ns);
     }
 }
 
-/// Clocks in step, nobody is cut off, and no agent ends: h1 stands still just after it has decided the first view, and h3 starts.
+/// Clocks agree, no host is cut off, and no agent ends. h1 stalls just after it has decided the first view,
+/// and h3 starts.
 fn first_views_differ(pause_ns: u64) {
     let mut world = world(&[0, 0, 0], 0);
     world.run(950 * MS);
@@ -107,14 +109,14 @@ fn first_views_differ(pause_ns: u64) {
 }
 
 #[test]
-fn first_views_of_two_foundings_never_have_one_number() {
+fn first_views_of_two_foundings_have_different_ids() {
     for pause_ns in [15 * MS, 60 * MS] {
         first_views_differ(pause_ns);
     }
 }
 
 #[test]
-fn who_never_acted_shuts_out_nobody_who_acts() {
+fn host_that_never_acted_shuts_out_no_active_host() {
     for ahead_s in [[1, 0, 1], [3, 0, 0]] {
         for cut_at_us in (12_500..15_500).step_by(750) {
             let mut world = world(&ahead_s, 0);
@@ -135,9 +137,9 @@ fn who_never_acted_shuts_out_nobody_who_acts() {
     }
 }
 
-/// h1's clock is 3 s ahead, h4 is an observer. h1 is heard by h4 alone once it has decided the first view.
+/// h1's clock is 3 s ahead, and h4 is an observer. Once h1 has decided the first view, only h4 hears it.
 #[test]
-fn observer_follows_those_who_act() {
+fn observer_follows_the_active_hosts() {
     let mut world = world(&[3, 0, 0, 0], 1);
     for node in [3, 0, 1] {
         world.start(node);
@@ -158,12 +160,12 @@ fn observer_follows_those_who_act() {
     world.crash(2);
     world.run(1000 * MS);
     assert_together(&world, &[0, 1]);
-    assert_eq!(view(&world, 3), view(&world, 0), "it tells the death");
+    assert_eq!(view(&world, 3), view(&world, 0), "it reports the death");
 }
 
-/// The state directory of h2 is lost between the two foundings, and its clock is no help.
+/// h2 loses its state directory between the two foundings, and its clock does not make up for it.
 #[test]
-fn of_two_views_of_one_number_one_gives_way() {
+fn one_of_two_views_with_the_same_id_yields() {
     let mut world = world(&[1, 0, 1], 0);
     (world.strict, world.one_membership) = (false, false);
     world.start(0);
@@ -183,16 +185,16 @@ fn of_two_views_of_one_number_one_gives_way() {
     assert_together(&world, &[0, 1, 2]);
 }
 
-/// A disk that takes nothing: others go on, and nobody acts by what it does not hold.
+/// A disk that stores nothing: the others go on, and no host acts by a generation that is not on its disk.
 #[test]
-fn host_whose_disk_is_full_acts_by_no_new_lineage() {
+fn host_with_a_full_disk_acts_by_no_new_lineage() {
     let mut world = world(&[0, 0, 3], 0);
     world.disk_ns = u64::MAX / 2;
     for node in 0..3 {
         world.start(node);
     }
     world.run(200 * MS);
-    assert!(acts(&world).is_empty(), "two of three have to found it, and one of them has the lower incarnation");
+    assert!(acts(&world).is_empty(), "two of three have to found it, and one of these has the lower incarnation");
     for node in &mut world.nodes {
         node.keeping = None;
     }
@@ -201,9 +203,9 @@ fn host_whose_disk_is_full_acts_by_no_new_lineage() {
     assert_together(&world, &[0, 1, 2]);
 }
 
-/// Nothing that it would have to hold is on its disk: as a member it would acknowledge nobody.
+/// Its disk does not hold the view's generation, so as a member it would acknowledge nobody.
 #[test]
-fn host_whose_disk_is_full_is_let_in_to_no_view() {
+fn host_with_a_full_disk_is_admitted_to_no_view() {
     // h1 acts alone, once h2 has left.
     let mut two = world(&[3, 0], 0);
     (0..2).for_each(|node| two.start(node));
@@ -213,7 +215,7 @@ fn host_whose_disk_is_full_is_let_in_to_no_view() {
     two.run(50 * MS);
     two.crash(1);
     two.nodes[1].kept = 0;
-    // Of four one dies: as a member the fourth would be needed for a majority.
+    // One of four dies: as a member, the fourth would be needed for a majority.
     let mut four = world(&[3, 0, 0, 0], 0);
     (0..3).for_each(|node| four.start(node));
     four.run(100 * MS);
@@ -233,9 +235,9 @@ fn planted_faults_mix_lineages() {
     std::panic::set_hook(Box::new(|_| {}));
     let fails = |test| super::fails_with(fide_types::planted::Planted::ForgetsGeneration, test);
     let found = [
-        fails(who_acts_later_has_the_higher_token_although_a_host_died_as_soon_as_it_acted),
-        fails(first_views_of_two_foundings_never_have_one_number),
-        fails(who_never_acted_shuts_out_nobody_who_acts),
+        fails(later_actor_has_the_higher_token_though_a_host_died_as_soon_as_it_acted),
+        fails(first_views_of_two_foundings_have_different_ids),
+        fails(host_that_never_acted_shuts_out_no_active_host),
     ];
     let _ = std::panic::take_hook();
     assert_eq!(found, [true; 3]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! That a host has named all its processes, for whoever listens to it anew.
+//! A host says that it has named all its processes, to each peer that begins to listen.
 
 use super::world::Rng;
 use crate::config::tests::cluster;
@@ -13,7 +13,7 @@ const MS: u64 = 1_000_000;
 pub(super) struct Hosts {
     pub(super) nodes: [Option<Detector>; 3],
     pub(super) incarnations: [u32; 3],
-    /// A host that is excluded begins again so many milliseconds later.
+    /// An excluded host restarts that many milliseconds later.
     pub(super) restarts_after: u64,
     excluded_at: [Option<u64>; 3],
     config: Config,
@@ -44,7 +44,7 @@ impl Hosts {
         self.nodes[node] = Some(Detector::new(Config { me, incarnation, ..self.config.clone() }, self.now).unwrap());
     }
 
-    /// A millisecond, in which so many packets of a hundred are lost.
+    /// Runs one millisecond, in which that many packets of a hundred are lost.
     pub(super) fn round(&mut self, lost: u64) {
         let mut buf = [0u8; PAYLOAD_MAX];
         for from in 0..3 {
@@ -54,7 +54,7 @@ impl Hosts {
             while let Some(sent) = sender.poll_transmit(now, &mut buf) {
                 for to in 0..3 {
                     let arrives = self.random.below(100) >= lost;
-                    if let Some(receiver) = self.nodes[to].as_mut().filter(|_| arrives) {
+                    if arrives && let Some(receiver) = self.nodes[to].as_mut() {
                         let _ = receiver.handle_packet(now, now, 0, &buf[..sent.len]);
                     }
                 }
@@ -64,7 +64,7 @@ impl Hosts {
             if since.is_some_and(|since| now >= since + self.restarts_after * MS) && !sender.is_put_back() {
                 self.excluded_at[from] = None;
                 self.incarnations[from] += 1;
-                // Others have heard of it as a later one.
+                // Others have heard of a later incarnation of it.
                 if let Err(RestartError::Incarnation { present, .. }) = sender.restart(now, self.incarnations[from]) {
                     self.incarnations[from] = present + 1;
                     sender.restart(now, self.incarnations[from]).unwrap();
@@ -79,7 +79,7 @@ impl Hosts {
         self.nodes[node].as_mut().expect("it runs")
     }
 
-    /// The processes of host 2 that live: slot and number.
+    /// The live processes of host 2: slot and number.
     fn live(&mut self) -> Vec<(u8, u32)> {
         let one = |host: &Detector, slot| {
             host.process(2, slot).filter(|p| !p.state.is_final()).map(|p| (slot, p.incarnation))
@@ -89,7 +89,8 @@ impl Hosts {
     }
 }
 
-/// All that lived when host 1 started and lives now is known to it once it is told that all are named.
+/// Host 1 knows every process that was alive when it started and is still alive, once it hears that all are
+/// named.
 fn holds(hosts: &mut Hosts, last: u32) -> bool {
     if !hosts.node(0).all_named(2) {
         return false;
@@ -101,7 +102,8 @@ fn holds(hosts: &mut Hosts, last: u32) -> bool {
     true
 }
 
-/// Processes come and go, host 1 starts again and again, packets are lost. How often all were named.
+/// Processes come and go, host 1 restarts again and again, packets are lost. Returns how often all were
+/// named.
 fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
     let mut hosts = Hosts::new(trust, policy, seed);
     let (mut joined, mut last, mut named) = (0, 0, 0);
@@ -122,7 +124,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
             }
             5 if ms % 10 == 0 => {
                 hosts.start(0);
-                last = hosts.node(1).last_process_incarnation();
+                last = hosts.node(1).locals.last_number();
             }
             6 if ms % 20 == 0 => hosts.start(2),
             _ => {}
@@ -132,7 +134,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
         named += u32::from(holds(&mut hosts, last));
     }
     hosts.start(0);
-    last = hosts.node(1).last_process_incarnation();
+    last = hosts.node(1).locals.last_number();
     for _ in 0..600 {
         hosts.round(0);
         holds(&mut hosts, last);
@@ -162,9 +164,10 @@ fn planted_faults_name_some() {
     assert!(found);
 }
 
-/// A process dies while the agent of a watcher is away, and another takes its slot, which is over too, as a third has its name.
+/// A process dies while the agent of a watcher is away. Another one takes its slot and ends too, as a third
+/// takes its name.
 #[test]
-fn end_whose_slot_is_used_again_while_the_watchers_agent_is_away_is_certain() {
+fn end_is_known_though_its_slot_was_reused_while_the_watchers_agent_was_away() {
     let mut hosts = Hosts::new(Trust::Network, Policy::Network, 1);
     (0..30).for_each(|_| hosts.round(0));
     let now = hosts.now;
@@ -192,7 +195,7 @@ fn end_whose_slot_is_used_again_while_the_watchers_agent_is_away_is_certain() {
     let another = hosts.live()[5].0;
     ends(&mut hosts, another);
     ends(&mut hosts, web.slot);
-    // Not in the slot that `db` had: nothing of that one is ever told to who begins to listen now.
+    // Not in the slot that `db` had: a peer that begins to listen now never hears of that process.
     let now = hosts.now;
     hosts.node(1).join(now, "in-between".parse().unwrap()).unwrap();
     let last = joins(&mut hosts);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine that was put back to a snapshot, or has a clone: others acknowledge what it has yet to send.
+//! A machine that was put back to a snapshot, or has a clone: peers acknowledge heartbeats that it has yet to
+//! send.
 
 use fide_wire::{Ack, Builder, PAYLOAD_MAX};
 
@@ -10,7 +11,7 @@ use crate::*;
 const MS: u64 = 1_000_000;
 const ME: Ack = Ack { incarnation: 10, seq_low: 3 };
 
-/// Host 1, incarnation 10, which host 2 has answered, and which has sent 3 heartbeats.
+/// Incarnation 10 of host 1, which host 2 has answered, after 3 heartbeats.
 fn host() -> Detector {
     let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
     host.handle_packet(0, 0, 0, &heartbeat(1, Ack { seq_low: 0, ..ME })).unwrap();
@@ -36,7 +37,7 @@ fn events(host: &mut Detector) -> Vec<Event> {
 }
 
 #[test]
-fn acknowledgement_of_what_was_sent_says_nothing() {
+fn acknowledgement_of_a_sent_heartbeat_is_no_sign() {
     let mut host = host();
     host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, ME)).unwrap();
     host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(3, Ack { incarnation: 9, seq_low: 77 })).unwrap();
@@ -44,7 +45,7 @@ fn acknowledgement_of_what_was_sent_says_nothing() {
 }
 
 #[test]
-fn acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good() {
+fn acknowledgement_of_an_unsent_heartbeat_fences_for_good() {
     let mut host = host();
     host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { seq_low: 4, ..ME })).unwrap();
     assert!(events(&mut host).contains(&Event::PutBack { by: 2, incarnation: 10 }));
@@ -52,11 +53,11 @@ fn acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good() {
     assert_eq!(host.lease_until_ns(), 0);
     assert!(host.poll_transmit(9 * MS, &mut [0; PAYLOAD_MAX]).is_none());
     let taken_over = Detector::from_bytes(&host.to_bytes()).unwrap();
-    assert!(taken_over.is_put_back(), "whoever takes over knows it, too");
+    assert!(taken_over.is_put_back(), "an agent that takes over knows it too");
 }
 
 #[test]
-fn acknowledgement_of_a_later_incarnation_fences_the_host_for_good() {
+fn acknowledgement_of_a_later_incarnation_fences_for_good() {
     let mut host = host();
     host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, Ack { incarnation: 11, seq_low: 1 })).unwrap();
     assert!(events(&mut host).contains(&Event::PutBack { by: 2, incarnation: 10 }));
@@ -87,7 +88,8 @@ fn beat(incarnation: u32, ack_incarnation: u32) -> Beat {
     }
 }
 
-/// By each way in: is it found to be put back by host 2's word, as `incarnation`, of a later life?
+/// For each way in: does the acknowledgement of a later life by `incarnation` of host 2 show that the machine
+/// was put back?
 fn shown_by(host: impl Fn() -> Detector, incarnation: u32) -> [bool; 3] {
     shown_in(host, incarnation, 2)
 }
@@ -100,11 +102,12 @@ fn shown_in(host: impl Fn() -> Detector, incarnation: u32, seq: u64) -> [bool; 3
     hosts.map(|host| host.is_put_back())
 }
 
-/// A peer that has begun anew since does not answer this incarnation, which it heard as a later one: its heartbeats are no signs of life here.
+/// A peer that has restarted since does not answer this incarnation, as it heard a later one. Its heartbeats
+/// are no signs of life here.
 #[test]
-fn acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too() {
+fn acknowledgement_of_a_later_incarnation_by_a_restarted_peer_is_a_sign() {
     assert_eq!(shown_by(host, 21), [true; 3]);
-    // Also once something else was heard of that one.
+    // Even after something else of that incarnation was heard.
     let newer_unanswered = || {
         let mut host = host();
         let mut silent = beat(21, 0);
@@ -116,23 +119,23 @@ fn acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too() {
     assert_eq!(shown_by(newer_unanswered, 21), [true; 3]);
 }
 
-/// A host whose memory is lost, and whose former incarnation was beyond its clock, is as it should be: what was recorded of
-/// its peers while that one lived fences nobody.
+/// A host that lost its memory, and whose former incarnation was ahead of its clock, is not put back.
+/// Recordings of its peers from the time of that incarnation fence nobody.
 #[test]
-fn recordings_of_a_former_life_that_was_later_say_nothing() {
-    // Of peers as they were before, once they have answered.
+fn recordings_of_a_later_former_life_are_no_sign() {
+    // Recordings of earlier incarnations of peers, after they have answered.
     assert_eq!(shown_by(host, 19), [false; 3]);
-    // Or before they have.
+    // And before they have.
     let unanswered = || Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
     for incarnation in [19, 20, 21] {
         assert_eq!(shown_by(unanswered, incarnation), [false; 3], "#{incarnation} of host 2");
     }
 }
 
-/// Peers that remember the former incarnation have the host begin again above that one. They may find out at different times that it is
-/// dead: it must not come back as the same.
+/// Peers that remember the former incarnation make the host restart above that one. They may declare it dead
+/// at different times; the host must not come back as the same incarnation.
 #[test]
-fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
+fn host_that_lost_its_memory_comes_back_above_its_former_incarnation() {
     for (trust, policy) in
         [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Network), (Trust::Lease, Policy::Majority)]
     {
@@ -158,9 +161,9 @@ fn host_whose_memory_was_lost_comes_back_above_its_former_incarnation() {
     }
 }
 
-/// Nor what was recorded of a peer that lives on: it has answered this incarnation since.
+/// The peer has lived on, and has answered this incarnation since.
 #[test]
-fn recordings_of_a_peer_before_it_answered_say_nothing() {
+fn recordings_of_a_peer_before_its_answer_are_no_sign() {
     let answered_late = || {
         let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
         host.handle_packet(0, 0, 0, &heartbeat(9000, Ack { seq_low: 0, ..ME })).unwrap();
@@ -170,9 +173,9 @@ fn recordings_of_a_peer_before_it_answered_say_nothing() {
     assert_eq!(shown_in(answered_late, 20, 9001), [true; 3]);
 }
 
-/// Nor the word of one that has only named it as dead: it is of a state directory that was lost.
+/// A peer has only named this incarnation as dead: the later one belongs to a state directory that was lost.
 #[test]
-fn word_of_a_peer_that_holds_this_incarnation_dead_says_nothing() {
+fn word_of_a_peer_that_excludes_this_incarnation_is_no_sign() {
     let named = || {
         let mut host = Detector::new(Config { me: 1, incarnation: 10, ..cluster(3) }, 0).unwrap();
         host.handle_packet(0, 0, 0, &excluding(9000)).unwrap();
@@ -181,9 +184,9 @@ fn word_of_a_peer_that_holds_this_incarnation_dead_says_nothing() {
     assert_eq!(shown_in(named, 20, 9001), [false; 3]);
 }
 
-/// Its agent was started anew before, and it begins again some time after it has heard that it is excluded.
+/// Its agent was restarted before, and restarts again some time after it has heard that it is excluded.
 #[test]
-fn host_whose_memory_was_lost_comes_back_where_a_former_incarnation_is_dead_already() {
+fn host_that_lost_its_memory_comes_back_above_a_dead_incarnation() {
     for (trust, policy) in
         [(Trust::Network, Policy::Network), (Trust::Lease, Policy::Network), (Trust::Lease, Policy::Majority)]
     {
@@ -205,7 +208,7 @@ fn host_whose_memory_was_lost_comes_back_where_a_former_incarnation_is_dead_alre
     }
 }
 
-/// Host 2 tells host 1 that it is excluded, which is an answer.
+/// Host 2 names host 1 as excluded, which is an answer.
 fn excluding(seq: u64) -> Vec<u8> {
     let mut buf = [0; PAYLOAD_MAX];
     let mut builder = Builder::heartbeat(&mut buf, 2, 20, seq).unwrap();
@@ -216,21 +219,21 @@ fn excluding(seq: u64) -> Vec<u8> {
     buf[..len].to_vec()
 }
 
-/// Host 1 after as many more heartbeats.
+/// Host 1 after `count` more heartbeats.
 fn host_after(count: u64) -> Detector {
     let mut host = host();
     host.skip_heartbeats(count);
     host
 }
 
-/// A snapshot may be old, although of a number the lower half is shown.
+/// A snapshot may be old, although acknowledgements show only the lower half of a number.
 #[test]
-fn snapshot_of_weeks_ago_is_found_out() {
-    // Heartbeats since the snapshot: 1 ms each make 25 days, 37 and 49.
+fn snapshot_from_weeks_ago_is_detected() {
+    // Heartbeats since the snapshot; of 1 ms each, they are 25, 37 and 49 days.
     for since in [(1u64 << 31) - 3, 1 << 31, (1 << 31) + (1 << 30), (1 << 32) - 1] {
         let mut host = host();
         host.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, ME)).unwrap();
-        // Somewhat after its return, and from a peer with a clock of its own.
+        // Some time after its return, and from a peer with a clock of its own.
         host.skip_heartbeats(5000);
         #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
         let seq_low = (3 + since) as u32;
@@ -240,9 +243,10 @@ fn snapshot_of_weeks_ago_is_found_out() {
     }
 }
 
-/// Nobody judges it, and nobody is heard by it: it says what it heard before the snapshot, until its numbers are as far as they were, and on.
+/// No host judges it, and it hears none: it repeats what it heard before the snapshot, until its numbers are
+/// as far as they were, and beyond.
 #[test]
-fn word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing() {
+fn word_of_a_put_back_peer_that_hears_nobody_is_no_sign() {
     for (back, deaf) in
         [(1u64 << 10, 1u64), (1 << 20, 1), (1 << 21, 1), (1 << 30, 1 << 30), ((1 << 31) - 9, 9), (1 << 31, 1 << 30)]
     {
@@ -262,9 +266,9 @@ fn word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing() {
     }
 }
 
-/// Nor does it matter that the peers have begun anew since.
+/// The peer has restarted since it heard the unsent heartbeat.
 #[test]
-fn peer_that_has_begun_anew_shows_it_too() {
+fn word_of_a_restarted_peer_is_a_sign() {
     for (sent, since) in [(3, (1u64 << 32) - 9), (3, 1 << 31), (1 << 31, 1 << 30), ((1 << 31) + 3, 1)] {
         let mut host = host_after(sent - 3);
         #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
@@ -277,9 +281,10 @@ fn peer_that_has_begun_anew_shows_it_too() {
     }
 }
 
-/// It was put back, hears nobody, and begins again as another incarnation, which says what it heard before the snapshot.
+/// The peer was put back, hears nobody, and restarts as another incarnation, which repeats what it heard
+/// before the snapshot.
 #[test]
-fn word_of_a_peer_that_was_put_back_and_begins_anew_says_nothing() {
+fn word_of_a_put_back_and_restarted_peer_is_no_sign() {
     for back in [1u64 << 20, 1 << 30, (1 << 31) + (1 << 20), 3 << 30] {
         let mut host = host_after(1 << 30);
         let acked = Ack { seq_low: (1 << 30) + 3, ..ME };
@@ -296,9 +301,9 @@ fn word_of_a_peer_that_was_put_back_and_begins_anew_says_nothing() {
     }
 }
 
-/// It acknowledges what it heard long ago, until it has heard this host again.
+/// The peer acknowledges what it heard long ago, until it has heard this host again.
 #[test]
-fn word_of_a_peer_that_was_put_back_itself_says_nothing() {
+fn word_of_a_put_back_peer_is_no_sign() {
     let peer = || {
         let mut host = host_after(1 << 31);
         let now = Ack { seq_low: (1 << 31) + 3, ..ME };
@@ -314,9 +319,10 @@ fn word_of_a_peer_that_was_put_back_itself_says_nothing() {
     assert_eq!([packet, sections, beats].map(|host| host.is_put_back()), [false; 3]);
 }
 
-/// Nobody judges a peer that was stopped with its clocks, as an observer may be: it says once more what it heard then.
+/// No host judges an observer that was stopped together with its clocks: it repeats once what it heard
+/// before.
 #[test]
-fn word_of_a_peer_that_stood_still_for_weeks_says_nothing() {
+fn word_of_a_peer_stopped_for_weeks_is_no_sign() {
     for since in [1u64 << 20, 1 << 30, (1 << 31) + 1, (1 << 32) - 9, (1 << 32) + 9] {
         for acked in [0, 3] {
             let mut host = host();
@@ -324,23 +330,23 @@ fn word_of_a_peer_that_stood_still_for_weeks_says_nothing() {
             host.skip_heartbeats(since);
             host.handle_packet(4 * MS, 4 * MS, 0, &heartbeat(3, ME)).unwrap();
             assert!(!host.is_put_back(), "{since} heartbeats later, {acked}");
-            // It hears this host again.
+            // The peer hears this host again.
             #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
             let seq_low = (3 + since) as u32;
             host.handle_packet(5 * MS, 5 * MS, 0, &heartbeat(4, Ack { seq_low, ..ME })).unwrap();
             assert!(!host.is_put_back());
-            // And then something that is yet to be sent.
+            // Then it acknowledges a heartbeat that is yet to be sent.
             host.handle_packet(6 * MS, 6 * MS, 0, &heartbeat(5, Ack { seq_low: seq_low + 2, ..ME })).unwrap();
             assert!(host.is_put_back(), "{since} heartbeats later, {acked}");
         }
     }
 }
 
-/// A host that has begun again counts its heartbeats on.
+/// A restarted host goes on counting its heartbeats.
 #[test]
-fn numbers_of_a_former_incarnation_say_nothing() {
+fn sequence_numbers_of_a_former_incarnation_are_no_sign() {
     let mut host = host_after(1 << 31);
-    host.outcome(3 * MS, crate::view::Outcome::Excluded, 2);
+    host.apply(3 * MS, crate::view::Outcome::Excluded, 2);
     host.restart(3 * MS, 12).unwrap();
     let of_now = |seq, seq_low| heartbeat(seq, Ack { incarnation: 12, seq_low });
     let mut buf = [0; PAYLOAD_MAX];
@@ -351,7 +357,7 @@ fn numbers_of_a_former_incarnation_say_nothing() {
     assert!(host.is_put_back());
 }
 
-/// Of the 2^32nd heartbeat the lower half is 0, as in an acknowledgement of none.
+/// The lower half of heartbeat number 2^32 is 0, as in an acknowledgement of none.
 #[test]
 fn acknowledgement_of_no_heartbeat_gives_no_lease() {
     let mut host = host_after((1 << 32) - 4);
@@ -365,13 +371,13 @@ fn acknowledgement_of_no_heartbeat_gives_no_lease() {
     assert_eq!((host.lease_until_ns(), host.held_up_by()), before);
 }
 
-/// Others have excluded a machine that was put back before it hears the sign. It begins nothing anew, either.
+/// The machine was excluded before it hears the sign. It does not restart by itself either.
 #[test]
-fn sign_that_comes_after_the_exclusion_counts_too() {
+fn sign_after_the_exclusion_counts() {
     let mut host = host();
     let mut silent = heartbeat(2, Ack::default());
     host.handle_packet(3 * MS, 3 * MS, 0, &silent).unwrap();
-    host.outcome(3 * MS, crate::view::Outcome::Excluded, 2);
+    host.apply(3 * MS, crate::view::Outcome::Excluded, 2);
     assert!(host.is_excluded() && !host.is_put_back());
     silent = heartbeat(3, Ack { incarnation: 11, seq_low: 1 });
     let _ = host.handle_packet(4 * MS, 4 * MS, 0, &silent);
@@ -382,7 +388,7 @@ fn sign_that_comes_after_the_exclusion_counts_too() {
 }
 
 #[test]
-fn beat_of_the_receive_program_shows_it_too() {
+fn beat_of_the_receive_program_is_a_sign() {
     let mut host = host();
     host.handle_beat(3 * MS, &beat(20, 10)).unwrap();
     assert!(host.is_put_back());
@@ -392,19 +398,16 @@ fn beat_of_the_receive_program_shows_it_too() {
 #[test]
 fn planted_faults_miss_that_a_machine_was_put_back() {
     use fide_types::planted::Planted::*;
-    assert!(super::fails_with(MissesItself, beat_of_the_receive_program_shows_it_too));
-    assert!(super::fails_with(MissesItself, acknowledgement_of_a_heartbeat_yet_to_be_sent_fences_the_host_for_good));
-    let not_yet_known = acknowledgement_of_a_later_incarnation_by_one_not_yet_known_shows_it_too;
+    assert!(super::fails_with(MissesItself, beat_of_the_receive_program_is_a_sign));
+    assert!(super::fails_with(MissesItself, acknowledgement_of_an_unsent_heartbeat_fences_for_good));
+    let not_yet_known = acknowledgement_of_a_later_incarnation_by_a_restarted_peer_is_a_sign;
     assert!(super::fails_with(HeedsTheKnownOnly, not_yet_known));
-    assert!(super::fails_with(HeedsRecordings, recordings_of_a_former_life_that_was_later_say_nothing));
-    assert!(super::fails_with(HeedsTheOld, recordings_of_a_peer_before_it_answered_say_nothing));
-    assert!(super::fails_with(
-        PassesThroughFormers,
-        host_whose_memory_was_lost_comes_back_above_its_former_incarnation
-    ));
-    assert!(super::fails_with(TakesBehindForAhead, word_of_a_peer_that_was_put_back_and_hears_nobody_says_nothing));
-    assert!(super::fails_with(CountsFromNow, word_of_a_peer_that_stood_still_for_weeks_says_nothing));
+    assert!(super::fails_with(HeedsRecordings, recordings_of_a_later_former_life_are_no_sign));
+    assert!(super::fails_with(HeedsTheOld, recordings_of_a_peer_before_its_answer_are_no_sign));
+    assert!(super::fails_with(PassesThroughFormers, host_that_lost_its_memory_comes_back_above_its_former_incarnation));
+    assert!(super::fails_with(TakesBehindForAhead, word_of_a_put_back_peer_that_hears_nobody_is_no_sign));
+    assert!(super::fails_with(CountsFromNow, word_of_a_peer_stopped_for_weeks_is_no_sign));
     assert!(super::fails_with(TakesNothingForANumber, acknowledgement_of_no_heartbeat_gives_no_lease));
-    assert!(super::fails_with(TakesNamingForHearing, word_of_a_peer_that_holds_this_incarnation_dead_says_nothing));
-    assert!(super::fails_with(ExcludedOnly, sign_that_comes_after_the_exclusion_counts_too));
+    assert!(super::fails_with(TakesNamingForHearing, word_of_a_peer_that_excludes_this_incarnation_is_no_sign));
+    assert!(super::fails_with(ExcludedOnly, sign_after_the_exclusion_counts));
 }

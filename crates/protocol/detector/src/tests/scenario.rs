@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs `scenarios/*.txt`: blocks of commands, `----`, the trace they must give, an empty line. `FIDE_REWRITE=1` writes the
-//! traces anew. Commands:
+//! Runs `scenarios/*.txt`: blocks of commands, `----`, the trace they must give, an empty line.
+//! `FIDE_REWRITE=1` writes the traces anew. Commands:
 //!
 //! ```text
 //! cluster N [policy=majority|network] [trust=lease|network] [timeout=5ms[,60ms,...]] [planes=2] [urgent=0] [promise=4] [observers=K] [witness=h3] [watch=h1>h2,...]
@@ -164,7 +164,7 @@ fn command(world: &mut World, line: &str) {
                 pbsize: option(&words, "pbsize").map_or(0, |v| v.parse().unwrap()),
             };
             let detector = world.nodes[node].detector.as_mut().unwrap();
-            let said = match detector.monitor(now, target, wanted, 0xff) {
+            let said = match detector.monitor(target, wanted, 0xff) {
                 Ok(granted) => format!("granted {}us {} bytes", granted.timeout_ns / 1000, granted.pbsize),
                 Err(error) => format!("refused: {error}"),
             };

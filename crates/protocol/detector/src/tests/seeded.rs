@@ -15,13 +15,13 @@ struct Plan {
     partitions: bool,
     /// Machines are suspended, with their clocks.
     suspensions: bool,
-    /// And do not notice.
+    /// Suspended hosts do not notice it.
     blind: bool,
-    /// Each host has a timeout of its own, which changes while it runs, and may be another one when it starts again.
+    /// Each host has its own timeout, which changes while it runs, and may differ when it restarts.
     uneven: bool,
 }
 
-/// Few hosts are slow, and most are much faster.
+/// Some hosts are slow, and most are much faster.
 fn timeout_of(rng: &mut Rng) -> u64 {
     if rng.chance(600) { 4 * MS + rng.below(4 * MS) } else { 10 * MS + rng.below(50 * MS) }
 }
@@ -95,7 +95,7 @@ fn scenario(seed: u64, plan: &Plan) {
     heal(&mut world, plan);
 }
 
-/// Some come back, and others crash or are cut off while they are let in.
+/// Some hosts come back, and others crash or are cut off while the former are admitted.
 fn let_in(world: &mut World, rng: &mut Rng, plan: &Plan) {
     let count = world.nodes.len() as u64;
     world.cuts.clear();
@@ -120,7 +120,7 @@ fn let_in(world: &mut World, rng: &mut Rng, plan: &Plan) {
     world.run(rng.below(100) * MS);
 }
 
-/// What happens to a member while others are let in.
+/// What happens to a member while others are admitted.
 fn meanwhile(world: &mut World, rng: &mut Rng, plan: &Plan, node: usize) {
     let side = rng.next();
     match rng.below(4) {
@@ -128,7 +128,7 @@ fn meanwhile(world: &mut World, rng: &mut Rng, plan: &Plan, node: usize) {
             world.crash(node);
             start(world, rng, node, true);
         }
-        // With some others, or alone; one other does not hear it.
+        // A side of several hosts, or a single one; or one peer stops hearing it.
         choice if plan.partitions => {
             let with = |other: usize| choice == 1 && side >> other & 1 == 1;
             let from: Vec<usize> = (0..world.nodes.len()).filter(|other| *other != node && !with(*other)).collect();
@@ -143,7 +143,7 @@ fn meanwhile(world: &mut World, rng: &mut Rng, plan: &Plan, node: usize) {
     }
 }
 
-/// One is cut off, all others start again at once: they found a view without it.
+/// One host is cut off, and all others restart at once: they found a view without it.
 fn found_without(world: &mut World, rng: &mut Rng, plan: &Plan) {
     let node = rng.below(world.nodes.len() as u64) as usize;
     world.isolate(node, 0, true);
@@ -166,14 +166,14 @@ fn start(world: &mut World, rng: &mut Rng, node: usize, uneven: bool) {
     world.start(node);
 }
 
-/// One host finds that others are later than it knew, or no longer as late.
+/// One host measures that another one is slower than it knew, or no longer as slow.
 fn find_others_late(world: &mut World, rng: &mut Rng) {
     let node = rng.below(world.nodes.len() as u64) as usize;
     let (one, timeout_ns) = (rng.below(world.nodes.len() as u64) as u16 + 1, timeout_of(rng));
     let all = rng.chance(700);
     let now = world.local_ns(node);
     let Some(d) = &mut world.nodes[node].detector else { return };
-    // No agent has its timeouts fall below what it grants its programs.
+    // No agent lets its timeouts fall below what it grants its programs.
     let timeout_ns = timeout_ns.max(d.config().timeout_ns);
     for id in (1..=d.config().members.len() as u16).filter(|id| all || *id == one) {
         let _ = d.set_timeout(now, id, timeout_ns);
@@ -185,7 +185,7 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
     let other = rng.below(plan.hosts) as usize;
     let down = world.nodes[node].detector.is_none();
     match rng.below(13) {
-        // Somebody plays what was recorded of a host to another: of one that is down, if there is one.
+        // Recordings of a host are replayed to another: of one that is down, if there is one.
         11 | 12 => {
             let down = (0..world.nodes.len()).find(|n| world.nodes[*n].detector.is_none());
             world.replay(down.unwrap_or(other), node);
@@ -199,7 +199,7 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
         0 | 1 if !down => world.crash(node),
         0..=3 if down => start(world, rng, node, plan.uneven),
         2 if !down => {
-            // Back at once: its earlier incarnation's promises still hold.
+            // It is back at once, while the promises of its earlier incarnation still hold.
             world.crash(node);
             world.run(rng.below(3) * MS);
             start(world, rng, node, plan.uneven);
@@ -212,7 +212,7 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
             world.isolate(node, 1, true);
         }
         7 if plan.partitions && node != other => {
-            // Two sides, or one direction of one pair.
+            // Two sides, or one direction of a pair.
             let oneway = rng.chance(500);
             let side = rng.next();
             for a in 0..world.nodes.len() {
@@ -227,7 +227,7 @@ fn fault(world: &mut World, rng: &mut Rng, plan: &Plan) {
         _ => world.cuts.clear(),
     }
     if !plan.partitions {
-        // At most one plane at a time, so that two hosts are never wholly apart.
+        // At most one plane at a time, so that no two hosts are ever cut apart.
         let plane = rng.below(2) as u8;
         world.cuts.retain(|cut| cut.2 == plane);
     }
@@ -261,13 +261,13 @@ fn work(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// Once all is well again, everybody acts together again.
+/// Once the faults are over, all hosts act together again.
 fn heal(world: &mut World, plan: &Plan) {
     world.cuts.clear();
     world.loss = world.loss.min(20);
     for node in 0..world.nodes.len() {
         world.nodes[node].paused_until_ns = 0;
-        if world.nodes[node].detector.as_ref().is_none_or(|d| d.leaving) {
+        if world.nodes[node].detector.as_ref().is_none_or(|d| d.life.is_leaving()) {
             world.start(node);
         }
     }
@@ -290,9 +290,9 @@ fn heal(world: &mut World, plan: &Plan) {
         }
     }
     for (n, d) in world.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, node.detector.as_ref()?))) {
-        let heard: Vec<_> = d.peers.iter().map(|p| (p.id, p.incarnation, p.state, p.suspected, p.view)).collect();
+        let heard: Vec<_> = d.peers.others().map(|p| (p.id, p.incarnation, p.state, p.suspected, p.view)).collect();
         let id = (n + 1, d.config().incarnation, d.is_excluded(), d.is_fenced(world.local_ns(n)));
-        eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.agreement.repr(true), d.counters());
+        eprintln!("h{id:?}: {:?}\n  {heard:?}\n  {:?}\n  {:?}", d.view(), d.views.repr(true), d.counters());
     }
     panic!("not together again long after all was healed");
 }
@@ -309,7 +309,8 @@ fn run(name: &str, plan: &Plan, default: u64) {
     }
 }
 
-/// Each fault is found by a world that has been told to look for it, within some thousands of seeds, and by nothing without it.
+/// Each planted fault is found by a world that looks for it, within some thousands of seeds; without the
+/// fault none fails.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_found() {
@@ -343,12 +344,12 @@ fn planted_faults_are_found() {
             missed.push(fault);
         }
     }
-    // Each takes several faults in an order that seeds hardly ever choose.
+    // Each needs several faults in an order that seeds hardly ever choose.
     let scenarios = [
         (Planted::FreesSuperseded, include_str!("../../scenarios/30_superseded_before_the_view.txt")),
         (Planted::EndsUnbound, include_str!("../../scenarios/31_superseded_unbound.txt")),
-        (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_standing_still.txt")),
-        (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stands_still_for_less_than_its_limit.txt")),
+        (Planted::FindsStallsLate, include_str!("../../scenarios/32_superseded_while_stalled.txt")),
+        (Planted::TrustsLateHeartbeats, include_str!("../../scenarios/38_stall_shorter_than_its_limit.txt")),
         (Planted::FoundsAfterAsking, include_str!("../../scenarios/39_member_that_never_knew.txt")),
         (Planted::ForgetsLonger, include_str!("../../scenarios/41_longer_promise_before.txt")),
         (Planted::EndsWhileLeaving, include_str!("../../scenarios/43_leaves_and_hears_of_another.txt")),
@@ -365,7 +366,7 @@ fn planted_faults_are_found() {
         }
     }
     let _ = std::panic::take_hook();
-    assert!(missed.is_empty(), "nothing shows {missed:?}");
+    assert!(missed.is_empty(), "no seed shows {missed:?}");
 }
 
 const LEASE_MAJORITY: Plan = Plan {
@@ -422,7 +423,7 @@ fn three_lease_network() {
     run("three_lease_network", &plan, 100);
 }
 
-/// As published: judgements may be wrong here (pauses, cuts), but stay consistent.
+/// As published: verdicts may be wrong here (pauses, cuts), but stay consistent.
 #[test]
 fn three_network_network() {
     let plan = Plan { policy: Policy::Network, trust: Trust::Network, ..LEASE_MAJORITY };
@@ -434,7 +435,7 @@ fn three_network_majority() {
     run("three_network_majority", &Plan { trust: Trust::Network, ..LEASE_MAJORITY }, 60);
 }
 
-/// Lease and network: cut wholly apart, both sides go on; healed, they come together again.
+/// Trust lease, policy network: two sides cut apart both go on, and come together again once healed.
 #[test]
 fn three_lease_network_split() {
     let plan = Plan { policy: Policy::Network, ..LEASE_MAJORITY };
@@ -451,9 +452,9 @@ fn suspended_lease_network() {
     run("suspended_lease_network", &SUSPENDED_ALONE, 100);
 }
 
-/// What the two above look for is there to be found: hosts that do not notice that their clock stood still.
+/// The two tests above can fail: here hosts do not notice that their clock stood still.
 #[test]
-fn suspension_that_nobody_notices_is_found() {
+fn unnoticed_suspension_is_found() {
     for plan in [SUSPENDED, SUSPENDED_ALONE] {
         let blind = Plan { blind: true, ..plan };
         let found = (0..2000).find(|seed| std::panic::catch_unwind(|| scenario(*seed, &blind)).is_err());

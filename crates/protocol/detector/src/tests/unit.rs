@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One property at a time, and whatever a network may bring.
+//! One property at a time, and arbitrary packets.
 
 use crate::config::tests::cluster;
-use crate::detector::{EVENTS_MAX, EVENTS_RESERVE};
+use crate::events::{EVENTS_MAX, EVENTS_RESERVE};
 use crate::piggyback::{POOL_MAX, QUEUE_MAX, REORDER_MAX};
+use crate::roster::Remote;
 use crate::*;
 use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, ProcessState, set_plane};
 use proptest::prelude::*;
@@ -19,7 +20,7 @@ fn plain(me: u16) -> Detector {
 fn heartbeat(sender: u16, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut b = Builder::heartbeat(&mut buf, sender, incarnation, seq).unwrap();
-    // Those of an observer that has answered host 1 as incarnation 10.
+    // The acknowledgements of an observer that has answered incarnation 10 of host 1.
     b.push_ack(Ack { incarnation: 10, seq_low: 0 }).unwrap();
     b.push_ack(Ack::default()).unwrap();
     fill(&mut b);
@@ -41,16 +42,11 @@ fn verdicts(d: &mut Detector) -> Vec<(u16, u8, Reason)> {
     events(d).into_iter().filter_map(verdict).collect()
 }
 
-/// Everything but the counters.
+/// Everything but the counters, and which incarnations are named as excluded.
 fn digest(d: &Detector) -> String {
-    let fixed = (&d.events, &d.agreement, d.lease_ns, d.fenced, d.excluded, d.seq);
-    let peers: Vec<_> = d
-        .peers
-        .iter()
-        .map(|p| format!("{:?}", crate::peer::Peer { exclude_incarnation: 0, exclude_left: 0, ..p.clone() }))
-        .collect();
-    let told: Vec<_> = d.remotes.iter().flatten().collect();
-    format!("{fixed:?} {peers:?} {told:?}")
+    let fixed = (&d.events, &d.views, &d.lease, d.is_excluded(), d.last_seq());
+    let peers: Vec<_> = d.peers.others().map(|peer| peer.clone().without_exclusion()).collect();
+    format!("{fixed:?} {peers:?} {:?}", d.remotes)
 }
 
 #[test]
@@ -61,7 +57,7 @@ fn heartbeats_keep_an_absolute_schedule_and_never_burst() {
     assert!(d.poll_transmit(MS - 1, &mut buf).is_none());
     assert_eq!(d.poll_timeout(), MS);
     assert_eq!(d.poll_transmit(MS + 300_000, &mut buf).map(|t| t.seq), Some(2));
-    assert_eq!(d.poll_timeout(), 2 * MS, "late once, then on the grid again");
+    assert_eq!(d.poll_timeout(), 2 * MS, "late once, then on schedule again");
     assert_eq!(d.poll_transmit(5 * MS + 1, &mut buf).map(|t| t.seq), Some(3));
     assert!(d.poll_transmit(5 * MS + 2, &mut buf).is_none());
     assert_eq!((d.counters().heartbeats_skipped, d.counters().heartbeats_sent), (3, 3));
@@ -69,7 +65,7 @@ fn heartbeats_keep_an_absolute_schedule_and_never_burst() {
 }
 
 #[test]
-fn a_notice_goes_before_any_heartbeat() {
+fn notice_goes_before_any_heartbeat() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "a".parse().unwrap()).unwrap().slot;
@@ -86,16 +82,16 @@ fn a_notice_goes_before_any_heartbeat() {
 }
 
 #[test]
-fn stalled_and_recovered_send_no_packet_of_their_own() {
+fn stalled_and_recovered_processes_cause_no_extra_packet() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "a".parse().unwrap()).unwrap().slot;
-    let mut told = plain(2);
-    // They come to know each other.
+    let mut observer = plain(2);
+    // The two hosts come to know each other.
     for now in [0, MS, 2 * MS, 3 * MS] {
         let len = d.poll_transmit(now, &mut buf).unwrap().len;
-        told.handle_packet(now, now, 0, &buf[..len]).unwrap();
-        let len = told.poll_transmit(now, &mut buf).unwrap().len;
+        observer.handle_packet(now, now, 0, &buf[..len]).unwrap();
+        let len = observer.poll_transmit(now, &mut buf).unwrap().len;
         d.handle_packet(now, now, 0, &buf[..len]).unwrap();
     }
     let start = 3 * MS;
@@ -108,27 +104,27 @@ fn stalled_and_recovered_send_no_packet_of_their_own() {
     let now = start + MS;
     let (heartbeat, before) = (d.poll_transmit(now, &mut buf).unwrap(), d.counters().notices_sent);
     assert_eq!((heartbeat.kind, before), (TransmitKind::Heartbeat, 0));
-    told.handle_packet(now, now, 0, &buf[..heartbeat.len]).unwrap();
-    assert_eq!(verdicts(&mut told), vec![(1, slot, Reason::Stalled)]);
+    observer.handle_packet(now, now, 0, &buf[..heartbeat.len]).unwrap();
+    assert_eq!(verdicts(&mut observer), vec![(1, slot, Reason::Stalled)]);
     d.process_changed(now, slot, ProcessState::Killed(9), now).unwrap();
     assert_eq!(d.poll_transmit(now, &mut buf).unwrap().kind, TransmitKind::Notice);
 }
 
 #[test]
-fn a_timer_hint_is_not_a_verdict() {
+fn timer_hint_is_not_a_verdict() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |_| {})).unwrap();
     for now in (0..5 * MS).step_by(100_000) {
-        d.timer_fired(now, 2);
+        d.timer_fired(now);
     }
     assert_eq!(verdicts(&mut d), vec![]);
-    d.timer_fired(5 * MS, 2);
+    d.timer_fired(5 * MS);
     assert_eq!(verdicts(&mut d), vec![(2, HOST_SLOT, Reason::HostSilent)]);
     assert_eq!(d.counters().timer_hints, 51);
 }
 
 #[test]
-fn unknown_peers_are_never_judged() {
+fn peers_never_heard_are_never_judged() {
     let mut d = plain(1);
     for now in (0..100 * MS).step_by(500_000) {
         d.tick(now);
@@ -139,7 +135,7 @@ fn unknown_peers_are_never_judged() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_packet_changes_nothing() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 100, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
@@ -173,19 +169,19 @@ fn what_is_refused_changes_nothing() {
     }
     let c = d.counters();
     assert_eq!((c.refused_replayed, c.refused_stale_incarnation, c.refused_dead_incarnation), (2, 1, 1));
-    // A notice of an incarnation never heard is not believed either.
+    // Nor is a notice of an incarnation never heard accepted.
     let mut buf = [0u8; PAYLOAD_MAX];
     let len = Builder::notice(&mut buf, 2, 6, 1, &process(0, ProcessState::Killed(0), 0, 1)).unwrap();
     assert!(d.handle_packet(now, now, 0, &buf[..len]).is_err());
     assert_eq!(d.peer(2).unwrap().incarnation, 5);
-    // The zombie is told.
+    // The excluded incarnation is told so.
     let t = d.poll_transmit(now, &mut buf).unwrap();
     let packet = Packet::new(&buf[..t.len]).unwrap();
     assert!(packet.bodies().any(|b| matches!(b, Body::Excluded(e) if e.iter().any(|e| e == (3, 8)))));
 }
 
 #[test]
-fn beats_skip_repeat_and_count_losses() {
+fn beats_may_skip_and_repeat_and_count_losses() {
     let mut d = plain(1);
     let beat = |seq, rx_ns, received| Beat {
         peer: 2,
@@ -209,7 +205,7 @@ fn beats_skip_repeat_and_count_losses() {
         d.handle_beat(0, &Beat { incarnation: 4, ..beat(1, 0, 0) }),
         Err(Refusal::StaleIncarnation { .. })
     ));
-    // Sections of a heartbeat whose beat came first are still read; twice does nothing more.
+    // Sections of a heartbeat are still read if its beat came first. Reading them again changes nothing.
     let bytes = heartbeat(2, 5, 9, |b| {
         b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap();
         b.piggyback(0, 1, b"x").unwrap();
@@ -225,7 +221,7 @@ fn beats_skip_repeat_and_count_losses() {
 }
 
 #[test]
-fn a_verdict_waits_for_the_messages_before_it() {
+fn verdict_waits_for_messages_sent_before_it() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
@@ -242,7 +238,7 @@ fn a_verdict_waits_for_the_messages_before_it() {
         told.push((d.piggyback_bytes(&event).to_vec(), matches!(event, Event::Verdict(_))));
     }
     assert_eq!(told, vec![(b"one".to_vec(), false), (b"two".to_vec(), false), (vec![], true)]);
-    // Told once, whoever repeats it; and nothing of it comes after.
+    // It is reported once, however often it is repeated, and nothing of the process comes after.
     d.handle_packet(40, 40, 0, &buf[..len]).unwrap();
     d.handle_packet(
         50,
@@ -258,7 +254,7 @@ fn a_verdict_waits_for_the_messages_before_it() {
 }
 
 #[test]
-fn missing_messages_are_given_up_when_every_plane_passed_them() {
+fn missing_messages_are_given_up_once_every_plane_passed_them() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
@@ -276,7 +272,7 @@ fn missing_messages_are_given_up_when_every_plane_passed_them() {
 }
 
 #[test]
-fn at_the_reorder_bound_the_oldest_gap_is_given_up() {
+fn oldest_gap_is_given_up_at_the_reorder_bound() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
@@ -294,7 +290,7 @@ fn at_the_reorder_bound_the_oldest_gap_is_given_up() {
 }
 
 #[test]
-fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
+fn full_event_queue_drops_messages_but_no_verdicts() {
     let mut d = plain(1);
     d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |b| b.roster(&process(0, ProcessState::Alive, 0, 1)).unwrap()))
         .unwrap();
@@ -304,7 +300,7 @@ fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
     }
     assert_eq!(d.counters().piggybacks_no_buffer, 100);
     for _ in 0..EVENTS_MAX {
-        d.tell(Event::TimeoutChanged { host: 2, timeout_ns: 1 });
+        d.emit(Event::TimeoutChanged { host: 2, timeout_ns: 1 });
     }
     assert_eq!(d.events.len(), EVENTS_MAX - EVENTS_RESERVE);
     for now in (0..=5 * MS).step_by(500_000) {
@@ -316,7 +312,7 @@ fn when_nobody_polls_messages_are_dropped_and_verdicts_are_not() {
 }
 
 #[test]
-fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
+fn message_of_the_granted_size_fits_a_steady_heartbeat() {
     for n in [2u16, 3, 16, 64] {
         let mut d = Detector::new(cluster(n), 0).unwrap();
         let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
@@ -331,15 +327,15 @@ fn a_message_of_the_granted_size_goes_out_beside_everything_steady() {
             let packet = Packet::new(&buf[..t.len]).unwrap();
             packet.bodies().any(|b| matches!(b, Body::Piggyback { .. })).then_some(i)
         });
-        assert!(sent.count() == 1, "{n} hosts: once, when the roster entry has gone");
+        assert!(sent.count() == 1, "{n} hosts: once, after the roster entry");
     }
 }
 
 #[test]
-fn when_packets_become_smaller_heartbeats_and_grants_do_and_what_fits_no_more_is_counted() {
+fn smaller_payload_max_shrinks_heartbeats_and_grants_and_counts_lost_messages() {
     let (mut a, mut b) = (plain(1), plain(2));
-    b.peers[0].follow(10);
-    b.peers[0].answered = true;
+    b.peers[1].follow(10);
+    b.peers[1].note(0, 0, true);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = a.join(0, "a".parse().unwrap()).unwrap().slot;
     let before = a.piggyback_grant();
@@ -374,7 +370,7 @@ fn when_packets_become_smaller_heartbeats_and_grants_do_and_what_fits_no_more_is
 }
 
 #[test]
-fn a_program_is_told_who_watches_it_by_name_and_once() {
+fn watch_by_name_is_reported_to_the_program_once() {
     let (mut a, mut b) = (plain(1), plain(2));
     let mut buf = [0u8; PAYLOAD_MAX];
     let target = a.join(0, "target".parse().unwrap()).unwrap().slot;
@@ -384,11 +380,11 @@ fn a_program_is_told_who_watches_it_by_name_and_once() {
         }
     };
     exchange(&mut a, &mut b, 0, &mut buf);
-    // The watcher joins and watches in one go: its name and its wish travel together.
+    // The watcher joins and watches at once: its name and its wish travel in one heartbeat.
     let watcher = b.join(0, "watcher".parse().unwrap()).unwrap().slot;
     let wanted = Wanted { timeout_ns: 0, pbsize: 99 };
     let at = Target { host: 1, process: Some("target".parse().unwrap()) };
-    b.monitor(0, at, wanted, watcher).unwrap();
+    b.monitor(at, wanted, watcher).unwrap();
     let mut told = Vec::new();
     for beat in 1..6 {
         exchange(&mut b, &mut a, beat * MS, &mut buf);
@@ -400,14 +396,14 @@ fn a_program_is_told_who_watches_it_by_name_and_once() {
         }
     }
     assert_eq!(told, [(Some("watcher".to_owned()), target, 99)]);
-    // A watch of the very host: no heartbeat brings it.
-    a.monitor(0, at, wanted, HOST_SLOT).unwrap();
+    // A watch of a program on the same host: no heartbeat brings it.
+    a.monitor(at, wanted, HOST_SLOT).unwrap();
     let local = Event::MonitorRequest { host: 1, watcher_slot: HOST_SLOT, slot: target, timeout_us: 0, pbsize: 99 };
     assert_eq!(events(&mut a), [local]);
 }
 
 #[test]
-fn the_queue_bound_is_told() {
+fn piggyback_queue_refuses_at_its_bound() {
     let mut d = plain(1);
     let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
     assert_eq!(d.piggyback_capacity(slot), QUEUE_MAX);
@@ -420,31 +416,31 @@ fn the_queue_bound_is_told() {
 }
 
 #[test]
-fn what_somebody_waits_for_goes_between_two_heartbeats_up_to_a_bound() {
+fn hurried_piggybacks_go_out_in_urgent_heartbeats_up_to_a_bound() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let slot = d.join(0, "p".parse().unwrap()).unwrap().slot;
-    d.set_urgent_max(4); // Of which two are for views.
+    d.set_urgent_max(4); // Two of them are kept for views.
     let mut sends = |d: &mut Detector, now: u64| d.poll_transmit(now, &mut buf).is_some();
     assert!(sends(&mut d, 0));
     d.hurry();
-    assert!(!sends(&mut d, 1), "there is nothing to take along");
+    assert!(!sends(&mut d, 1), "no message waits");
     for _ in 0..2 {
         d.piggyback(slot, b"m").unwrap();
-        assert!(d.poll_timeout() <= 1 && sends(&mut d, 1), "nobody has to be asked twice");
+        assert!(d.poll_timeout() <= 1 && sends(&mut d, 1), "a program waits for it");
         d.piggyback(slot, b"later").unwrap();
-        assert!(!sends(&mut d, 1), "nobody waits for it");
+        assert!(!sends(&mut d, 1), "no program waits for it");
         d.hurry();
     }
-    assert!(!sends(&mut d, 1), "at the bound it waits for the next heartbeat");
+    assert!(!sends(&mut d, 1), "at the bound it waits for the next scheduled heartbeat");
     assert_eq!(d.counters().heartbeats_urgent, 2);
     let next_ns = d.next_heartbeat_ns();
     assert!(sends(&mut d, next_ns));
-    assert_eq!(d.piggyback_capacity(slot), QUEUE_MAX, "with all that waited");
+    assert_eq!(d.piggyback_capacity(slot), QUEUE_MAX, "with all messages that waited");
 }
 
 #[test]
-fn one_host_alone_acts() {
+fn single_host_acts_alone() {
     let mut d = Detector::new(cluster(1), 0).unwrap();
     assert_eq!(d.lease_until_ns(), u64::MAX);
     let mut buf = [0u8; PAYLOAD_MAX];
@@ -460,7 +456,7 @@ fn one_host_alone_acts() {
 }
 
 #[test]
-fn a_restart_needs_a_higher_incarnation() {
+fn restart_needs_a_higher_incarnation() {
     let mut d = plain(1);
     let old = d.join(0, "p".parse().unwrap()).unwrap();
     assert_eq!(d.restart(0, 10), Err(RestartError::Incarnation { incarnation: 10, present: 10 }));
@@ -518,9 +514,10 @@ fn put(builder: &mut Builder<'_>, s: &Section) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever authenticated peers say, in whatever order: no panic, no second final verdict, messages in order.
+    /// Authenticated peers may send anything in any order: no panic, no second final verdict, messages in
+    /// order.
     #[test]
-    fn anything_may_arrive(
+    fn arbitrary_packets_keep_the_invariants(
         majority in any::<bool>(), lease in any::<bool>(),
         steps in proptest::collection::vec(
             (2u16..5, 1u32..4, 1u64..40, 0u8..2, 0u64..4_000_000, proptest::collection::vec(any_section(), 0..4), any::<bool>(), 0u32..30), 1..80),
@@ -555,7 +552,7 @@ proptest! {
             while let Some(event) = d.poll_event() {
                 match event {
                     Event::Verdict(v) => {
-                        let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[usize::from(v.host) - 1].dead_incarnation });
+                        let key = (v.host, v.slot, v.incarnation, if v.slot == HOST_SLOT { 0 } else { d.peers[v.host].dead_incarnation });
                         let first = !v.reason.is_final() || v.slot != HOST_SLOT || ended.insert(key);
                         prop_assert!(first, "{v:?}");
                     }
@@ -568,9 +565,9 @@ proptest! {
                     _ => {}
                 }
             }
-            for peer in &d.peers {
-                let open = d.remotes.iter().skip((usize::from(peer.id) - 1) * 64).take(64).flatten();
-                let open: u16 = open.map(|r| u16::from(r.gap) + u16::from(r.held.is_some())).sum();
+            for peer in d.peers.others() {
+                let undecided = |r: &Remote| u16::from(r.gap) + u16::from(r.pending_end.is_some());
+                let open: u16 = d.remotes.of(peer.id).map(|(_, remote)| undecided(remote)).sum();
                 prop_assert_eq!(open, peer.open);
             }
         }
@@ -586,9 +583,10 @@ proptest! {
     }
 }
 
-/// What came before a peer counted as up may have been skipped: its sender must go on carrying it.
+/// Sections that came before a peer counted as up may have been skipped, so its sender must go on carrying
+/// them.
 #[test]
-fn an_acknowledgement_is_only_of_what_came_after_the_peer_was_up() {
+fn only_heartbeats_after_the_peer_came_up_are_acknowledged() {
     let mut d = plain(1);
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut acked = |d: &mut Detector, now_ns| {
@@ -597,17 +595,17 @@ fn an_acknowledgement_is_only_of_what_came_after_the_peer_was_up() {
     };
     d.handle_packet(0, 0, 0, &heartbeat(2, 20, 5, |_| {})).expect("the first one");
     assert_eq!(d.peer(2).map(|p| p.state), Some(PeerState::Up));
-    assert_eq!(acked(&mut d, MS), Ack { incarnation: 20, seq_low: 0 }, "heard, and nothing of it taken yet");
+    assert_eq!(acked(&mut d, MS), Ack { incarnation: 20, seq_low: 0 }, "heard, but nothing of it was taken yet");
     d.handle_packet(MS, MS, 0, &heartbeat(2, 20, 6, |_| {})).expect("the next one");
     assert_eq!(acked(&mut d, 2 * MS), Ack { incarnation: 20, seq_low: 6 });
-    // As another incarnation it begins anew.
+    // Another incarnation starts over.
     d.handle_packet(2 * MS, 2 * MS, 0, &heartbeat(2, 21, 7, |_| {})).expect("a new incarnation");
     assert_eq!(acked(&mut d, 3 * MS).seq_low, 0);
     d.handle_packet(3 * MS, 3 * MS, 0, &heartbeat(2, 21, 8, |_| {})).expect("the next one");
     assert_eq!(acked(&mut d, 4 * MS), Ack { incarnation: 21, seq_low: 8 });
 }
 
-/// What `d` sends next says of the heartbeats that it has received of those who do not acknowledge it.
+/// The echoes in the next heartbeat of `d`.
 fn echoes(d: &mut Detector, now_ns: u64) -> Vec<(u16, u32, u64)> {
     let mut buf = [0u8; PAYLOAD_MAX];
     let len = d.poll_transmit(now_ns, &mut buf).expect("a heartbeat").len;
@@ -615,7 +613,7 @@ fn echoes(d: &mut Detector, now_ns: u64) -> Vec<(u16, u32, u64)> {
     packet.bodies().flat_map(|b| if let Body::Echo(e) = b { e.iter().collect() } else { vec![] }).collect()
 }
 
-/// Of a host that has answered nobody.
+/// A heartbeat of host 2, which has answered nobody.
 fn unanswered(incarnation: u32, seq: u64, echo: Option<(u16, u32, u64)>) -> Vec<u8> {
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut b = Builder::heartbeat(&mut buf, 2, incarnation, seq).unwrap();
@@ -632,25 +630,25 @@ fn recorded_heartbeat_is_no_sign_of_life() {
     let mut buf = [0u8; PAYLOAD_MAX];
     for seq in 1..=9 {
         let now = seq * MS;
-        // To the incarnation before, to this one's heartbeats that were not sent yet, and to another host.
+        // Echoes of the incarnation before, of a heartbeat not sent yet, and of another host.
         for echo in [None, Some((1, 9, 3)), Some((1, 10, seq)), Some((3, 10, 1))] {
             assert_eq!(d.handle_packet(now, now, 0, &unanswered(5, seq, echo)), Ok(Accepted::Unanswered));
         }
         d.tick(now);
         assert_eq!(d.peer(2).unwrap().state, PeerState::Unknown);
-        assert_eq!(echoes(&mut d, now), [(2, 5, seq)], "so that it can answer if it is alive");
+        assert_eq!(echoes(&mut d, now), [(2, 5, seq)], "so that host 2 can answer if it is alive");
     }
     assert_eq!((events(&mut d).len(), d.counters().heartbeats_unanswered), (0, 36));
-    // A notice of it is a fact, but of a process that nobody knows.
+    // A notice of it is a fact, but about an unknown process.
     let len = Builder::notice(&mut buf, 2, 5, 9, &process(0, ProcessState::Killed(0), 0, 1)).unwrap();
     assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &buf[..len]), Ok(Accepted::Unanswered));
-    // Alive after all.
+    // It is alive after all.
     assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(5, 10, Some((1, 10, 9)))), Ok(Accepted::Heartbeat));
     assert_eq!(d.peer(2).unwrap().state, PeerState::Up);
-    // Its recordings are older than what it answered with.
+    // Its recordings are older than its answer.
     let replayed = d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(5, 10, Some((1, 10, 9))));
     assert_eq!(replayed, Err(Refusal::Replayed { host: 2, seq: 10 }));
-    // Another incarnation of it has not answered yet.
+    // Another incarnation of it has not answered.
     assert_eq!(d.handle_packet(9 * MS, 9 * MS, 0, &unanswered(6, 1, None)), Ok(Accepted::Unanswered));
 }
 
@@ -675,24 +673,24 @@ fn recorded_beat_of_the_receive_program_is_no_sign_of_life() {
     assert_eq!(echoes(&mut d, 0), [(2, 5, 1)]);
     d.handle_beat(0, &beat(2, 10)).unwrap();
     assert_eq!(d.peer(2).unwrap().state, PeerState::Up);
-    assert_eq!(echoes(&mut d, MS), [], "it knows already");
+    assert_eq!(echoes(&mut d, MS), [], "it knows this host already");
 }
 
 #[test]
-fn witness_recalled_takes_no_answer_to_its_former_life() {
+fn resumed_witness_takes_no_answer_to_its_former_life() {
     let mut config = cluster(3);
     (config.incarnation, config.members[0].role) = (10, Role::Witness);
     let vote = Detector::new(config.clone(), 0).unwrap().vote();
     let mut d = Detector::resume(config, &vote, 2, 0).unwrap();
-    let former = (1 << crate::detector::LIFE_BITS) + 77;
+    let former = (1 << crate::life::LIFE_BITS) + 77;
     let mut buf = [0u8; PAYLOAD_MAX];
     d.poll_transmit(0, &mut buf).unwrap();
     let now = d.last_seq();
-    // An acknowledgement of its incarnation, and an echo of the former life.
+    // Neither an acknowledgement of its incarnation nor an echo of its former life is an answer.
     assert_eq!(d.handle_packet(0, 0, 0, &heartbeat(2, 5, 1, |_| {})), Ok(Accepted::Unanswered));
     assert_eq!(d.handle_packet(0, 0, 0, &unanswered(5, 2, Some((1, 10, former)))), Ok(Accepted::Unanswered));
     assert_eq!(d.handle_packet(0, 0, 0, &unanswered(5, 3, Some((1, 10, now)))), Ok(Accepted::Heartbeat));
-    // Whoever was sure of its former life answers again.
+    // A peer that its former life had acknowledged answers again.
     let mut other = plain(2);
     let beat = |seq| {
         let mut buf = [0u8; PAYLOAD_MAX];
@@ -703,29 +701,30 @@ fn witness_recalled_takes_no_answer_to_its_former_life() {
         buf[..len].to_vec()
     };
     other.handle_packet(0, 0, 0, &beat(former)).unwrap();
-    assert_eq!(echoes(&mut other, 0), [], "acknowledged, so it is sure");
+    assert_eq!(echoes(&mut other, 0), [], "acknowledged, so it needs no echo");
     let mut silent = beat(now);
     silent[fide_wire::HEADER_LEN..fide_wire::HEADER_LEN + 8].fill(0);
     other.handle_packet(MS, MS, 0, &silent).unwrap();
     assert_eq!(echoes(&mut other, MS), [(1, 10, now)]);
 }
 
-/// A witness that starts again would number its processes as in its life before: the end of one would be told of another.
+/// A witness that starts again would number its processes as before: the end of one would be reported of
+/// another.
 #[test]
-fn witness_lets_no_process_join_in_any_of_its_lives() {
+fn witness_refuses_joins_in_every_life() {
     let mut config = cluster(3);
     (config.incarnation, config.members[0].role) = (10, Role::Witness);
     let mut first = Detector::new(config.clone(), 0).unwrap();
     assert_eq!(first.join(0, "db".parse().unwrap()), Err(JoinError::Witness));
     let mut second = Detector::resume(config.clone(), &first.vote(), 1, 20 * MS).unwrap();
     assert_eq!(second.join(20 * MS, "web".parse().unwrap()), Err(JoinError::Witness));
-    assert!(events(&mut second).iter().all(|event| !matches!(event, Event::Up { .. })), "nothing is told");
+    assert!(events(&mut second).iter().all(|event| !matches!(event, Event::Up { .. })), "nothing is reported");
     let mut voter = Detector::new(Config { me: 2, ..config }, 0).unwrap();
     assert!(voter.join(0, "db".parse().unwrap()).is_ok());
 }
 
 #[test]
-fn at_the_bound_echoes_take_turns() {
+fn echoes_take_turns_at_their_bound() {
     use crate::echo::ECHOES_MAX;
     let config = Config { incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(64) };
     let mut d = Detector::new(config, 0).unwrap();
@@ -743,27 +742,28 @@ fn at_the_bound_echoes_take_turns() {
         assert_eq!(told.len(), ECHOES_MAX);
         seen.extend(told.iter().map(|(host, _, _)| *host));
     }
-    assert_eq!(seen.len(), 63, "everybody has had a turn");
-    assert_eq!(echoes(&mut d, 200 * MS), [], "nobody is heard any more");
+    assert_eq!(seen.len(), 63, "every peer has had a turn");
+    assert_eq!(echoes(&mut d, 200 * MS), [], "no peer is heard any more");
 }
 
-/// What is said changes at every turn: so many heartbeats go out between two of the schedule, which stays as it is, and no more.
+/// The vote changes at every turn: the urgent heartbeats go out between two scheduled ones, and no more than
+/// that.
 #[test]
-fn urgent_heartbeats_are_bounded_and_leave_the_schedule_alone() {
+fn urgent_heartbeats_are_bounded_and_keep_the_schedule() {
     let mut buf = [0; PAYLOAD_MAX];
     for urgent_max in [0, 1, URGENT_MAX, 100] {
         let mut d = Detector::new(cluster(3), 0).unwrap();
         d.set_urgent_max(urgent_max);
         for slot in 0..3 {
             let due_ns = slot * MS;
-            assert!(d.poll_transmit(due_ns, &mut buf).is_some(), "of the schedule");
-            assert!(d.poll_transmit(due_ns, &mut buf).is_none(), "nothing is said that was not said");
+            assert!(d.poll_transmit(due_ns, &mut buf).is_some(), "a scheduled one");
+            assert!(d.poll_transmit(due_ns, &mut buf).is_none(), "the vote has not changed");
             let mut sent = 0;
             for turn in 1..=20 {
-                d.agreement.recall(&crate::view::Vote { promised: slot as u32 * 100 + turn, ..d.vote() });
+                d.views.recall(&crate::view::Vote { promised: slot as u32 * 100 + turn, ..d.vote() });
                 let due = d.poll_timeout() <= d.last_tick_ns;
                 let transmit = d.poll_transmit(due_ns + u64::from(turn) * 10_000, &mut buf);
-                assert_eq!(transmit.is_some(), due, "what is due is sent, and nothing else");
+                assert_eq!(transmit.is_some(), due, "a packet is sent if and only if one is due");
                 sent += u32::from(transmit.is_some_and(|transmit| transmit.kind == TransmitKind::Heartbeat));
             }
             assert_eq!(sent, urgent_max.min(URGENT_MAX));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses, cuts, crashes.
+//! A small world: hosts with drifting clocks, two planes that delay, lose, duplicate and reorder, pauses,
+//! cuts, crashes.
 
 use crate::receive_model::ReceiveModel;
 use crate::*;
@@ -8,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Chooses faults, the same ones for the same seed everywhere.
+/// Chooses faults: the same ones for the same seed on every machine.
 #[derive(Clone)]
 pub(super) struct Rng(ChaCha8Rng);
 
@@ -30,7 +31,7 @@ impl Rng {
     }
 }
 
-/// A host promises at most so many of the timeouts that it began with.
+/// A host promises at most this many times the timeout that it began with.
 const PROMISE_FACTOR: u32 = 4;
 
 struct Flight {
@@ -40,8 +41,8 @@ struct Flight {
     bytes: Vec<u8>,
 }
 
-/// What programs of a crashed agent still read: a lease in memory that nobody writes any more.
-struct Orphans {
+/// The lease of a crashed agent, which its programs still read in shared memory.
+struct OrphanLease {
     incarnation: u32,
     view: ViewId,
     members: Membership,
@@ -56,26 +57,28 @@ pub(super) struct Node {
     pub drift_ppm: i64,
     pub offset_ns: u64,
     pub paused_until_ns: u64,
-    /// While its machine is suspended: since when. Its clock stands still.
+    /// Since when its machine has been suspended, if it is. Its clock stands still meanwhile.
     asleep_since_ns: Option<u64>,
     slept_ns: u64,
     pub restart_at_ns: Option<u64>,
-    /// A witness': its vote, as it was said last, and its lives.
+    /// Of a witness: its last vote, and how many lives it has had.
     vote: Option<(Vote, u32)>,
     inbox: VecDeque<(u64, u8, Vec<u8>)>,
     kernel: ReceiveModel,
-    /// When its agent started, and every incarnation's last sign of life (world's time).
+    /// When its agent started, and when each incarnation last ran (world time).
     started_ns: u64,
     last_ns: BTreeMap<u32, u64>,
-    orphans: Vec<Orphans>,
+    orphans: Vec<OrphanLease>,
     last_turn_ns: u64,
-    /// Of its disk: the highest generation that it holds, and what is being written, until when.
+    /// On its disk: the highest generation stored, and the one being written, until when.
     pub kept: u32,
     pub keeping: Option<(u32, u64)>,
-    /// What its present life promises at most, on disk before it promises anything; and until when the lives before it bind.
+    /// The most that its present life promises, which is on disk before it promises anything; and until when
+    /// the promises of earlier lives bind.
     promised: Option<(u32, u64)>,
-    /// By (host, slot, incarnation): ended, last piggyback.
-    told: BTreeMap<(u16, u8, u32), (bool, u32)>,
+    /// What was delivered to its user by (host, slot, incarnation): whether it has ended, and the last
+    /// piggyback.
+    delivered: BTreeMap<(u16, u8, u32), (bool, u32)>,
 }
 
 pub(super) struct World {
@@ -91,37 +94,38 @@ pub(super) struct World {
     pub lazy: u64,
     /// (from, to, plane).
     pub cuts: BTreeSet<(usize, usize, u8)>,
-    /// No such judgement may be passed: lease trust, and no cut of all planes under policy network.
+    /// No wrong judgement may happen: trust lease, and no cut of all planes under policy network.
     pub strict: bool,
-    /// Nobody notices that its clock stood still.
+    /// No host notices that its clock stood still.
     pub blind: bool,
     /// No view has two memberships.
     pub one_membership: bool,
     pub trace: Vec<String>,
     pub auto_restart: bool,
-    /// Receive as through the kernel's program: beats and sections apart.
+    /// Receive as through the kernel's program: beats apart from sections.
     pub kernel: bool,
     pub delivered: u64,
     pub verdicts: u64,
     pub views: BTreeMap<ViewId, HostSet>,
     pub members: BTreeMap<ViewId, Membership>,
-    /// Somebody was told that it is dead.
+    /// Incarnations that were declared dead somewhere.
     dead: BTreeSet<(u16, u32)>,
     incarnations: u32,
-    /// How many seconds each host's wall clock is ahead: incarnations are taken as agents do, and generations are on disk first. Without it
-    /// all are numbered in the order in which they begin.
+    /// How many seconds each host's wall clock is ahead. With it, incarnations are numbered as agents do, and
+    /// generations are stored on disk first. Without it, incarnations are numbered in the order in which they
+    /// begin.
     pub ahead_s: Option<Vec<u32>>,
-    /// Until a generation is on disk.
+    /// How long storing a generation takes.
     pub disk_ns: u64,
-    /// The newest generation of which anybody acted.
+    /// The newest generation by which a host acted.
     acted: u32,
     flights: Vec<Flight>,
-    /// What an eavesdropper has recorded, by sender.
+    /// What an eavesdropper has recorded, with the senders.
     tape: Option<VecDeque<(usize, u8, Vec<u8>)>>,
     replays: Vec<Replay>,
 }
 
-/// Recorded packets of one host that are sent to another again, in order and over and over, one a heartbeat.
+/// Recorded packets of one host that are sent to another again and again, in order, two a millisecond.
 struct Replay {
     to: usize,
     packets: Vec<(u8, Vec<u8>)>,
@@ -129,7 +133,7 @@ struct Replay {
     at_ns: u64,
 }
 
-/// Packets kept of an eavesdropper's, the newest.
+/// The newest packets that an eavesdropper keeps.
 const TAPE_MAX: usize = 4000;
 
 impl World {
@@ -157,7 +161,7 @@ impl World {
                 kept: 0,
                 keeping: None,
                 promised: None,
-                told: BTreeMap::new(),
+                delivered: BTreeMap::new(),
             })
             .collect();
         World {
@@ -192,7 +196,7 @@ impl World {
         }
     }
 
-    /// From now on everything sent is recorded.
+    /// Records everything sent from now on.
     pub(super) fn record(&mut self) {
         self.tape.get_or_insert_default();
     }
@@ -220,7 +224,8 @@ impl World {
         (i128::from(awake_ns) + drift) as u64 + n.offset_ns
     }
 
-    /// The node's machine is suspended for so long: nothing runs, its clock stands still, what is sent to it waits.
+    /// Suspends the node's machine for `span_ns`: nothing runs, its clock stands still, and packets to it
+    /// wait.
     pub(super) fn suspend(&mut self, node: usize, span_ns: u64) {
         let n = &mut self.nodes[node];
         if n.asleep_since_ns.is_none() {
@@ -242,14 +247,14 @@ impl World {
         }
     }
 
-    /// Whoever reads a lease sees that its machine was suspended since.
+    /// Programs that read a lease see that their machine was suspended since.
     fn wake_orphans(&mut self, node: usize) {
         if !self.blind {
             self.nodes[node].orphans.clear();
         }
     }
 
-    /// As an agent has it: above what its disk holds, and no less than its wall clock.
+    /// As an agent takes it: above what its disk holds, and no less than its wall clock.
     fn next_incarnation(&mut self, node: usize) -> u32 {
         self.incarnations += 1;
         let Some(ahead_s) = &self.ahead_s else { return self.incarnations };
@@ -258,7 +263,7 @@ impl World {
         incarnation::next(Some(n.config.incarnation), Some(n.kept), clock_s.into()).expect("numbers are left")
     }
 
-    /// The host's disk holds what was written, and more is written if the detector has to have it.
+    /// Completes what was being written to the disk, and writes more if the detector needs it.
     fn keep(&mut self, node: usize, detector: &mut Detector) {
         let (now_ns, disk_ns) = (self.now_ns, self.disk_ns);
         let n = &mut self.nodes[node];
@@ -293,7 +298,7 @@ impl World {
         detector.set_promise_max(most_us);
         detector.set_urgent_max(n.urgent_max);
         n.detector = Some(detector);
-        n.told.clear();
+        n.delivered.clear();
         n.inbox.clear();
         n.kernel = ReceiveModel::new(n.config.me);
         n.paused_until_ns = 0;
@@ -304,16 +309,16 @@ impl World {
         }
     }
 
-    /// Starts a witness again, as the incarnation that it was.
+    /// Starts a crashed witness again, as the incarnation that it was.
     pub(super) fn recall(&mut self, node: usize) {
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
-        let (vote, lives) = n.vote.as_mut().expect("it has crashed before");
+        let (vote, lives) = n.vote.as_mut().expect("a witness that has crashed");
         *lives += 1;
         let mut detector = Detector::resume(n.config.clone(), vote, *lives, now).unwrap();
         detector.set_urgent_max(n.urgent_max);
         n.detector = Some(detector);
-        n.told.clear();
+        n.delivered.clear();
         n.kernel = ReceiveModel::new(n.config.me);
         n.started_ns = self.now_ns;
     }
@@ -322,11 +327,12 @@ impl World {
         let now = self.local_ns(node);
         let n = &mut self.nodes[node];
         if let Some(d) = &n.detector {
-            // No agent gives its programs a lease for longer than the timeout that it began with, from its last turn.
+            // An agent grants its programs no lease beyond the timeout that it began with, from its last
+            // turn.
             let until_ns = d.lease_until_ns().min(n.last_turn_ns.saturating_add(d.config().timeout_ns));
-            let (incarnation, view, members) = (d.config().incarnation, d.agreement.id, d.agreement.members);
+            let (incarnation, view, members) = (d.config().incarnation, d.views.id(), *d.views.members());
             n.orphans.retain(|o| now < o.until_ns);
-            n.orphans.push(Orphans { incarnation, view, members, until_ns });
+            n.orphans.push(OrphanLease { incarnation, view, members, until_ns });
         }
         n.vote = n.detector.as_ref().map(|detector| (detector.vote(), n.vote.map_or(0, |(_, lives)| lives)));
         self.nodes[node].detector = None;
@@ -414,10 +420,10 @@ impl World {
         }
         while let Some(event) = detector.poll_event() {
             let bytes = detector.piggyback_bytes(&event).to_vec();
-            self.told(node, &detector, event, &bytes);
+            self.deliver(node, &detector, event, &bytes);
         }
-        self.is_no_recording(node, &detector);
-        let (id, members) = (detector.view().id, detector.agreement.members);
+        self.check_no_recording(node, &detector);
+        let (id, members) = (detector.view().id, *detector.views.members());
         let known = self.members.entry(id).or_insert(members);
         assert!(*known == members || !self.one_membership, "h{}: two memberships of view {id:?}", node + 1);
         self.nodes[node].detector = Some(detector);
@@ -441,29 +447,30 @@ impl World {
         }
     }
 
-    fn told(&mut self, node: usize, detector: &Detector, event: Event, bytes: &[u8]) {
+    /// Checks an event against those delivered before.
+    fn deliver(&mut self, node: usize, detector: &Detector, event: Event, bytes: &[u8]) {
         let line = describe(&event, detector);
         self.trace.push(format!("{:>9.2}ms h{} {line}", (self.now_ns - 1_000_000_000) as f64 / 1e6, node + 1));
-        let told = &mut self.nodes[node].told;
+        let delivered = &mut self.nodes[node].delivered;
         match event {
             Event::Up { host, slot, incarnation, .. } => {
-                let old = told.insert((host, slot, incarnation), (false, 0));
+                let old = delivered.insert((host, slot, incarnation), (false, 0));
                 assert!(old.is_none(), "h{}: up twice: {line}", node + 1);
             }
             Event::Verdict(v) => {
                 self.verdicts += 1;
-                let Some(entry) = told.get_mut(&(v.host, v.slot, v.incarnation)) else {
+                let Some(entry) = delivered.get_mut(&(v.host, v.slot, v.incarnation)) else {
                     panic!("h{}: a verdict about something never up: {line}", node + 1)
                 };
                 assert!(!entry.0, "h{}: a verdict after a final one: {line}", node + 1);
                 entry.0 = v.reason.is_final();
                 if v.slot == HOST_SLOT && v.reason == Reason::HostSilent {
-                    self.judged(node, &v);
+                    self.check_verdict(node, &v);
                 }
             }
             Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
-                let Some(entry) = told.get_mut(&(host, slot, incarnation)) else {
-                    panic!("h{}: a message of nobody: {line}", node + 1)
+                let Some(entry) = delivered.get_mut(&(host, slot, incarnation)) else {
+                    panic!("h{}: a message of an unknown process: {line}", node + 1)
                 };
                 assert!(!entry.0, "h{}: a message after the verdict: {line}", node + 1);
                 assert!(pb_seq > entry.1, "h{}: messages out of order: {line}", node + 1);
@@ -482,31 +489,31 @@ impl World {
         }
     }
 
-    /// What counts as received is of incarnations that were alive after the observer's agent had started.
-    fn is_no_recording(&self, node: usize, detector: &Detector) {
+    /// Only incarnations that were alive after the observer's agent had started count as received.
+    fn check_no_recording(&self, node: usize, detector: &Detector) {
         let started_ns = self.nodes[node].started_ns;
-        for peer in detector.peers.iter().filter(|peer| peer.heard()) {
+        for peer in detector.peers.others().filter(|peer| peer.heard()) {
             let (host, incarnation) = (peer.id, peer.incarnation);
             let last_ns = self.nodes[usize::from(host) - 1].last_ns.get(&incarnation).copied().unwrap_or(0);
             assert!(last_ns >= started_ns, "h{} takes a recording of h{host}#{incarnation} for life", node + 1);
         }
     }
 
-    /// Nobody is judged silent while it acts, or its programs do.
-    fn judged(&mut self, by: usize, verdict: &Verdict) {
+    /// No host is declared dead while it acts, or its programs do.
+    fn check_verdict(&mut self, by: usize, verdict: &Verdict) {
         let acts = self.strict
             && self.acting().any(|(host, incarnation, ..)| (host, incarnation) == (verdict.host, verdict.incarnation));
         assert!(!acts, "h{} judged h{} silent, which still acts: {verdict:?}", by + 1, verdict.host);
         self.dead.insert((verdict.host, verdict.incarnation));
     }
 
-    /// Who acts: host, incarnation, and the view by which it does.
+    /// The hosts that act: id, incarnation, and the view by which they act.
     fn acting(&self) -> impl Iterator<Item = (u16, u32, ViewId, Membership)> + '_ {
         let awake = |n: &usize| self.nodes[*n].asleep_since_ns.is_none();
         (0..self.nodes.len()).filter(awake).flat_map(|n| {
             let (node, now, me) = (&self.nodes[n], self.local_ns(n), n as u16 + 1);
             let agent = node.detector.as_ref().filter(move |d| !d.is_fenced(now));
-            let agent = agent.map(|d| (me, d.config().incarnation, d.agreement.id, d.agreement.members));
+            let agent = agent.map(|d| (me, d.config().incarnation, d.views.id(), *d.views.members()));
             let orphans = node.orphans.iter().filter(move |o| now < o.until_ns);
             agent.into_iter().chain(orphans.map(move |o| (me, o.incarnation, o.view, o.members)))
         })
@@ -517,15 +524,18 @@ impl World {
         self.acting().any(|(host, life, ..)| usize::from(host) == node + 1 && life == incarnation)
     }
 
-    /// Those who act are members of the newest view held by any who acts.
+    /// Every host that acts is a member of the newest view held by any of them.
     fn check(&mut self) {
         self.check_alone();
         let dead =
             |(host, incarnation, ..): &(u16, u32, ViewId, Membership)| self.dead.contains(&(*host, *incarnation));
-        if let Some((host, incarnation, ..)) = self.acting().filter(|_| self.strict).find(dead) {
-            panic!("h{host}#{incarnation} acts, and somebody was told that it is dead");
+        if !self.strict {
+            return;
         }
-        if !self.strict || self.nodes[0].config.policy != Policy::Majority {
+        if let Some((host, incarnation, ..)) = self.acting().find(dead) {
+            panic!("h{host}#{incarnation} acts, but was declared dead");
+        }
+        if self.nodes[0].config.policy != Policy::Majority {
             return;
         }
         let voters = self.nodes[0].config.voters();
@@ -540,20 +550,23 @@ impl World {
         self.acted = generation;
     }
 
-    /// Nobody acts beside one that holds it dead and acts itself.
+    /// No host acts beside another one that has declared it dead and acts too.
     fn check_alone(&self) {
+        if !self.strict {
+            return;
+        }
         let awake = |n: &usize| self.nodes[*n].asleep_since_ns.is_none();
         let acts = |n: &usize| self.nodes[*n].detector.as_ref().is_some_and(|d| !d.is_fenced(self.local_ns(*n)));
-        let active: Vec<usize> = (0..self.nodes.len()).filter(|_| self.strict).filter(awake).filter(acts).collect();
+        let active: Vec<usize> = (0..self.nodes.len()).filter(awake).filter(acts).collect();
         for (a, b) in active.iter().flat_map(|a| active.iter().map(move |b| (*a, *b))) {
             let (Some(one), Some(other)) = (&self.nodes[a].detector, &self.nodes[b].detector) else { continue };
             let Some(peer) = one.peer(b as u16 + 1) else { continue };
             let dead = peer.state == PeerState::Dead && peer.incarnation == other.config().incarnation;
-            assert!(!dead, "h{} acts, and h{}, which it holds dead, acts too", a + 1, b + 1);
+            assert!(!dead, "h{} acts, and h{}, which it has declared dead, acts too", a + 1, b + 1);
         }
     }
 
-    /// A message that says whose it is; false when declined.
+    /// Queues a message that says whose it is.
     pub(super) fn piggyback(&mut self, node: usize, slot: u8, size: usize) -> Result<u32, PiggybackError> {
         let Some(d) = &mut self.nodes[node].detector else { return Err(PiggybackError::NotJoined { slot }) };
         let process = d.process(node as u16 + 1, slot);
@@ -576,7 +589,7 @@ impl World {
     }
 }
 
-/// One line, without what depends on rounding.
+/// An event in one line, without anything that depends on rounding.
 pub(super) fn describe(event: &Event, detector: &Detector) -> String {
     let who = |host: u16, slot: u8, incarnation: u32| {
         if slot == HOST_SLOT {

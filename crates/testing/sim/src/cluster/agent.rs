@@ -246,7 +246,7 @@ impl Agent {
                 Op::Join { name } => self.join(now_ns, &name, pid, token),
                 Op::Monitor { host, name } => {
                     let name = name.map(|name| name.parse().expect("a name"));
-                    self.monitor(now_ns, host, name, token).map_or(Answer::Refused, Answer::Monitored)
+                    self.monitor(host, name, token).map_or(Answer::Refused, Answer::Monitored)
                 }
             };
             *link.answer.borrow_mut() = Some(answer);
@@ -287,9 +287,9 @@ impl Agent {
         self.owners.iter().filter(|(_, of, _)| *of == pid).find_map(|(slot, ..)| lives(*slot))
     }
 
-    pub(super) fn monitor(&mut self, now_ns: u64, host: u16, name: Option<Name>, token: u32) -> Option<MonitorOk> {
+    pub(super) fn monitor(&mut self, host: u16, name: Option<Name>, token: u32) -> Option<MonitorOk> {
         let target = Target { host, process: name };
-        let granted = self.detector.monitor(now_ns, target, Wanted::default(), HOST_SLOT).ok()?;
+        let granted = self.detector.monitor(target, Wanted::default(), HOST_SLOT).ok()?;
         self.next_watch += 1;
         let id = self.next_watch;
         self.watches.push(Watch { id, token, host, name });

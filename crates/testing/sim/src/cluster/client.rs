@@ -426,7 +426,7 @@ impl Client {
     }
 
     /// Ends the watch on a process and begins another; the process that is up. Fails while no agent answers.
-    pub(super) fn watch_again(&mut self, now_ns: u64, agent: Option<&mut Agent>, host: u16) -> Result<Option<u32>, ()> {
+    pub(super) fn watch_again(&mut self, agent: Option<&mut Agent>, host: u16) -> Result<Option<u32>, ()> {
         let (Some(agent), State::Attached(_)) = (agent, &self.state) else { return Err(()) };
         let Some(at) = self.targets.iter().position(|(_, of, _)| *of == host) else { return Ok(None) };
         let (id, _, name) = self.targets[at].clone();
@@ -434,7 +434,7 @@ impl Client {
             agent.unmonitor(monitored.watch);
         }
         let process = name.as_deref().map(|name| name.parse().expect("a name"));
-        let granted = agent.monitor(now_ns, host, process, self.session.token).ok_or(())?;
+        let granted = agent.monitor(host, process, self.session.token).ok_or(())?;
         let new = self.registry.add_monitor(&target(host, name.as_deref()), Wanted::default(), granted.clone());
         self.targets[at].0 = new.0;
         Ok((granted.state == PeerState::Alive).then_some(granted.incarnation))

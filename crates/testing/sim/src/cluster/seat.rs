@@ -186,7 +186,7 @@ impl core::Agent for Attached<'_> {
     }
 
     fn watch_again(&mut self, host: u16) -> Result<Option<u32>, ()> {
-        self.client.watch_again(self.now.raw_ns, self.agent.as_deref_mut(), host)
+        self.client.watch_again(self.agent.as_deref_mut(), host)
     }
 }
 
@@ -303,7 +303,7 @@ impl<P: Protocol> Seat<P> {
         let Some(joined) = self.client.join_again(now_ns, agent, NAME, told) else { return false };
         let mut up = Vec::new();
         for host in self.core.others().iter() {
-            let Ok(process) = self.client.watch_again(now_ns, Some(&mut *agent), host) else { return false };
+            let Ok(process) = self.client.watch_again(Some(&mut *agent), host) else { return false };
             up.push((host, process));
         }
         let (before, is_founded) = record.read().unwrap_or_default();
