@@ -78,10 +78,10 @@ Broadcast(s) ==
     /\ after' = [after EXCEPT ![Message(s, n)] = {c \in Logged(s) : c[2] = 0}]
     /\ UNCHANGED <<dead, delivered, stable, levelling, acks, chosen, reports, excluded, lease, log, told>>
 
-\* `tell_all`, of all of these senders.
+\* `report_to_all`, of all of these senders.
 Reported(p, origins, holds, knows) == {[from |-> p, origin |-> s, num |-> holds[s], dead |-> knows] : s \in origins}
 
-\* `receive`, and `succeeded` before it.  A message that has arrived and waits in the receiver's buffer for the one before it is still in the
+\* `receive`, and `note_successor` before it.  A message that has arrived and waits in the receiver's buffer for the one before it is still in the
 \* network here, and is received when it leaves the buffer.  A word of a crash empties the buffers of the dead: `ignore-dead` refuses those.
 Receive(p, m) ==
     LET s == m.origin

@@ -107,7 +107,7 @@ Propose(p) ==
     /\ proposals' = proposals \cup Sent(p, slot[p], slot'[p])
     /\ UNCHANGED <<correct, inherited, acks, decisions, excluded, lease, told, final>>
 
-\* `adopt`.  A leader sends to whom it holds correct, so to nobody below it.
+\* `handle_proposal`.  A leader sends to whom it holds correct, so to nobody below it.
 ReceiveProposal(p, m) ==
     LET i == m.inst
         here == slot[p][i]
@@ -133,7 +133,7 @@ Enough(p, i) ==
     LET missing == (IF Has("recount") THEN correct[p] ELSE Proc) \ Acked(p, i)
     IN  missing = {} \/ (~Has("all-acks") /\ Cardinality(missing) = 1)
 
-\* `decide`: all acknowledgements that p waits for have come.
+\* `decide_if_acknowledged`: all acknowledgements that p waits for have come.
 Decide(p, i) ==
     /\ slot[p][i].round = p /\ ~slot[p][i].decided
     /\ Enough(p, i)
@@ -141,7 +141,7 @@ Decide(p, i) ==
     /\ decisions' = decisions \cup {[inst |-> i, round |-> p, val |-> slot[p][i].val]}
     /\ UNCHANGED <<correct, seen, inherited, proposals, acks, excluded, lease, told, final>>
 
-\* `learn`: of a decider, or of anybody who relays it or answers with it.
+\* `handle_decision`: of a decider, or of anybody who relays it or answers with it.
 ReceiveDecision(p, m) ==
     LET i == m.inst IN
     /\ i > Delivered(p) /\ i <= Delivered(p) + 2 * Window /\ ~slot[p][i].decided

@@ -4,6 +4,8 @@
 //! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod arrows;
 mod book;
 mod clocks;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a member is told at its start.
+//! Configuration of a member.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,9 +10,10 @@ use fide_wire::{
 
 use crate::packet;
 
-/// Longest value of an instance that fits a packet, bytes.
+/// Longest value of an HSUC instance that fits a packet, bytes.
 pub const VALUE_MAX: usize = packet::DATAGRAM_MAX - group::PREFIX_LEN - message::HEADER_LEN;
-/// Longest decision that fits a heartbeat of any cluster, bytes: one with acknowledgements for 64 hosts, a view and a promise.
+/// Longest HUC decision that fits a heartbeat of any cluster, bytes: of a heartbeat with acknowledgements for
+/// 64 hosts, a view and a promise.
 pub const HUC_VALUE_MAX: usize = HEARTBEAT_MAX
     - HEADER_LEN
     - ACK_LEN * (MAX_HOSTS - 1)
@@ -20,46 +21,48 @@ pub const HUC_VALUE_MAX: usize = HEARTBEAT_MAX
     - 2 * (SECTION_HEADER_LEN + 4)
     - group::PREFIX_LEN
     - message::HEADER_LEN;
-/// Where groups listen unless told otherwise.
+/// The default UDP port of groups.
 const PORT: u16 = 7431;
-/// A little more than a round trip between hosts that share a rack, and than a busy member's turn.
+/// A little more than a round trip between hosts in one rack, and than a busy member's turn.
 const RESEND: Duration = Duration::from_millis(3);
 const PAYLOAD_MAX: u64 = 64 << 20;
-/// Kept only while somebody joins: some 50 ms of all that a group decides of 64-byte values, in which who joins has to take a state.
+/// Some 50 ms of a busy group's decisions on 64-byte values, in which a joining host has to install a state.
+/// Kept only while a host joins.
 const TAIL_MAX: u64 = 32 << 20;
 
-/// HSUC over a real network, with so many instances under way: each as many proposals as fit a packet.
+/// HSUC over a real network, with `window` instances under way, each with as many proposals as fit a packet.
 #[must_use]
 pub fn hsuc(window: u64) -> hsuc::Setting {
     hsuc::Setting { window, value_max: VALUE_MAX, links: Links::Lossy }
 }
 
-/// HUC over the agents' heartbeats, under their leases: one instance for each heartbeat, with as many proposals as fit it. What is longer, or more,
-/// goes ahead as a payload ([`crate::Member::propose_payload`]), of which the heartbeat has the identity.
+/// HUC over the agents' heartbeats, under their leases: one instance for each heartbeat, with as many
+/// proposals as fit it. Longer values go ahead as payloads ([`crate::Member::propose_payload`]), of which a
+/// heartbeat carries the identity.
 #[must_use]
 pub fn huc() -> huc::Setting {
     huc::Setting { value_max: HUC_VALUE_MAX, trust: Trust::Lease }
 }
 
-/// What a member is told at its start. The same at all hosts, but for the directory.
+/// Configuration of a member. The same at all hosts, except for the directory.
 #[derive(Debug, Clone)]
 pub struct Config<S> {
-    /// Its name, and that of the members' processes: 1 to 31 of `A-Za-z0-9._-`.
+    /// The name of the group and of the members' processes: 1 to 31 characters of `A-Za-z0-9._-`.
     pub group: String,
-    /// Names of the hosts that may be in it. All of them have to be there once, for the group to be founded.
+    /// Names of the hosts that may be members. All of them have to be up once for the group to be founded.
     pub hosts: Vec<String>,
     /// UDP port, on each plane.
     pub port: u16,
-    /// Whoever has it may speak in the group.
+    /// The secret of the group: everybody who has it may send messages as a member.
     pub key: Key,
-    /// Where this host remembers that there is a group.
+    /// Where this host keeps its record of the group.
     pub state_dir: PathBuf,
     /// Of the protocol.
     pub setting: S,
-    /// Between two looks at what was not answered.
+    /// Interval between two resends of unanswered messages.
     pub resend: Duration,
-    /// Bytes of decisions that are kept while somebody joins, and of payloads that decisions have named: what is decided until a state
-    /// has arrived has to fit.
+    /// Most bytes of decisions that are kept while a host joins, and of payloads that decisions have named.
+    /// All that is decided while a state is transferred has to fit.
     pub tail_max: u64,
     /// Longest payload, and longest state of a user, bytes.
     pub payload_max: u64,
@@ -85,8 +88,8 @@ impl<S> Config<S> {
         transfer::Config {
             chunk_max: packet::DATAGRAM_MAX - group::PREFIX_LEN - transfer::HEADER_LEN,
             payload_max: self.payload_max,
-            held_max: 2 * self.payload_max + 2 * self.tail_max,
-            // A state, and what was decided since it.
+            stored_max: 2 * self.payload_max + 2 * self.tail_max,
+            // Room for a state, and for the decisions since it.
             reserved: self.payload_max + self.tail_max,
             wants_max: 64,
             arriving_max: 16,

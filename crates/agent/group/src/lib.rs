@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A member of a group on a real host: the agreement of [`fide_agreement`], fed with what the host's agent tells and with what the
-//! others send over UDP.
+//! A member of a group on a real host: the agreement of [`fide_agreement`], fed with events of the host's
+//! agent and with packets that the other members send over UDP.
 //!
-//! A member is a process. It joins with its agent as `group@host`, and watches the others of that name: that one has died it is
-//! told by the kernel of its host, that a host is silent by the detector. It acts while the lease of its host holds. One thread,
-//! the caller's, does everything, in [`Member::wait`].
+//! A member is a process. It joins with its agent as `group@host`, and watches the processes of that name on
+//! the other hosts: the kernel of a process' own host reports its death, and the detector reports a host that
+//! is silent. The member acts while the lease of its host holds. One thread, the caller's, does everything,
+//! in [`Member::wait`].
 //!
 //! ```no_run
 //! use fide_group::{Config, ConnectOptions, Entry, Hsuc, Member, entries, hsuc};
@@ -32,28 +33,31 @@
 //! # }
 //! ```
 //!
-//! Between two waits: a state to take over, or decisions, of which only one is there at a time; then the own state, if it is wanted. What is
-//! required is that all decisions that were polled are in that state.
+//! Between two waits, a service takes over a state or polls decisions (there is never both at once), then
+//! gives its own state if that is wanted. All decisions that were polled have to be in that state.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `member` | [`Member`]: the loop, on a host |
-//! | [`core`] | what it does, in which order, without a host |
-//! | `ears` | what the agent tells, as incarnations of members |
-//! | [`packet`] | datagrams in packets, sealed |
-//! | `port` | packets to and from the network |
-//! | `record` | what a host remembers of its group |
-//! | `waits` | for how long a host that is no member yet has waited for what |
+//! | [`core`] | what it does in each turn, and in which order, without a host |
+//! | `liveness` | the other members' processes, as incarnations of members |
+//! | [`packet`] | sealed packets of datagrams |
+//! | `port` | packets to and from the network, in trains |
+//! | `record` | a host's record of its group, on disk |
+//! | `spin` | polling for a moment before sleeping |
+//! | `waits` | how long a host that is not a member yet has waited for each thing |
 //!
-//! **What the others may do.** A packet that does not bear the group's key changes nothing; nor does one that was recorded and is
-//! sent again, as the group takes every message twice without harm, and none of another incarnation. Packets are encrypted.
+//! **Security.** A packet without the group's key changes nothing. Neither does a packet that was recorded
+//! and is sent again: the group takes every message twice without harm, and takes none of another
+//! incarnation. Packets are encrypted.
 //!
-//! **Bounds** are constants at their place; what is beyond is lost as a packet may be, and sent again.
+//! **Bounds** are constants, each beside the code that it bounds. What exceeds a bound is dropped, as a
+//! packet may be lost, and sent again.
 #![forbid(unsafe_code)]
 
 mod config;
 pub mod core;
-mod ears;
+mod liveness;
 mod member;
 pub mod packet;
 mod port;
@@ -62,10 +66,9 @@ mod spin;
 mod waits;
 
 pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
-// All that a service meets in this crate's types, so that it needs no other.
+// The types of this crate's interface, so that a service needs no other crate.
 pub use fide_agreement::{
-    Decision, Entry, GroupError, HostSet, Hsuc, Huc, Identity, Member as ViewMember, Refused, Standing, Start, View,
-    batch,
+    Decision, Entry, GroupError, HostSet, Hsuc, Huc, Identity, Refused, Standing, Start, View, ViewMember, batch,
     group::entries,
     hsuc::Setting as HsucSetting,
     huc::Setting as HucSetting,
@@ -78,7 +81,7 @@ pub use record::RecordError;
 
 use std::net::SocketAddr;
 
-/// Why there is no such member, or it cannot go on.
+/// Why a member was not made, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -93,19 +96,19 @@ pub enum Error {
     NotAMember { name: String, hosts: String },
     #[error("host {name} is in the group's list twice")]
     Twice { name: String },
-    #[error("the group's hosts are an empty list; name two at least")]
+    #[error("the group's list of hosts is empty; name two at least")]
     NoHosts,
-    #[error("the agent does not say which hosts there are; it is older than this program, so update it")]
+    #[error("the agent is older than this program and does not name the hosts of the cluster; update it")]
     OldAgent,
     #[error("binding UDP {address}: {why}; use another port for this group, the same at all hosts")]
     Bind { address: SocketAddr, why: std::io::Error },
     #[error(
-        "packets of {} bytes do not fit the way to {to}; its MTU has to be 1500 at least",
+        "packets of {} bytes do not fit the path to {to}; its MTU has to be 1500 at least",
         packet::PACKET_MAX + 28
     )]
     TooLong { to: SocketAddr },
     #[error(
-        "heartbeats here take {granted} bytes of a message along, and this protocol needs {need}; give it a shorter value_max, the same at \
+        "a heartbeat here has room for a message of {granted} bytes, and this protocol needs {need}; use a shorter value_max, the same at \
          all hosts, or planes with a larger MTU"
     )]
     Heartbeat { need: usize, granted: u16 },

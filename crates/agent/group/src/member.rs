@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A member: what it is fed, in which order, and what it sends.
+//! A member on a host: its descriptors, its agent, its packets and its record.
 //!
 //! ```text
-//!  agent ──► ears ──► up, down ─┐
-//!  network ──► opener ──────────┼──► group ──► decisions ──► the caller
-//!  the caller: propose ─────────┘      └──► trains ──► network
+//!  agent ──► liveness ──► up, down ─┐
+//!  network ──► opener ──────────────┼──► group ──► decisions ──► the caller
+//!  the caller: propose ─────────────┘      └──► trains ──► network
 //! ```
 //!
-//! What the agent has told comes before what has come from the network, as the group asks for.
+//! Events of the agent are taken before packets, as the group requires ([`crate::core`]).
 
 use std::time::Duration;
 
@@ -35,27 +35,28 @@ use crate::{
 
 const TOKEN_CLIENT: u64 = 0;
 const TOKEN_WATCHED: u64 = 1;
-/// Of the first plane's; the others follow.
+/// Of the first plane's socket; those of the other planes follow.
 const TOKEN_PORT: u64 = 2;
-/// Between two tries to join with the agent again.
-const AGAIN_NS: u64 = 20_000_000;
+/// Between two attempts to join with the agent again, or to store something.
+const RETRY_NS: u64 = 20_000_000;
 
-/// What a member has counted.
+/// What a member has counted since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Packets that bear no tag of the group.
+    /// Packets without a valid tag of the group.
     pub packets_refused: u64,
-    /// Packets of processes that are not known to be up (any more, or yet).
+    /// Packets of processes that are not known to be up, any more or yet.
     pub packets_of_strangers: u64,
-    /// Datagrams that the group did not take: of another view, mostly, which are sent again.
+    /// Datagrams that the group refused, mostly as they are of another view; they are sent again.
     pub datagrams_refused: u64,
     /// Trains of packets given to the kernel.
     pub trains_sent: u64,
-    /// Of these, those that it did not take.
+    /// Trains that the kernel did not take, of those.
     pub trains_lost: u64,
-    /// Messages given to the agent, for a heartbeat.
+    /// Messages handed to the agent for a heartbeat.
     pub broadcasts_sent: u64,
-    /// Of these, those that found no room: they go as packets, when they are due again.
+    /// Messages for which a heartbeat had no room, of those: they are sent as packets when they are due
+    /// again.
     pub broadcasts_declined: u64,
 }
 
@@ -64,9 +65,9 @@ pub struct Counters {
 struct Link {
     client: Client,
     process: ProcessId,
-    /// Of each other host its process, and the watch on it.
+    /// Each other host, the name of its process, and the watch on it.
     monitors: Vec<(u16, String, MonitorId)>,
-    /// The incarnation of this host that the agent has told last, while the program has not acknowledged it.
+    /// The newest incarnation of this host, if the program has not acknowledged it to the agent yet.
     rejoined: Option<u32>,
 }
 
@@ -78,7 +79,7 @@ impl core::Agent for Link {
             let Some(event) = self.client.poll_event()? else { return Ok(None) };
             match &event {
                 Event::Rejoined { incarnation } => self.rejoined = Some(*incarnation),
-                // Of a watch that was given up.
+                // Events of a watch that was ended.
                 Event::Up { monitor, .. } | Event::Piggyback { monitor, .. } if !self.watches(*monitor) => continue,
                 Event::Verdict(verdict) if !self.watches(verdict.monitor) => continue,
                 _ => {}
@@ -88,7 +89,8 @@ impl core::Agent for Link {
     }
 
     fn lease(&self) -> Lease {
-        // Of the incarnation that joined, and of no later one: the others hold this member for dead then.
+        // The lease of the incarnation that joined, and of no later one: to the others this member is dead
+        // then.
         Lease { now_ns: now_ns(), until_ns: self.client.lease_until_ns() }
     }
 
@@ -97,7 +99,7 @@ impl core::Agent for Link {
     }
 
     fn piggyback(&mut self, message: &[u8]) -> bool {
-        // Who leads waits for all answers, and they for the leader.
+        // At once: the leader waits for all answers, and the others for the leader.
         self.client.piggyback_now(message).is_ok()
     }
 
@@ -118,10 +120,11 @@ impl Link {
         self.monitors.iter().any(|(.., id)| *id == monitor)
     }
 
-    /// Joins again, as another process: this host is another incarnation, which the program knows.
+    /// Joins with the agent again, as another process: this host is another incarnation, which the program
+    /// acknowledges.
     fn join_again(&mut self, name: &str) -> Result<Joined, Error> {
         if let Some(incarnation) = self.rejoined.take() {
-            // If there is a newer one by now it is told too.
+            // If there is a newer one by now, an event for it follows.
             let _ = self.client.rejoined_acknowledge(incarnation);
         }
         match self.client.quit(self.process) {
@@ -134,18 +137,18 @@ impl Link {
     }
 }
 
-/// Sealed packets, by UDP.
+/// Sealed packets over UDP.
 #[derive(Debug)]
 struct Packets {
     port: Port,
     sealer: Sealer,
     opener: Opener,
-    /// Planes on which something has come, by bits.
+    /// Bit p: something has come on plane p.
     ready: u8,
 }
 
 impl Packets {
-    /// From here on as another sender.
+    /// Packets have another sender from now on.
     fn seal_as(&mut self, sealer: Sealer) {
         self.port.discard();
         self.sealer = sealer;
@@ -184,16 +187,17 @@ pub struct Member<P: Start> {
     me: u16,
     names: Vec<String>,
     epoll: OwnedFd,
-    /// A descriptor of the caller's was readable.
+    /// A watched descriptor of the caller's was readable.
     watched: bool,
-    /// Where the agent did not take it again, when it is asked next.
-    again_ns: u64,
-    /// What could not be stored, for people, and when it is tried next.
+    /// When an excluded member tries next to join with the agent again.
+    rejoin_ns: u64,
+    /// What could not be stored, for people, and when that is tried next.
     unstored: Option<(String, u64)>,
 }
 
 impl<P: Start> Member<P> {
-    /// Joins with the agent of this host, and begins to found the group, or to join it. [`Member::wait`] does the rest.
+    /// Joins with the agent of this host, and begins to found or join the group. [`Member::wait`] does the
+    /// rest.
     ///
     /// # Errors
     /// [`Error`]: no agent, no such hosts, no port, no record.
@@ -219,7 +223,7 @@ impl<P: Start> Member<P> {
         let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut core = Core::new(group_config, record.is_founded(), resend_ns)?;
         if record.is_first() {
-            core.group.is_first_of_its_host();
+            core.group.set_first_process();
         }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
@@ -238,7 +242,7 @@ impl<P: Start> Member<P> {
         for host in core.others().iter() {
             let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
             let monitor = client.monitor(&target, Wanted::default())?;
-            core.now_up(host, up(&monitor));
+            core.watch_found(host, up(&monitor));
             monitors.push((host, target, monitor.id));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
@@ -260,103 +264,111 @@ impl<P: Start> Member<P> {
             names,
             epoll,
             watched: false,
-            again_ns: 0,
+            rejoin_ns: 0,
             unstored: None,
         })
     }
 
-    /// [`Member::wait`] also ends when this descriptor is readable, or has ended ([`Member::take_watched`]). It has to stay open as
-    /// long as this member, or is forgotten.
+    /// Watches a descriptor: [`Member::wait`] also ends when it is readable or at its end
+    /// ([`Member::take_watched`]). It has to stay open as long as it is to be watched.
     ///
     /// # Errors
-    /// The kernel does not watch it: a plain file.
+    /// The kernel does not watch it, as it is a plain file.
     pub fn watch(&self, fd: impl std::os::fd::AsFd) -> Result<(), Error> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_WATCHED), epoll::EventFlags::IN)
             .map_err(Error::system("epoll_ctl"))
     }
 
-    /// Whether a watched descriptor was readable since the last time this was asked.
+    /// Whether a watched descriptor was readable since the last call.
     pub fn take_watched(&mut self) -> bool {
         std::mem::take(&mut self.watched)
     }
 
-    /// Sends what is to be sent, then waits: until something has come, `timeout` is over (`None`: for ever), or a signal was
-    /// handled while it slept. (One that comes just before the sleep does not end it, here as with every such call; a signalfd
-    /// that is [watched](Member::watch) always does.) To be called again and again; decisions are polled between two calls.
+    /// Sends what has to be sent, then waits until something has come, `timeout` is over (`None`: for ever),
+    /// or a signal was handled while it slept. (A signal that comes just before the sleep does not end it,
+    /// here as with every such call; a [watched](Member::watch) signalfd always does.) To be called again and
+    /// again; decisions are polled between two calls.
     ///
-    /// **Where the agent of this host ends** this goes on without an error. The lease runs out, so that no decision is told and nothing may be
-    /// answered, while [`Member::standing`] and [`Member::leads`] stay what they were. An agent that takes over (`--takeover`) changes nothing
-    /// else. With one that was started anew, this host has another incarnation: the others were told that this member is dead. It keeps what it
-    /// has, joins again as another process, and is [`Standing::Joining`] until the others have let it in; [`Member::poll_install`] may have their
-    /// state then, in place of the user's own. While no agent is there, [`Member::waits_for`] says that this host has no lease.
+    /// **If the agent of this host ends**, this call goes on without an error. The lease runs out, so that no
+    /// decision is delivered and no question may be answered, while [`Member::standing`] and
+    /// [`Member::leads`] keep their values. An agent that takes over (`--takeover`) changes nothing else. An
+    /// agent that was started anew makes this host another incarnation: the others were notified that this
+    /// member is dead. The member keeps its state, joins again as another process, and is
+    /// [`Standing::Joining`] until the others have let it in; [`Member::poll_install`] may then have their
+    /// state, in place of the user's own. While there is no agent, [`Member::waits_for`] says that this host
+    /// has no lease.
     ///
     /// # Errors
-    /// [`Error`]: the agent's memory is damaged. A full disk is none: a member that cannot store that there is a group, or as which
-    /// incarnation an excluded host comes back, keeps what it has and tries again ([`Member::unstored`]).
+    /// [`Error`]: the agent's memory is damaged. A full disk is not an error: a member that cannot store that
+    /// there is a group, or the incarnation as which it comes back, keeps its state and tries again
+    /// ([`Member::unstored`]).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = now_ns();
         let Self { core, link, packets, .. } = self;
-        core.before(now, link, packets);
+        core.before_wait(now, link, packets);
         let due = timeout
             .map_or(u64::MAX, |timeout| now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)));
-        let again_ns = if core.is_excluded() && link.client.is_attached() { self.again_ns } else { u64::MAX };
-        // While it is excluded, or was taken out, there is nothing to store before something else comes.
+        let rejoin_ns = if core.is_excluded() && link.client.is_attached() { self.rejoin_ns } else { u64::MAX };
+        // While this member is excluded, or was taken out, there is nothing to store before something else
+        // comes.
         let store_ns = match (&self.unstored, core.poll_record(self.record.is_founded())) {
             (Some((_, again_ns)), Some(_)) => *again_ns,
             _ => u64::MAX,
         };
-        let sleep_ns = core.due_ns().min(due).min(again_ns).min(store_ns).saturating_sub(now);
-        let (told, came) = self.look(sleep_ns)?;
-        self.core.after(&mut self.link, &mut self.packets, told, came)?;
-        if self.core.is_excluded() && self.link.client.is_attached() && now >= self.again_ns {
-            self.again_ns = now.saturating_add(AGAIN_NS);
+        let sleep_ns = core.due_ns().min(due).min(rejoin_ns).min(store_ns).saturating_sub(now);
+        let (has_events, has_packets) = self.poll_fds(sleep_ns)?;
+        self.core.after_wait(&mut self.link, &mut self.packets, has_events, has_packets)?;
+        if self.core.is_excluded() && self.link.client.is_attached() && now >= self.rejoin_ns {
+            self.rejoin_ns = now.saturating_add(RETRY_NS);
             self.rejoin()?;
         }
         self.store_founded(now);
         if let Some(to) = self.packets.port.too_long {
             return Err(Error::TooLong { to });
         }
-        self.core.last(&mut self.link, &mut self.packets);
+        self.core.end_turn(&mut self.link, &mut self.packets);
         Ok(())
     }
 
-    /// There is a group: that outlives this host before anything follows from it. Who founds it, or is in its first view, begins when it is
-    /// stored; the others wait for that. Who was let into it is a member meanwhile: those who founded it remember it.
+    /// Stores that there is a group, before anything follows from it. The founder and the other members of
+    /// the first view begin once it is stored, and the others wait for that. A host that was let in is a
+    /// member meanwhile: the founders have stored the group.
     fn store_founded(&mut self, now_ns: u64) {
         let Some(view) = self.core.poll_record(self.record.is_founded()) else {
-            // What it waits for while it is excluded is said until it is in again.
+            // While the member is excluded, the message about its incarnation stays.
             self.unstored.take_if(|_| !self.core.is_excluded());
             return;
         };
         if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
             return;
         }
-        match self.record.founded(view) {
+        match self.record.store_founded(view) {
             Ok(()) => {
                 self.unstored = None;
                 self.core.recorded();
             }
             Err(why) => {
                 let what = "this host cannot store that there is a group; make room there, it tries again";
-                self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(AGAIN_NS)));
+                self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(RETRY_NS)));
             }
         }
     }
 
-    /// This host was excluded, or its agent started anew, or others hold its incarnation dead: the member goes on as another incarnation, keeps what it has, and asks to be let
-    /// in.
+    /// This host was excluded, or its agent was started anew, or others know its incarnation to be dead: the
+    /// member goes on as another incarnation, keeps its state, and asks to be let in.
     fn rejoin(&mut self) -> Result<(), Error> {
-        // Stored before anybody is told of it. Where it cannot be, what this member keeps is worth more than an end.
-        let incarnation = match self.record.again(self.core.group.above()) {
+        // Stored before anybody hears of it. If that fails, the member goes on: the state that it keeps is
+        // worth more than an error.
+        let incarnation = match self.record.next_incarnation(self.core.group.incarnation_floor()) {
             Ok(incarnation) => incarnation,
             Err(why) => {
                 let what = "this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again";
-                self.unstored = Some((format!("{what}: {why}"), self.again_ns));
+                self.unstored = Some((format!("{what}: {why}"), self.rejoin_ns));
                 return Ok(());
             }
         };
         self.unstored = None;
-        // An agent that is just going away, or still has the name: later.
+        // The agent may just be ending, or may still have the name: tries again later.
         let Ok(joined) = self.link.join_again(&self.name) else { return Ok(()) };
         let mut up = Vec::new();
         for host in self.core.others().iter() {
@@ -366,23 +378,23 @@ impl<P: Start> Member<P> {
         self.packets.seal_as(sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?);
         self.core.rejoin(incarnation)?;
         self.record.used();
-        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
-        self.again_ns = 0;
+        up.into_iter().for_each(|(host, process)| self.core.watch_found(host, process));
+        self.rejoin_ns = 0;
         Ok(())
     }
 
-    /// Whether the agent has told something, and whether packets have come.
-    fn look(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
+    /// Waits for a descriptor. Whether the agent has events, and whether packets have come.
+    fn poll_fds(&mut self, sleep_ns: u64) -> Result<(bool, bool), Error> {
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut ready = [none; 4];
-        let looked = self.spin.look(sleep_ns, self.core.group.awaits_answer(), || {
+        let polled = self.spin.poll(sleep_ns, self.core.group.awaits_answer(), || {
             let count = poll(&self.epoll, &mut ready, 0)?;
             if count == 0 {
                 rustix::thread::sched_yield();
             }
             Ok::<_, Error>(count)
         })?;
-        let count = if looked.found > 0 { looked.found } else { poll(&self.epoll, &mut ready, looked.left_ns)? };
+        let count = if polled.ready > 0 { polled.ready } else { poll(&self.epoll, &mut ready, polled.left_ns)? };
         let is = |token| ready[..count].iter().any(|event| event.data.u64() == token);
         self.watched |= is(TOKEN_WATCHED);
         let planes = ready[..count].iter().filter_map(|event| event.data.u64().checked_sub(TOKEN_PORT));
@@ -394,7 +406,8 @@ impl<P: Start> Member<P> {
         core::Agent::lease(&self.link)
     }
 
-    /// A value for one of the next instances. What is proposed between two calls of [`Member::wait`] goes together.
+    /// Proposes a value for one of the next instances. Values that are proposed between two calls of
+    /// [`Member::wait`] are sent together.
     ///
     /// # Errors
     /// [`Refused`]; nothing has changed.
@@ -404,14 +417,15 @@ impl<P: Start> Member<P> {
         self.core.group.propose(lease, value)
     }
 
-    /// Many values, each as [`Member::propose`] takes one, with one look at the lease.
+    /// Proposes many values, each as [`Member::propose`] does, with one check of the lease.
     pub fn propose_with(&mut self, each: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Refused>)) {
         let lease = self.lease();
         self.core.proposed();
         each(&mut |value| self.core.group.propose(lease, value));
     }
 
-    /// A value of any length up to the limit; it is sent ahead, and decided once all members that live have it.
+    /// Proposes a value of any length up to the limit. It is sent ahead as a payload, and decided once all
+    /// live members store it.
     ///
     /// # Errors
     /// [`Refused`]; nothing has changed.
@@ -420,13 +434,13 @@ impl<P: Start> Member<P> {
         self.core.group.propose_payload(lease, payload)
     }
 
-    /// A payload that a decision names, until the next decision is polled.
+    /// The payload that a decision names, until the next decision is polled.
     #[must_use]
     pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
         self.core.group.payload(identity)
     }
 
-    /// A payload that another member does not take, and why.
+    /// The next payload that another member refuses, and why.
     pub fn poll_refused(&mut self) -> Option<(u16, Identity, Reason)> {
         self.core.group.poll_refused()
     }
@@ -437,8 +451,8 @@ impl<P: Start> Member<P> {
         self.core.group.poll_decision(lease)
     }
 
-    /// Whether a question about the state may be answered from here: this member leads, its lease holds, and it has told all that
-    /// was ever decided.
+    /// Whether a question about the state may be answered from here: this member leads, its lease holds, and
+    /// it has delivered everything that was ever decided.
     pub fn may_answer(&self) -> bool {
         self.core.group.may_answer(self.lease())
     }
@@ -452,8 +466,8 @@ impl<P: Start> Member<P> {
         self.core.group.remove(lease, host)
     }
 
-    /// Whether the user's state is wanted, for somebody who joins. To be asked once [`Member::poll_decision`] has given all it has, and all of
-    /// that is in the state.
+    /// Whether the user's state is wanted, for a host that joins. To be asked once [`Member::poll_decision`]
+    /// has no more decisions, and all of them are in the state.
     #[must_use]
     pub fn wants_state(&self) -> bool {
         self.core.group.wants_state()
@@ -462,27 +476,28 @@ impl<P: Start> Member<P> {
     /// The user's state, after every decision that was polled and nothing else.
     ///
     /// # Errors
-    /// It is longer than a payload may be.
+    /// The state is longer than a payload may be, or there is no room for it.
     pub fn give_state(&mut self, state: Vec<u8>) -> Result<(), RoomError> {
         self.core.group.give_state(state)
     }
 
-    /// The state that the user has to put in place of its own, and after which position it is. From this call on the group takes it for the
-    /// user's: the decisions that follow are those after that position.
+    /// The state that the user has to put in place of its own, and its position. From this call on it counts
+    /// as the user's: the decisions that follow are those after that position.
     ///
-    /// To be called after each [`Member::wait`]. Whether before or after the decisions does not matter, as only one of the two is there: a host
-    /// that has a state to take over is no member yet, and is told no decision before it is one.
+    /// To be called after each [`Member::wait`], before or after the decisions are polled: there is never a
+    /// state and a decision at once, as a host that has to take over a state is not a member yet.
     pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
         self.core.group.take_install()
     }
 
-    /// What this member is to its group, as far as it knows. It does not ask for the lease: on a host that is fenced, or that the others have
-    /// excluded and that has not heard of it yet, this stays [`Standing::Member`]. Before anything that others may see, ask
-    /// [`Member::may_answer`] (an answer from the state), or [`fide_client::Client::may_act`] of [`Member::client`] (any other act).
+    /// What this member is to its group, as far as it knows. The lease is not checked: on a host that is
+    /// fenced, or was excluded and has not heard of it yet, this stays [`Standing::Member`]. Before any act
+    /// that others may see, ask [`Member::may_answer`] (for an answer from the state), or
+    /// [`fide_client::Client::may_act`] of [`Member::client`] (for any other act).
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self.core.group.standing() {
-            // Not for long: it is about to ask to be let in.
+            // Not for long: it is about to join again.
             Standing::Excluded => Standing::Joining,
             standing => standing,
         }
@@ -493,7 +508,7 @@ impl<P: Start> Member<P> {
         self.core.group.view()
     }
 
-    /// The user was told all up to this position.
+    /// Decisions up to this position were delivered to the user.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.core.group.position()
@@ -505,54 +520,56 @@ impl<P: Start> Member<P> {
         self.core.group.leader()
     }
 
-    /// Whether this host leads, as far as this member knows. As [`Member::standing`] it stays true on a host that is fenced or excluded, while
-    /// another one leads already. It says where to propose, and nothing about what may be answered: that is [`Member::may_answer`].
-    /// [`Member::propose`] asks for the lease by itself.
+    /// Whether this host leads, as far as this member knows. Like [`Member::standing`] this stays true on a
+    /// host that is fenced or excluded, while another one leads already. It says where to propose;
+    /// [`Member::may_answer`] says whether a question may be answered. [`Member::propose`] checks the lease
+    /// itself.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.core.leads()
     }
 
-    /// This host.
+    /// The id of this host.
     #[must_use]
     pub fn host(&self) -> u16 {
         self.me
     }
 
-    /// A host's name.
+    /// The name of a host.
     #[must_use]
     pub fn name(&self, host: u16) -> Option<&str> {
         self.names.get(usize::from(host).wrapping_sub(1)).map(String::as_str)
     }
 
-    /// CLOCK_MONOTONIC of when the death was known here that was told last; 0 for none.
+    /// CLOCK_MONOTONIC of when the last reported death became known here; 0 for none.
     #[must_use]
     pub fn death_ns(&self) -> u64 {
-        self.core.ears.death_ns
+        self.core.liveness.death_ns()
     }
 
-    /// What this member could not store, and why, for people: a full disk, mostly. It is tried again until it is stored.
+    /// What this member could not store, and why, for people; mostly a full disk. It tries again until that
+    /// is stored.
     #[must_use]
     pub fn unstored(&self) -> Option<&str> {
         self.unstored.as_ref().map(|(what, _)| what.as_str())
     }
 
-    /// What a host that is no member yet waits for, for people; none if it is one. Nobody is blamed for a wrong key, a wrong port or a lost
-    /// group before it has lasted for two seconds.
+    /// What a host that is not a member yet waits for, for people; none if it is a member. A wrong key, a
+    /// wrong port or a lost group is named as the cause only after two seconds.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
         if self.standing() != Standing::Joining {
             return None;
         }
-        let (now, unknown) = (now_ns(), self.core.ears.unknown());
+        let (now, unheard) = (now_ns(), self.core.liveness.unheard());
         let silent = self.link.monitors.iter().filter_map(|(host, target, _)| {
             let name = &self.names[usize::from(*host) - 1];
-            match (self.core.ears.is_up(*host), unknown.contains(*host)) {
+            match (self.core.liveness.is_up(*host), unheard.contains(*host)) {
                 (false, _) => Some(format!("no process {target} is known to run")),
                 (true, true) => Some(match self.core.waits.blamed_ns(*host, now) {
                     None => format!("{target} has come up, and its first packet is awaited"),
                     Some(ns) => format!(
-                        "{target} has run for {} s, and no packet of its has come that bears this group's key ({} others have); do \
+                        "{target} has run for {} s, but no packet with this group's key has come from it ({} packets without that key have come); do \
                          {name} and this host have the same key and port?",
                         ns / 1_000_000_000,
                         self.core.counters.packets_refused
@@ -562,14 +579,17 @@ impl<P: Start> Member<P> {
             }
         });
         let refused = self.core.refused.as_ref().map(|(host, why)| {
-            format!("the last refused of {}: {why}", self.names.get(usize::from(*host) - 1).map_or("?", String::as_str))
+            format!(
+                "the last message refused was from {}: {why}",
+                self.names.get(usize::from(*host) - 1).map_or("?", String::as_str)
+            )
         });
         let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
-        let held = self.core.group.holds_for().map(|missing| {
+        let held = self.core.group.refounding_awaits().map(|missing| {
             let missing: Vec<&str> = missing.iter().filter_map(|host| self.name(host)).collect();
             format!(
-                "this host was excluded, and keeps what it has until the group goes on elsewhere, or is founded again by all of its last \
-                 members; nothing is known yet of those on {}",
+                "this host was excluded, and keeps its state until the group goes on elsewhere, or is founded again by all of its last \
+                 members; no word has come yet from those on {}",
                 missing.join(", ")
             )
         });
@@ -584,14 +604,14 @@ impl<P: Start> Member<P> {
             .collect();
         if all.is_empty() {
             all.push(if !self.core.waits.is_stuck(now) {
-                "all are there, and about to have this host in their group".to_owned()
+                "all hosts are up, and about to have this host in their group".to_owned()
             } else if self.record.is_founded() {
-                "all are there, and none lets this host in yet: if every member has died the group is lost; end all, remove \
+                "all hosts are up, and none lets this host in yet: if every member has died the group is lost; end all members, remove \
                  their records (state_dir), and start them"
                     .to_owned()
             } else {
-                "all are there, and not all of them found the group yet: one that remembers a group (its record in state_dir) \
-                 only joins one"
+                "all hosts are up, and not all of them found the group yet: a host that has a record of a group (in state_dir) only \
+                 joins one"
                     .to_owned()
             });
         }
@@ -603,14 +623,14 @@ impl<P: Start> Member<P> {
         Counters { trains_sent: self.packets.port.sent, trains_lost: self.packets.port.lost, ..self.core.counters }
     }
 
-    /// The connection to the agent. Its events are this member's.
+    /// The connection to the agent. Its events belong to this member.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.link.client
     }
 }
 
-/// How many descriptors are ready within `sleep_ns`; none if a signal was handled.
+/// Waits up to `sleep_ns`. Returns how many descriptors are ready; none if a signal was handled.
 fn poll(epoll: &OwnedFd, ready: &mut [epoll::Event], sleep_ns: u64) -> Result<usize, Error> {
     let timeout = Timespec {
         tv_sec: i64::try_from(sleep_ns / 1_000_000_000).unwrap_or(i64::MAX),
@@ -622,19 +642,19 @@ fn poll(epoll: &OwnedFd, ready: &mut [epoll::Event], sleep_ns: u64) -> Result<us
     }
 }
 
-/// Of packets of this sender, in a session of their own.
+/// A sealer for packets of this sender, in a new session.
 fn sealer(key: &Key, sender: Sender) -> Result<Sealer, Error> {
     let mut session = [0; 8];
     rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty()).map_err(Error::system("getrandom"))?;
     Ok(Sealer::new(key, sender, u64::from_ne_bytes(session)))
 }
 
-/// The process that a monitor has found up.
+/// The process that a new watch has found up.
 fn up(monitor: &Monitor) -> Option<u32> {
     (monitor.state == PeerState::Alive).then_some(monitor.incarnation)
 }
 
-/// Names of hosts as their ids.
+/// The ids of hosts with these names.
 fn ids(names: &[String], hello: &fide_agent_api::protocol::HelloOk) -> Result<HostSet, Error> {
     let known: Vec<&str> = hello.members.iter().map(|member| member.name.as_str()).collect();
     let mut hosts = HostSet::EMPTY;

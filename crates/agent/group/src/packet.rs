@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams of a group in packets, sealed with the group's key. Little-endian:
+//! Packets: datagrams of a group, sealed with the group's key. Little-endian:
 //!
 //! ```text
 //!  0 u8  version, 1
-//!  1 u8  1: the sender does not know the receiver, and asks for a packet of its; else 0
+//!  1 u8  1: the sender does not know the receiver's incarnation, and asks it for a packet; else 0
 //!  2 u16 id of the sender's host
-//!  4 u32 incarnation of the sender's process, as its agent tells it
+//!  4 u32 number of the sender's process, as its agent reports it
 //!  8 u32 incarnation of the sender in the group
 //! 12 u32 0
-//! 16 u64 session: drawn by chance when the sender began
+//! 16 u64 session: a random number, drawn when the sender began
 //! 24 u64 number of the packet in its session
-//! 32 encrypted: datagrams, each a u16 length and so many bytes; a length of 0 ends them, what follows are zeros
+//! 32 encrypted: datagrams, each a u16 length and that many bytes; a length of 0 ends them, and zeros follow
 //! -16 tag
 //! ```
 //!
-//! AES-128-GCM, of which the first 32 bytes are the associated data, under a key that is derived from the group's (BLAKE3's
-//! `derive_key`) for this sender and session, and with the packet's number as the nonce. So no nonce is ever used twice. (A tag alone
-//! would do, and is slower: the library's fast path is that of encrypted bytes.)
+//! AES-128-GCM, of which the first 32 bytes are the associated data, under a key that is derived from the
+//! group's (BLAKE3's `derive_key`) for this sender and session, and with the packet's number as the nonce. So
+//! no nonce is ever used twice. (A tag alone would do, and is slower: the library's fast path is that of
+//! encrypted bytes.)
 
-use fide_wire::{Key, MAX_HOSTS};
+use fide_types::{MAX_HOSTS, PerHost};
+use fide_wire::Key;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
 /// UDP payload of a full packet: an Ethernet frame's 1500 bytes without IPv4's and UDP's headers.
@@ -32,17 +34,17 @@ pub const DATAGRAM_MAX: usize = PACKET_MAX - HEADER_LEN - LENGTH_LEN - TAG_LEN;
 const VERSION: u8 = 1;
 const CONTEXT: &str = "fide-member 2026-11 session key";
 
-/// Who has sealed a packet.
+/// The sender of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sender {
     pub host: u16,
-    /// As its agent tells it.
+    /// Its process, as its agent reports it.
     pub process: u32,
-    /// In the group.
+    /// Its incarnation in the group.
     pub incarnation: u32,
 }
 
-/// Why a packet changes nothing.
+/// Why a packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     #[error("{len} bytes; a packet has {} to {PACKET_MAX}", HEADER_LEN + TAG_LEN)]
@@ -51,11 +53,11 @@ pub enum PacketError {
     Version { version: u8 },
     #[error("from host {host}; hosts are 1 to {MAX_HOSTS}")]
     Host { host: u16 },
-    #[error("the tag does not fit: forged, damaged, or sealed with another key")]
+    #[error("the tag is wrong: forged, damaged, or sealed with another key")]
     Tag,
 }
 
-/// A key for one sender's session.
+/// The key of one sender's session.
 struct Session {
     sender: Sender,
     number: u64,
@@ -82,20 +84,20 @@ fn nonce(packet: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// Seals what one member sends.
+/// Seals the packets that one member sends.
 pub struct Sealer {
     session: Session,
     packets: u64,
 }
 
 impl Sealer {
-    /// `session` has to be drawn by chance.
+    /// `session` has to be random.
     #[must_use]
     pub fn new(key: &Key, sender: Sender, session: u64) -> Self {
         Self { session: Session::new(key, sender, session), packets: 0 }
     }
 
-    /// Appends the header of a packet, which may ask for one.
+    /// Appends the header of a packet. `asks`: for a packet in return.
     pub fn begin(&mut self, out: &mut Vec<u8>, asks: bool) {
         let Sender { host, process, incarnation } = self.session.sender;
         out.extend_from_slice(&[VERSION, u8::from(asks)]);
@@ -108,7 +110,8 @@ impl Sealer {
         out.extend_from_slice(&self.packets.to_le_bytes());
     }
 
-    /// Appends a datagram to a packet that begins at `start`. False, and nothing has changed, if it does not fit.
+    /// Appends a datagram to the packet that begins at `start`. If it does not fit, returns false and changes
+    /// nothing.
     ///
     /// # Panics
     /// If the datagram is longer than [`DATAGRAM_MAX`].
@@ -123,7 +126,8 @@ impl Sealer {
         true
     }
 
-    /// Ends the packet that begins at `start`; with zeros up to the length of a full one, if others follow it.
+    /// Seals the packet that begins at `start`. `fill`: with zeros up to the length of a full packet, if
+    /// other packets follow it.
     ///
     /// # Panics
     /// If no packet begins there.
@@ -144,23 +148,23 @@ impl std::fmt::Debug for Sealer {
     }
 }
 
-/// Opens packets of all members.
+/// Opens the packets of all members.
 pub struct Opener {
     key: Key,
-    /// By id - 1: the last session of each host.
-    sessions: Box<[Option<Session>]>,
+    /// The last session of each host.
+    sessions: PerHost<Option<Session>>,
 }
 
 impl Opener {
     #[must_use]
     pub fn new(key: Key) -> Self {
-        Self { key, sessions: (0..MAX_HOSTS).map(|_| None).collect() }
+        Self { key, sessions: PerHost::new(MAX_HOSTS, |_| None) }
     }
 
-    /// Who has sealed a packet, and the datagrams in it, which are decrypted in their place.
+    /// Decrypts a packet in place. Returns its sender and its datagrams.
     ///
     /// # Errors
-    /// [`PacketError`]; what is in the packet then is of no use.
+    /// [`PacketError`]; the bytes of the packet are of no use then.
     pub fn open<'p>(&mut self, packet: &'p mut [u8]) -> Result<Opened<'p>, PacketError> {
         let length = PacketError::Length { len: packet.len() };
         if packet.len() > PACKET_MAX {
@@ -175,7 +179,7 @@ impl Opener {
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let sender =
             Sender { host: u16::from_le_bytes([header[2], header[3]]), process: word(4), incarnation: word(8) };
-        let known = self.sessions.get_mut(usize::from(sender.host).wrapping_sub(1));
+        let known = self.sessions.get_mut(sender.host);
         let known = known.ok_or(PacketError::Host { host: sender.host })?;
         let number = long(16);
         let new = match known {
@@ -199,23 +203,23 @@ impl std::fmt::Debug for Opener {
     }
 }
 
-/// The datagrams of a packet, in their order.
+/// The datagrams of a packet, in order.
 #[derive(Debug, Clone)]
 pub struct Datagrams<'p>(&'p [u8]);
 
 impl<'p> Datagrams<'p> {
-    /// Of what a packet holds between its header and its tag, in clear.
+    /// Reads the decrypted content of a packet, between its header and its tag.
     #[must_use]
     pub fn of(content: &'p [u8]) -> Self {
         Self(content)
     }
 }
 
-/// What was in a packet.
+/// An opened packet.
 #[derive(Debug, Clone)]
 pub struct Opened<'p> {
     pub sender: Sender,
-    /// It asks for a packet.
+    /// It asks for a packet in return.
     pub asks: bool,
     pub datagrams: Datagrams<'p>,
 }
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_packet_takes_no_more() {
+    fn full_packet_takes_no_more() {
         let mut sealer = Sealer::new(&KEY, SENDER, 1);
         let full = packet(&mut sealer, &[vec![1; DATAGRAM_MAX]], false);
         assert_eq!(full.len(), PACKET_MAX);
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_follow_each_other_and_keys_keep_apart() {
+    fn sessions_replace_each_other_and_keys_differ() {
         let mut opener = Opener::new(KEY);
         let mut first = Sealer::new(&KEY, SENDER, 1);
         let again = Sender { incarnation: 10, ..SENDER };
@@ -277,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sealed_is_opened(
+        fn sealed_packet_opens(
             all in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 0..6),
             fill: bool,
         ) {
@@ -290,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_changed_is_refused(at in 0usize..400, bit in 0u8..8, len in 0usize..300) {
+        fn changed_packet_is_refused(at in 0usize..400, bit in 0u8..8, len in 0usize..300) {
             let sealed = packet(&mut Sealer::new(&KEY, SENDER, 1), &[vec![5; len + 1]], false);
             let mut changed = sealed.clone();
             let at = at % changed.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets to and from the network: trains of full packets to each host, which the kernel takes apart (GSO) and puts together (GRO)
-//! where it can.
+//! Packets to and from the network: trains of full packets to each host, which the kernel takes apart (GSO)
+//! and puts together (GRO) where it can.
 
 use std::{
     io::{self, IoSliceMut},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use fide_agreement::HostSet;
-use fide_wire::MAX_HOSTS;
+use fide_types::{MAX_HOSTS, PerHost};
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::fd::BorrowedFd;
 
@@ -18,35 +18,36 @@ use crate::{
     packet::{PACKET_MAX, Sealer},
 };
 
-/// Packets of a train: what fits 64 KiB.
+/// Most packets of a train: as many as fit 64 KiB.
 const TRAIN_MAX: usize = 65_535 / PACKET_MAX;
-/// Trains that are received with one call.
+/// Most trains that are received with one call.
 const BUFFERS: usize = 8;
 const BUFFER_LEN: usize = 65_535;
-/// Calls for each plane in one turn.
+/// Most receive calls for each plane in one turn.
 const CALLS_PER_TURN: usize = 4;
-/// Of a socket, each way, if the host allows it.
+/// Buffer of a socket, each way, if the host allows it.
 const SOCKET_BYTES: usize = 4 << 20;
 
 struct Plane {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// By id - 1.
-    others: Vec<Option<SocketAddr>>,
+    /// Addresses of the hosts on this plane.
+    others: PerHost<Option<SocketAddr>>,
 }
 
-/// Packets that were not sent yet.
+/// Packets for one destination that were not sent yet.
 #[derive(Default)]
 struct Train {
     bytes: Vec<u8>,
-    /// Where the packet begins that is being filled.
+    /// Where the packet that is being filled begins.
     start: usize,
-    /// There is such a packet.
+    /// Whether there is such a packet.
     open: bool,
 }
 
 impl Train {
-    /// Begins a packet, if there is none: it says who sends it, if nothing else, and may ask for one.
+    /// Begins a packet, unless one is being filled. It shows its sender even if it stays empty, and may ask
+    /// for a packet in return.
     fn begin(&mut self, sealer: &mut Sealer, asks: bool) {
         if !self.open {
             self.start = self.bytes.len();
@@ -55,12 +56,13 @@ impl Train {
         }
     }
 
-    /// False, and nothing has changed, if it does not fit the packet that is being filled.
+    /// Appends a datagram to the packet that is being filled. If it does not fit, returns false and changes
+    /// nothing.
     fn push(&mut self, datagram: &[u8]) -> bool {
         self.open && Sealer::push(&mut self.bytes, self.start, datagram)
     }
 
-    /// Ends the packet that is being filled, if there is one.
+    /// Seals the packet that is being filled, if there is one.
     fn seal(&mut self, sealer: &Sealer, fill: bool) {
         if std::mem::take(&mut self.open) {
             sealer.seal(&mut self.bytes, self.start, fill);
@@ -82,18 +84,19 @@ enum For {
 
 pub(crate) struct Port {
     planes: Vec<Plane>,
-    /// By id - 1.
-    trains: Box<[Train]>,
-    /// Whose trains are not empty.
+    /// The train of each host.
+    trains: PerHost<Train>,
+    /// Hosts whose trains are not empty.
     due: HostSet,
+    /// The train that several hosts are sent.
     common: Train,
-    /// For whom the common train is; none while it is empty.
+    /// These hosts; none while the common train is empty.
     many: HostSet,
     buffers: Box<[Vec<u8>]>,
-    /// Trains that the kernel did not take: lost.
+    /// Trains that the kernel did not take; they are lost.
     pub(crate) lost: u64,
     pub(crate) sent: u64,
-    /// Where packets do not fit.
+    /// A destination for which packets are too long.
     pub(crate) too_long: Option<SocketAddr>,
 }
 
@@ -113,12 +116,13 @@ impl Port {
                 Ok((socket, state))
             };
             let (socket, state) = bind().map_err(|why| Error::Bind { address, why })?;
-            let others = addresses.iter().map(|host| Some(SocketAddr::from((*host.get(plane)?, port)))).collect();
+            let address = |host: u16| Some(SocketAddr::from((*addresses[usize::from(host) - 1].get(plane)?, port)));
+            let others = PerHost::new(addresses.len(), address);
             planes.push(Plane { socket, state, others });
         }
         Ok(Self {
             planes,
-            trains: (0..MAX_HOSTS).map(|_| Train::default()).collect(),
+            trains: PerHost::new(MAX_HOSTS, |_| Train::default()),
             due: HostSet::EMPTY,
             common: Train::default(),
             many: HostSet::EMPTY,
@@ -133,10 +137,10 @@ impl Port {
         self.planes.iter().map(|plane| plane.socket.as_fd())
     }
 
-    /// Puts a datagram into a packet for each of some hosts: the same one, where it can be. `plane`: by which a host is reached; where
-    /// a full train goes.
+    /// Puts a datagram into a packet for each of some hosts, the same packet where possible. A full train
+    /// departs at once: `plane` is the plane by which a host is reached.
     pub(crate) fn push(&mut self, to: HostSet, datagram: &[u8], sealer: &mut Sealer, plane: &dyn Fn(u16) -> usize) {
-        // As a rule it is all others; whoever lacks something besides gets it in a train of its own.
+        // Usually these are all others; a host that needs something else gets it in a train of its own.
         let common = to.len() > 1 && (self.many == to || self.many.is_empty());
         if common {
             self.many = to;
@@ -166,27 +170,29 @@ impl Port {
         match whose {
             For::Host(host) => {
                 self.due.insert(host);
-                &mut self.trains[usize::from(host) - 1]
+                &mut self.trains[host]
             }
             For::Many => &mut self.common,
         }
     }
 
-    /// A packet for a host that says who sends it, if nothing else, and may ask for one.
+    /// Begins a packet for a host, which shows its sender even if it stays empty, and may ask for a packet in
+    /// return.
     pub(crate) fn begin(&mut self, to: u16, sealer: &mut Sealer, asks: bool) {
         self.train(For::Host(to)).begin(sealer, asks);
     }
 
-    /// What was begun and not sent is lost. Another sealer would seal it under a number of its own, which it uses again.
+    /// Drops all packets that were begun and not sent. Another sealer would seal them under a number that it
+    /// uses again.
     pub(crate) fn discard(&mut self) {
-        for train in self.trains.iter_mut().chain([&mut self.common]) {
+        for train in self.trains.values_mut().iter_mut().chain([&mut self.common]) {
             train.bytes.clear();
             (train.start, train.open) = (0, false);
         }
         (self.due, self.many) = (HostSet::EMPTY, HostSet::EMPTY);
     }
 
-    /// Sends what there is.
+    /// Sends all packets.
     pub(crate) fn flush(&mut self, sealer: &Sealer, plane: &dyn Fn(u16) -> usize) {
         if !self.many.is_empty() {
             self.common.seal(sealer, false);
@@ -194,19 +200,19 @@ impl Port {
             self.many = HostSet::EMPTY;
         }
         for host in std::mem::take(&mut self.due).iter() {
-            self.trains[usize::from(host) - 1].seal(sealer, false);
+            self.trains[host].seal(sealer, false);
             self.depart(For::Host(host), plane);
         }
     }
 
     fn depart(&mut self, whose: For, plane: &dyn Fn(u16) -> usize) {
         let (to, train) = match whose {
-            For::Host(host) => (HostSet::from_iter([host]), &mut self.trains[usize::from(host) - 1]),
+            For::Host(host) => (HostSet::only(host), &mut self.trains[host]),
             For::Many => (self.many, &mut self.common),
         };
         for host in to.iter() {
             let plane = self.planes.get(plane(host)).or(self.planes.first());
-            let destination = plane.and_then(|plane| Some((plane, (*plane.others.get(usize::from(host) - 1)?)?)));
+            let destination = plane.and_then(|plane| Some((plane, (*plane.others.get(host)?)?)));
             let Some((plane, destination)) = destination else { continue };
             let most = plane.state.max_gso_segments().max(1) * PACKET_MAX;
             for contents in train.bytes.chunks(most) {
@@ -214,7 +220,7 @@ impl Port {
                 let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
                 self.sent += 1;
                 if let Err(why) = plane.state.try_send((&plane.socket).into(), &transmit) {
-                    // A full queue, a host that is gone: as lost on the way.
+                    // A full queue, or a host that is gone: as if lost on the way.
                     self.lost += 1;
                     if quinn_udp::is_msg_size_err(&why) {
                         self.too_long = Some(destination);
@@ -226,14 +232,15 @@ impl Port {
         train.start = 0;
     }
 
-    /// Hands on what has come on these planes, by bits, up to a bound; what is beyond is found at the next turn.
+    /// Hands over packets that have come on these planes (bit p: plane p), up to a bound; the rest is found
+    /// in the next turn.
     pub(crate) fn receive(&mut self, ready: u8, mut each: impl FnMut(&mut [u8])) {
         let mut meta = [RecvMeta::default(); BUFFERS];
         for (_, plane) in (0..).zip(&self.planes).filter(|(at, _)| ready >> at & 1 == 1) {
             for _ in 0..CALLS_PER_TURN {
                 let mut places = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
                 let mut slices: [IoSliceMut<'_>; BUFFERS] = std::array::from_fn(|_| places.next().expect("as many"));
-                // Nothing there, or the answer to a packet that reached nobody.
+                // Nothing has come, or an ICMP error for a packet that reached nobody.
                 let Ok(count) = plane.state.recv((&plane.socket).into(), &mut slices, &mut meta) else { break };
                 for (slice, meta) in slices.iter_mut().zip(&meta[..count]) {
                     slice[..meta.len].chunks_mut(meta.stride.max(1)).for_each(&mut each);
@@ -281,9 +288,10 @@ mod tests {
         (1..=hosts).map(|me| Port::open(me.into(), &addresses, free).expect("a port")).collect()
     }
 
-    /// A packet begun by one sealer and sealed by the next would take a number of the next one's, which that uses for another packet.
+    /// A packet begun by one sealer and sealed by the next would take a number of the next one's, which that
+    /// uses for another packet.
     #[test]
-    fn what_was_begun_under_another_sealer_is_never_sealed() {
+    fn packet_begun_under_another_sealer_is_never_sealed() {
         let mut ports = ports(72, 3);
         let mut before = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
         let plane = |_| 0;
@@ -300,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_all_is_sealed_once_and_reaches_each_besides_its_own() {
+    fn common_train_is_sealed_once_and_reaches_each_host() {
         let mut ports = ports(71, 4);
         let mut sealer = Sealer::new(&KEY, Sender { host: 1, process: 1, incarnation: 1 }, 1);
         let set = |hosts: &[u16]| hosts.iter().copied().collect::<HostSet>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a host remembers of its group: the last incarnation of its member, so that the next one is above it; and that there is a
-//! group, so that it is not founded twice.
+//! A host's record of its group on disk: the last incarnation of its member, so that the next one is higher;
+//! and that there is a group, so that it is not founded twice.
 
 use std::{
     fs, io,
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("{path}: {why}; a member has to remember its group there (state_dir)")]
+    #[error("{path}: {why}; a member has to store its record of the group there (state_dir)")]
     Io { path: PathBuf, why: io::Error },
     #[error(
-        "{path} is no record of a group: {why}. If this host was never in the group, or none of its members runs, remove it"
+        "{path} is no record of a group: {why}. If this host was never in the group, or no member of the group runs, remove it"
     )]
     Content { path: PathBuf, why: String },
-    #[error("{path}: incarnation {incarnation} is the last there can be")]
+    #[error("{path}: incarnation {incarnation} is the highest possible one")]
     LastIncarnation { path: PathBuf, incarnation: u32 },
-    /// Two would give out the same incarnations.
+    /// Two processes would use the same incarnations.
     #[error(
-        "{path} is held by another process: a member of this group, or what it has forked, runs on this host already. End it first;          `fuser {path}` names it"
+        "{path} is held by another process: a member of this group, or what it has forked, runs on this host already. End it first; `fuser {path}` names it"
     )]
     Held { path: PathBuf },
 }
@@ -36,25 +36,25 @@ pub enum RecordError {
 #[serde(deny_unknown_fields)]
 struct Content {
     incarnation: u32,
-    /// Hosts of the first view, for people.
+    /// Hosts of the view with which the group was recorded, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     founded_with: Option<Vec<u16>>,
 }
 
-/// Of one group on one host.
+/// The record of one group on one host.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
     content: Content,
-    /// Nothing was stored before this process.
+    /// There was no record before this process.
     is_first: bool,
-    /// An incarnation that is stored and that nobody has been told of yet.
+    /// An incarnation that is stored, and of which nobody has heard yet.
     unused: Option<u32>,
-    /// Locked as long as this member lives, so that it alone gives out incarnations.
+    /// Locked as long as this member lives, so that no other process uses the record.
     _lock: fs::File,
 }
 
-/// A lock file that nobody else may open, and so nobody else may lock.
+/// Locks a file that other users may not open, and so may not lock.
 fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
     let open = fs::OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&path);
     let file = open.map_err(|why| RecordError::Io { path: path.clone(), why })?;
@@ -66,7 +66,7 @@ fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
 }
 
 impl Record {
-    /// A new incarnation begins; it is stored when this returns.
+    /// Begins a new incarnation, which is stored when this returns.
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
         fs::create_dir_all(dir).map_err(|why| RecordError::Io { path: dir.to_owned(), why })?;
@@ -78,8 +78,8 @@ impl Record {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
             Err(why) => return Err(RecordError::Io { path, why }),
         };
-        // Above all before. Where the record was lost that stands on the clock, which each further exclusion within a second may outrun
-        // by one: the others say so, and it takes a higher one.
+        // Higher than all before. If the record was lost, this depends on the clock, and exclusions within a
+        // second may have used higher incarnations: the others say so, and the member takes a higher one.
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
@@ -89,15 +89,16 @@ impl Record {
         Ok(record)
     }
 
-    /// Another incarnation begins, above the last one and `above`; it is stored when this returns. The same one until it is
-    /// [used](Self::used), so that tries that fail later do not use up numbers.
-    pub(crate) fn again(&mut self, above: u32) -> Result<u32, RecordError> {
-        if let Some(unused) = self.unused.filter(|unused| *unused > above) {
+    /// The next incarnation, higher than the last one and than `floor`; it is stored when this returns. The
+    /// same one is returned until it is [used](Self::used), so that attempts that fail later do not use up
+    /// numbers.
+    pub(crate) fn next_incarnation(&mut self, floor: u32) -> Result<u32, RecordError> {
+        if let Some(unused) = self.unused.filter(|unused| *unused > floor) {
             return Ok(unused);
         }
-        // Whoever has put another record there meanwhile meant it. One that cannot be read is replaced.
+        // A record that a person has put there meanwhile counts. One that cannot be read is replaced.
         let there = fs::read_to_string(&self.path).ok().and_then(|text| toml::from_str::<Content>(&text).ok());
-        let last = self.content.incarnation.max(above).max(there.map_or(0, |content| content.incarnation));
+        let last = self.content.incarnation.max(floor).max(there.map_or(0, |content| content.incarnation));
         let incarnation = last.checked_add(1);
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
@@ -106,7 +107,7 @@ impl Record {
         Ok(incarnation)
     }
 
-    /// The member goes on as the incarnation of [`Self::again`].
+    /// The member goes on as the incarnation of [`Self::next_incarnation`].
     pub(crate) fn used(&mut self) {
         self.unused = None;
     }
@@ -115,18 +116,18 @@ impl Record {
         self.content.incarnation
     }
 
-    /// No process of this host was in the group before, or wanted to be: there was no record.
+    /// Whether no process of this host was in the group before, or wanted to be: there was no record.
     pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
 
-    /// There is a group, or was one.
+    /// Whether there is a group, or was one.
     pub(crate) fn is_founded(&self) -> bool {
         self.content.founded_with.is_some()
     }
 
-    /// The group is there; stored when this returns.
-    pub(crate) fn founded(&mut self, view: &View) -> Result<(), RecordError> {
+    /// Records that there is a group, which is stored when this returns.
+    pub(crate) fn store_founded(&mut self, view: &View) -> Result<(), RecordError> {
         let hosts = view.members().iter().map(|member| member.host).collect();
         self.store(Content { founded_with: Some(hosts), ..self.content.clone() })
     }
@@ -150,10 +151,10 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_agreement::Member;
+    use fide_agreement::ViewMember;
 
     #[test]
-    fn incarnations_grow_and_a_group_is_remembered() {
+    fn incarnations_grow_and_the_group_is_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let begin = |group| Record::begin(dir.path(), group).unwrap();
         let first = begin("g");
@@ -162,13 +163,13 @@ mod tests {
         let mut second = begin("g");
         assert!(second.incarnation() > before && !second.is_founded());
         assert!(was_first && !second.is_first());
-        second.founded(&View::new(1, &[Member { host: 2, incarnation: 1 }]).unwrap()).unwrap();
+        second.store_founded(&View::new(1, &[ViewMember { host: 2, incarnation: 1 }]).unwrap()).unwrap();
         let before = second.incarnation();
         drop(second);
         let mut third = begin("g");
         assert!(third.is_founded() && third.incarnation() > before);
         let before = third.incarnation();
-        assert!(third.again(0).unwrap() > before);
+        assert!(third.next_incarnation(0).unwrap() > before);
         third.used();
         let before = third.incarnation();
         assert!(third.is_founded());
@@ -178,54 +179,54 @@ mod tests {
     }
 
     #[test]
-    fn second_process_of_a_group_on_a_host_is_refused_while_the_first_lives() {
+    fn second_process_of_a_group_is_refused_while_the_first_lives() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Record::begin(dir.path(), "g").unwrap();
         let why = Record::begin(dir.path(), "g").unwrap_err().to_string();
         assert!(why.contains("g.lock is held by another process") && why.contains("End it first"), "{why}");
         let other = Record::begin(dir.path(), "other").unwrap();
-        assert_eq!(first.again(0).unwrap(), first.incarnation(), "nothing was given out twice");
+        assert_eq!(first.next_incarnation(0).unwrap(), first.incarnation(), "nothing was given out twice");
         let last = first.incarnation();
         drop((first, other));
         assert!(Record::begin(dir.path(), "g").unwrap().incarnation() > last);
     }
 
     #[test]
-    fn incarnation_is_above_that_of_a_record_that_was_put_there_meanwhile() {
+    fn incarnation_is_above_that_of_a_replaced_record() {
         let dir = tempfile::tempdir().unwrap();
         let mut record = Record::begin(dir.path(), "g").unwrap();
         let put = record.incarnation() + 7;
         fs::write(dir.path().join("g.toml"), format!("incarnation = {put}")).unwrap();
-        assert_eq!(record.again(0).unwrap(), put + 1);
+        assert_eq!(record.next_incarnation(0).unwrap(), put + 1);
         record.used();
         fs::write(dir.path().join("g.toml"), "incarnation = \"x\"").unwrap();
-        assert_eq!(record.again(0).unwrap(), put + 2);
+        assert_eq!(record.next_incarnation(0).unwrap(), put + 2);
     }
 
     #[test]
-    fn incarnation_that_cannot_be_stored_is_tried_again_and_uses_up_no_number() {
+    fn failed_store_is_retried_and_uses_up_no_incarnation() {
         let dir = tempfile::tempdir().unwrap();
         let state_dir = dir.path().join("state");
         let mut record = Record::begin(&state_dir, "g").unwrap();
         let first = record.incarnation();
         fs::remove_dir_all(&state_dir).unwrap();
         for _ in 0..3 {
-            assert!(matches!(record.again(0), Err(RecordError::Io { .. })));
+            assert!(matches!(record.next_incarnation(0), Err(RecordError::Io { .. })));
             assert_eq!(record.incarnation(), first, "nothing has changed");
         }
         fs::create_dir(&state_dir).unwrap();
         // The agent may refuse to be joined with meanwhile.
-        assert_eq!([0; 3].map(|_| record.again(first).unwrap()), [first + 1; 3]);
+        assert_eq!([0; 3].map(|_| record.next_incarnation(first).unwrap()), [first + 1; 3]);
         // Others have said meanwhile which of them they hold dead.
-        assert_eq!([0; 3].map(|_| record.again(first + 40).unwrap()), [first + 41; 3]);
+        assert_eq!([0; 3].map(|_| record.next_incarnation(first + 40).unwrap()), [first + 41; 3]);
         record.used();
-        assert_eq!(record.again(0).unwrap(), first + 42);
+        assert_eq!(record.next_incarnation(0).unwrap(), first + 42);
         drop(record);
         assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 42);
     }
 
     #[test]
-    fn a_record_that_cannot_be_read_is_not_taken_for_none() {
+    fn unreadable_record_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("g.toml"), "incarnation = \"x\"").unwrap();
         let error = Record::begin(dir.path(), "g").unwrap_err().to_string();

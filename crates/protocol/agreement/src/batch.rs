@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many proposals in one instance: each with its length before it, as `u32`, little-endian.
+//! A batch: many proposals in one instance. Before each proposal is its length, a little-endian `u32`.
 
 /// Bytes before each proposal.
 pub const PREFIX_LEN: usize = 4;
 
-/// Appends a proposal, if the batch stays within `max` bytes.
+/// Appends a proposal if the batch stays within `max` bytes. Whether it did.
 ///
 /// # Panics
 /// If `value` is longer than 4 GiB.
@@ -12,7 +12,7 @@ pub fn push(batch: &mut Vec<u8>, value: &[u8], max: usize) -> bool {
     push_tagged(batch, None, value, max)
 }
 
-/// As [`push`], for a proposal with a byte before it.
+/// As [`push`], for a proposal that consists of a tag byte and `value`.
 ///
 /// # Panics
 /// If both together are longer than 4 GiB.
@@ -27,7 +27,7 @@ pub fn push_tagged(batch: &mut Vec<u8>, tag: Option<u8>, value: &[u8], max: usiz
     true
 }
 
-/// The proposals of a batch, in their order; ends where it is no batch any more.
+/// The proposals of a batch, in order. Ends at bytes that are no proposal.
 pub fn values(mut batch: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (prefix, rest) = batch.split_at_checked(PREFIX_LEN)?;
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_comes_back_in_its_order(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..20), max in 0usize..200) {
+        fn proposals_that_fit_come_back_in_order(all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..20), max in 0usize..200) {
             let mut batch = Vec::new();
             let kept: Vec<_> = all.iter().filter(|value| push(&mut batch, value, max)).collect();
             prop_assert!(batch.len() <= max);
@@ -53,7 +53,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_come_to_an_end(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             prop_assert!(values(&bytes).count() <= 25);
         }
     }

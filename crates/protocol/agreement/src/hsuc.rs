@@ -1,34 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hierarchical stabilizing uniform consensus (FiDe App. A.3, Alg. 3) over optimistic stabilizing reliable broadcast (App. A.2,
-//! Alg. 2), as a log: one instance after the other, several of them under way.
+//! Hierarchical stabilizing uniform consensus (FiDe App. A.3, Alg. 3) over optimistic stabilizing reliable
+//! broadcast (App. A.2, Alg. 2), as a log: one instance after the other, several of them under way.
 //!
-//! The live member with the lowest id leads. It proposes, all members adopt and acknowledge, and when all that live have, it
-//! decides and tells. When it crashes, the next one proposes what it has adopted. Whoever has decided knows that all had adopted.
+//! The live member with the lowest id leads. It proposes a value, all members adopt and acknowledge it, and
+//! when all live members have, the leader decides and announces the decision. When the leader crashes, the
+//! next one proposes what it has adopted. A member that has decided a value knows that all members had
+//! adopted it.
 //!
-//! **What is other than published**, and why (numbers are those of `docs/errata.md`, which has the counterexamples):
+//! **Differences from the published algorithm**, and why (numbers are those of `docs/errata.md`, which has
+//! the counterexamples):
 //!
-//! - Acknowledgements carry the round, and what a round has gathered begins anew with it and with each instance (2).
-//! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at the crash only what was
-//!   there by then; what comes later would stay with one member (1).
-//! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a proposal that nobody makes
-//!   (line 8), and is stuck (3). Its proposer cannot have decided: this member had not acknowledged.
-//! - Decisions are told one by one, and the window moves when one was told, after the call that brought it (6). Messages have the
-//!   instance as their identity (5).
-//! - A leader tells its decision to those who have acknowledged it, and so have its value already, without the value. Who has
-//!   adopted something else since takes no notice: a later leader will tell it, or this one when it sends again.
-//! - A crash is looked at as an acknowledgement is: the last one that was waited for may be that of the dead.
+//! - Acknowledgements carry the round, and the acknowledgements of a round are gathered anew for it and for
+//!   each instance (2).
+//! - A decision that comes from a member that is known to have crashed is relayed at once. Alg. 2 relays at
+//!   the crash only the decisions that had come by then; a later one would stay with one member (1).
+//! - A proposal of a member that is known to have crashed is ignored: a new leader that adopts it has a
+//!   proposal that nobody makes (line 8), and is stuck (3). Its proposer cannot have decided, as this member
+//!   had not acknowledged.
+//! - Decisions are delivered one by one, and the window moves when one was delivered, after the call that
+//!   brought it (6). Messages have the instance as their identity (5).
+//! - A leader announces a decision without the value to members that have acknowledged it, and so store its
+//!   value already. A member that has adopted something else since ignores that: a later leader will announce
+//!   it, or this one when it resends.
+//! - A crash is handled as an acknowledgement is: the last acknowledgement that was awaited may be that of
+//!   the dead member.
 //!
-//! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has told decision i - W. So who
-//! learns decision i knows that all live members have decision i - W: that is the stability of Alg. 3, line 30, which it publishes
-//! for W = 1. A leader proposes at most W instances beyond the last one that it has told; a member that is W behind it still
-//! has room for them. So every buffer has its place: W decisions that may have to be relayed, 2 W instances to come.
+//! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has delivered
+//! decision i - W. So a member that learns decision i knows that all live members have decision i - W: that
+//! is the stability of Alg. 3, line 30, which the paper publishes for W = 1. A leader proposes at most W
+//! instances beyond the last one that it has delivered; a member that is W behind it still has room for them.
+//! So every slot has its place: W decisions that may have to be relayed, and 2 W instances to come.
 //!
-//! **Batching.** What is proposed between two calls of [`Agreement::poll_transmit`] shares an instance, as far as it fits; while the window
-//! is full it waits.
+//! **Batching.** Values that are proposed between two calls of [`Agreement::poll_transmit`] share an
+//! instance, as far as they fit; while the window is full they wait.
 //!
 //! **Lossy links** ([`Links::Lossy`]): see [`resend`].
 
 mod resend;
+mod slot;
 
 use std::collections::VecDeque;
 
@@ -37,58 +46,45 @@ use fide_types::{
     planted::{self, Planted},
 };
 
+use slot::Slot;
+
 use crate::{
     Agreement, Decision, Refused, Start, batch,
     message::{Message, MessageError},
 };
 
-/// Instances under way, at most.
+/// Most instances under way.
 pub const WINDOW_MAX: u64 = 1024;
 
-/// What links between members that live do.
+/// The links between live members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Links {
-    /// They lose nothing, as published. No message more than published is sent.
+    /// They lose nothing, as published. No more messages than published are sent.
     Reliable,
-    /// They lose, repeat and reorder. [`Agreement::resend`] has to be called from time to time.
+    /// They lose, repeat and reorder messages. [`Agreement::resend`] has to be called from time to time.
     Lossy,
 }
 
-/// What members have in common.
+/// What all members have to have in common. Its `Debug` form is part of a group's number
+/// ([`crate::group::group_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Instances under way at once, from 1.
+    /// Instances under way at once, from 1 to [`WINDOW_MAX`].
     pub window: u64,
     /// Longest value of an instance, bytes.
     pub value_max: usize,
     pub links: Links,
 }
 
-/// Why there is no such group.
+/// Why a member was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("member {me} is not in its own list of members")]
     NotAMember { me: u16 },
-    #[error("a window of {window} instances; 1 to {WINDOW_MAX} are possible")]
+    #[error("a window of {window} instances; it has to be 1 to {WINDOW_MAX}")]
     Window { window: u64 },
-    #[error("values of {max} bytes have no room for a proposal; {} are the least", batch::PREFIX_LEN + 1)]
+    #[error("values of {max} bytes have no room for a proposal; at least {} are needed", batch::PREFIX_LEN + 1)]
     ValueMax { max: usize },
-}
-
-/// What is known of one instance.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Slot {
-    instance: u64,
-    /// Whose proposal is adopted; 0: none yet.
-    round: u16,
-    /// Of my own round.
-    acks: HostSet,
-    /// The round that was acknowledged last.
-    acked: u16,
-    decided: bool,
-    /// Sent since the last [`Agreement::resend`]: an answer may be under way.
-    fresh: bool,
-    value: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,15 +93,16 @@ enum Kind {
     Ack,
     Decide,
     Chosen,
-    Told,
+    Delivered,
 }
 
+/// A queued message. Its value is read from the instance's slot when it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Out {
+struct Outgoing {
     to: HostSet,
     kind: Kind,
     instance: u64,
-    /// Greater only of acknowledgements, and of decisions without their value.
+    /// Greater than `instance` only in a range of acks or chosens.
     last: u64,
     round: u16,
 }
@@ -118,18 +115,19 @@ pub struct Hsuc {
     correct: HostSet,
     window: u64,
     value_max: usize,
-    /// Instances up to this one have been told.
+    /// Instances up to this one have been delivered.
     delivered: u64,
     /// The highest instance in which anything was proposed.
     seen: u64,
-    /// The highest instance of which others have told: what predecessors may have decided, of who leads. Beyond it all are its own.
+    /// The highest instance about which another member has sent something. Of a leader: earlier leaders may
+    /// have decided the instances up to this one; all beyond it are its own.
     inherited: u64,
     closed: bool,
-    links: resend::Known,
+    progress: resend::Progress,
     slots: Box<[Slot]>,
     /// Proposals that wait for the next instance.
     waiting: Vec<u8>,
-    out: VecDeque<Out>,
+    out: VecDeque<Outgoing>,
 }
 
 impl Hsuc {
@@ -159,7 +157,7 @@ impl Hsuc {
             seen: 0,
             inherited: 0,
             closed: false,
-            links: resend::Known::new(links),
+            progress: resend::Progress::new(links),
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             waiting: Vec::with_capacity(value_max),
             out: VecDeque::new(),
@@ -172,16 +170,14 @@ impl Hsuc {
         self.correct
     }
 
-    /// Instances up to this one have been told.
+    /// Instances up to this one have been delivered.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
     fn others(&self) -> HostSet {
-        let mut others = self.correct;
-        others.remove(self.me);
-        others
+        self.correct.minus(HostSet::only(self.me))
     }
 
     fn leads(&self) -> bool {
@@ -192,13 +188,13 @@ impl Hsuc {
         usize::try_from(instance % self.slots.len() as u64).expect("below the number of slots")
     }
 
-    /// What is known of an instance that has a place here.
+    /// The slot of an instance, if it has one here.
     fn slot(&self, instance: u64) -> Option<&Slot> {
         Some(&self.slots[self.position(instance)]).filter(|slot| slot.instance == instance && instance > 0)
     }
 
-    /// The place of an instance that is neither stable nor beyond reach.
-    fn claim(&mut self, instance: u64) -> &mut Slot {
+    /// The slot of an instance that is neither stable nor beyond reach; a new one if need be.
+    fn slot_mut(&mut self, instance: u64) -> &mut Slot {
         debug_assert!(instance + self.window > self.delivered && instance <= self.delivered + 2 * self.window);
         let position = self.position(instance);
         let slot = &mut self.slots[position];
@@ -214,38 +210,36 @@ impl Hsuc {
         if to.is_empty() {
             return;
         }
-        let follows = |out: &Out| {
+        let follows = |out: &Outgoing| {
             let same = (out.to, out.kind, out.round) == (to, kind, round);
             same && matches!(kind, Kind::Ack | Kind::Chosen) && out.last + 1 == instance
         };
-        let new = Out { to, kind, instance, last: instance, round };
+        let new = Outgoing { to, kind, instance, last: instance, round };
         match self.out.back_mut() {
             Some(out) if follows(out) => out.last = instance,
-            // A run of decisions that come again is answered once.
-            Some(out) if kind == Kind::Told && *out == new => {}
+            // Consecutive decisions that come again are answered once.
+            Some(out) if kind == Kind::Delivered && *out == new => {}
             _ => self.out.push_back(new),
         }
     }
 
-    /// Proposes what a dead leader has left, then what has come to wait; as far as the window reaches, as I acknowledge my own
-    /// proposals too.
-    fn lead(&mut self) {
+    /// As leader: proposes what dead leaders have left, then the waiting proposals, as far as the window
+    /// reaches (as I acknowledge my own proposals too).
+    fn propose_as_leader(&mut self) {
         if !self.leads() || self.closed {
             return;
         }
         for instance in self.delivered + 1..=self.inherited.min(self.delivered + self.window) {
             // Where nothing was adopted nobody can have decided anything: an empty value closes the gap.
             if self.slot(instance).is_none_or(|slot| !slot.decided && slot.round != self.me) {
-                if planted::is(Planted::DropsAdopted) {
-                    self.claim(instance).value.clear();
-                }
+                self.slot_mut(instance).inherit_value();
                 self.propose_in(instance);
             }
         }
         while self.leads() && !self.waiting.is_empty() && self.seen < self.delivered + self.window {
             let instance = self.seen.max(self.delivered) + 1;
             let mut waiting = std::mem::take(&mut self.waiting);
-            let slot = self.claim(instance);
+            let slot = self.slot_mut(instance);
             std::mem::swap(&mut slot.value, &mut waiting);
             waiting.clear();
             self.waiting = waiting;
@@ -253,27 +247,25 @@ impl Hsuc {
         }
     }
 
-    /// Proposes what the instance's place holds, in my round.
+    /// Proposes the value of the instance's slot in my round.
     fn propose_in(&mut self, instance: u64) {
         let (me, others) = (self.me, self.others());
         self.seen = self.seen.max(instance);
-        let slot = self.claim(instance);
+        let slot = self.slot_mut(instance);
         slot.round = me;
-        slot.acks = HostSet::EMPTY;
-        slot.acks.insert(me);
+        slot.acks = HostSet::only(me);
         slot.fresh = true;
         self.send(others, Kind::Propose, instance, me);
-        self.decide(instance);
+        self.decide_if_acknowledged(instance);
     }
 
-    /// Decides if all that live have acknowledged my proposal (line 20).
-    fn decide(&mut self, instance: u64) {
+    /// Decides if all correct members have acknowledged my proposal (line 20).
+    fn decide_if_acknowledged(&mut self, instance: u64) {
         let (me, correct, others) = (self.me, self.correct, self.others());
         let position = self.position(instance);
         let slot = &mut self.slots[position];
-        let missing = correct.minus(slot.acks).len();
-        let enough = missing == 0 || missing == 1 && correct.len() > 2 && planted::is(Planted::DecidesEarly);
-        if slot.instance != instance || slot.decided || slot.round != me || !enough {
+        let is_mine = slot.instance == instance && slot.round == me && !slot.decided;
+        if !is_mine || !slot.is_acknowledged_by_all(correct) {
             return;
         }
         slot.decided = true;
@@ -281,48 +273,57 @@ impl Hsuc {
         self.send(others, Kind::Chosen, instance, me);
     }
 
-    /// A member has acknowledged (line 18).
-    fn acked(&mut self, from: u16, instance: u64, round: u16) {
-        let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
-        self.note_told(from, instance.saturating_sub(window));
+    /// Of [`Message::Ack`] (line 18).
+    fn handle_ack(&mut self, from: u16, instance: u64, round: u16) {
+        self.note_delivered(from, self.delivered_before_ack(instance));
         let position = self.position(instance);
         let slot = &mut self.slots[position];
-        let same = slot.instance == instance || planted::is(Planted::MixesInstances);
-        let instance = slot.instance;
-        if same && round == self.me && slot.round == self.me {
+        let (is_of, instance) = (slot.is_of(instance), slot.instance);
+        if is_of && round == self.me && slot.round == self.me {
             slot.acks.insert(from);
-            self.decide(instance);
+            self.decide_if_acknowledged(instance);
         }
     }
 
-    /// Acknowledges what is adopted and was not acknowledged yet, as far as the window reaches.
+    /// Acknowledges the adopted proposal of an instance if the window reaches it and that was not done yet
+    /// (line 17).
     fn acknowledge(&mut self, instance: u64) {
-        let beyond = if planted::is(Planted::AcksBeyondWindow) { self.window } else { 0 };
-        let reach = self.delivered + self.window + beyond;
         let (me, correct, position) = (self.me, self.correct, self.position(instance));
+        let is_in_window = instance <= self.last_to_acknowledge();
         let slot = &mut self.slots[position];
-        let due = slot.instance == instance && !slot.decided && slot.round != 0 && slot.acked != slot.round;
-        if !due || instance > reach || slot.round == me || !correct.contains(slot.round) {
+        if slot.instance != instance || !is_in_window || !slot.is_to_be_acknowledged(me, correct) {
             return;
         }
         slot.acked = slot.round;
-        let mut to = HostSet::EMPTY;
-        to.insert(slot.round);
         let round = slot.round;
-        self.send(to, Kind::Ack, instance, round);
+        self.send(HostSet::only(round), Kind::Ack, instance, round);
     }
 
-    /// Somebody else has told of an instance.
+    /// The highest instance that may be acknowledged: an acknowledgement says that the instance a window
+    /// before it was delivered.
+    fn last_to_acknowledge(&self) -> u64 {
+        let beyond = if planted::is(Planted::AcksBeyondWindow) { self.window } else { 0 };
+        self.delivered + self.window + beyond
+    }
+
+    /// The instance up to which a member has delivered that acknowledges `instance`.
+    fn delivered_before_ack(&self, instance: u64) -> u64 {
+        let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
+        instance.saturating_sub(window)
+    }
+
+    /// Another member has sent something about an instance.
     fn inherit(&mut self, instance: u64) {
         self.seen = self.seen.max(instance);
         self.inherited = self.inherited.max(instance);
     }
 
-    fn adopt(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) -> Result<(), MessageError> {
+    /// Of [`Message::Propose`] (lines 13 to 17).
+    fn handle_proposal(&mut self, from: u16, instance: u64, round: u16, value: &[u8]) -> Result<(), MessageError> {
         if round != from {
             return Err(MessageError::Impostor { from, round });
         }
-        // What comes late of a dead leader was decided by nobody: I have not acknowledged it.
+        // Nobody has decided a proposal that comes late from a dead leader: I have not acknowledged it.
         if !self.correct.contains(from) {
             return Ok(());
         }
@@ -331,39 +332,38 @@ impl Hsuc {
             return Ok(());
         }
         self.inherit(instance);
-        let slot = self.claim(instance);
-        // Line 14.
-        if round >= slot.round || planted::is(Planted::AdoptsLower) {
-            if round > slot.round || planted::is(Planted::AdoptsLower) {
-                slot.value.clear();
-                slot.value.extend_from_slice(value);
-                slot.round = round;
-            }
+        let slot = self.slot_mut(instance);
+        let is_newer = slot.is_replaced_by(round);
+        if is_newer {
+            slot.set_value(value);
+            slot.round = round;
+        }
+        if is_newer || slot.round == round {
             self.forget_ack(instance);
             self.acknowledge(instance);
         }
         Ok(())
     }
 
-    /// `value`: none if it is what I have acknowledged of that round.
-    fn learn(&mut self, from: u16, instance: u64, round: u16, value: Option<&[u8]>) {
+    /// Of [`Message::Decide`] and [`Message::Chosen`]. `value`: none if it is the one of that round, which I
+    /// have acknowledged.
+    fn handle_decision(&mut self, from: u16, instance: u64, round: u16, value: Option<&[u8]>) {
         if instance <= self.delivered || self.slot(instance).is_some_and(|slot| slot.decided) {
-            return self.say_told(from);
+            return self.send_delivered(from);
         }
         if value.is_none() && self.slot(instance).is_none_or(|slot| slot.round != round) {
             return;
         }
         self.inherit(instance);
-        let slot = self.claim(instance);
+        let slot = self.slot_mut(instance);
         if let Some(value) = value {
-            slot.value.clear();
-            slot.value.extend_from_slice(value);
+            slot.set_value(value);
         }
         slot.round = round;
         slot.decided = true;
         if !self.correct.contains(round) {
-            // It may have reached nobody else, and there is no crash to come at which it would be relayed.
-            self.send(self.others(), self.relays_as(), instance, round);
+            // It may have reached nobody else, and no crash is to come at which it would be relayed.
+            self.send(self.others(), self.relay_kind(), instance, round);
         }
     }
 }
@@ -378,7 +378,7 @@ impl Agreement for Hsuc {
             return Err(Refused::TooLong { len, max });
         }
         if !batch::push_tagged(&mut self.waiting, tag, value, self.value_max) {
-            self.lead();
+            self.propose_as_leader();
             if !batch::push_tagged(&mut self.waiting, tag, value, self.value_max) {
                 return Err(Refused::Full);
             }
@@ -402,24 +402,24 @@ impl Agreement for Hsuc {
             return Err(MessageError::Future { instance: last, delivered: self.delivered });
         }
         if last - instance >= self.slots.len() as u64 {
-            return Err(MessageError::Run { instance, last });
+            return Err(MessageError::Range { instance, last });
         }
-        // What was told serves others still; and none of a run of which nothing is left.
+        // Delivered instances still serve others.
         let last = if self.closed { last.min(self.delivered) } else { last };
         if instance > last {
             return Ok(());
         }
         match message {
-            Message::Propose { .. } => self.adopt(from, instance, round, value)?,
-            Message::Ack { .. } | Message::Acks { .. } => {
-                (instance..=last).for_each(|instance| self.acked(from, instance, round))
+            Message::Propose { .. } => self.handle_proposal(from, instance, round, value)?,
+            Message::Ack { .. } | Message::AckRange { .. } => {
+                (instance..=last).for_each(|instance| self.handle_ack(from, instance, round))
             }
-            Message::Decide { .. } => self.learn(from, instance, round, Some(value)),
-            Message::Chosen { .. } | Message::AllChosen { .. } => {
-                (instance..=last).for_each(|instance| self.learn(from, instance, round, None));
+            Message::Decide { .. } => self.handle_decision(from, instance, round, Some(value)),
+            Message::Chosen { .. } | Message::ChosenRange { .. } => {
+                (instance..=last).for_each(|instance| self.handle_decision(from, instance, round, None));
             }
-            Message::Told { .. } => self.note_told(from, instance),
-            Message::Held { .. } | Message::Lacking { .. } => return Err(MessageError::NotOfProtocol),
+            Message::Delivered { .. } => self.note_delivered(from, instance),
+            Message::Report { .. } | Message::Solicit { .. } => return Err(MessageError::NotOfProtocol),
         }
         Ok(())
     }
@@ -429,34 +429,33 @@ impl Agreement for Hsuc {
             return;
         }
         self.correct.remove(member);
-        // Alg. 2, line 14: what may have reached only some.
+        // Alg. 2, line 14: relays decisions that may have reached only some members.
         let unstable = (self.delivered + 1).saturating_sub(self.window).max(1)..=self.seen;
         for instance in unstable {
             if let Some(slot) = self.slot(instance).filter(|slot| slot.decided) {
-                self.send(self.others(), self.relays_as(), instance, slot.round);
+                self.send(self.others(), self.relay_kind(), instance, slot.round);
             }
         }
-        // It may be the last acknowledgement that was waited for.
-        let waits = planted::is(Planted::WaitsForTheDead);
-        for instance in self.delivered + 1..=self.seen {
-            if !waits {
-                self.decide(instance);
-            }
+        // Its acknowledgement may be the last one that was awaited.
+        if !planted::is(Planted::WaitsForTheDead) {
+            (self.delivered + 1..=self.seen).for_each(|instance| self.decide_if_acknowledged(instance));
         }
-        self.lead();
+        self.propose_as_leader();
     }
 
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
-        // What was proposed since the last time goes together.
+        // Values proposed since the last call share an instance.
         if !self.waiting.is_empty() {
-            self.lead();
+            self.propose_as_leader();
         }
         loop {
-            let Out { to, kind, instance, last, round } = self.out.pop_front()?;
-            // Whoever has crashed since needs nothing; an instance that is stable by now is known to all.
+            let Outgoing { to, kind, instance, last, round } = self.out.pop_front()?;
+            // Members that have crashed since need nothing; an instance that is stable by now is known to
+            // all.
             let to = to.and(self.correct);
             let first = (instance..=last).find(|instance| self.slot(*instance).is_some());
-            let Some(instance) = first.or(Some(instance).filter(|_| kind == Kind::Told)).filter(|_| !to.is_empty())
+            let Some(instance) =
+                first.or(Some(instance).filter(|_| kind == Kind::Delivered)).filter(|_| !to.is_empty())
             else {
                 continue;
             };
@@ -466,12 +465,12 @@ impl Agreement for Hsuc {
                 to,
                 match kind {
                     Kind::Propose => Message::Propose { instance, round, value },
-                    Kind::Ack if last > instance => Message::Acks { instance, last, round },
-                    Kind::Chosen if last > instance => Message::AllChosen { instance, last, round },
+                    Kind::Ack if last > instance => Message::AckRange { instance, last, round },
+                    Kind::Chosen if last > instance => Message::ChosenRange { instance, last, round },
                     Kind::Ack => Message::Ack { instance, round },
                     Kind::Decide => Message::Decide { instance, round, value },
                     Kind::Chosen => Message::Chosen { instance, round },
-                    Kind::Told => Message::Told { instance },
+                    Kind::Delivered => Message::Delivered { instance },
                 },
             ));
         }
@@ -479,18 +478,17 @@ impl Agreement for Hsuc {
 
     fn poll_decision(&mut self) -> Option<Decision<'_>> {
         if !self.waiting.is_empty() && self.others().is_empty() {
-            // Nobody has to be told.
-            self.lead();
+            // There is nobody to wait for.
+            self.propose_as_leader();
         }
         let instance = self.delivered + 1;
-        let adopted = |slot: &Slot| planted::is(Planted::TellsAdopted) && slot.acked != 0;
-        if !self.slot(instance).is_some_and(|slot| slot.decided || adopted(slot)) {
+        if !self.slot(instance).is_some_and(Slot::may_be_delivered) {
             return None;
         }
         self.delivered = instance;
         // The window has moved on.
         self.acknowledge(instance + self.window);
-        self.lead();
+        self.propose_as_leader();
         let position = self.position(instance);
         Some(Decision { instance, value: &self.slots[position].value })
     }
@@ -500,10 +498,11 @@ impl Agreement for Hsuc {
     }
 
     fn speaks_for_all(&self) -> bool {
-        // What I have decided and not told others may have told.
-        let waits = self.slot(self.delivered + 1).is_some_and(|slot| slot.decided);
-        let told = !waits || planted::is(Planted::SpeaksUntold);
-        self.leads() && told && (self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly))
+        // Others may have delivered a decision that I have not delivered yet.
+        let is_undelivered = self.slot(self.delivered + 1).is_some_and(|slot| slot.decided);
+        let all_delivered = !is_undelivered || planted::is(Planted::SpeaksUntold);
+        let all_inherited = self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly);
+        self.leads() && all_delivered && all_inherited
     }
 
     fn awaits_answer(&self) -> bool {

@@ -1,30 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Heartbeat uniform consensus (FiDe §4.1 Alg. 1, App. A.4 Alg. 4), as a log: one instance after the other.
 //!
-//! Every member sends its proposal to the leader, the live member with the lowest id. When the leader has those of all that live it
-//! decides, and broadcasts by FCURB ([`crate::fcurb`]): in its next heartbeat. As published that is all, two message delays and no
-//! acknowledgement ([`Trust::Network`]); under leases ([`Trust::Lease`]) one more delay, and links may lose, repeat and reorder.
+//! Every member sends its proposal to the leader, the live member with the lowest id. When the leader has the
+//! proposals of all live members it decides, and broadcasts the decision by FCURB ([`crate::fcurb`]): in its
+//! next heartbeat. As published that is all: two message delays and no acknowledgement ([`Trust::Network`]).
+//! Under leases ([`Trust::Lease`]) it takes one more delay, and links may lose, repeat and reorder.
 //!
-//! **What is other than published**, and why (numbers are those of `docs/errata.md`):
+//! **One instance at one member:**
+//!
+//! ```text
+//!   ┌──────┐  propose_waiting: a value, or none  ┌──────────┐  handle_deliveries: FCURB  ┌─────────┐
+//!   │ open │ ──────────────────────────────────► │ proposed │ ─────────────────────────► │ decided │
+//!   └──────┘                                     └──────────┘   delivers the decision    └─────────┘
+//!       ▲       a value comes after "none"         │   ▲  │                                   │ poll_decision
+//!       └──────────────────────────────────────────┘   └──┘                                   ▼
+//!                                         the leader crashes:                  the next instance: open; or proposed,
+//!                                         submit_proposal, to the next         if "none" was announced for it
+//! ```
+//!
+//! The leader calls `decide_if_complete` with each proposal and with each crash. A proposal reaches the
+//! leader as follows: `submit_proposal` sets `owes_proposal`, and `poll_transmit` sends what is owed. A
+//! "none" for the next instance goes ahead with an acknowledgement (`announce_silence`).
+//!
+//! **Differences from the published algorithm**, and why (numbers are those of `docs/errata.md`):
 //!
 //! - Nothing of an instance is left for the next one (4).
-//! - DET joins all proposals that are there and fit, so that each instance decides what the members have to say; the
-//!   published one chooses one of them. It begins with another member in each instance, so that all have their turn. A batch of nothing is
-//!   nothing's proposal, and no member waits for its turn (7).
-//! - A member with nothing to say proposes nothing, once; when it has something before the decision, it proposes again. So one
-//!   proposal and one heartbeat are all that a value needs, also in a group that was idle. With leases
-//!   a silent member says so of the next instance when it acknowledges the decision of this one. A decision names those whose
-//!   proposals it has: who came too late, or did not fit, proposes again in the next instance. What comes just after the word that there is nothing may
-//!   miss one instance more.
-//! - A broadcast of a member that is known to have crashed is refused with `trust = "network"`: FCURB promises that there is none.
-//! - Proposals that come before their receiver leads are kept, and those of the next instance: a member may have delivered what
-//!   its leader has not yet delivered to itself.
+//! - DET joins all proposals that have come and fit, so that each instance decides what the members have to
+//!   say; the published DET chooses one of them. It begins with another member in each instance, so that all
+//!   have their turn. An empty batch counts as no proposal, and no member waits for its turn (7).
+//! - A member with nothing to say proposes nothing, once; when it has a value before the decision, it
+//!   proposes again. So one proposal and one heartbeat are all that a value needs, also in a group that was
+//!   idle. With leases a silent member announces this for the next instance when it acknowledges the decision
+//!   of this one. A decision names the members whose proposals it contains: a member whose proposal came too
+//!   late, or did not fit, proposes it again in the next instance. A value that comes just after the
+//!   announcement of silence may miss one more instance.
+//! - With `trust = "network"` a broadcast of a member that is known to have crashed is refused: FCURB
+//!   promises that there is none.
+//! - Proposals that come before their receiver leads are kept, and so are those of the next instance: a
+//!   member may have delivered a decision that its leader has not yet delivered to itself.
 //!
-//! **Lossy links** (with leases): a leader that has something to decide asks those whose proposals it lacks; a member that has something to say
-//! says it again until it is decided. Where nobody has anything to say, nothing is sent.
+//! **Lossy links** (with leases): a leader that has something to decide asks for the proposals that it lacks;
+//! a member that has something to say repeats it until it is decided. Where nobody has anything to say,
+//! nothing is sent.
 
 use fide_types::{
-    HostSet, MAX_HOSTS,
+    HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -34,38 +54,44 @@ use crate::{
     message::{HEADER_LEN, Message, MessageError},
 };
 
-/// Bytes of a decision before its batch: the members whose proposals it has.
+/// Bytes of a decision before its batch: the set of the members whose proposals it contains.
 pub const SET_LEN: usize = 8;
 
-/// What members have in common.
+/// What all members have to have in common. Its `Debug` form is part of a group's number
+/// ([`crate::group::group_of`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Longest decision, bytes: what a heartbeat takes along.
+    /// Longest decision, bytes: it has to fit a heartbeat.
     pub value_max: usize,
     pub trust: Trust,
 }
 
-/// Why there is no such group.
+/// Why a member was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("member {me} is not in its own list of members")]
     NotAMember { me: u16 },
-    #[error("decisions of {max} bytes have no room for a proposal; {} are the least", SET_LEN + batch::PREFIX_LEN + 1)]
+    #[error("decisions of {max} bytes have no room for a proposal; at least {} are needed", SET_LEN + batch::PREFIX_LEN + 1)]
     ValueMax { max: usize },
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+/// The proposals of one instance, at its leader.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Proposals {
-    /// Whose there are.
+    /// Members whose proposal has come.
     of: HostSet,
-    /// By id-1; empty: nothing to say.
-    values: Box<[Vec<u8>]>,
+    /// Empty: the member has nothing to say.
+    values: PerHost<Vec<u8>>,
 }
 
 impl Proposals {
+    fn new() -> Self {
+        Self { of: HostSet::EMPTY, values: PerHost::new(MAX_HOSTS, |_| Vec::new()) }
+    }
+
     fn put(&mut self, from: u16, value: &[u8]) {
-        let place = &mut self.values[usize::from(from) - 1];
-        // Links reorder: "nothing" is what it had to say before.
+        let place = &mut self.values[from];
+        // Links reorder: an empty proposal is older than one with a value.
         if self.of.contains(from) && !place.is_empty() {
             return;
         }
@@ -75,16 +101,21 @@ impl Proposals {
     }
 
     fn value(&self, id: u16) -> &[u8] {
-        &self.values[usize::from(id) - 1]
+        &self.values[id]
     }
 
-    fn say_anything(&self) -> bool {
-        self.values.iter().any(|value| !value.is_empty())
+    fn have_values(&self) -> bool {
+        self.values.values().iter().any(|value| !value.is_empty())
+    }
+
+    fn remove(&mut self, member: u16) {
+        self.of.remove(member);
+        self.values[member].clear();
     }
 
     fn clear(&mut self) {
         self.of = HostSet::EMPTY;
-        self.values.iter_mut().for_each(Vec::clear);
+        self.values.values_mut().iter_mut().for_each(Vec::clear);
     }
 }
 
@@ -95,31 +126,34 @@ pub struct Huc {
     members: HostSet,
     correct: HostSet,
     value_max: usize,
-    /// Instances up to this one have been told.
+    /// Instances up to this one have been delivered.
     delivered: u64,
-    /// Of this instance and of the next.
+    /// Of the present instance and the next one.
     proposals: [Proposals; 2],
-    /// Proposed in this instance, if only nothing.
+    /// I have proposed in this instance, if only nothing.
     has_proposed: bool,
-    /// The leader lacks my proposal.
-    owes: bool,
-    /// The last instance of which the leader is told ahead, with an acknowledgement, that I have nothing to say; 0: none.
+    /// My proposal has to be sent to the leader.
+    owes_proposal: bool,
+    /// The last instance for which I have announced, with an acknowledgement, that I have nothing to say; 0:
+    /// none.
     silent_in: u64,
-    /// It is not told so yet.
+    /// That announcement has to be sent to the leader.
     owes_silence: bool,
-    /// What I have proposed in this instance.
+    /// My proposal in this instance.
     mine: Vec<u8>,
-    /// What waits for the next one.
+    /// What waits for the next instance.
     waiting: Vec<u8>,
-    /// Proposed, or asked for, since the last [`Agreement::resend`].
+    /// I have proposed, or was asked for my proposal, since the last [`Agreement::resend`].
     fresh: bool,
-    /// Who is to be asked for what it has to say.
-    lacking: HostSet,
+    /// Members to be asked for their proposals.
+    solicited: HostSet,
     fcurb: Fcurb,
-    decided: bool,
+    /// The present instance is decided, and not delivered yet.
+    is_decided: bool,
+    /// Of the present instance.
     decision: Vec<u8>,
-    /// The one before it, while the user looks at it.
-    telling: Vec<u8>,
+    /// The decision delivered last, while the user looks at it.
+    delivered_decision: Vec<u8>,
     closed: bool,
 }
 
@@ -136,29 +170,28 @@ impl Huc {
         if value_max < SET_LEN + batch::PREFIX_LEN + 1 {
             return Err(ConfigError::ValueMax { max: value_max });
         }
-        let proposals = || Proposals { of: HostSet::EMPTY, values: vec![Vec::new(); MAX_HOSTS].into_boxed_slice() };
         let mut member = Self {
             me,
             members,
             correct: members,
             value_max,
             delivered: 0,
-            proposals: [proposals(), proposals()],
+            proposals: [Proposals::new(), Proposals::new()],
             has_proposed: false,
-            owes: false,
+            owes_proposal: false,
             silent_in: 0,
             owes_silence: false,
             mine: Vec::new(),
             waiting: Vec::new(),
             fresh: false,
-            lacking: HostSet::EMPTY,
+            solicited: HostSet::EMPTY,
             fcurb: Fcurb::new(trust, me, members),
-            decided: false,
+            is_decided: false,
             decision: Vec::new(),
-            telling: Vec::new(),
+            delivered_decision: Vec::new(),
             closed: false,
         };
-        member.offer();
+        member.propose_waiting();
         Ok(member)
     }
 
@@ -168,13 +201,13 @@ impl Huc {
         self.correct
     }
 
-    /// Instances up to this one have been told.
+    /// Instances up to this one have been delivered.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes that a member may propose in one instance.
+    /// Most bytes that a member may propose in one instance.
     #[must_use]
     pub fn share_max(&self) -> usize {
         self.value_max - SET_LEN
@@ -184,9 +217,10 @@ impl Huc {
         self.leader() == self.me
     }
 
-    /// Proposes what waits, or nothing (lines 5 to 7).
-    fn offer(&mut self) {
-        if self.decided || self.closed {
+    /// Proposes the waiting values, or nothing, in the present instance (lines 5 to 7). Again if it proposed
+    /// nothing before.
+    fn propose_waiting(&mut self) {
+        if self.is_decided || self.closed {
             return;
         }
         if self.mine.is_empty() && !self.waiting.is_empty() {
@@ -195,25 +229,27 @@ impl Huc {
         }
         if !self.has_proposed {
             self.has_proposed = true;
-            self.submit();
+            self.submit_proposal();
         }
     }
 
-    fn submit(&mut self) {
+    /// Hands my proposal to the leader, which may be me.
+    fn submit_proposal(&mut self) {
         self.fresh = true;
         if self.leads() {
             self.proposals[0].put(self.me, &self.mine);
-            self.decide();
+            self.decide_if_complete();
         } else {
-            self.owes = true;
+            self.owes_proposal = true;
         }
     }
 
-    /// Decides if the proposals of all that live are there, and one of them says anything (lines 11 to 14).
-    fn decide(&mut self) {
+    /// As leader: decides if the proposals of all live members have come, and one of them has a value (lines
+    /// 11 to 14).
+    fn decide_if_complete(&mut self) {
         let [now, _] = &self.proposals;
-        let complete = self.correct.minus(now.of).is_empty();
-        if !self.leads() || self.decided || self.closed || self.fcurb.is_sending() || !complete {
+        let is_complete = self.correct.minus(now.of).is_empty();
+        if !self.leads() || self.is_decided || self.closed || self.fcurb.is_sending() || !is_complete {
             return;
         }
         let instance = self.delivered + 1;
@@ -221,7 +257,8 @@ impl Huc {
         if speaking.is_empty() {
             return;
         }
-        // Of all members, whoever speaks: with a turn among those who speak, two who speak in every other instance keep out a third.
+        // The turn goes round all members, not only those that speak: otherwise two members that speak in
+        // every other instance would keep out a third.
         let nth = (instance % self.members.len() as u64) as usize;
         let first = self.members.iter().nth(nth).unwrap_or(self.me);
         let turn = |is_late: bool| speaking.iter().filter(move |id| (*id < first) == is_late);
@@ -238,51 +275,48 @@ impl Huc {
             value.extend_from_slice(&from.0.to_le_bytes());
             in_turn().filter(|id| from.contains(*id)).for_each(|id| value.extend_from_slice(now.value(id)));
         });
-        self.advance();
+        self.handle_deliveries();
     }
 
-    /// What the broadcast has to say (lines 15 to 23), up to a decision.
-    fn advance(&mut self) {
-        while !self.decided
+    /// Handles what FCURB delivers (lines 15 to 23), up to a decision.
+    fn handle_deliveries(&mut self) {
+        while !self.is_decided
             && let Some(delivery) = self.fcurb.poll()
         {
             match delivery {
                 Delivery::Message { number, value } if number == self.delivered + 1 && !self.closed => {
                     self.decision.clear();
                     self.decision.extend_from_slice(value);
-                    self.decided = true;
-                    self.owes = false;
+                    self.is_decided = true;
+                    self.owes_proposal = false;
                 }
-                // Of a log that has ended.
+                // The log has ended.
                 Delivery::Message { .. } => {}
-                Delivery::Crashed(member) => self.lost(member),
+                Delivery::Crashed(member) => self.handle_crash(member),
             }
         }
     }
 
-    /// Lines 16 to 21.
-    fn lost(&mut self, member: u16) {
+    /// FCURB has delivered a crash (lines 16 to 21).
+    fn handle_crash(&mut self, member: u16) {
         let led = self.leader();
         self.correct.remove(member);
-        for proposals in &mut self.proposals {
-            proposals.of.remove(member);
-            proposals.values[usize::from(member) - 1].clear();
-        }
+        self.proposals.iter_mut().for_each(|proposals| proposals.remove(member));
         if member == led {
-            // The next leader is told of none ahead.
+            // The announcement of silence has to be repeated to the next leader.
             self.silent_in = self.silent_in.min(self.delivered + 1);
         }
         if self.closed {
             return;
         }
         if member == led && self.has_proposed {
-            self.submit();
+            self.submit_proposal();
         }
-        self.decide();
+        self.decide_if_complete();
     }
 
     /// Of [`Message::Propose`].
-    fn proposed(&mut self, from: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
+    fn handle_proposal(&mut self, from: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
         let Some(ahead) = instance.checked_sub(self.delivered + 1).filter(|_| !self.closed) else { return Ok(()) };
         if value.len() > self.share_max() {
             return Err(MessageError::TooLong { len: value.len(), max: self.share_max() });
@@ -290,16 +324,16 @@ impl Huc {
         let Some(proposals) = usize::try_from(ahead).ok().and_then(|ahead| self.proposals.get_mut(ahead)) else {
             return Err(MessageError::Future { instance, delivered: self.delivered });
         };
-        // What comes late of the dead is not waited for, and may have been decided (line 17).
+        // A proposal that comes late from a dead member is not awaited, and may have been decided (line 17).
         if self.correct.contains(from) {
             proposals.put(from, value);
-            self.decide();
+            self.decide_if_complete();
         }
         Ok(())
     }
 
     /// Of [`Message::Decide`]: the broadcast of `origin`, from itself or passed on.
-    fn broadcast(&mut self, from: u16, origin: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
+    fn handle_broadcast(&mut self, from: u16, origin: u16, instance: u64, value: &[u8]) -> Result<(), MessageError> {
         let lease = self.fcurb.trust() == Trust::Lease;
         if instance <= self.delivered && !lease || instance > self.delivered && self.closed {
             return Ok(());
@@ -307,31 +341,32 @@ impl Huc {
         if !(SET_LEN..=self.value_max).contains(&value.len()) {
             return Err(MessageError::TooLong { len: value.len(), max: self.value_max });
         }
-        // With leases the one before may be held, and its sender be ahead.
+        // With leases the decision before it may be stored and not delivered, while its sender is one ahead.
         if instance > self.delivered + if lease { 2 } else { 1 } {
             return Err(MessageError::Future { instance, delivered: self.delivered });
         }
         if !lease && !self.correct.contains(from) {
             return Err(MessageError::AfterCrash { from });
         }
-        if !lease && self.decided {
+        if !lease && self.is_decided {
             return Ok(());
         }
-        self.fcurb.succeeded(origin, instance);
-        self.advance();
+        self.fcurb.note_successor(origin, instance);
+        self.handle_deliveries();
         self.fcurb.receive(from, origin, instance, value);
-        self.advance();
-        self.be_silent();
+        self.handle_deliveries();
+        self.announce_silence();
         Ok(())
     }
 
-    /// A member that acknowledges a decision and has nothing to say in the next instance tells its leader so at the same time. Otherwise the
-    /// leader waits for it after the decision, by a round trip, where only the leader's own clients have something to say.
-    fn be_silent(&mut self) {
+    /// A member that acknowledges a decision and has nothing to say in the next instance announces that to
+    /// its leader at the same time. Otherwise the leader would wait for its proposal after the decision, for
+    /// a round trip, although only the leader's own clients have something to say.
+    fn announce_silence(&mut self) {
         let instance = self.delivered + 2;
         let acknowledges = self.fcurb.acknowledges(self.leader()) == self.delivered + 1;
         let speaks = !self.mine.is_empty() || !self.waiting.is_empty();
-        if acknowledges && !speaks && !self.decided && !self.closed && self.silent_in < instance {
+        if acknowledges && !speaks && !self.is_decided && !self.closed && self.silent_in < instance {
             (self.silent_in, self.owes_silence) = (instance, true);
         }
     }
@@ -347,7 +382,7 @@ impl Agreement for Huc {
         if !batch::push_tagged(&mut self.waiting, tag, value, share_max) {
             return Err(Refused::Full);
         }
-        self.offer();
+        self.propose_waiting();
         Ok(())
     }
 
@@ -359,51 +394,56 @@ impl Agreement for Huc {
         }
         let lease = self.fcurb.trust() == Trust::Lease;
         let is_own = match message {
-            Message::Propose { .. } | Message::Chosen { .. } | Message::Lacking { .. } => round == from,
+            Message::Propose { .. } | Message::Chosen { .. } | Message::Solicit { .. } => round == from,
             Message::Decide { .. } => lease || round == from,
             Message::Ack { .. } => round == self.me,
-            Message::Held { .. } | Message::Told { .. } | Message::Acks { .. } | Message::AllChosen { .. } => true,
+            Message::Report { .. }
+            | Message::Delivered { .. }
+            | Message::AckRange { .. }
+            | Message::ChosenRange { .. } => true,
         };
         match *message {
-            Message::Told { .. } | Message::Acks { .. } | Message::AllChosen { .. } => {
+            Message::Delivered { .. } | Message::AckRange { .. } | Message::ChosenRange { .. } => {
                 return Err(MessageError::NotOfProtocol);
             }
-            Message::Ack { .. } | Message::Chosen { .. } | Message::Held { .. } | Message::Lacking { .. } if !lease => {
+            Message::Ack { .. } | Message::Chosen { .. } | Message::Report { .. } | Message::Solicit { .. }
+                if !lease =>
+            {
                 return Err(MessageError::NotOfProtocol);
             }
             _ if !is_own => return Err(MessageError::Impostor { from, round }),
-            Message::Propose { .. } => return self.proposed(from, instance, value),
-            Message::Decide { .. } => return self.broadcast(from, round, instance, value),
-            Message::Ack { .. } => self.fcurb.acknowledged(from, instance),
-            Message::Chosen { .. } => self.fcurb.chosen(from, instance),
-            Message::Held { dead, asks, .. } => self.fcurb.reported(from, round, instance, dead, asks),
-            Message::Lacking { .. } => {
+            Message::Propose { .. } => return self.handle_proposal(from, instance, value),
+            Message::Decide { .. } => return self.handle_broadcast(from, round, instance, value),
+            Message::Ack { .. } => self.fcurb.handle_ack(from, instance),
+            Message::Chosen { .. } => self.fcurb.handle_chosen(from, instance),
+            Message::Report { dead, asks, .. } => self.fcurb.handle_report(from, round, instance, dead, asks),
+            Message::Solicit { .. } => {
                 let here = instance == self.delivered + 1 && from == self.leader();
-                self.owes |= here && self.has_proposed && !self.decided && !self.closed;
+                self.owes_proposal |= here && self.has_proposed && !self.is_decided && !self.closed;
             }
         }
-        self.advance();
+        self.handle_deliveries();
         Ok(())
     }
 
     fn crashed(&mut self, member: u16) {
         self.fcurb.crashed(member);
-        self.advance();
+        self.handle_deliveries();
     }
 
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)> {
         let (instance, round) = (self.delivered + 1, self.me);
-        if std::mem::take(&mut self.owes) {
-            let to = HostSet::from_iter([self.leader()]);
+        if std::mem::take(&mut self.owes_proposal) {
+            let to = HostSet::only(self.leader());
             return Some((to, Message::Propose { instance, round, value: &self.mine }));
         }
         if std::mem::take(&mut self.owes_silence) && self.silent_in > self.delivered {
-            let to = HostSet::from_iter([self.leader()]);
+            let to = HostSet::only(self.leader());
             return Some((to, Message::Propose { instance: self.silent_in, round, value: &[] }));
         }
-        let lacking = std::mem::take(&mut self.lacking);
-        if !lacking.is_empty() {
-            return Some((lacking, Message::Lacking { instance, round }));
+        let solicited = std::mem::take(&mut self.solicited);
+        if !solicited.is_empty() {
+            return Some((solicited, Message::Solicit { instance, round }));
         }
         self.fcurb.poll_transmit()
     }
@@ -414,36 +454,37 @@ impl Agreement for Huc {
 
     fn broadcast_left(&mut self) {
         self.fcurb.broadcast_left();
-        self.advance();
+        self.handle_deliveries();
     }
 
     fn poll_decision(&mut self) -> Option<Decision<'_>> {
-        self.advance();
-        if !std::mem::take(&mut self.decided) {
+        self.handle_deliveries();
+        if !std::mem::take(&mut self.is_decided) {
             return None;
         }
         self.delivered += 1;
-        std::mem::swap(&mut self.decision, &mut self.telling);
-        let (set, _) = self.telling.split_first_chunk::<SET_LEN>().expect("checked when it came");
+        std::mem::swap(&mut self.decision, &mut self.delivered_decision);
+        let (set, _) = self.delivered_decision.split_first_chunk::<SET_LEN>().expect("checked when it came");
         if HostSet(u64::from_le_bytes(*set)).contains(self.me) {
             self.mine.clear();
         }
         self.has_proposed = self.silent_in == self.delivered + 1 && self.mine.is_empty();
         self.proposals[0].clear();
         self.proposals.swap(0, 1);
-        self.offer();
-        // What follows may be acknowledged already.
-        self.be_silent();
-        Some(Decision { instance: self.delivered, value: &self.telling[SET_LEN..] })
+        self.propose_waiting();
+        // The next decision may be acknowledged already.
+        self.announce_silence();
+        Some(Decision { instance: self.delivered, value: &self.delivered_decision[SET_LEN..] })
     }
 
     fn leader(&self) -> u16 {
         self.correct.iter().next().unwrap_or(self.me)
     }
 
-    /// A leader has delivered what its predecessors have sent before it leads, and delivers first what it sends itself.
+    /// A leader has delivered all broadcasts of its predecessors before it leads, and is the first to deliver
+    /// its own.
     fn speaks_for_all(&self) -> bool {
-        self.leads() && !self.decided
+        self.leads() && !self.is_decided
     }
 
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {
@@ -453,7 +494,8 @@ impl Agreement for Huc {
                 values.clear();
             }
         }
-        (self.owes, self.owes_silence, self.decided, self.lacking) = (false, false, false, HostSet::EMPTY);
+        (self.owes_proposal, self.owes_silence, self.is_decided) = (false, false, false);
+        self.solicited = HostSet::EMPTY;
         self.proposals.iter_mut().for_each(Proposals::clear);
         self.closed = true;
     }
@@ -463,14 +505,14 @@ impl Agreement for Huc {
             return false;
         }
         let again = self.fcurb.resend();
-        if std::mem::take(&mut self.fresh) || self.decided || self.closed {
+        if std::mem::take(&mut self.fresh) || self.is_decided || self.closed {
             return again;
         }
         if !self.leads() {
-            self.owes |= !self.mine.is_empty();
-        } else if !self.fcurb.is_sending() && self.proposals[0].say_anything() {
-            self.lacking = self.correct.minus(self.proposals[0].of);
-            return again || !self.lacking.is_empty();
+            self.owes_proposal |= !self.mine.is_empty();
+        } else if !self.fcurb.is_sending() && self.proposals[0].have_values() {
+            self.solicited = self.correct.minus(self.proposals[0].of);
+            return again || !self.solicited.is_empty();
         }
         again
     }

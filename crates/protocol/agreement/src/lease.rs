@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Until when a member may act.
+//! The lease under which a member may act.
 
-/// Of one member, at one moment of its own clock.
+/// The lease of one member, read at one moment of its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
+    /// That moment.
     pub now_ns: u64,
-    /// `Detector::lease_until_ns`.
+    /// The lease's end: `Detector::lease_until_ns`.
     pub until_ns: u64,
 }
 

@@ -1,24 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agreement that needs no quorum: it survives all crashes but one, as the detector is right about them (FiDe §4, App. A).
+//! Agreement without quorums: it survives the crash of all members but one, as it may rely on the failure
+//! detector (FiDe §4, App. A).
 //!
-//! - [`message`]: what members send each other, as values and as bytes.
-//! - [`hsuc`]: hierarchical stabilizing uniform consensus, its broadcast (OSRB) included, as a log of instances.
+//! - [`message`]: messages between members, as values and as bytes.
+//! - [`hsuc`]: hierarchical stabilizing uniform consensus, including its broadcast (OSRB), as a log of
+//!   instances.
 //! - [`fcurb`]: fail-consistent uniform reliable broadcast, on the detector's heartbeats.
-//! - [`huc`]: heartbeat uniform consensus over it.
+//! - [`huc`]: heartbeat uniform consensus, on top of FCURB.
 //! - [`batch`]: many proposals in one instance.
-//! - [`view`]: who is in a group.
-//! - [`group`]: a group that changes, under leases: on hosts that may pause, and networks that may be cut.
-//! - [`transfer`]: payloads that are too long for a value, ahead of the agreement on them; states for members that join.
+//! - [`view`]: the members of a group.
+//! - [`group`]: a group whose members change, under leases: on hosts that may pause, and networks that may be
+//!   cut.
+//! - [`transfer`]: payloads that are too long for a value, sent ahead of the agreement on them; states for
+//!   hosts that join.
 //!
-//! A protocol is fed what happens ([`Agreement::receive`], [`Agreement::crashed`], [`Agreement::propose`]) and asked what follows
-//! ([`Agreement::poll_transmit`], [`Agreement::poll_decision`]).
+//! The caller feeds a protocol events ([`Agreement::receive`], [`Agreement::crashed`],
+//! [`Agreement::propose`]), then polls what follows from them ([`Agreement::poll_transmit`],
+//! [`Agreement::poll_decision`]).
 //!
-//! **What it stands on.** A crash is told by a detector that is right. Links between members that live lose nothing and may reorder, as
-//! published ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time, never agreement ([`Links::Lossy`]). The order of events at one member is the caller's: each
-//! call is one atomic step.
+//! **Assumptions.** The detector reports a crash only if it happened. Links between live members lose nothing
+//! and may reorder, as published ([`Links::Reliable`]); or they lose, repeat and reorder, which costs time
+//! but never agreement ([`Links::Lossy`]). The caller chooses the order of events at one member: each call is
+//! one atomic step.
 //!
-//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been used, but
-//! for payloads.
+//! **Words.** A message is *stored* when a member keeps it. An instance is *decided* when its value can
+//! change no more, and *delivered* when the decision was handed to the user; decisions are delivered in
+//! order. A member is *dead* here once the detector has reported its crash.
+//!
+//! **Invariant:** no sockets, clocks, threads or randomness; nothing is allocated once every buffer has been
+//! used, except for payloads.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -41,31 +51,31 @@ pub use huc::Huc;
 pub use lease::Lease;
 pub use message::{Message, MessageError};
 pub use transfer::{Identity, Transfers};
-pub use view::{Member, View, ViewError};
+pub use view::{View, ViewError, ViewMember};
 
-/// A decided instance, told in order, once.
+/// A decided instance. Decisions are delivered in order, each once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision<'a> {
     /// From 1.
     pub instance: u64,
-    /// What was decided; empty where a leader had nothing to propose and closed a gap.
+    /// The decided value; empty where a new leader had nothing to propose and closed a gap.
     pub value: &'a [u8],
 }
 
-/// Why a proposal is not taken. Nothing has changed then.
+/// Why a proposal is refused. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("member {leader} leads; propose there")]
     NotLeader { leader: u16 },
-    #[error("a value of {len} bytes; at most {max} fit, send the rest ahead")]
+    #[error("a value of {len} bytes; at most {max} fit, so send it ahead as a payload")]
     TooLong { len: usize, max: usize },
-    #[error("this member has no lease, or was excluded; propose again when it is heard, or at another")]
+    #[error("this member has no lease, or was excluded; propose again once it has one, or at another member")]
     Fenced,
-    #[error("as many proposals wait as fit one instance; propose again after the next decision")]
+    #[error("the waiting proposals fill one instance; propose again after the next decision")]
     Full,
-    #[error("the members change; propose again when the next view has begun")]
+    #[error("the members are changing; propose again when the next view has begun")]
     Changing,
-    #[error("host {host} is no member of this view")]
+    #[error("host {host} is not a member of this view")]
     NoMember { host: u16 },
     #[error(transparent)]
     Payload(#[from] transfer::OfferError),
@@ -81,66 +91,72 @@ pub trait Agreement {
         self.propose_tagged(None, value)
     }
 
-    /// As [`Agreement::propose`], for a value with a byte before it, which need not be put together first.
+    /// As [`Agreement::propose`], for a value that consists of a tag byte and `value`, without copying them
+    /// together first.
     ///
     /// # Errors
-    /// [`Refused`], with the length of both.
+    /// [`Refused`]; its length is that of both together.
     fn propose_tagged(&mut self, tag: Option<u8>, value: &[u8]) -> Result<(), Refused>;
 
-    /// A message of another member has come.
+    /// A message from another member.
     ///
     /// # Errors
-    /// [`MessageError`]: it is none that a member of this group sends; nothing has changed.
+    /// [`MessageError`]: no member of this group sends such a message; nothing has changed.
     fn receive(&mut self, from: u16, message: &Message<'_>) -> Result<(), MessageError>;
 
-    /// The detector says that a member has crashed. Its messages may still come.
+    /// The detector reports that a member has crashed. Its messages may still come.
     fn crashed(&mut self, member: u16);
 
-    /// The next message to be sent, and to whom. To be asked until there is none, after each call of the others.
+    /// The next message to be sent, and its receivers. To be polled until there is none, after each call of
+    /// another method.
     fn poll_transmit(&mut self) -> Option<(HostSet, Message<'_>)>;
 
-    /// The next message for all, by FCURB: in the next heartbeat (FiDe App. A.4). To be asked as [`Agreement::poll_transmit`] is;
-    /// none in protocols that do without.
+    /// The next message for all members by FCURB, that is, in the next heartbeat (FiDe App. A.4). To be
+    /// polled as [`Agreement::poll_transmit`] is; always none in protocols without broadcasts.
     fn poll_broadcast(&mut self) -> Option<Message<'_>> {
         None
     }
 
-    /// The heartbeat with the last [`Agreement::poll_broadcast`] has left on all trees: this member's own copy is delivered.
+    /// The heartbeat with the message of the last [`Agreement::poll_broadcast`] has left on all trees: this
+    /// member delivers its own copy.
     fn broadcast_left(&mut self) {}
 
-    /// The next decision. To be asked until there is none, before anything else is fed: what is not taken holds up later ones.
+    /// The next decision, which is delivered with this call. To be polled until there is none, before
+    /// anything else is fed: a decision that is not polled holds up later ones.
     fn poll_decision(&mut self) -> Option<Decision<'_>>;
 
-    /// Who leads, as far as this member knows.
+    /// The member that leads, as far as this member knows.
     fn leader(&self) -> u16;
 
-    /// Whether what this member has told its user is all that was ever decided: it leads, and has decided what earlier leaders
-    /// may have. With a lease besides, it may answer questions about the state without asking anybody.
+    /// Whether this member has delivered everything that was ever decided: it leads, and has decided what
+    /// earlier leaders may have decided. If it also holds a lease, it may answer questions about the state
+    /// without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
-    /// Whether somebody's answer is due now: messages of others have been sent, or are about to be, and are not decided yet. A member that waits
-    /// may look for them for a moment before it sleeps.
+    /// Whether the answer of another member is due at once, as instances are under way. A member that waits
+    /// may then poll for a moment before it sleeps.
     fn awaits_answer(&self) -> bool {
         false
     }
 
-    /// The log of these members ends with what has been told here: from now on nothing is decided, and nothing is taken but what
-    /// serves those who have not told as much yet. `undecided` is given what this member has proposed and nobody has decided
-    /// before the end, as batches, in their order.
+    /// Ends the log of these members with what has been delivered here. From now on nothing is decided, and
+    /// the protocol only serves members that have not delivered as much yet. `undecided` is called with what
+    /// this member proposed and nobody decided before the end, as batches, in order.
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8]));
 
-    /// To be called from time to time where links lose messages: what was sent before the last call and has had no answer is
-    /// sent again; whether there was anything. A good time between calls is a little more than a round trip. Nothing where links are reliable.
+    /// To be called from time to time where links lose messages: sends again what was sent before the last
+    /// call and has had no answer. Whether there was anything. A good interval is a little more than a round
+    /// trip. Does nothing where links are reliable.
     fn resend(&mut self) -> bool;
 }
 
-/// A protocol that can begin anew, with other members.
+/// A protocol that can be started anew, with other members.
 pub trait Start: Agreement + Sized {
-    /// What all members have in common, whoever they are.
+    /// What all members have to have in common.
     type Setting: Copy + std::fmt::Debug;
     type Error: std::error::Error + 'static;
 
-    /// Bytes of the longest message of [`Agreement::poll_broadcast`]; 0 for protocols that do without.
+    /// Bytes of the longest message of [`Agreement::poll_broadcast`]; 0 for protocols without broadcasts.
     fn broadcast_max(_setting: &Self::Setting) -> usize {
         0
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payloads that are too long for an instance's value, sent ahead of the agreement on them; snapshots for members that
-//! join.
+//! Payloads that are too long for an instance's value, sent ahead of the agreement on them; and states for
+//! hosts that join.
 //!
-//! Whoever wants a long payload agreed on offers it to all members, waits until all that live have it
-//! ([`Transfers::poll_spread`]), and proposes its [`Identity`]. So whoever learns the decision has the payload, and as
-//! with a value all but one may crash. A member that joins fetches a snapshot by the identity that it was told
-//! ([`Transfers::fetch`]).
+//! A member that wants a long payload agreed on offers it to all members, waits until all live members store
+//! it ([`Transfers::poll_spread`]), and proposes its [`Identity`]. So a member that learns the decision has
+//! the payload, and as with a value all but one may crash. A host that joins fetches a state by the identity
+//! that it was told ([`Transfers::fetch`]).
 //!
 //! ```text
 //! offerer                      receiver
@@ -16,26 +16,29 @@
 //!    │◄─────────────────── have ──│  all here, and the hash is right
 //! ```
 //!
-//! The receiver paces the sender: it asks for at most `wants_max` chunks of a payload that have not come. A sender
-//! keeps of a want only the range, and cuts chunks out of the payload when it is polled: one of each range, of each
-//! host in turn.
+//! The receiver paces the sender: it asks for at most `wants_max` chunks of a payload that have not come. A
+//! sender keeps only the range of a want, and cuts chunks out of the payload when it is polled: one of each
+//! range, of each host in turn.
 //!
-//! **Links** may lose, repeat and reorder: [`Transfers::resend`] makes good for it, and all that is lost is time. They
-//! have to keep incarnations apart, as [`crate::Group`] does: a host that comes back is told by [`Transfers::joined`].
+//! **Links** may lose, repeat and reorder messages: [`Transfers::resend`] makes up for that, and only time is
+//! lost. The caller has to keep incarnations apart, as [`crate::Group`] does: a host that comes back is
+//! announced with [`Transfers::joined`].
 //!
-//! **Offers are numbered**, and answers name the number. Otherwise a late answer to a former offer of the same payload,
-//! which the receiver has forgotten since, would say that it has it; and a late copy of an offer would bring back what
-//! was forgotten.
+//! **Offers are numbered**, and answers name the number. Otherwise a late answer to a former offer of the
+//! same payload, which the receiver has forgotten since, would say that it has the payload; and a late copy
+//! of an offer would bring back a forgotten payload.
 //!
-//! **Equal payloads are one.** Who forgets a payload when its decision is carried out, and may propose the same bytes
-//! twice, has to put a number into them, as [`crate::Group`] does: else the second decision finds nothing.
+//! **Equal payloads are one.** A user that forgets a payload when its decision is carried out, and may
+//! propose the same bytes twice, has to put a number into them, as [`crate::Group`] does: otherwise the
+//! second decision finds nothing.
 //!
-//! **Room.** What does not fit now waits, and is taken when it is offered again. So hosts that are full of what they
-//! offer themselves wait for each other for ever: let only the leader offer, or keep what all members offer at once
-//! below `held_max`.
+//! **Room.** A payload that has no room now waits, and is taken when it is offered again. So hosts that are
+//! full of what they offer themselves wait for each other for ever: let only the leader offer, or keep all
+//! payloads that are offered at once below `stored_max`.
 //!
-//! **Memory**: `held_max` bytes of payloads, [`PAYLOADS_MAX`] of them at most; for each that arrives a bit per chunk
-//! and 2 KiB; for each other host at most [`RANGES_MAX`] ranges, [`ANSWERS_MAX`] answers and [`OFFERS_MAX`] bytes.
+//! **Memory**: `stored_max` bytes of payloads, at most [`PAYLOADS_MAX`] of them; for each that arrives, one
+//! bit per chunk and 2 KiB; for each other host at most [`RANGES_MAX`] ranges, [`ANSWERS_MAX`] answers and
+//! [`OFFERS_MAX`] bytes.
 
 mod arriving;
 mod config;
@@ -48,7 +51,7 @@ mod transmit;
 use std::collections::{BTreeMap, VecDeque};
 
 use fide_types::{
-    HostSet, MAX_HOSTS,
+    HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -66,17 +69,19 @@ use peer::{Fate, Peer};
 #[derive(Debug, Clone)]
 struct Offer {
     number: u64,
-    /// Hosts that live and have not answered.
+    /// Live hosts that have not answered.
     waiting: HostSet,
-    /// Hosts that live and have refused.
+    /// Live hosts that have refused.
     refused: HostSet,
-    told: bool,
+    /// Reported by [`Transfers::poll_spread`], or about to be.
+    is_spread: bool,
     /// Sent since the last resend: an answer may be under way.
     fresh: bool,
 }
 
+/// A payload that is stored.
 #[derive(Debug, Clone)]
-struct Held {
+struct Stored {
     bytes: Box<[u8]>,
     offer: Option<Offer>,
     /// Hosts that have offered it.
@@ -91,17 +96,16 @@ pub struct Transfers {
     config: Config,
     wants_max: u32,
     crashed: HostSet,
-    /// Hosts that are not here, and that offers wait for ([`Transfers::away`]).
+    /// Hosts that are not up, and for which offers wait ([`Transfers::away`]).
     away: HostSet,
-    /// By id-1.
-    peers: Box<[Peer]>,
-    held: BTreeMap<Identity, Held>,
+    peers: PerHost<Peer>,
+    stored: BTreeMap<Identity, Stored>,
     arriving: Vec<Arriving>,
-    /// Bytes of those held and arriving.
+    /// Bytes of the stored and arriving payloads.
     used: u64,
     /// Number of the last offer.
     last: u64,
-    /// Offers to be sent. This and the next three hold an identity once.
+    /// Offers to be sent. This queue and the next three contain an identity at most once.
     due: VecDeque<Identity>,
     spread: VecDeque<Identity>,
     arrived: VecDeque<Identity>,
@@ -112,7 +116,7 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Of host `me`, 1..=64. Nothing is held yet.
+    /// The transfers of host `me`, 1..=64. Nothing is stored yet.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -127,8 +131,8 @@ impl Transfers {
             wants_max: u32::try_from(config.wants_max).unwrap_or(u32::MAX),
             crashed: HostSet::EMPTY,
             away: HostSet::EMPTY,
-            peers: vec![Peer::default(); MAX_HOSTS].into_boxed_slice(),
-            held: BTreeMap::new(),
+            peers: PerHost::new(MAX_HOSTS, |_| Peer::default()),
+            stored: BTreeMap::new(),
             arriving: Vec::new(),
             used: 0,
             last: 0,
@@ -142,9 +146,9 @@ impl Transfers {
         })
     }
 
-    /// Keeps a payload and offers it to the hosts `to` that live, this one excepted, until each has answered. Told by
-    /// [`Transfers::poll_spread`] once all have it. Offered again before that, it is told once, of the hosts of both
-    /// offers.
+    /// Stores a payload and offers it to the live hosts of `to`, except this one, until each has answered.
+    /// [`Transfers::poll_spread`] reports it once all of them store it. A payload that is offered again
+    /// before that is reported once, for the hosts of both offers.
     ///
     /// # Errors
     /// [`OfferError`].
@@ -154,26 +158,26 @@ impl Transfers {
         if len > max {
             return Err(RoomError::TooLong { len, max }.into());
         }
-        let identity = self.hold_if(payload, Self::room_for_offer)?;
-        self.offer_held(identity, number, to);
+        let identity = self.store_if(payload, Self::room_for_offer)?;
+        self.offer_stored(identity, number, to);
         Ok(identity)
     }
 
-    /// As [`Transfers::offer`], of a payload that is held. Nothing if it is not.
+    /// As [`Transfers::offer`], for a payload that is stored. Does nothing if it is not.
     ///
     /// # Errors
     /// [`OfferError`].
     pub fn offer_again(&mut self, identity: &Identity, to: HostSet) -> Result<(), OfferError> {
         let number = self.next_offer()?;
-        if self.held.contains_key(identity) {
-            self.offer_held(*identity, number, to);
+        if self.stored.contains_key(identity) {
+            self.offer_stored(*identity, number, to);
         }
         Ok(())
     }
 
     fn next_offer(&self) -> Result<u64, OfferError> {
         let waiting =
-            self.held.values().filter_map(|held| held.offer.as_ref()).filter(|offer| !offer.waiting.is_empty());
+            self.stored.values().filter_map(|stored| stored.offer.as_ref()).filter(|offer| !offer.waiting.is_empty());
         let oldest = waiting.map(|offer| offer.number).min();
         let number = self.last + 1;
         if let Some(oldest) = oldest.filter(|oldest| number - oldest >= OFFERS_MAX) {
@@ -182,32 +186,32 @@ impl Transfers {
         Ok(number)
     }
 
-    fn offer_held(&mut self, identity: Identity, number: u64, to: HostSet) {
+    fn offer_stored(&mut self, identity: Identity, number: u64, to: HostSet) {
         self.last = number;
         let mut waiting = to.minus(self.crashed);
         waiting.remove(self.me);
-        let held = self.held.get_mut(&identity).expect("held since the line above");
-        if let Some(former) = &held.offer {
-            waiting = HostSet(waiting.0 | former.waiting.0);
+        let stored = self.stored.get_mut(&identity).expect("stored since the line above");
+        if let Some(former) = &stored.offer {
+            waiting = waiting.union(former.waiting);
         }
-        held.offer = Some(Offer { number, waiting, refused: HostSet::EMPTY, told: false, fresh: false });
-        self.spread.retain(|told| *told != identity);
+        stored.offer = Some(Offer { number, waiting, refused: HostSet::EMPTY, is_spread: false, fresh: false });
+        self.spread.retain(|spread| *spread != identity);
         if waiting.is_empty() {
-            self.tell_spread(identity);
+            self.note_spread(identity);
         } else {
             push_once(&mut self.due, identity);
         }
     }
 
-    /// Keeps a payload that others may fetch, without offering it.
+    /// Stores a payload that others may fetch, without offering it.
     ///
     /// # Errors
     /// [`RoomError`].
-    pub fn hold(&mut self, payload: Vec<u8>) -> Result<Identity, RoomError> {
-        self.hold_if(payload, Self::room)
+    pub fn store(&mut self, payload: Vec<u8>) -> Result<Identity, RoomError> {
+        self.store_if(payload, Self::room)
     }
 
-    fn hold_if(
+    fn store_if(
         &mut self,
         payload: Vec<u8>,
         room: impl FnOnce(&Self, u64) -> Result<(), RoomError>,
@@ -217,7 +221,7 @@ impl Transfers {
         let identity = Identity::of(&payload);
         if let Some(at) = self.arriving_at(&identity) {
             self.finish(at, Some(payload.into_boxed_slice()));
-        } else if !self.held.contains_key(&identity) {
+        } else if !self.stored.contains_key(&identity) {
             room(self, len)?;
             self.used += len;
             self.keep(identity, payload.into_boxed_slice());
@@ -225,9 +229,9 @@ impl Transfers {
         Ok(identity)
     }
 
-    /// Asks a host for a payload whose identity is known. Told by [`Transfers::poll_arrived`], or by
-    /// [`Transfers::poll_missing`] if neither this host nor another that has offered it, or was named here, has it any
-    /// more.
+    /// Asks a host for a payload whose identity is known. [`Transfers::poll_arrived`] reports it, or
+    /// [`Transfers::poll_missing`] if neither that host, nor another one that has offered it or was named
+    /// here, has it any more.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -239,7 +243,7 @@ impl Transfers {
             return Err(FetchError::Crashed { host: from });
         }
         let source = Source { host: from, number: 0, tries: 0 };
-        if self.held.contains_key(&identity) {
+        if self.stored.contains_key(&identity) {
             push_once(&mut self.arrived, identity);
         } else if let Some(at) = self.arriving_at(&identity) {
             self.add_source(at, source);
@@ -250,28 +254,30 @@ impl Transfers {
         Ok(())
     }
 
-    /// A payload that is held: offered, kept, or arrived.
+    /// The bytes of a stored payload.
     #[must_use]
     pub fn get(&self, identity: &Identity) -> Option<&[u8]> {
-        self.held.get(identity).map(|held| &*held.bytes)
+        self.stored.get(identity).map(|stored| &*stored.bytes)
     }
 
-    /// The payloads that are held, and which hosts have offered each here. What only a crashed host has offered, and no
-    /// decision names once all of its proposals are decided, is to be forgotten.
-    pub fn held(&self) -> impl Iterator<Item = (&Identity, HostSet)> {
-        self.held.iter().map(|(identity, held)| (identity, held.offered_by))
+    /// The stored payloads, each with the hosts that have offered it here. A payload that only a crashed host
+    /// has offered, and that no decision names once all of that host's proposals are decided, has to be
+    /// forgotten.
+    pub fn stored(&self) -> impl Iterator<Item = (&Identity, HostSet)> {
+        self.stored.iter().map(|(identity, stored)| (identity, stored.offered_by))
     }
 
-    /// Frees a payload, whether it is held, offered or arriving. Its offerer is refused what has not arrived; who is
-    /// fetching it from here is told that it is missing. Nothing more is told of it here.
+    /// Frees a payload, whether it is stored, offered or arriving. If it has not arrived, its offerers are
+    /// sent a refusal; hosts that are fetching it from here are told that it is missing. Nothing more is
+    /// reported about it here.
     pub fn forget(&mut self, identity: &Identity) {
-        if let Some(held) = self.held.remove(identity) {
-            self.used -= held.bytes.len() as u64;
+        if let Some(stored) = self.stored.remove(identity) {
+            self.used -= stored.bytes.len() as u64;
             for queue in [&mut self.due, &mut self.spread, &mut self.arrived] {
                 queue.retain(|other| other != identity);
             }
             self.refused.retain(|(_, other, _)| other != identity);
-            self.peers.iter_mut().for_each(|peer| peer.forget(identity));
+            self.peers.values_mut().iter_mut().for_each(|peer| peer.forget(identity));
         }
         if let Some(at) = self.arriving_at(identity) {
             for source in self.drop_arriving(at) {
@@ -281,40 +287,41 @@ impl Transfers {
         self.missing.retain(|other| other != identity);
     }
 
-    /// The detector says that a host has crashed. Nothing is sent to it or taken from it any more; what only it had is
-    /// missing.
+    /// The detector reports that a host has crashed. Nothing is sent to it or taken from it any more;
+    /// payloads that only it had are missing.
     pub fn crashed(&mut self, host: u16) {
         if !self.is_other(host) || self.crashed.contains(host) {
             return;
         }
         self.crashed.insert(host);
         self.away.remove(host);
-        self.begin_anew(host);
+        self.reset_peer(host);
         let mut had = Vec::new();
-        for (identity, held) in &mut self.held {
-            if let Some(offer) = &mut held.offer {
+        for (identity, stored) in &mut self.stored {
+            if let Some(offer) = &mut stored.offer {
                 offer.waiting.remove(host);
                 offer.refused.remove(host);
                 had.push((offer.number, *identity));
             }
         }
-        // Told in the order in which they were offered.
+        // Reported in the order in which they were offered.
         had.sort_unstable();
-        had.into_iter().for_each(|(_, identity)| self.tell_spread(identity));
+        had.into_iter().for_each(|(_, identity)| self.note_spread(identity));
     }
 
-    /// An incarnation of this host is a member and is not known to be up: nothing is sent to the host or taken from it
-    /// until [`Transfers::joined`], and offers wait for it. What a former incarnation has said counts no more.
+    /// An incarnation of this host is a member and not known to be up: nothing is sent to the host or taken
+    /// from it until [`Transfers::joined`], and offers wait for it. Messages of a former incarnation count no
+    /// more.
     pub fn away(&mut self, host: u16) {
         if self.is_other(host) {
             self.crashed.remove(host);
             self.away.insert(host);
-            self.begin_anew(host);
+            self.reset_peer(host);
         }
     }
 
-    /// A host takes part, for the first time or again as another incarnation: nothing that its former one has sent
-    /// counts. Offers wait for it that were made while it was away.
+    /// A host takes part, for the first time or again as another incarnation: no message of its former
+    /// incarnation counts. Offers that were made while it was away wait for it.
     pub fn joined(&mut self, host: u16) {
         if !self.is_other(host) {
             return;
@@ -327,11 +334,11 @@ impl Transfers {
         }
     }
 
-    /// Nothing is known of a host's answers, wants and offers.
-    fn begin_anew(&mut self, host: u16) {
-        *self.peer(host) = Peer::default();
+    /// Forgets a host's answers, wants and offers.
+    fn reset_peer(&mut self, host: u16) {
+        self.peers[host] = Peer::default();
         self.refused.retain(|(by, ..)| *by != host);
-        // From the end: what takes a removed one's place has been looked at.
+        // From the end: the payload that takes a removed one's place has been handled already.
         for at in (0..self.arriving.len()).rev() {
             self.remove_source(at, host);
         }
@@ -341,29 +348,29 @@ impl Transfers {
         self.crashed.contains(host) || self.away.contains(host)
     }
 
-    /// The next offered payload that all hosts it was offered to have, those that have crashed excepted. Each offer is
-    /// told once.
+    /// The next offered payload that all live hosts store to which it was offered. Each offer is reported
+    /// once.
     pub fn poll_spread(&mut self) -> Option<Identity> {
         self.spread.pop_front()
     }
 
-    /// The next payload that has arrived, of those offered here or fetched.
+    /// The next payload that has arrived, of those that were offered to this host or fetched.
     pub fn poll_arrived(&mut self) -> Option<Identity> {
         self.arrived.pop_front()
     }
 
-    /// The next payload that was under way, and that no host has any more, or none rightly.
+    /// The next payload that was under way, and that no host has any more, or none has intact.
     pub fn poll_missing(&mut self) -> Option<Identity> {
         self.missing.pop_front()
     }
 
-    /// The next refusal: by whom, of what this host has offered, and why. Such a payload is not told as spread unless
-    /// the host crashes, or has it after it is offered again.
+    /// The next refusal of a payload that this host has offered: by which host, and why. The payload is not
+    /// reported as spread unless that host crashes, or takes the payload when it is offered again.
     pub fn poll_refused(&mut self) -> Option<(u16, Identity, Reason)> {
         self.refused.pop_front()
     }
 
-    /// Bytes of the payloads that are held or arriving.
+    /// Bytes of the stored and arriving payloads.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used
@@ -378,54 +385,52 @@ impl Transfers {
         (1..=MAX_HOSTS).contains(&usize::from(host)) && host != self.me
     }
 
-    fn peer(&mut self, host: u16) -> &mut Peer {
-        &mut self.peers[usize::from(host) - 1]
-    }
-
     fn arriving_at(&self, identity: &Identity) -> Option<usize> {
         self.arriving.iter().position(|arriving| arriving.identity == *identity)
     }
 
-    /// Whether a payload of this length is ever taken.
+    /// Checks that a payload of this length can ever be taken.
     fn fits_ever(&self, len: u64) -> Result<(), RoomError> {
-        let max = self.config.payload_max.min(self.config.held_max);
+        let max = self.config.payload_max.min(self.config.stored_max);
         if len > max { Err(RoomError::TooLong { len, max }) } else { Ok(()) }
     }
 
-    /// Whether there is room for it now.
+    /// Checks that there is room for a payload now.
     fn room(&self, len: u64) -> Result<(), RoomError> {
-        let (used, max) = (self.used, self.config.held_max);
+        let (used, max) = (self.used, self.config.stored_max);
         if len > max - used {
             return Err(RoomError::Full { len, used, max });
         }
-        if self.held.len() + self.arriving.len() + self.missing.len() >= PAYLOADS_MAX {
+        if self.stored.len() + self.arriving.len() + self.missing.len() >= PAYLOADS_MAX {
             return Err(RoomError::Payloads);
         }
         Ok(())
     }
 
-    /// Whether there is room for one that is offered: less than for others.
+    /// Checks that there is room for an offered payload: less than for others.
     fn room_for_offer(&self, len: u64) -> Result<(), RoomError> {
         let (used, max) = (self.used, self.config.offered_max());
         if len > max.saturating_sub(used) && !planted::is(Planted::OffersTakeAll) {
             return Err(RoomError::Full { len, used, max });
         }
         let places = if planted::is(Planted::OffersTakeAll) { PAYLOADS_MAX } else { OFFERED_MAX };
-        if self.held.len() + self.arriving.len() + self.missing.len() >= places {
+        if self.stored.len() + self.arriving.len() + self.missing.len() >= places {
             return Err(RoomError::Payloads);
         }
         Ok(())
     }
 
     fn keep(&mut self, identity: Identity, bytes: Box<[u8]>) {
-        self.missing.retain(|told| *told != identity);
-        self.held.insert(identity, Held { bytes, offer: None, offered_by: HostSet::EMPTY });
+        self.missing.retain(|missing| *missing != identity);
+        self.stored.insert(identity, Stored { bytes, offer: None, offered_by: HostSet::EMPTY });
     }
 
-    fn tell_spread(&mut self, identity: Identity) {
-        let offer = self.held.get_mut(&identity).and_then(|held| held.offer.as_mut());
-        if let Some(offer) = offer.filter(|offer| !offer.told && offer.waiting.is_empty() && offer.refused.is_empty()) {
-            offer.told = true;
+    fn note_spread(&mut self, identity: Identity) {
+        let offer = self.stored.get_mut(&identity).and_then(|stored| stored.offer.as_mut());
+        if let Some(offer) =
+            offer.filter(|offer| !offer.is_spread && offer.waiting.is_empty() && offer.refused.is_empty())
+        {
+            offer.is_spread = true;
             push_once(&mut self.spread, identity);
         }
     }

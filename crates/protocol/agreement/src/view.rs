@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is in a group: views, numbered and agreed.
+//! Views: the numbered lists of a group's members, on which the members agree.
 //!
-//! A view lists its members by seniority: who joins comes last. Protocols know members by their place in that list, from 1, so
-//! that the member that has been there for longest leads, and nobody who still lacks the state.
+//! A view lists its members by seniority: a new member comes last. Protocols know members by their place in
+//! that list, from 1. So the member that has been in the group for longest leads, and no member that still
+//! lacks the state.
 //!
 //! ```text
 //!  0 u32 number, from 1
-//!  4 u16 how many members
+//!  4 u16 number of members
 //!  6 for each: u16 host, u32 incarnation
 //! ```
 
-use fide_types::HostSet;
-use fide_types::MAX_HOSTS;
+use fide_types::{HostSet, MAX_HOSTS, PerHost};
 
 /// Bytes of a view without its members.
 const HEADER_LEN: usize = 6;
 const MEMBER_LEN: usize = 6;
 
-/// One incarnation of a host.
+/// A member: one incarnation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Member {
+pub struct ViewMember {
     /// 1..=64.
     pub host: u16,
     /// From 1.
     pub incarnation: u32,
 }
 
-/// Why there is no such view.
+/// Why this is not a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     #[error("host {host} is in the view twice, as incarnations {first} and {second}")]
     Twice { host: u16, first: u32, second: u32 },
-    #[error("host {host} with incarnation {incarnation}: hosts are 1 to {MAX_HOSTS}, incarnations from 1")]
+    #[error("host {host} with incarnation {incarnation}: hosts are 1 to {MAX_HOSTS}, incarnations begin at 1")]
     Member { host: u16, incarnation: u32 },
     #[error("a view without members")]
     Empty,
-    #[error("view 0; they are numbered from 1")]
+    #[error("view 0; views are numbered from 1")]
     Number,
     #[error("{len} bytes, where a view of {members} members has {want}")]
     Length { len: usize, members: usize, want: usize },
@@ -45,29 +45,29 @@ pub enum ViewError {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
     number: u32,
-    members: Vec<Member>,
+    members: Vec<ViewMember>,
 }
 
 impl View {
-    /// The first view is number 1. Members by seniority.
+    /// `number` is from 1; `members` are by seniority.
     ///
     /// # Errors
     /// [`ViewError`].
-    pub fn new(number: u32, members: &[Member]) -> Result<Self, ViewError> {
+    pub fn new(number: u32, members: &[ViewMember]) -> Result<Self, ViewError> {
         if number == 0 {
             return Err(ViewError::Number);
         }
         if members.is_empty() {
             return Err(ViewError::Empty);
         }
-        let mut known = [0; MAX_HOSTS];
-        for &Member { host, incarnation } in members {
-            let place = known.get_mut(usize::from(host).wrapping_sub(1)).filter(|_| incarnation != 0);
-            let place = place.ok_or(ViewError::Member { host, incarnation })?;
-            if *place != 0 {
-                return Err(ViewError::Twice { host, first: *place, second: incarnation });
+        let mut known = PerHost::new(MAX_HOSTS, |_| 0);
+        for &ViewMember { host, incarnation } in members {
+            let known = known.get_mut(host).filter(|_| incarnation != 0);
+            let known = known.ok_or(ViewError::Member { host, incarnation })?;
+            if *known != 0 {
+                return Err(ViewError::Twice { host, first: *known, second: incarnation });
             }
-            *place = incarnation;
+            *known = incarnation;
         }
         Ok(Self { number, members: members.to_vec() })
     }
@@ -79,7 +79,7 @@ impl View {
 
     /// By seniority.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[ViewMember] {
         &self.members
     }
 
@@ -88,7 +88,7 @@ impl View {
         self.members.iter().map(|member| member.host).collect()
     }
 
-    /// Of the incarnation that is a member; none if the host is not.
+    /// The incarnation of a host that is a member; none if the host is not in the view.
     #[must_use]
     pub fn incarnation(&self, host: u16) -> Option<u32> {
         self.members.iter().find(|member| member.host == host).map(|member| member.incarnation)
@@ -99,26 +99,26 @@ impl View {
         self.incarnation(host) == Some(incarnation)
     }
 
-    /// From 1.
+    /// The place of a host, from 1.
     #[must_use]
     pub fn place(&self, host: u16) -> Option<u16> {
         let at = self.members.iter().position(|member| member.host == host)?;
         u16::try_from(at + 1).ok()
     }
 
-    /// Who has a place; none beyond the last.
+    /// The member at a place; none beyond the last one.
     #[must_use]
-    pub fn member(&self, place: u16) -> Option<Member> {
+    pub fn member(&self, place: u16) -> Option<ViewMember> {
         self.members.get(usize::from(place).wrapping_sub(1)).copied()
     }
 
-    /// Places as hosts.
+    /// The hosts of the members at these places.
     #[must_use]
     pub fn hosts_of(&self, places: HostSet) -> HostSet {
         places.iter().filter_map(|place| Some(self.member(place)?.host)).collect()
     }
 
-    /// Bytes that [`View::write`] appends.
+    /// The number of bytes that [`View::write`] appends.
     #[must_use]
     pub fn written_len(&self) -> usize {
         HEADER_LEN + MEMBER_LEN * self.members.len()
@@ -146,9 +146,9 @@ impl View {
         }
         let member = |bytes: &[u8; MEMBER_LEN]| {
             let &[a, b, c, d, e, f] = bytes;
-            Member { host: u16::from_le_bytes([a, b]), incarnation: u32::from_le_bytes([c, d, e, f]) }
+            ViewMember { host: u16::from_le_bytes([a, b]), incarnation: u32::from_le_bytes([c, d, e, f]) }
         };
-        let members: Vec<Member> = rest.as_chunks().0.iter().map(member).collect();
+        let members: Vec<ViewMember> = rest.as_chunks().0.iter().map(member).collect();
         Self::new(u32::from_le_bytes([a, b, c, d]), &members)
     }
 }
@@ -158,12 +158,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn members(list: &[(u16, u32)]) -> Vec<Member> {
-        list.iter().map(|&(host, incarnation)| Member { host, incarnation }).collect()
+    fn members(list: &[(u16, u32)]) -> Vec<ViewMember> {
+        list.iter().map(|&(host, incarnation)| ViewMember { host, incarnation }).collect()
     }
 
     #[test]
-    fn a_view_has_each_host_once() {
+    fn view_has_each_host_once() {
         let view = |number, list: &[(u16, u32)]| View::new(number, &members(list)).unwrap_err();
         assert_eq!(view(1, &[(1, 1), (1, 2)]), ViewError::Twice { host: 1, first: 1, second: 2 });
         assert_eq!(view(1, &[(1, 0)]), ViewError::Member { host: 1, incarnation: 0 });
@@ -183,8 +183,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 1u32.., hosts in prop::collection::btree_map(1u16..=64, 1u32.., 1..64)) {
-            let list: Vec<_> = hosts.into_iter().map(|(host, incarnation)| Member { host, incarnation }).collect();
+        fn written_view_reads_back(number in 1u32.., hosts in prop::collection::btree_map(1u16..=64, 1u32.., 1..64)) {
+            let list: Vec<_> = hosts.into_iter().map(|(host, incarnation)| ViewMember { host, incarnation }).collect();
             let view = View::new(number, &list).unwrap();
             let mut bytes = Vec::new();
             view.write(&mut bytes);

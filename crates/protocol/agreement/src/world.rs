@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! For tests: members, the messages between them, and what a schedule does to both. A heartbeat reaches whom it reaches.
+//! For tests: members, the messages between them, and the steps of a schedule. A heartbeat may reach only
+//! some members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +13,12 @@ type Checked = Result<(), TestCaseError>;
 pub(crate) struct World<P> {
     members: BTreeMap<u16, P>,
     dead: BTreeSet<u16>,
-    /// Sender, receiver, bytes. Of a sender that lives nothing is ever lost.
+    /// Sender, receiver, bytes. Messages of live senders are never lost.
     pub(crate) network: Vec<(u16, u16, Vec<u8>)>,
-    /// Who is to be told of whose crash.
+    /// Crashes that are to be reported: the survivor, and the crashed member.
     notices: Vec<(u16, u16)>,
     logs: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,
-    /// By whom each value was proposed; values are numbers that are used once.
+    /// The proposer of each value. Values are numbers, each used once.
     proposed: BTreeMap<Vec<u8>, u16>,
 }
 
@@ -33,7 +34,7 @@ impl<P: Start> World<P> {
             logs: ids.clone().map(|me| (me, Vec::new())).collect(),
             proposed: BTreeMap::new(),
         };
-        // Some have something to say at once: that they have nothing to say.
+        // Some members send a message at once: that they have nothing to say.
         ids.for_each(|me| world.drain(me, usize::MAX));
         world
     }
@@ -46,7 +47,7 @@ impl<P: Start> World<P> {
         self.members.keys().copied().filter(|member| !self.dead.contains(member)).collect()
     }
 
-    /// What follows from the last call at a member: decisions, then messages; only the first `until` copies leave.
+    /// Polls a member after a call: decisions, then messages, of which only the first `until` copies leave.
     fn drain(&mut self, member: u16, until: usize) {
         let others: HostSet = self.members.keys().copied().filter(|other| *other != member).collect();
         let node = self.members.get_mut(&member).expect("a member");
@@ -98,7 +99,8 @@ impl<P: Start> World<P> {
         }
     }
 
-    /// A member crashes after it has done one thing more, and sent only the first copies of what follows.
+    /// A member crashes after it has handled one more message, and sent only the first copies of what
+    /// follows.
     pub(crate) fn crash(&mut self, member: u16, copies: usize) {
         if self.dead.contains(&member) || self.alive().len() == 1 {
             return;
@@ -116,7 +118,7 @@ impl<P: Start> World<P> {
         self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
     }
 
-    /// Tells one survivor of one crash.
+    /// Reports one crash to one survivor.
     pub(crate) fn notice(&mut self, which: usize) -> bool {
         if self.notices.is_empty() {
             return false;
@@ -151,7 +153,7 @@ impl<P: Start> World<P> {
                 self.network.push(again);
             }
             130.. if !self.network.is_empty() => drop(self.network.swap_remove(index % self.network.len())),
-            // What the dead have sent may be lost.
+            // Messages of dead members may be lost.
             _ => {
                 let dead: Vec<usize> =
                     (0..self.network.len()).filter(|at| self.dead.contains(&self.network[*at].0)).collect();
@@ -167,7 +169,7 @@ impl<P: Start> World<P> {
         self.drain(member, usize::MAX);
     }
 
-    /// A schedule, and then calm; checked after each step.
+    /// Runs a schedule, then lets everything settle; checks after each step.
     pub(crate) fn follow(mut self, steps: &[(u8, u16)]) -> Checked {
         for (what, which) in steps {
             self.step(*what, *which);
@@ -178,7 +180,7 @@ impl<P: Start> World<P> {
         self.check_quiet()
     }
 
-    /// Everything that is under way arrives, and nothing is missing any more.
+    /// Everything under way arrives, and is resent until nothing is missing.
     pub(crate) fn calm(&mut self) {
         let mut quiet = 0;
         while quiet < 3 {
@@ -190,7 +192,7 @@ impl<P: Start> World<P> {
         }
     }
 
-    /// Everything that is under way arrives; nothing is sent again.
+    /// Everything under way arrives; nothing is resent.
     pub(crate) fn arrives(&mut self) {
         while self.notice(0) || !self.network.is_empty() {
             self.deliver_any(0);
@@ -200,7 +202,7 @@ impl<P: Start> World<P> {
     pub(crate) fn check(&self) -> Checked {
         let longest = self.logs.values().max_by_key(|log| log.len()).expect("members");
         for (member, log) in &self.logs {
-            // Uniform agreement: also of those who have crashed.
+            // Uniform agreement: it holds for crashed members too.
             if !longest.starts_with(log) {
                 return Err(TestCaseError::fail(format!("{member} has {log:?}, another has {longest:?}")));
             }
@@ -219,7 +221,7 @@ impl<P: Start> World<P> {
         Ok(())
     }
 
-    /// Termination: whoever lives has decided all that anybody who lives has proposed.
+    /// Termination: all live members have decided everything that a live member has proposed.
     pub(crate) fn check_quiet(&self) -> Checked {
         let alive = self.alive();
         let log = self.log(alive[0]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_agreement::{
-    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Member, Message, Trust, View, group, hsuc, huc, transfer,
+    Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Message, Trust, View, ViewMember, group, hsuc, huc, transfer,
 };
 
 thread_local! {
@@ -35,7 +35,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Hands messages over until there are none; how many decisions were told. A bounded stack of copies serves as the network.
+/// Hands messages over until there are none. Returns how many decisions were delivered. A bounded stack of
+/// copies serves as the network.
 fn run<A: Agreement>(members: &mut [A], wire: &mut Vec<(u16, u16, Vec<u8>)>, spare: &mut Vec<Vec<u8>>) -> usize {
     let (mut decisions, count) = (0, members.len() as u16);
     loop {
@@ -73,7 +74,7 @@ fn run<A: Agreement>(members: &mut [A], wire: &mut Vec<(u16, u16, Vec<u8>)>, spa
 }
 
 #[test]
-fn a_decision_of_hsuc_allocates_nothing_once_warm() {
+fn hsuc_decision_allocates_nothing_once_warm() {
     let group = HostSet::first(3);
     let member = |me| {
         Hsuc::new(&hsuc::Setting { window: 8, links: Links::Reliable, value_max: 1024 }, me, group).expect("a member")
@@ -82,7 +83,7 @@ fn a_decision_of_hsuc_allocates_nothing_once_warm() {
 }
 
 #[test]
-fn a_decision_of_huc_allocates_nothing_once_warm() {
+fn huc_decision_allocates_nothing_once_warm() {
     for trust in [Trust::Network, Trust::Lease] {
         let setting = huc::Setting { value_max: 3 * 1024, trust };
         allocates_nothing((1..=3).map(|me| Huc::new(&setting, me, HostSet::first(3)).expect("a member")).collect());
@@ -90,8 +91,8 @@ fn a_decision_of_huc_allocates_nothing_once_warm() {
 }
 
 #[test]
-fn a_decision_of_a_group_allocates_nothing_once_warm() {
-    let view: Vec<Member> = (1..=3).map(|host| Member { host, incarnation: 1 }).collect();
+fn group_decision_allocates_nothing_once_warm() {
+    let view: Vec<ViewMember> = (1..=3).map(|host| ViewMember { host, incarnation: 1 }).collect();
     let config = |me| group::Config {
         group: 1,
         me,
@@ -102,7 +103,7 @@ fn a_decision_of_a_group_allocates_nothing_once_warm() {
         transfer: transfer::Config {
             chunk_max: 1024,
             payload_max: 64 << 10,
-            held_max: 128 << 10,
+            stored_max: 128 << 10,
             reserved: 0,
             wants_max: 8,
             arriving_max: 8,
@@ -164,7 +165,7 @@ fn allocates_nothing<A: Agreement>(mut members: Vec<A>) {
         }
         decisions
     };
-    // Long enough that the longest value has been in every place.
+    // Long enough that the longest value has been in every slot.
     decide(2000);
     let before = ALLOCATIONS.get();
     let decisions = decide(1000);

@@ -8,16 +8,16 @@ use fide_client::{Evidence, MonitorId, Reason, Verdict};
 use super::*;
 use crate::{Config, Key, hsuc, packet::Sender};
 
-/// What happened, in its order: an event of the agent was taken, or packets were.
+/// What happened, in order: an event of the agent was taken, or packets were.
 type Order = Rc<RefCell<Vec<&'static str>>>;
 
-struct Told {
+struct FakeAgent {
     order: Order,
     events: VecDeque<Event>,
     watched_again: Vec<u16>,
 }
 
-impl Agent for Told {
+impl Agent for FakeAgent {
     type Error = Infallible;
 
     fn poll_event(&mut self) -> Result<Option<Event>, Infallible> {
@@ -46,9 +46,9 @@ impl Agent for Told {
     }
 }
 
-struct Came(Order);
+struct FakePort(Order);
 
-impl Port for Came {
+impl Port for FakePort {
     fn receive(&mut self, _: impl FnMut(Result<Opened<'_>, PacketError>)) {
         self.0.borrow_mut().push("packets");
     }
@@ -60,7 +60,7 @@ impl Port for Came {
     fn flush(&mut self, _: &dyn Fn(u16) -> usize) {}
 }
 
-/// With which fault the one test of this process is run.
+/// The fault with which the only test of this process is run.
 #[cfg(feature = "planted")]
 const ARMED: &str = "FIDE_PLANTED";
 
@@ -83,10 +83,10 @@ fn core() -> Core<Hsuc> {
     Core::new(config, true, 3_000_000).unwrap()
 }
 
-fn world(events: impl IntoIterator<Item = Event>) -> (Order, Told, Came) {
+fn world(events: impl IntoIterator<Item = Event>) -> (Order, FakeAgent, FakePort) {
     let order = Order::default();
-    let told = Told { order: Rc::clone(&order), events: events.into_iter().collect(), watched_again: Vec::new() };
-    (Rc::clone(&order), told, Came(order))
+    let agent = FakeAgent { order: Rc::clone(&order), events: events.into_iter().collect(), watched_again: Vec::new() };
+    (Rc::clone(&order), agent, FakePort(order))
 }
 
 fn evidence(host_id: u16, slot: u8, incarnation: u32) -> Evidence {
@@ -103,16 +103,16 @@ fn ended(host: u16, incarnation: u32) -> Event {
 }
 
 #[test]
-fn no_packet_is_taken_before_all_that_the_agent_has_told() {
+fn packets_wait_for_all_events_of_the_agent() {
     for count in [1, EVENTS_PER_TURN, EVENTS_PER_TURN + 1, 5 * EVENTS_PER_TURN + 3] {
-        let (order, mut told, mut came) = world((0..count).map(|_| Event::Fenced));
+        let (order, mut agent, mut port) = world((0..count).map(|_| Event::Fenced));
         let mut core = core();
-        core.before(5, &mut told, &mut came);
-        // Only the first look finds the agent's descriptor readable.
-        core.after(&mut told, &mut came, true, true).unwrap();
+        core.before_wait(5, &mut agent, &mut port);
+        // Only the first poll finds the agent's descriptor readable.
+        core.after_wait(&mut agent, &mut port, true, true).unwrap();
         let mut turns = 1;
         while core.due_ns() == 0 {
-            core.after(&mut told, &mut came, false, true).unwrap();
+            core.after_wait(&mut agent, &mut port, false, true).unwrap();
             turns += 1;
             assert!(turns < 20, "the member is busy for ever");
         }
@@ -125,10 +125,10 @@ fn no_packet_is_taken_before_all_that_the_agent_has_told() {
 /// In a process of its own, as a fault is armed for a whole process.
 #[cfg(feature = "planted")]
 #[test]
-fn planted_faults_of_what_goes_first_are_found() {
+fn planted_faults_of_the_turns_order_are_found() {
     let run = |fault: &str| {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let test = "core::tests::no_packet_is_taken_before_all_that_the_agent_has_told";
+        let test = "core::tests::packets_wait_for_all_events_of_the_agent";
         command.args(["--exact", test]).env(ARMED, fault).output().unwrap()
     };
     let well = run("none");
@@ -138,63 +138,63 @@ fn planted_faults_of_what_goes_first_are_found() {
 }
 
 #[test]
-fn a_bounded_number_of_events_is_taken_in_one_turn() {
-    let (_, mut told, mut came) = world((0..3 * EVENTS_PER_TURN).map(|_| Event::Fenced));
-    core().after(&mut told, &mut came, true, true).unwrap();
-    assert_eq!(told.events.len(), 2 * EVENTS_PER_TURN);
+fn events_per_turn_are_bounded() {
+    let (_, mut agent, mut port) = world((0..3 * EVENTS_PER_TURN).map(|_| Event::Fenced));
+    core().after_wait(&mut agent, &mut port, true, true).unwrap();
+    assert_eq!(agent.events.len(), 2 * EVENTS_PER_TURN);
 }
 
 #[test]
-fn watches_begin_anew_only_after_all_that_was_told() {
+fn watches_begin_anew_only_after_all_events() {
     let events = std::iter::once(Event::Lost { count: 1 }).chain((0..EVENTS_PER_TURN).map(|_| Event::Fenced));
-    let (_, mut told, mut came) = world(events);
+    let (_, mut agent, mut port) = world(events);
     let mut core = core();
-    core.after(&mut told, &mut came, true, false).unwrap();
-    assert!(told.watched_again.is_empty(), "what is still to come is older");
-    core.after(&mut told, &mut came, false, false).unwrap();
-    assert_eq!(told.watched_again, [2, 3]);
+    core.after_wait(&mut agent, &mut port, true, false).unwrap();
+    assert!(agent.watched_again.is_empty(), "what is still to come is older");
+    core.after_wait(&mut agent, &mut port, false, false).unwrap();
+    assert_eq!(agent.watched_again, [2, 3]);
 }
 
-/// The new agent has not heard yet who is up.
+/// The new agent has not heard yet which processes are up.
 #[test]
-fn what_a_new_agent_does_not_know_yet_is_nobodys_death() {
+fn processes_unknown_to_a_new_agent_are_not_dead() {
     let events = [up(2, 5), Event::Lost { count: 1 }, Event::Reattached { resumed: false }];
-    let (_, mut told, mut came) = world(events);
+    let (_, mut agent, mut port) = world(events);
     let mut core = core();
-    core.after(&mut told, &mut came, true, false).unwrap();
-    assert!(core.is_excluded() && told.watched_again.is_empty(), "{:?}", told.watched_again);
+    core.after_wait(&mut agent, &mut port, true, false).unwrap();
+    assert!(core.is_excluded() && agent.watched_again.is_empty(), "{:?}", agent.watched_again);
 }
 
-/// A packet of a process, which is known as that incarnation of a member.
+/// A packet of a process comes. Whether its sender is known to be up.
 fn heard(core: &mut Core<Hsuc>, process: u32, incarnation: u32) -> bool {
-    core.ears.heard(Sender { host: 2, process, incarnation }, &mut core.group)
+    core.liveness.note_packet(Sender { host: 2, process, incarnation }, &mut core.group)
 }
 
 fn hears(core: &mut Core<Hsuc>, events: impl IntoIterator<Item = Event>) {
-    let (_, mut told, mut came) = world(events);
-    core.after(&mut told, &mut came, true, false).unwrap();
+    let (_, mut agent, mut port) = world(events);
+    core.after_wait(&mut agent, &mut port, true, false).unwrap();
 }
 
 #[test]
-fn a_former_process_that_is_told_after_its_successor_changes_nothing() {
+fn late_report_of_a_former_process_changes_nothing() {
     let mut core = core();
     let (old, new) = (7 << 12 | 1, 7 << 12 | 2);
     hears(&mut core, [up(2, new)]);
     assert!(heard(&mut core, new, 31));
     hears(&mut core, [up(2, old), ended(2, old)]);
-    assert!(heard(&mut core, new, 31) && core.ears.is_member(2, new), "it is up");
+    assert!(heard(&mut core, new, 31) && core.liveness.is_member(2, new), "it is up");
     assert!(!heard(&mut core, old, 30));
-    // Also once the successor has ended.
+    // Nor does it once the successor has ended.
     hears(&mut core, [ended(2, new), up(2, old)]);
-    assert!(!core.ears.is_up(2));
+    assert!(!core.liveness.is_up(2));
 }
 
 #[test]
-fn a_process_of_a_later_life_of_its_agent_is_up_also_when_numbers_went_round() {
-    // Days later the numbers are lower ones.
+fn process_of_a_later_agent_life_is_up_after_numbers_wrapped() {
+    // Days later, numbers are lower.
     for (before, after) in [(7 << 12 | 3, 8 << 12 | 1), (800 << 12 | 1, 7 << 12 | 1), (u32::MAX, 1 << 12 | 1)] {
         let mut core = core();
         hears(&mut core, [up(2, before), ended(2, before), up(2, after)]);
-        assert!(core.ears.is_up(2) && heard(&mut core, after, 31), "{before:x} {after:x}");
+        assert!(core.liveness.is_up(2) && heard(&mut core, after, 31), "{before:x} {after:x}");
     }
 }

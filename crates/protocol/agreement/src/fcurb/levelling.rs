@@ -1,52 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the survivors of a crash tell each other before they tell their users of it.
+//! Levelling: the reports that survivors of a crash exchange before they deliver it.
 
 use fide_types::{
     HostSet,
     planted::{self, Planted},
 };
 
-use super::{Fcurb, Kind, Trust, only};
+use super::{Fcurb, Kind, Trust};
 
-/// What a member has told of one that it holds dead.
+/// What a member has reported about one that is dead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Report {
+    /// The last message that it stores of the dead member.
     number: u64,
+    /// The members that it knows to be dead.
     dead: HostSet,
 }
 
 impl Fcurb {
-    /// Place of what `of` has reported of `origin`.
-    fn report_at(&self, of: u16, origin: u16) -> usize {
-        (usize::from(of) - 1) * self.origins.len() + usize::from(origin) - 1
-    }
-
-    fn report_of(&self, of: u16, origin: u16) -> Report {
-        self.reports[self.report_at(of, origin)]
-    }
-
-    /// A member says what it holds of one that it knows to be dead, and whom else it holds dead.
-    pub fn reported(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
+    /// Of [`crate::Message::Report`]: a member says which message it stores of a dead `origin`, and which
+    /// members it knows to be dead.
+    pub fn handle_report(&mut self, from: u16, origin: u16, number: u64, dead: HostSet, asks: bool) {
         if self.dead.contains(from) {
             return;
         }
-        let at = self.report_at(from, origin);
-        let report = &mut self.reports[at];
-        // Links reorder; what is told only grows.
+        let report = &mut self.reports[from][origin];
+        // Links reorder; both only grow.
         if number >= report.number && report.dead.minus(dead).is_empty() {
             *report = Report { number, dead };
         }
         if self.dead.contains(origin) {
-            if number < self.at(origin).held {
-                self.put(only(from), Kind::Message, origin);
+            if number < self.origins[origin].stored {
+                self.queue(HostSet::only(from), Kind::Message, origin);
             }
             if asks {
-                self.put(only(from), Kind::Held { asks: false }, origin);
+                self.queue(HostSet::only(from), Kind::Report { asks: false }, origin);
             }
         }
     }
 
-    /// The detector says that a member has crashed.
+    /// The detector reports that a member has crashed.
     pub fn crashed(&mut self, member: u16) {
         if !self.members.contains(member) || self.dead.contains(member) || member == self.me {
             return;
@@ -54,30 +47,39 @@ impl Fcurb {
         self.dead.insert(member);
         self.levelling.push_back(member);
         if self.trust == Trust::Lease {
-            if !planted::is(Planted::KeepsNext) {
-                self.dead.iter().for_each(|origin| self.origins[usize::from(origin) - 1].next = 0);
-            }
-            // Also of those whom this member is done with: others may not be, and have to know that it knows.
-            self.dead.iter().for_each(|origin| self.tell_all(origin, false));
-            // What was passed on by `member` to some may have come here since others have said that they lack it, and take nothing of `member`.
-            self.dead.iter().for_each(|origin| self.pass_on(origin));
+            let dead = self.dead;
+            self.empty_buffers(dead);
+            // Also about dead members whose crash this member has delivered: others may not have, and have to
+            // know that it knows of the crash.
+            dead.iter().for_each(|origin| self.report_to_all(origin));
+            // A message that `member` passed on to some may have come here after others reported that they
+            // lack it; they take nothing from `member` any more.
+            dead.iter().for_each(|origin| self.pass_on(origin));
         }
     }
 
-    /// What this member holds of one that is dead, to those that are known to hold less.
-    fn pass_on(&mut self, origin: u16) {
-        let held = self.at(origin).held;
-        let lacks = |report: Report| report.dead.contains(origin) && report.number < held;
-        let lacking = self.others().iter().filter(|other| lacks(self.report_of(*other, origin))).collect();
-        self.put(lacking, Kind::Message, origin);
+    fn empty_buffers(&mut self, origins: HostSet) {
+        if !planted::is(Planted::KeepsNext) {
+            origins.iter().for_each(|origin| self.origins[origin].next = 0);
+        }
     }
 
-    /// Place among the crashes that are not told yet of the one of which something is next: a message or its word.
+    /// Passes the stored message of a dead member on to survivors that are known to store less.
+    fn pass_on(&mut self, origin: u16) {
+        let stored = self.origins[origin].stored;
+        let lacks = |report: Report| report.dead.contains(origin) && report.number < stored;
+        let lacking = self.others().iter().filter(|other| lacks(self.reports[*other][origin])).collect();
+        self.queue(lacking, Kind::Message, origin);
+    }
+
+    /// The position, among the crashes that are not delivered yet, of the one that comes next: its message or
+    /// the crash itself.
     pub(super) fn next_of_dead(&self) -> Option<usize> {
         for (at, dead) in self.levelling.iter().copied().enumerate() {
-            // What all that live hold does not wait for that: somebody may hold the next one, which is only taken after it.
-            let known = self.undelivered.contains(dead) && self.is_known(dead);
-            if known || self.is_level(dead) {
+            // A message that all live members store is delivered at once: some member may store the next one,
+            // which is taken only after it.
+            let is_stable = self.undelivered.contains(dead) && self.is_known_to_be_stable(dead);
+            if is_stable || self.is_level(dead) {
                 return Some(at);
             }
             if !self.is_lacked(dead) {
@@ -87,16 +89,17 @@ impl Fcurb {
         None
     }
 
-    /// Somebody that knows of all the deaths that are known here holds less of one that is dead.
+    /// Whether a survivor that knows of all the deaths that are known here stores less of a dead member than
+    /// this one does.
     fn is_lacked(&self, origin: u16) -> bool {
-        let held = self.origins[usize::from(origin) - 1].held;
+        let stored = self.origins[origin].stored;
         self.others().iter().any(|other| {
-            let Report { number, dead } = self.report_of(other, origin);
-            self.dead.minus(dead).is_empty() && number < held
+            let Report { number, dead } = self.reports[other][origin];
+            self.dead.minus(dead).is_empty() && number < stored
         })
     }
 
-    /// All that live hold the same of the dead, and take nothing more of it.
+    /// Whether all live members store the same message of a dead member, and take nothing more from it.
     pub(super) fn is_level(&self, origin: u16) -> bool {
         if self.trust == Trust::Network || planted::is(Planted::SkipsLevelling) {
             return true;
@@ -104,19 +107,22 @@ impl Fcurb {
         self.others().iter().all(|other| self.agrees(other, origin))
     }
 
+    /// Whether another survivor has reported the same about a dead member, and knows of all the deaths that
+    /// are known here.
     fn agrees(&self, other: u16, origin: u16) -> bool {
-        let Report { number, dead } = self.report_of(other, origin);
+        let Report { number, dead } = self.reports[other][origin];
         let knows = self.dead.minus(dead).is_empty() || dead.contains(origin) && planted::is(Planted::LevelsWithOld);
-        knows && number == self.origins[usize::from(origin) - 1].held
+        knows && number == self.origins[origin].stored
     }
 
-    /// What this member holds of one that is dead, to those whose word of it is not the same.
-    pub(super) fn tell_all(&mut self, origin: u16, asks: bool) {
-        let to = if asks {
-            self.others().iter().filter(|other| !self.agrees(*other, origin)).collect()
-        } else {
-            self.others()
-        };
-        self.put(to, Kind::Held { asks }, origin);
+    /// Reports to all others which message this member stores of a dead one.
+    pub(super) fn report_to_all(&mut self, origin: u16) {
+        self.queue(self.others(), Kind::Report { asks: false }, origin);
+    }
+
+    /// Reports the same to those whose report does not agree, and asks for theirs.
+    pub(super) fn ask_for_reports(&mut self, origin: u16) {
+        let to = self.others().iter().filter(|other| !self.agrees(*other, origin)).collect();
+        self.queue(to, Kind::Report { asks: true }, origin);
     }
 }

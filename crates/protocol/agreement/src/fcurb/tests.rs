@@ -4,7 +4,7 @@ use super::*;
 
 mod schedules;
 
-/// What a member delivers, in its order: messages by their number, crashes as `Err`.
+/// What a member delivers, in order: messages by their number, crashes as `Err`.
 fn delivered(member: &mut Fcurb) -> Vec<Result<u64, u16>> {
     let mut all = Vec::new();
     while let Some(delivery) = member.poll() {
@@ -16,7 +16,7 @@ fn delivered(member: &mut Fcurb) -> Vec<Result<u64, u16>> {
     all
 }
 
-/// What all but the dead have to send each other: sender, receiver, message.
+/// The messages that live members have to send each other: sender, receiver, message.
 fn sent(members: &mut [Fcurb], dead: &[u16]) -> Vec<(u16, u16, Vec<u8>)> {
     let mut sent = Vec::new();
     for member in members.iter_mut().filter(|member| !dead.contains(&member.me)) {
@@ -29,7 +29,7 @@ fn sent(members: &mut [Fcurb], dead: &[u16]) -> Vec<(u16, u16, Vec<u8>)> {
     sent
 }
 
-/// Hands over all messages but those to and from the dead, until there are none; how many there were.
+/// Hands over all messages between live members until there are none. Returns how many there were.
 fn exchange(members: &mut [Fcurb], dead: &[u16]) -> usize {
     let mut count = 0;
     loop {
@@ -47,9 +47,9 @@ fn exchange(members: &mut [Fcurb], dead: &[u16]) -> usize {
 fn hand(member: &mut Fcurb, from: u16, message: &Message<'_>) {
     match *message {
         Message::Decide { instance, round, value } => member.receive(from, round, instance, value),
-        Message::Ack { instance, .. } => member.acknowledged(from, instance),
-        Message::Chosen { instance, .. } => member.chosen(from, instance),
-        Message::Held { instance, round, dead, asks } => member.reported(from, round, instance, dead, asks),
+        Message::Ack { instance, .. } => member.handle_ack(from, instance),
+        Message::Chosen { instance, .. } => member.handle_chosen(from, instance),
+        Message::Report { instance, round, dead, asks } => member.handle_report(from, round, instance, dead, asks),
         _ => panic!("{message:?} is none of the broadcast's"),
     }
 }
@@ -58,7 +58,7 @@ fn group(count: u16) -> Vec<Fcurb> {
     (1..=count).map(|me| Fcurb::new(Trust::Lease, me, HostSet::first(count.into()))).collect()
 }
 
-/// A heartbeat of 1 with message `number`, to those members.
+/// A heartbeat of member 1 with message `number` reaches these members.
 fn beat(members: &mut [Fcurb], number: u64, to: &[u16]) {
     members[0].broadcast(number, |value| value.push(number as u8));
     let Some(Message::Decide { instance, round, value }) = members[0].poll_broadcast() else { panic!("no heartbeat") };
@@ -69,7 +69,7 @@ fn beat(members: &mut [Fcurb], number: u64, to: &[u16]) {
 }
 
 #[test]
-fn a_message_takes_a_heartbeat_and_two_messages_of_each_other_member() {
+fn message_takes_a_heartbeat_and_two_messages_per_member() {
     for count in 2..=9 {
         let mut members = group(count);
         let others: Vec<u16> = (2..=count).collect();
@@ -84,10 +84,10 @@ fn a_message_takes_a_heartbeat_and_two_messages_of_each_other_member() {
 }
 
 #[test]
-fn what_one_survivor_holds_all_deliver_before_the_word_of_the_crash() {
+fn message_stored_by_one_survivor_is_delivered_by_all_before_the_crash() {
     let mut members = group(4);
     beat(&mut members, 1, &[3]);
-    // In any order, and one after the other.
+    // In any order, one after the other.
     members[3].crashed(1);
     exchange(&mut members, &[1]);
     members[1].crashed(1);
@@ -101,7 +101,7 @@ fn what_one_survivor_holds_all_deliver_before_the_word_of_the_crash() {
 }
 
 #[test]
-fn what_nobody_holds_nobody_delivers_and_what_comes_late_of_the_dead_is_too_late() {
+fn late_message_of_the_dead_is_not_delivered() {
     let mut members = group(3);
     beat(&mut members, 1, &[]);
     members[1].crashed(1);
@@ -117,13 +117,13 @@ fn what_nobody_holds_nobody_delivers_and_what_comes_late_of_the_dead_is_too_late
 }
 
 #[test]
-fn another_death_while_they_level_begins_it_anew() {
+fn death_during_levelling_restarts_it() {
     let mut members = group(4);
     beat(&mut members, 1, &[2]);
     for survivor in 2..=4 {
         members[survivor - 1].crashed(1);
     }
-    // 2, which alone holds it, dies with what it has told on the way to 3 only.
+    // Member 2, which alone stores it, dies; its messages reach only member 3.
     let told: Vec<_> = {
         let mut told = Vec::new();
         while let Some((_, message)) = members[1].poll_transmit() {
@@ -147,7 +147,7 @@ fn another_death_while_they_level_begins_it_anew() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_after_a_whole_period() {
+fn lost_message_is_resent_after_a_whole_period() {
     let mut members = group(3);
     beat(&mut members, 1, &[2]);
     exchange(&mut members, &[]);
@@ -155,26 +155,30 @@ fn what_is_lost_is_sent_again_after_a_whole_period() {
     assert!(members[0].poll_transmit().is_none(), "an answer may be under way");
     members[0].resend();
     let (to, message) = members[0].poll_transmit().unwrap();
-    assert_eq!((to, message), (only(3), Message::Decide { instance: 1, round: 1, value: &[1] }), "to who lacks it");
+    assert_eq!(
+        (to, message),
+        (HostSet::only(3), Message::Decide { instance: 1, round: 1, value: &[1] }),
+        "to who lacks it"
+    );
     members[2].receive(1, 1, 1, &[1]);
     exchange(&mut members, &[]);
     assert_eq!(delivered(&mut members[0]), [Ok(1)]);
-    // Its word that all hold it is lost.
+    // Its announcement that all store the message is lost.
     while members[0].poll_transmit().is_some() {}
     members[1].resend();
     members[1].resend();
     exchange(&mut members, &[]);
     assert_eq!(delivered(&mut members[1]), [Ok(1)]);
-    // So is it for 3; the next message says it too.
+    // Also on the way to member 3; the next message implies it.
     members[0].broadcast(2, |_| {});
-    members[2].succeeded(1, 2);
+    members[2].note_successor(1, 2);
     assert_eq!(delivered(&mut members[2]), [Ok(1)]);
     members[2].receive(1, 1, 2, &[]);
     assert_eq!(delivered(&mut members[2]), []);
 }
 
 #[test]
-fn one_alone_delivers_at_once_and_asks_for_no_heartbeat() {
+fn lone_member_delivers_without_heartbeat() {
     let mut members = group(2);
     members[0].crashed(2);
     assert_eq!(delivered(&mut members[0]), [Err(2)]);
@@ -185,7 +189,7 @@ fn one_alone_delivers_at_once_and_asks_for_no_heartbeat() {
 }
 
 #[test]
-fn where_the_network_is_trusted_nothing_is_sent_but_the_heartbeat() {
+fn trusted_network_needs_only_the_heartbeat() {
     let of = |me| Fcurb::new(Trust::Network, me, HostSet::first(3));
     let (mut sender, mut other) = (of(1), of(2));
     sender.broadcast(1, |value| value.push(7));
@@ -202,32 +206,34 @@ fn where_the_network_is_trusted_nothing_is_sent_but_the_heartbeat() {
     }
 }
 
-/// The sender was two messages ahead of what this member has delivered, and another survivor holds the second: neither could go on.
+/// The sender was two messages ahead of what this member has delivered, and another survivor stores the
+/// second: neither could go on.
 #[test]
-fn what_all_hold_of_the_dead_is_delivered_before_the_next_is_passed_on() {
+fn stable_message_of_the_dead_is_delivered_before_the_next_is_passed_on() {
     let (sender, other, dead) = (1, 2, HostSet::from_iter([1]));
     let mut survivor = Fcurb::new(Trust::Lease, 3, HostSet::first(3));
     survivor.receive(sender, sender, 1, b"first");
     survivor.crashed(sender);
     assert_eq!(survivor.poll(), None, "the other may hold nothing of it");
-    survivor.reported(other, sender, 2, dead, false);
+    survivor.handle_report(other, sender, 2, dead, false);
     assert_eq!(survivor.poll(), None);
-    // What the other passes on: all that lived held the one before.
-    survivor.succeeded(sender, 2);
+    // The other survivor passes it on, so all live members stored the one before.
+    survivor.note_successor(sender, 2);
     assert_eq!(survivor.poll(), Some(Delivery::Message { number: 1, value: b"first" }));
     survivor.receive(other, sender, 2, b"second");
     assert_eq!(survivor.poll(), Some(Delivery::Message { number: 2, value: b"second" }));
     assert_eq!(survivor.poll(), Some(Delivery::Crashed(sender)));
 }
 
-/// 1 has delivered its first message and broadcast the second; 2, which lives, holds the first and levels after the death of 3.
+/// Member 1 has delivered its first message and broadcast the second; the live member 2 stores the first and
+/// levels after member 3's death.
 fn levelling_behind_a_live_sender() -> Vec<Fcurb> {
     let mut members = group(3);
     beat(&mut members, 1, &[2]);
     exchange(&mut members, &[3]);
     members[1].crashed(3);
     members[0].crashed(3);
-    // 2 tells 1; the word of 1 is on its way.
+    // Member 2 has reported to member 1, whose report is on its way.
     while let Some((_, message)) = members[1].poll_transmit() {
         let mut bytes = Vec::new();
         message.write(&mut bytes);
@@ -235,7 +241,7 @@ fn levelling_behind_a_live_sender() -> Vec<Fcurb> {
     }
     assert_eq!(delivered(&mut members[0]), [Err(3), Ok(1)]);
     beat(&mut members, 2, &[]);
-    members[1].succeeded(1, 2);
+    members[1].note_successor(1, 2);
     members
 }
 
@@ -246,12 +252,12 @@ fn next_message_is_acknowledged_when_the_one_before_it_is_delivered() {
     assert_eq!(members[1].poll_transmit(), None, "it is not held");
     assert_eq!(members[1].acknowledges(1), 1);
     assert_eq!(delivered(&mut members[1]), []);
-    // The word of 1, and nothing is sent again.
+    // The report of member 1 arrives; nothing is resent.
     exchange(&mut members, &[3]);
     assert_eq!(delivered(&mut members[1]), [Err(3), Ok(1)]);
     assert_eq!(members[1].acknowledges(1), 2);
-    assert_eq!(members[1].poll_transmit(), Some((only(1), Message::Ack { instance: 2, round: 1 })));
-    members[0].acknowledged(2, 2);
+    assert_eq!(members[1].poll_transmit(), Some((HostSet::only(1), Message::Ack { instance: 2, round: 1 })));
+    members[0].handle_ack(2, 2);
     assert_eq!(delivered(&mut members[0]), [Ok(2)]);
     exchange(&mut members, &[3]);
     let told = members[1].poll();
@@ -259,32 +265,32 @@ fn next_message_is_acknowledged_when_the_one_before_it_is_delivered() {
 }
 
 #[test]
-fn full_buffer_drops_and_resend_brings_it_again() {
+fn full_buffer_drops_and_resend_recovers() {
     let mut members = levelling_behind_a_live_sender();
-    // Only a sender that does not wait for this member gets so far.
+    // Only a sender that does not wait for this member gets this far ahead.
     for number in 2..=4 {
         members[1].receive(1, 1, number, &[number as u8]);
     }
-    let room = members[1].origins[0].next_value.capacity();
+    let room = members[1].origins[1].next_value.capacity();
     exchange(&mut members, &[3]);
     assert_eq!(delivered(&mut members[1]), [Err(3), Ok(1)]);
-    members[1].succeeded(1, 3);
+    members[1].note_successor(1, 3);
     assert_eq!(delivered(&mut members[1]), [Ok(2)], "3 and 4 were dropped");
-    // Sent again, it is taken.
+    // When it is resent, it is taken.
     members[1].receive(1, 1, 3, &[3]);
     assert_eq!(members[1].acknowledges(1), 3);
-    members[1].chosen(1, 3);
+    members[1].handle_chosen(1, 3);
     assert_eq!(members[1].poll(), Some(Delivery::Message { number: 3, value: &[3] }));
-    assert!(room > 0 && members[1].origins[0].value.capacity() == room, "the same room");
+    assert!(room > 0 && members[1].origins[1].value.capacity() == room, "the same room");
 }
 
 #[test]
-fn crash_of_its_sender_empties_the_buffer() {
+fn crash_of_sender_empties_the_buffer() {
     let mut members = group(4);
     beat(&mut members, 1, &[2, 3]);
     for member in [2, 3] {
         members[member - 1].crashed(4);
-        members[member - 1].succeeded(1, 2);
+        members[member - 1].note_successor(1, 2);
         members[member - 1].receive(1, 1, 2, &[2]);
     }
     members[1].crashed(1);
@@ -296,12 +302,12 @@ fn crash_of_its_sender_empties_the_buffer() {
 }
 
 #[test]
-fn survivor_that_holds_the_next_message_passes_it_on_to_one_that_had_it_buffered() {
+fn survivor_passes_on_a_message_another_had_buffered() {
     let mut members = group(4);
     beat(&mut members, 1, &[2, 3]);
     members[1].crashed(4);
     for member in [2, 3] {
-        members[member - 1].succeeded(1, 2);
+        members[member - 1].note_successor(1, 2);
         if member == 3 {
             assert_eq!(delivered(&mut members[2]), [Ok(1)]);
         }
@@ -313,35 +319,37 @@ fn survivor_that_holds_the_next_message_passes_it_on_to_one_that_had_it_buffered
     members[2].crashed(4);
     exchange(&mut members, &[1, 4]);
     assert_eq!(delivered(&mut members[2]), [Err(4)], "2 does not hold the same of 1 yet");
-    // 4 died first, for 2: what was passed on waits in the buffer, which was emptied.
+    // For member 2, member 4 died first: the message that was passed on was in the buffer, which was emptied.
     assert_eq!(delivered(&mut members[1]), [Err(4), Ok(1), Ok(2), Err(1)]);
     exchange(&mut members, &[1, 4]);
     assert_eq!(delivered(&mut members[2]), [Ok(2), Err(1)]);
 }
 
-/// 2 holds the first message of 1 and levels after the death of 3; the second comes from `from`. What does 2 hold in the end?
+/// Member 2 stores the first message of member 1 and levels after member 3's death; the second comes from
+/// `from`. Which one does member 2 store in the end?
 fn held_of_a_live_sender(from: u16) -> u64 {
-    let (dead, mut member) = (only(3), Fcurb::new(Trust::Lease, 2, HostSet::first(4)));
+    let (dead, mut member) = (HostSet::only(3), Fcurb::new(Trust::Lease, 2, HostSet::first(4)));
     member.receive(1, 1, 1, &[1]);
     member.crashed(3);
-    member.succeeded(1, 2);
+    member.note_successor(1, 2);
     member.receive(from, 1, 2, &[2]);
     assert_eq!(delivered(&mut member), []);
-    member.reported(1, 3, 0, dead, false);
-    member.reported(4, 3, 0, dead, false);
+    member.handle_report(1, 3, 0, dead, false);
+    member.handle_report(4, 3, 0, dead, false);
     assert_eq!(delivered(&mut member), [Err(3), Ok(1)]);
     member.acknowledges(1)
 }
 
 #[test]
-fn what_others_pass_on_of_a_live_sender_is_not_buffered() {
+fn relayed_message_of_live_sender_is_not_buffered() {
     assert_eq!(held_of_a_live_sender(1), 2);
     assert_eq!(held_of_a_live_sender(4), 1, "4 may die before this member hears of the death of 1");
 }
 
-/// 3 passes on what it alone holds of 1, and dies: 4 has it in its buffer, and 5 was not passed it.
+/// Member 3 passes on a message of member 1 that it alone stores, and dies: member 4 has buffered it, and
+/// member 5 did not get it.
 #[test]
-fn crash_of_who_passed_a_message_on_empties_the_buffer() {
+fn crash_of_relay_empties_the_buffer() {
     let mut members = group(5);
     beat(&mut members, 1, &[3, 4, 5]);
     exchange(&mut members, &[2]);
@@ -349,7 +357,7 @@ fn crash_of_who_passed_a_message_on_empties_the_buffer() {
         members[survivor - 1].crashed(2);
         members[survivor - 1].crashed(1);
     }
-    members[3].succeeded(1, 2);
+    members[3].note_successor(1, 2);
     members[3].receive(3, 1, 2, &[2]);
     assert_eq!(delivered(&mut members[3]), [], "2 died first");
     members[3].crashed(3);
@@ -361,19 +369,20 @@ fn crash_of_who_passed_a_message_on_empties_the_buffer() {
     }
 }
 
-/// 1 and 2 have died, each with its second message in the hands of one of the survivors, which hear of the two crashes in other orders. All
-/// messages arrive.
+/// Members 1 and 2 have died. One survivor has the second message of each, and the survivors hear of the
+/// crashes in different orders. All messages arrive.
 #[test]
-fn survivors_that_hear_of_two_crashes_in_other_orders_do_not_wait_for_each_other() {
+fn survivors_with_crossed_crash_reports_do_not_deadlock() {
     let mut members = group(4);
     for sender in [1, 2] {
         for receiver in [3, 4] {
             members[receiver - 1].receive(sender as u16, sender as u16, 1, &[1]);
         }
     }
-    // All have acknowledged the first messages; the word that all have is still on its way where the second has not come.
+    // All have acknowledged the first messages; where the second has not come, the announcement of that is
+    // still on its way.
     for (sender, receiver) in [(1, 4), (2, 3)] {
-        members[receiver - 1].succeeded(sender, 2);
+        members[receiver - 1].note_successor(sender, 2);
         assert_eq!(delivered(&mut members[receiver - 1]), [Ok(1)]);
         members[receiver - 1].receive(sender, sender, 2, &[2]);
     }
@@ -393,7 +402,8 @@ fn survivors_that_hear_of_two_crashes_in_other_orders_do_not_wait_for_each_other
     assert_eq!(told[1], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
 }
 
-/// [`exchange`] as HUC calls: what a message says of the one before, and all that can be delivered, after each call.
+/// [`exchange`] with the calls that HUC makes: each message implies the one before it, and deliveries are
+/// polled after each call.
 fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result<u64, u16>>; 2]) {
     loop {
         let sent = sent(members, dead);
@@ -403,7 +413,7 @@ fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result
         for (from, to, bytes) in sent {
             let (member, message) = (&mut members[usize::from(to) - 1], Message::read(&bytes).unwrap());
             if let Message::Decide { instance, round, .. } = message {
-                member.succeeded(round, instance);
+                member.note_successor(round, instance);
                 told[usize::from(to) - 3].extend(delivered(member));
             }
             hand(member, from, &message);
@@ -412,9 +422,10 @@ fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result
     }
 }
 
-/// 2 alone holds what 1 has sent, passes it on to 3, and dies. 4 has told 3 before that it holds nothing, and that 2 is dead: it takes nothing of 2.
+/// Member 2 alone stores the message of member 1, passes it on to member 3, and dies. Before that, member 4
+/// reported to member 3 that it stores nothing, and that member 2 is dead: it takes nothing from member 2.
 #[test]
-fn what_a_survivor_was_passed_by_one_that_died_then_it_passes_on() {
+fn survivor_passes_on_a_message_relayed_by_a_dead_member() {
     let mut members = group(4);
     beat(&mut members, 1, &[2]);
     members[2].crashed(1);

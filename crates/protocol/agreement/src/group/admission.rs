@@ -1,73 +1,155 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way into a group, and out of it, as its leader has it.
+//! Joining and leaving, as the group's leader sees it: who asks to be let in, which state they are offered,
+//! who is to be taken out, and the next view that follows from that.
 
 use fide_types::{
-    HostSet, MAX_HOSTS,
+    HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
 use crate::{
     transfer::Identity,
-    view::{Member, View},
+    view::{View, ViewMember},
 };
 
-/// Somebody who asks.
+/// A host that asks to be let in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asks {
+pub(super) struct Request {
     pub(super) incarnation: u32,
+    /// The position of the state that it has.
     pub(super) have: Option<u64>,
 }
 
-/// A state that was kept for those who ask.
+/// The user's state at a position, stored for hosts that join.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub(super) position: u64,
     pub(super) state: Identity,
 }
 
+/// How far this leader is with the next view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextView {
+    /// None is needed, or none was proposed yet.
+    Open,
+    /// The protocol had no room for it: nothing else is proposed before it.
+    Waits,
+    /// Proposed: nothing more is proposed in the present view. It may be without this member.
+    Proposed { without_me: bool },
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
-    /// By id-1. One for each host at most.
-    asks: Box<[Option<Asks>]>,
-    pub(super) base: Option<Base>,
-    /// The user is asked for its state, for these.
-    pub(super) wanted_by: HostSet,
+    requests: PerHost<Option<Request>>,
+    base: Option<Base>,
+    /// Hosts for which the user is asked for its state.
+    state_wanted_by: HostSet,
+    /// Hosts that are to be taken out.
     removed: HostSet,
-    /// Proposed the next view: nothing more is proposed in this one.
-    pub(super) closing: bool,
-    /// That one is without this member.
-    pub(super) goes: bool,
-    /// There was no room for the next view: nothing else is proposed before it.
-    pub(super) next_waits: bool,
+    next_view: NextView,
+    /// For each host that was welcomed: the decisions stored for it.
+    welcomes: PerHost<Option<Identity>>,
 }
 
 impl Admission {
     pub(super) fn new() -> Self {
-        let asks = vec![None; MAX_HOSTS].into_boxed_slice();
-        let removed = HostSet::EMPTY;
-        Self { asks, base: None, wanted_by: HostSet::EMPTY, removed, closing: false, goes: false, next_waits: false }
+        Self {
+            requests: PerHost::new(MAX_HOSTS, |_| None),
+            base: None,
+            state_wanted_by: HostSet::EMPTY,
+            removed: HostSet::EMPTY,
+            next_view: NextView::Open,
+            welcomes: PerHost::new(MAX_HOSTS, |_| None),
+        }
     }
 
-    pub(super) fn asked(&mut self, host: u16, asks: Asks) {
-        self.asks[usize::from(host) - 1] = Some(asks);
+    pub(super) fn note_request(&mut self, host: u16, request: Request) {
+        self.requests[host] = Some(request);
     }
 
-    pub(super) fn forget(&mut self, host: u16) {
-        self.asks[usize::from(host) - 1] = None;
+    pub(super) fn forget_request(&mut self, host: u16) {
+        self.requests[host] = None;
     }
 
-    /// Those who ask, by host.
-    pub(super) fn asking(&self) -> impl Iterator<Item = (u16, Asks)> {
-        (1..).zip(&self.asks).filter_map(|(host, asks)| Some((host, (*asks)?)))
+    fn requests(&self) -> impl Iterator<Item = (u16, Request)> {
+        self.requests.iter().filter_map(|(host, request)| Some((host, (*request)?)))
     }
 
+    /// The stored state, if a host that takes it can be brought up to date: the decisions from position
+    /// `reaches_from` on are kept.
+    pub(super) fn base(&self, reaches_from: u64) -> Option<Base> {
+        self.base.filter(|base| base.position >= reaches_from)
+    }
+
+    /// Stores another state in place of the former one, which is returned.
+    pub(super) fn replace_base(&mut self, base: Base) -> Option<Base> {
+        self.base.replace(base)
+    }
+
+    pub(super) fn take_base(&mut self) -> Option<Base> {
+        self.base.take()
+    }
+
+    /// Asks the user for its state, for this host.
+    pub(super) fn want_state(&mut self, host: u16) {
+        self.state_wanted_by.insert(host);
+    }
+
+    pub(super) fn wants_state(&self) -> bool {
+        !self.state_wanted_by.is_empty()
+    }
+
+    pub(super) fn take_state_wanted_by(&mut self) -> HostSet {
+        std::mem::take(&mut self.state_wanted_by)
+    }
+
+    /// Stores the decisions with which a host is welcomed, in place of former ones, which are returned.
+    pub(super) fn replace_welcome(&mut self, host: u16, decisions: Identity) -> Option<Identity> {
+        self.welcomes[host].replace(decisions)
+    }
+
+    /// Whether a payload is stored for a host that joins.
+    pub(super) fn needs(&self, identity: &Identity) -> bool {
+        self.base.is_some_and(|base| base.state == *identity) || self.welcomes.values().contains(&Some(*identity))
+    }
+
+    /// Takes a host out of the group with one of the next views.
     pub(super) fn remove(&mut self, host: u16) {
         self.removed.insert(host);
     }
 
-    /// Of those who are to go, the youngest, so that whoever leads goes last. One at a time: of several that were told the view without
-    /// them each could found the group again (the module `holding` says when).
-    fn one_of(&self, view: &View, removed: HostSet) -> HostSet {
+    /// Whether the next view is proposed.
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.next_view, NextView::Proposed { .. })
+    }
+
+    /// Whether the next view is proposed, and is without this member.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.next_view == NextView::Proposed { without_me: true }
+    }
+
+    /// Whether nothing else is proposed before the next view has begun.
+    pub(super) fn holds_up_proposals(&self) -> bool {
+        self.next_view != NextView::Open
+    }
+
+    pub(super) fn reopen(&mut self) {
+        self.next_view = NextView::Open;
+    }
+
+    /// The protocol had no room for the next view.
+    pub(super) fn note_full(&mut self) {
+        self.next_view = NextView::Waits;
+    }
+
+    pub(super) fn note_proposed(&mut self, without_me: bool) {
+        self.next_view = NextView::Proposed { without_me };
+    }
+
+    /// Of the hosts to be taken out, the least senior one, so that the leader goes last. Only one at a time:
+    /// of several that were delivered the view without them, each could found the group again (the module
+    /// `refounding` says when).
+    fn next_removed(&self, view: &View, removed: HostSet) -> HostSet {
         if planted::is(Planted::TakesOutSeveral) {
             return removed;
         }
@@ -77,35 +159,38 @@ impl Admission {
 
     /// A view has begun.
     pub(super) fn begun(&mut self, view: &View) {
-        (self.closing, self.goes, self.next_waits) = (false, false, false);
+        self.reopen();
         self.removed = self.removed.and(view.hosts());
-        // Who is in now is answered when it asks again.
+        // A member of the view has to ask again before it is answered.
         for member in view.members() {
-            self.forget(member.host);
+            self.forget_request(member.host);
         }
     }
 
-    /// The view that should follow, if any: without who has crashed or is to go, with those who can be brought up to date from
-    /// position `reaches_from` on.
+    /// The view that should follow, if any: without the members that have crashed or are to be taken out, and
+    /// with the hosts that ask and can be brought up to date, as decisions are kept from position
+    /// `reaches_from` on.
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
-        // A view has one member of the view before, who has the state: whoever is to go stays until another has it.
-        let removed = view.hosts_of(alive).and(self.removed);
-        let is_last = removed == view.hosts_of(alive) && alive.len() == 1 && !planted::is(Planted::RemovesTheLast);
-        let removed = if is_last { HostSet::EMPTY } else { self.one_of(view, removed) };
+        let alive = view.hosts_of(alive);
+        // A view needs one member of the view before, which has the state: the last one stays until another
+        // member has it.
+        let removed = alive.and(self.removed);
+        let is_last = removed == alive && alive.len() == 1 && !planted::is(Planted::RemovesTheLast);
+        let removed = if is_last { HostSet::EMPTY } else { self.next_removed(view, removed) };
         let all_stay = alive.len() == view.members().len() && removed.is_empty();
-        if all_stay && self.asking().next().is_none() {
+        if all_stay && self.requests().next().is_none() {
             return None;
         }
-        let alive = view.hosts_of(alive);
-        let stays = |member: &Member| alive.contains(member.host) && !removed.contains(member.host);
-        let mut members: Vec<Member> = view.members().iter().copied().filter(stays).collect();
+        let stays = |member: &ViewMember| alive.contains(member.host) && !removed.contains(member.host);
+        let mut members: Vec<ViewMember> = view.members().iter().copied().filter(stays).collect();
         let removes = members.len() < view.members().len();
-        // An older incarnation of the same host has to be dead before.
-        let ready =
-            |(host, asks): &(u16, Asks)| asks.have.is_some_and(|have| have >= reaches_from) && !alive.contains(*host);
-        let joining = self.asking().filter(ready);
+        // An older incarnation of the same host has to be dead first.
+        let is_ready = |(host, request): &(u16, Request)| {
+            request.have.is_some_and(|have| have >= reaches_from) && !alive.contains(*host)
+        };
+        let joining = self.requests().filter(is_ready);
         let stay = members.len();
-        members.extend(joining.map(|(host, Asks { incarnation, .. })| Member { host, incarnation }));
+        members.extend(joining.map(|(host, Request { incarnation, .. })| ViewMember { host, incarnation }));
         if !removes && members.len() == stay {
             return None;
         }

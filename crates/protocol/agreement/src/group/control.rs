@@ -1,31 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What members and those who want to be tell each other. Little-endian, after the datagram's prefix:
+//! Control messages between members, and hosts that want to be members. Little-endian, after the datagram's
+//! prefix:
 //!
 //! ```text
 //!  0 u8 kind
-//!  1 join:    u64 position of the state that it has, u64::MAX for none
-//!    base:    u64 position, identity of the state there
-//!    welcome: u64 position after which the decisions begin, u64 position of the last one before the view; identity of
-//!             those decisions; the view
-//!    dead:    u64 places in the view of those whom the sender holds dead; u8 1 if it asks for the receiver's, else 0
-//!    over:    nothing
-//!    present: u32 ballot that is promised; u8 1 if the sender is the first process of its host, else 0
-//!    begin:   u32 ballot; the view
-//!    claim:   u32 incarnations that it answers for, from this one, u32 to this one; u32 number of the view that it was let in to and gave up,
-//!             0 for none, u32 the incarnation that it was there, u64 hosts whose members of that view were dead by then; u32 the incarnation
-//!             that was a member, 0 for none; if one was:
-//!             u64 position of what it was told last, u64::MAX for given up, u32 the ballot that the first view was begun with, 0 in any other; the view
-//!             that it was in
-//!    out:     the view without the sender
-//!    recorded: nothing
+//!  1 join (1):     u64 position of the state that the sender has, u64::MAX for none
+//!    base (2):     u64 position, identity of the state there
+//!    welcome (3):  u64 position after which the decisions begin, u64 position of the last one before the view; identity of
+//!                  those decisions; the view
+//!    dead (4):     u64 places of the members that the sender knows to be dead; u8 1 if it asks for the receiver's, else 0
+//!    over (5):     nothing
+//!    present (6):  u32 ballot that is promised; u8 1 if the sender is the first process of its host, else 0
+//!    begin (7):    u32 ballot; the view
+//!    claim (8):    see `claim`
+//!    out (9):      the view without the sender
+//!    recorded (10): nothing
+//!    higher (11):  u32 incarnation
 //! ```
 
 use fide_types::HostSet;
 
-use super::{
-    datagram::DatagramError,
-    holding::{Claim, GaveUp, Held},
-};
+use super::{claim::Claim, datagram::DatagramError};
 use crate::{transfer::Identity, view::View};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,21 +31,22 @@ pub(super) enum Control {
     Base { position: u64, state: Identity },
     /// "You are in: these decisions bring your state to where the view begins."
     Welcome { from: u64, start: u64, decisions: Identity, view: View },
-    /// "These have crashed."
+    /// "The members at these places have crashed."
     Dead { places: HostSet, asks: bool },
     /// "That view is over, and you are not in the present one."
     Over,
-    /// "I am in no group, and follow the founder of this ballot." And whether no other process of its host was ever in the group, or wanted to be.
+    /// "I am in no group, and follow the founder of this ballot." `is_first`: no other process of the
+    /// sender's host was ever in the group, or wanted to be.
     Present { ballot: u32, is_first: bool },
     /// "This is the first view of the group."
     Begin { ballot: u32, view: View },
-    /// "As these incarnations I am over, and this is what I have."
+    /// "These incarnations of mine are over, and this is what I kept of them."
     Claim(Claim),
-    /// "I was told this view, which is without me. Have you begun it?" `Over` is the answer of whoever has.
+    /// "This view without me was decided. Have you begun it?" Whoever has begun it answers `Over`.
     Out { view: View },
-    /// "I am in no group, and form none: I remember one."
+    /// "I am in no group and found none: there is a group on my record."
     Recorded,
-    /// "All your incarnations up to this one are dead here: come as one above."
+    /// "All your incarnations up to this one are dead here: come as a higher one."
     Higher { dead: u32 },
 }
 
@@ -89,21 +85,9 @@ impl Control {
                 out.extend_from_slice(&ballot.to_le_bytes());
                 view.write(out);
             }
-            Self::Claim(Claim { since, over, gave_up, held }) => {
+            Self::Claim(claim) => {
                 out.push(8);
-                out.extend_from_slice(&since.to_le_bytes());
-                out.extend_from_slice(&over.to_le_bytes());
-                let GaveUp { number, was, dead } =
-                    gave_up.unwrap_or(GaveUp { number: 0, was: 0, dead: HostSet::EMPTY });
-                out.extend_from_slice(&number.to_le_bytes());
-                out.extend_from_slice(&was.to_le_bytes());
-                out.extend_from_slice(&dead.0.to_le_bytes());
-                out.extend_from_slice(&held.as_ref().map_or(0, |held| held.was).to_le_bytes());
-                if let Some(Held { position, ballot, view, .. }) = held {
-                    out.extend_from_slice(&position.unwrap_or(u64::MAX).to_le_bytes());
-                    out.extend_from_slice(&ballot.to_le_bytes());
-                    view.write(out);
-                }
+                claim.write(out);
             }
             Self::Out { view } => {
                 out.push(9);
@@ -145,7 +129,7 @@ impl Control {
             return Ok(Self::Out { view: View::read(content)? });
         }
         if kind == 8 {
-            return Ok(Self::Claim(claim(content).ok_or(wrong)??));
+            return Ok(Self::Claim(Claim::read(content).ok_or(wrong)??));
         }
         if kind != 3 {
             return read().ok_or(wrong);
@@ -158,36 +142,19 @@ impl Control {
     }
 }
 
-/// None if it is too short, or too long.
-fn claim(content: &[u8]) -> Option<Result<Claim, DatagramError>> {
-    let word = |at: usize| Some(u32::from_le_bytes(*content.get(at..)?.first_chunk()?));
-    let long = |at: usize| Some(u64::from_le_bytes(*content.get(at..)?.first_chunk()?));
-    let (since, over, was) = (word(0)?, word(4)?, word(24)?);
-    let gave_up = GaveUp { number: word(8)?, was: word(12)?, dead: HostSet(long(16)?) };
-    let is_none = (gave_up.number, gave_up.was, gave_up.dead) == (0, 0, HostSet::EMPTY);
-    if gave_up.number == 0 && !is_none {
-        return None;
-    }
-    let gave_up = Some(gave_up).filter(|_| !is_none);
-    if was == 0 {
-        return (content.len() == 28).then_some(Ok(Claim { since, over, gave_up, held: None }));
-    }
-    let position = Some(long(28)?).filter(|position| *position != u64::MAX);
-    let (ballot, view) = (word(36)?, View::read(content.get(40..)?));
-    let held = view.map(|view| Some(Held { was, position, ballot, view }));
-    Some(held.map(|held| Claim { since, over, gave_up, held }).map_err(Into::into))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Member;
+    use crate::{
+        group::claim::{GaveUp, Membership},
+        view::ViewMember,
+    };
     use proptest::prelude::*;
 
     fn any_control() -> impl Strategy<Value = Control> {
         let identity = prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| Identity::of(&bytes));
         let view = (1u32.., 1u16..=64, 1u32..)
-            .prop_map(|(number, host, incarnation)| View::new(number, &[Member { host, incarnation }]).unwrap());
+            .prop_map(|(number, host, incarnation)| View::new(number, &[ViewMember { host, incarnation }]).unwrap());
         prop_oneof![
             prop::option::of(0..u64::MAX).prop_map(|have| Control::Join { have }),
             (any::<u64>(), identity.clone()).prop_map(|(position, state)| Control::Base { position, state }),
@@ -205,17 +172,23 @@ mod tests {
                 prop::option::of((1u32.., any::<u32>(), any::<u64>())),
                 prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))
             )
-                .prop_map(|([since, over, ballot], gave_up, held)| {
-                    let gave_up = gave_up.map(|(number, was, dead)| GaveUp { number, was, dead: HostSet(dead) });
-                    let held = held.map(|(was, position, view)| Held { was, position, ballot, view });
-                    Control::Claim(Claim { since, over, gave_up, held })
+                .prop_map(|([first, last, ballot], gave_up, membership)| {
+                    let gave_up =
+                        gave_up.map(|(number, incarnation, dead)| GaveUp { number, incarnation, dead: HostSet(dead) });
+                    let membership = membership.map(|(incarnation, position, view)| Membership {
+                        incarnation,
+                        position,
+                        ballot,
+                        view,
+                    });
+                    Control::Claim(Claim { first, last, gave_up, membership })
                 }),
         ]
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(control in any_control()) {
+        fn written_control_message_reads_back(control in any_control()) {
             let mut bytes = Vec::new();
             control.write(&mut bytes);
             prop_assert_eq!(Control::read(&bytes), Ok(control));
@@ -224,7 +197,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_refused(kind in 0u8..12, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..12, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every datagram of a group begins with. Little-endian:
+//! The prefix of every datagram of a group. Little-endian:
 //!
 //! ```text
-//!  0 u64 the group
+//!  0 u64 the group's number
 //!  8 u32 incarnation of the sender
-//! 12 u32 incarnation of the receiver that it is meant for; 0 in a message of the protocol: whichever is in the view
-//! 16 u32 number of the sender's view; for a message of a protocol, that of the protocol's members
+//! 12 u32 incarnation of the receiver; 0 in a message of the protocol, which is for whichever incarnation is in the view
+//! 16 u32 number of the sender's view; in a message of the protocol, the view whose members run that protocol
 //! 20 u8  kind: 1 a message of the protocol, 2 of the group itself (`control`), 3 of a payload (`transfer`)
 //! 21 3 bytes, 0
 //! 24 the message
@@ -15,7 +15,7 @@ use fide_types::MAX_HOSTS;
 
 use crate::{message::MessageError, transfer::TransferError, view::ViewError};
 
-/// Bytes before a message.
+/// Bytes before the message.
 pub const PREFIX_LEN: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,22 +34,22 @@ pub(super) struct Prefix {
     pub(super) kind: Kind,
 }
 
-/// Why a datagram changes nothing.
+/// Why a datagram was refused. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
     #[error("{len} bytes; a datagram has {PREFIX_LEN} and a message")]
     Length { len: usize },
-    #[error("kind {kind}; 1 (protocol), 2 (group) and 3 (payload) are known")]
+    #[error("kind {kind}; known are 1 (protocol), 2 (group) and 3 (payload)")]
     Kind { kind: u8 },
     #[error("from group {got:016x}; this one is {want:016x}. Do all members have the same list and settings?")]
     OtherGroup { got: u64, want: u64 },
     #[error("host {host} may not be in this group; its hosts are 1 to {MAX_HOSTS} and in the list of members")]
     Stranger { host: u16 },
-    #[error("from incarnation {got} of host {host}; {want} is the one that is up")]
+    #[error("from incarnation {got} of host {host}; incarnation {want} is up")]
     OtherIncarnation { host: u16, got: u32, want: u32 },
-    #[error("meant for incarnation {got} of this host, which is {want}")]
+    #[error("meant for incarnation {got} of this host, which is incarnation {want}")]
     NotMine { got: u32, want: u32 },
-    #[error("of view {got}, while this member is in {here}; it will be sent again")]
+    #[error("of view {got}, while this member is in view {here}; it will be sent again")]
     OtherView { got: u32, here: u32 },
     #[error(transparent)]
     Message(#[from] MessageError),
@@ -57,11 +57,13 @@ pub enum DatagramError {
     Transfer(#[from] TransferError),
     #[error(transparent)]
     View(#[from] ViewError),
-    #[error("a message of the group, {kind}, of {len} bytes")]
+    #[error("a control message of kind {kind} and {len} bytes; there is none")]
     Control { kind: u8, len: usize },
-    #[error("a state at position {position}, while {told} are told here: it is of another group's log")]
-    Future { position: u64, told: u64 },
-    #[error("this member was excluded; it has to come back as another incarnation")]
+    #[error(
+        "a state at position {position}, while {delivered} decisions are delivered here: it belongs to another group's log"
+    )]
+    Future { position: u64, delivered: u64 },
+    #[error("this member was excluded or has left; it has to come back as another incarnation")]
     Stopped,
 }
 
@@ -93,7 +95,7 @@ impl Prefix {
         Ok((Self { group, sender: word(8), receiver: word(12), view: word(16), kind }, message))
     }
 
-    /// Writes for whom a datagram is.
+    /// Writes the receiver into a datagram.
     pub(super) fn address(datagram: &mut [u8], incarnation: u32) {
         datagram[12..16].copy_from_slice(&incarnation.to_le_bytes());
     }

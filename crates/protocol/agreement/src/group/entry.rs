@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a group's log has: each proposal of a batch begins with its kind.
+//! The entries of a group's log. Each proposal of a batch is one entry, which begins with its kind:
 //!
 //! ```text
-//!  0 u8 kind: 0 a value, 1 a payload that was sent ahead (its identity), 2 the next view
-//!  1 its content
+//!  0 u8 kind: 0 a value, 1 a payload that was sent ahead (its identity follows), 2 the next view
+//!  1 the content
 //! ```
 
 use crate::{batch, transfer::Identity, view::View};
@@ -12,19 +12,19 @@ pub(super) const VALUE: u8 = 0;
 pub(super) const PAYLOAD: u8 = 1;
 pub(super) const VIEW: u8 = 2;
 
-/// One thing decided.
+/// One decided entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// As it was proposed.
     Value(&'a [u8]),
-    /// As it was sent ahead: [`super::Group::payload`] has it.
+    /// A payload that was sent ahead: [`super::Group::payload`] has its bytes.
     Payload(Identity),
-    /// From the next position on these are the members.
+    /// The members from the next position on.
     View(View),
 }
 
 impl<'a> Entry<'a> {
-    /// None if it is not one, which no member of this version proposes.
+    /// None if it is no entry; members of this version propose none such.
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
         let (kind, content) = bytes.split_first()?;
         match *kind {
@@ -36,12 +36,12 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// As [`entries`], without the values, as which most are.
+/// As [`entries`], without the values, which most entries are.
 pub(super) fn entries_but_values(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     batch::values(value).filter(|bytes| bytes.first() != Some(&VALUE)).filter_map(Entry::read)
 }
 
-/// What was decided at one position, in its order; empty where a gap was closed.
+/// The entries decided at one position, in order; none where a new leader closed a gap.
 pub fn entries(value: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     batch::values(value).filter_map(Entry::read)
 }

@@ -2,40 +2,60 @@
 //! A protocol among the members of one view.
 
 use fide_types::{
-    HostSet, MAX_HOSTS,
+    HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
 use crate::{Start, view::View};
 
-/// Who has heard nothing for so many resends asks the others whether the view is still theirs.
+/// Resends without a message from any member of the view, after which this member asks the others whether the
+/// view is still current.
 const QUIET_RESENDS: u32 = 16;
 
-/// Most resends of the group from one of the protocol to the next. What a slow member takes longer for than it takes to come would keep it busy
-/// with repetitions for ever.
-const APART_MAX: u32 = 16;
+/// Most resends of the group from one resend of the protocol to the next. Without this backoff, a member that
+/// needs longer to take messages than the messages take to arrive would be kept busy with repetitions for
+/// ever.
+const BACKOFF_MAX: u32 = 16;
 
-/// The log from one change of members to the next.
+/// The log from one change of members to the next. The protocol knows members by their place in the view.
 #[derive(Debug, Clone)]
 pub(super) struct Epoch<P> {
     pub(super) protocol: P,
     pub(super) view: View,
-    /// The last position before it.
+    /// The last position before this epoch.
     pub(super) start: u64,
-    /// This host's.
+    /// This host's place.
     place: u16,
-    /// Places of those who are known to have crashed.
+    /// Places of members that are known to have crashed.
     dead: HostSet,
-    /// By place - 1: whom that member has said to hold dead.
-    known: Box<[HostSet]>,
-    /// Places of those who are in and still ask for the state.
+    /// By place: the members that this member has reported as dead.
+    reported_dead: PerHost<HostSet>,
+    /// Places of members that are in the view and still ask for the state.
     stateless: HostSet,
-    /// Resends since anything was heard of these members.
+    /// Resends since a message of these members came.
     quiet: u32,
-    /// Resends of the group from one of the protocol to the next: twice as many each time that something had to be sent again, half as many
-    /// each time that nothing had. And how many there were since.
-    apart: u32,
+    backoff: Backoff,
+}
+
+/// How many resends of the group pass from one resend of the protocol to the next: twice as many each time
+/// something had to be sent again, half as many each time nothing had.
+#[derive(Debug, Clone)]
+struct Backoff {
+    interval: u32,
     waited: u32,
+}
+
+impl Backoff {
+    fn is_due(&mut self) -> bool {
+        self.waited += 1;
+        self.waited >= self.interval
+    }
+
+    fn note(&mut self, has_resent: bool) {
+        let slows = has_resent && !planted::is(Planted::NeverSlows);
+        self.waited = 0;
+        self.interval = if slows { (2 * self.interval).min(BACKOFF_MAX) } else { (self.interval / 2).max(1) };
+    }
 }
 
 impl<P: Start> Epoch<P> {
@@ -43,18 +63,16 @@ impl<P: Start> Epoch<P> {
     pub(super) fn new(setting: &P::Setting, view: View, me: u16, start: u64) -> Result<Self, P::Error> {
         let place = view.place(me).unwrap_or(1);
         let protocol = P::start(setting, place, HostSet::first(view.members().len()))?;
-        let known = vec![HostSet::EMPTY; MAX_HOSTS].into_boxed_slice();
         Ok(Self {
             protocol,
             view,
             start,
             place,
             dead: HostSet::EMPTY,
-            known,
+            reported_dead: PerHost::new(MAX_HOSTS, |_| HostSet::EMPTY),
             stateless: HostSet::EMPTY,
             quiet: 0,
-            apart: 1,
-            waited: 0,
+            backoff: Backoff { interval: 1, waited: 0 },
         })
     }
 
@@ -62,61 +80,67 @@ impl<P: Start> Epoch<P> {
         self.protocol.leader() == self.place
     }
 
-    /// A host.
+    /// The host that leads.
     pub(super) fn leader(&self) -> Option<u16> {
         Some(self.view.member(self.protocol.leader())?.host)
     }
 
-    /// Places.
+    /// Places of members that are not known to have crashed.
     pub(super) fn alive(&self) -> HostSet {
         HostSet::first(self.view.members().len()).minus(self.dead)
     }
 
+    /// Places of members that are known to have crashed.
     pub(super) fn dead(&self) -> HostSet {
         self.dead
     }
 
+    /// Places of the other live members.
     pub(super) fn others(&self) -> HostSet {
-        self.alive().minus(HostSet::from_iter([self.place]))
+        self.alive().minus(HostSet::only(self.place))
     }
 
-    /// This incarnation, or a later one, is dead: is that news of a member?
+    /// Hosts of the other live members.
+    pub(super) fn other_hosts(&self) -> HostSet {
+        self.view.hosts_of(self.others())
+    }
+
+    /// A host's incarnations up to this one are dead: notifies the protocol if a member is among them.
     pub(super) fn crashed(&mut self, host: u16, incarnation: u32) {
         let Some(place) = self.view.place(host) else { return };
         let is_it = |member: u32| member <= incarnation || planted::is(Planted::CrashesTheLater);
-        let dead = self.view.incarnation(host).is_some_and(is_it);
-        if dead && place != self.place && !self.dead.contains(place) {
+        let is_dead = self.view.incarnation(host).is_some_and(is_it);
+        if is_dead && place != self.place && !self.dead.contains(place) {
             self.dead.insert(place);
             self.protocol.crashed(place);
-            // It may have been for that one.
-            self.apart = 1;
+            // The backoff may have been for that member.
+            self.backoff.interval = 1;
         }
     }
 
     /// To be called at each resend of the group.
     pub(super) fn resend(&mut self) {
-        self.waited += 1;
-        if self.waited < self.apart {
-            return;
+        if self.backoff.is_due() {
+            let has_resent = self.protocol.resend();
+            self.backoff.note(has_resent);
         }
-        let again = self.protocol.resend() && !planted::is(Planted::NeverSlows);
-        self.waited = 0;
-        self.apart = if again { (2 * self.apart).min(APART_MAX) } else { (self.apart / 2).max(1) };
     }
 
-    /// The protocol has a message of one of these members: it has the state.
+    /// A message of the protocol came from this member: it has the state.
     pub(super) fn heard(&mut self, place: u16) {
         self.quiet = 0;
         self.stateless.remove(place);
     }
 
-    /// A member asks for the state: is it for this one to give it? It is the most senior of those who live and have it.
-    pub(super) fn gives_state(&mut self, asks: u16) -> bool {
-        self.stateless.insert(asks);
+    /// The member at place `asking` asks for the state. Whether this member has to give it: the most senior
+    /// live member that has it does.
+    pub(super) fn gives_state(&mut self, asking: u16) -> bool {
+        self.stateless.insert(asking);
         self.alive().minus(self.stateless).iter().next() == Some(self.place)
     }
 
-    /// To be asked once for each resend: was nothing heard for so long that the others may have gone on without this member?
+    /// To be asked once at each resend: whether no message has come for so long that the others may have gone
+    /// on without this member.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
         let quiet = self.quiet >= QUIET_RESENDS;
@@ -126,18 +150,19 @@ impl<P: Start> Epoch<P> {
         quiet
     }
 
-    /// A member has said whom it holds dead; those of them that were not known here.
+    /// A host's member has reported which members are dead. Returns those of them that are other live members
+    /// as far as known here.
     pub(super) fn note_dead(&mut self, from: u16, places: HostSet) -> HostSet {
         let Some(place) = self.view.place(from) else { return HostSet::EMPTY };
         self.heard(place);
-        self.known[usize::from(place) - 1] = places;
+        self.reported_dead[place] = places;
         places.and(self.others())
     }
 
-    /// Hosts that have not said that they know whom this member holds dead.
-    pub(super) fn untold(&self) -> Option<HostSet> {
-        let lacks = |place: &u16| !self.dead.minus(self.known[usize::from(*place) - 1]).is_empty();
-        let places: HostSet = self.others().iter().filter(lacks).collect();
+    /// Hosts of live members that have not reported all the deaths that are known here.
+    pub(super) fn hosts_unaware_of_deaths(&self) -> Option<HostSet> {
+        let is_unaware = |place: &u16| !self.dead.minus(self.reported_dead[*place]).is_empty();
+        let places: HostSet = self.others().iter().filter(is_unaware).collect();
         (!places.is_empty()).then(|| self.view.hosts_of(places))
     }
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way into a group, as the one that wants in has it.
+//! Joining a group, as the host sees it that wants to be a member.
 //!
 //! ```text
 //!  join ──► base: a state, fetched and handed to the user ──► join, with its position ──► (the members agree on a view with it)
 //!                                                                   ──► welcome: the decisions since, fetched ──► member
 //! ```
 //!
-//! Whatever is lost is asked for again; whoever was asked and dies, or has thrown away what it promised, is left for another.
+//! Whatever is lost is asked for again. If the member that was asked dies, or no longer has what it promised,
+//! another one is asked.
 
 use std::collections::VecDeque;
 
@@ -18,38 +19,44 @@ use crate::{
 
 use super::entry::{Entry, entries};
 
-/// Resends without a chunk of what was asked for: another member is asked. Of some deaths a host that has just come is not told.
+/// Resends without a chunk of what was asked for, after which another member is asked: a host that has just
+/// come up is not notified of earlier deaths.
 const STALE_RESENDS: u32 = 8;
 
 /// A view with this host in it.
 #[derive(Debug, Clone)]
 pub(super) struct Welcome {
+    /// The member that sent it.
     pub(super) by: u16,
-    /// The decisions are those after this position.
+    /// Its decisions begin after this position, ...
     pub(super) from: u64,
-    /// Up to this one, the last before the view.
+    /// ... and end with this one, the last before the view.
     pub(super) start: u64,
     pub(super) decisions: Identity,
     pub(super) view: View,
 }
 
+/// An offered state.
 #[derive(Debug, Clone)]
-struct Base {
+struct OfferedState {
     by: u16,
     position: u64,
     state: Identity,
 }
 
-/// How far it is.
+/// How far this host is on its way into the group.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Joining {
+    /// Position of the state that the user has installed.
     have: Option<u64>,
-    base: Option<Base>,
-    /// The base is here, and the user was not given it yet.
-    install: bool,
+    /// The state that is being fetched or installed.
+    base: Option<OfferedState>,
+    /// The base has arrived, and the user has not installed it yet.
+    is_installable: bool,
     welcome: Option<Welcome>,
-    /// Payloads that the welcome's decisions name and that are not here.
+    /// Payloads that the welcome's decisions name and that have not arrived.
     lacks: Vec<Identity>,
+    /// Of the welcome, once they have arrived.
     decisions: Option<VecDeque<Vec<u8>>>,
     /// Resends since a chunk came, and how many had come by then.
     stale: u32,
@@ -61,7 +68,7 @@ impl Joining {
         self.have
     }
 
-    /// A view with this host in it is on its way.
+    /// Whether a member has said that this host is in a view.
     pub(super) fn is_welcomed(&self) -> bool {
         self.welcome.is_some()
     }
@@ -71,15 +78,15 @@ impl Joining {
         self.base.is_none()
     }
 
-    /// Somebody offers a state.
+    /// A member offers a state.
     pub(super) fn offered(&mut self, by: u16, position: u64, state: Identity, transfers: &mut Transfers) {
         let newer = self.have.is_none_or(|have| position > have);
         if self.base.is_none() && self.welcome.is_none() && newer && transfers.fetch(state, by).is_ok() {
-            self.base = Some(Base { by, position, state });
+            self.base = Some(OfferedState { by, position, state });
         }
     }
 
-    /// Somebody says that this host is in.
+    /// A member says that this host is in a view.
     pub(super) fn welcomed(&mut self, welcome: Welcome, transfers: &mut Transfers) {
         let fits = self.welcome.is_none() && self.have == Some(welcome.from) && self.base.is_none();
         if fits && transfers.fetch(welcome.decisions, welcome.by).is_ok() {
@@ -87,10 +94,10 @@ impl Joining {
         }
     }
 
-    /// A payload is here.
+    /// A payload has arrived.
     pub(super) fn arrived(&mut self, identity: &Identity, transfers: &mut Transfers) {
         if self.base.as_ref().is_some_and(|base| base.state == *identity) {
-            self.install = true;
+            self.is_installable = true;
         }
         self.lacks.retain(|lacking| lacking != identity);
         let Some(welcome) = self.welcome.clone().filter(|_| self.decisions.is_none()) else { return };
@@ -101,8 +108,8 @@ impl Joining {
         let decisions: VecDeque<Vec<u8>> = batch::values(bytes).map(<[u8]>::to_vec).collect();
         transfers.forget(identity);
         if welcome.from + decisions.len() as u64 != welcome.start {
-            // Not what was promised: asked for again.
-            self.begin_again();
+            // Not what was promised: another welcome is asked for.
+            self.drop_welcome();
             return;
         }
         for entry in decisions.iter().flat_map(|value| entries(value)) {
@@ -111,7 +118,7 @@ impl Joining {
                 && !self.lacks.contains(&payload)
             {
                 if transfers.fetch(payload, welcome.by).is_err() {
-                    self.begin_again();
+                    self.drop_welcome();
                     return;
                 }
                 self.lacks.push(payload);
@@ -120,7 +127,7 @@ impl Joining {
         self.decisions = Some(decisions);
     }
 
-    /// It is in without.
+    /// The host became a member in another way.
     pub(super) fn give_up(&mut self, transfers: &mut Transfers) {
         let joining = std::mem::take(self);
         let base = joining.base.map(|base| base.state);
@@ -128,78 +135,110 @@ impl Joining {
         base.iter().chain(&decisions).chain(&joining.lacks).for_each(|identity| transfers.forget(identity));
     }
 
-    /// With the welcome: another member will give it. What is on its way still comes, so that each time there is less to fetch: decisions
-    /// may name more payloads than can be fetched at once.
-    fn begin_again(&mut self) {
+    /// Another member will send another welcome. Payloads under way still arrive, so that each time fewer are
+    /// left to fetch: decisions may name more payloads than can be fetched at once.
+    fn drop_welcome(&mut self) {
         (self.welcome, self.decisions) = (None, None);
         self.lacks.clear();
     }
 
-    /// As [`Joining::begin_again`], and nothing comes any more from whom it was asked.
-    fn begin_anew(&mut self, transfers: &mut Transfers) {
+    /// As [`Joining::drop_welcome`], when nothing arrives any more from the member that sent it.
+    fn drop_welcome_and_payloads(&mut self, transfers: &mut Transfers) {
         let decisions = self.welcome.as_ref().map(|welcome| welcome.decisions);
-        // Else they would take the places of what is fetched next.
+        // Otherwise they would take the places of what is fetched next.
         self.lacks.iter().chain(&decisions).for_each(|identity| transfers.forget(identity));
-        self.begin_again();
+        self.drop_welcome();
     }
 
-    /// To be told at each resend how many chunks have come.
-    pub(super) fn waits(&mut self, chunks: u64, transfers: &mut Transfers) {
+    /// To be called at each resend, with the number of chunks that have come.
+    pub(super) fn note_resend(&mut self, chunks: u64, transfers: &mut Transfers) {
         self.stale = if self.chunks == chunks { self.stale + 1 } else { 0 };
         self.chunks = chunks;
         if self.stale < STALE_RESENDS {
             return;
         }
         self.stale = 0;
-        if let Some(base) = self.base.take_if(|_| !self.install) {
+        if let Some(base) = self.base.take_if(|_| !self.is_installable) {
             transfers.forget(&base.state);
         }
-        let complete = self.decisions.is_some() && self.lacks.is_empty();
-        if self.welcome.is_some() && !complete {
-            self.begin_anew(transfers);
+        if self.welcome.is_some() && !self.is_complete() {
+            self.drop_welcome_and_payloads(transfers);
         }
     }
 
-    /// Who was asked has none of it.
+    /// No member that was asked has the payload.
     pub(super) fn missing(&mut self, identity: &Identity) {
-        if self.base.as_ref().is_some_and(|base| base.state == *identity) && !self.install {
+        if self.base.as_ref().is_some_and(|base| base.state == *identity) && !self.is_installable {
             self.base = None;
         }
         let lacks = self.lacks.contains(identity);
         if lacks || self.welcome.as_ref().is_some_and(|welcome| welcome.decisions == *identity) {
-            self.begin_again();
+            self.drop_welcome();
         }
     }
 
-    /// A host has died: what it was asked for does not come.
+    /// A host has died: what it was asked for does not arrive.
     pub(super) fn crashed(&mut self, host: u16, transfers: &mut Transfers) {
-        if let Some(base) = self.base.take_if(|base| !self.install && base.by == host) {
+        if let Some(base) = self.base.take_if(|base| !self.is_installable && base.by == host) {
             transfers.forget(&base.state);
         }
-        let complete = self.decisions.is_some() && self.lacks.is_empty();
-        if !complete && self.welcome.as_ref().is_some_and(|welcome| welcome.by == host) {
-            self.begin_anew(transfers);
+        if !self.is_complete() && self.welcome.as_ref().is_some_and(|welcome| welcome.by == host) {
+            self.drop_welcome_and_payloads(transfers);
         }
     }
 
-    /// The state that the user has to take as its own.
+    /// The state that the user has to put in place of its own, and its position.
     pub(super) fn installable(&self) -> Option<(u64, Identity)> {
-        self.base.as_ref().filter(|_| self.install).map(|base| (base.position, base.state))
+        self.base.as_ref().filter(|_| self.is_installable).map(|base| (base.position, base.state))
     }
 
+    /// The user has installed the state.
     pub(super) fn installed(&mut self, transfers: &mut Transfers) {
-        self.install = false;
+        self.is_installable = false;
         if let Some(base) = self.base.take() {
             transfers.forget(&base.state);
             self.have = Some(base.position);
         }
     }
 
-    /// All is here that a member needs.
-    pub(super) fn complete(&mut self) -> Option<(Welcome, VecDeque<Vec<u8>>)> {
-        if !self.lacks.is_empty() || self.decisions.is_none() {
+    fn is_complete(&self) -> bool {
+        self.decisions.is_some() && self.lacks.is_empty()
+    }
+
+    /// The welcome and its decisions, once all has arrived that a member needs.
+    pub(super) fn take_complete(&mut self) -> Option<(Welcome, VecDeque<Vec<u8>>)> {
+        if !self.is_complete() {
             return None;
         }
         Some((self.welcome.take()?, self.decisions.take()?))
+    }
+}
+
+/// Decisions that a new member was given with its welcome, until all are delivered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Backlog {
+    undelivered: VecDeque<Vec<u8>>,
+    /// The one delivered last, while the user looks at it.
+    delivered: Vec<u8>,
+}
+
+impl Backlog {
+    pub(super) fn new(decisions: VecDeque<Vec<u8>>) -> Self {
+        Self { undelivered: decisions, delivered: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.undelivered.is_empty()
+    }
+
+    /// Delivers the next decision, which [`Backlog::delivered`] then has. False if there is none.
+    pub(super) fn deliver(&mut self) -> bool {
+        let Some(value) = self.undelivered.pop_front() else { return false };
+        self.delivered = value;
+        true
+    }
+
+    pub(super) fn delivered(&self) -> &[u8] {
+        &self.delivered
     }
 }

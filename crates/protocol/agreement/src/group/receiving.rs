@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What comes from other hosts, and what is sent to them.
+//! Datagrams from other hosts, and to them.
 
 use fide_types::{
     HostSet,
@@ -8,7 +8,7 @@ use fide_types::{
 
 use super::{
     Config, Group, Standing,
-    admission::Asks,
+    admission::Request,
     control::Control,
     datagram::{DatagramError, Kind, Prefix},
     joining::Welcome,
@@ -16,13 +16,8 @@ use super::{
 use crate::{
     Start,
     message::Message,
-    view::{Member, View},
+    view::{View, ViewMember},
 };
-
-/// Messages of the group that wait to be polled; more are dropped.
-const OUT_MAX: usize = 1024;
-/// Messages of the next view that wait for it to begin; more are dropped, and sent again.
-const EARLY_MAX: usize = 256;
 
 impl<P: Start> Group<P> {
     /// A datagram has come from a host.
@@ -42,21 +37,20 @@ impl<P: Start> Group<P> {
         if from == self.config.me || !self.config.hosts.contains(from) {
             return Err(DatagramError::Stranger { host: from });
         }
-        // A message of the protocol is for those of its view, and so for no other incarnation of theirs.
+        // A message of the protocol is for the members of its view, and therefore for no other incarnation of
+        // their hosts.
         let for_all = prefix.kind == Kind::Protocol && prefix.receiver == 0;
         if prefix.receiver != mine && !for_all {
             return Err(DatagramError::NotMine { got: prefix.receiver, want: mine });
         }
         if prefix.kind == Kind::Protocol {
             if self.is_early(from, &prefix) {
-                if self.early.len() < EARLY_MAX {
-                    self.early.push_back((from, datagram.to_vec()));
-                }
+                self.epochs.keep_early(from, datagram);
                 return Ok(());
             }
             return self.receive_protocol(from, &prefix, message);
         }
-        let up = self.up[usize::from(from) - 1];
+        let up = self.liveness.up(from);
         if prefix.sender != up {
             return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want: up });
         }
@@ -68,27 +62,25 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
-    /// A member has begun the next view: this one is about to.
+    /// Whether the sender has begun the next view, which this member is about to begin.
     fn is_early(&self, from: u16, prefix: &Prefix) -> bool {
-        let here = self.view().map_or(0, View::number);
         self.standing == Standing::Member
-            && here.checked_add(1) == Some(prefix.view)
-            && self.up[usize::from(from) - 1] == prefix.sender
+            && self.epochs.number().checked_add(1) == Some(prefix.view)
+            && self.liveness.up(from) == prefix.sender
     }
 
-    /// The view has begun that these were waiting for.
+    /// The next view has begun: takes the messages that came early.
     pub(super) fn take_early(&mut self) {
-        for (from, datagram) in std::mem::take(&mut self.early) {
+        for (from, datagram) in self.epochs.take_early() {
             let Ok((prefix, message)) = Prefix::read(&datagram) else { continue };
-            // Of a view that this one is not, or of one who is no member: as if it came now.
+            // A message of another view, or of a host that is no member, is refused as if it came now.
             let _ = self.receive_protocol(from, &prefix, message);
         }
     }
 
-    pub(super) fn receive_protocol(&mut self, from: u16, prefix: &Prefix, message: &[u8]) -> Result<(), DatagramError> {
-        let mut epochs = self.current.iter_mut().chain(&mut self.previous);
-        let Some(epoch) = epochs.find(|epoch| epoch.view.number() == prefix.view) else {
-            return Err(self.other_view(from, prefix));
+    fn receive_protocol(&mut self, from: u16, prefix: &Prefix, message: &[u8]) -> Result<(), DatagramError> {
+        let Some(epoch) = self.epochs.with_number_mut(prefix.view) else {
+            return Err(self.refuse_other_view(from, prefix));
         };
         let place = epoch.view.place(from).ok_or(DatagramError::Stranger { host: from })?;
         let want = epoch.view.incarnation(from).unwrap_or(0);
@@ -99,140 +91,144 @@ impl<P: Start> Group<P> {
         Ok(epoch.protocol.receive(place, &Message::read(message)?)?)
     }
 
-    /// Somebody speaks of a view that is neither this one nor the one before. Whoever is in none any more is told so.
-    pub(super) fn other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
-        let here = self.view().map_or(0, View::number);
-        let is_in = self.current.as_ref().is_some_and(|epoch| epoch.view.holds(from, prefix.sender));
+    /// A message is of a view that is neither the present one nor the one before. A sender that is in no view
+    /// any more is told so.
+    fn refuse_other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
+        let here = self.epochs.number();
+        let is_in = self.view().is_some_and(|view| view.holds(from, prefix.sender));
         if prefix.view < here && !is_in {
-            self.say(HostSet::from_iter([from]), Control::Over);
+            self.say(HostSet::only(from), Control::Over);
         }
         DatagramError::OtherView { got: prefix.view, here }
     }
 
-    pub(super) fn receive_control(
-        &mut self,
-        from: u16,
-        prefix: &Prefix,
-        control: Control,
-    ) -> Result<(), DatagramError> {
-        // The end of a member is not told to who is out meanwhile.
-        let over = Some(self.past.member(from)).filter(|member| *member > prefix.sender).unwrap_or(0);
-        let dead = self.dead[usize::from(from) - 1].max(over);
-        let too_low = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
+    /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that
+    /// this host kept, as a host that is out meanwhile is not notified when they end.
+    fn highest_dead(&self, from: u16, sender: u32) -> u32 {
+        let member = Some(self.past.member(from)).filter(|member| *member > sender);
+        self.liveness.dead(from).max(member.unwrap_or(0))
+    }
+
+    fn receive_control(&mut self, from: u16, prefix: &Prefix, control: Control) -> Result<(), DatagramError> {
+        let dead = self.highest_dead(from, prefix.sender);
+        let is_dead = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
+        let is_joining = self.standing == Standing::Joining;
+        let is_mine = |view: &View| view.holds(self.config.me, self.config.incarnation);
         match control {
-            // It lives, and in no view could it be anything but dead.
-            Control::Join { .. } | Control::Present { .. } if too_low => {
-                self.say(HostSet::from_iter([from]), Control::Higher { dead });
+            // The sender lives, and in any view it would be dead from the beginning.
+            Control::Join { .. } | Control::Present { .. } if is_dead => {
+                self.say(HostSet::only(from), Control::Higher { dead });
             }
-            Control::Higher { dead } if self.standing == Standing::Joining => self.past.is_held_dead(dead),
+            Control::Higher { dead } if is_joining => self.past.note_reported_dead(dead),
             Control::Join { have } => {
-                self.past.is_joining(from, prefix.sender);
-                self.asked(from, Asks { incarnation: prefix.sender, have })?;
+                self.past.note_asking(from, prefix.sender);
+                self.handle_join(from, Request { incarnation: prefix.sender, have })?;
             }
-            Control::Base { position, state }
-                if self.standing == Standing::Joining
-                    && self.past.held().is_none_or(|held| held.gives_way_to(prefix.view, self.config.me)) =>
-            {
+            Control::Base { position, state } if is_joining && self.takes_over_from(prefix.view) => {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }
-            Control::Welcome { from: after, start, decisions, view }
-                if self.standing == Standing::Joining && view.holds(self.config.me, self.config.incarnation) =>
-            {
+            Control::Welcome { from: after, start, decisions, view } if is_joining && is_mine(&view) => {
                 let welcome = Welcome { by: from, from: after, start, decisions, view };
                 self.joining.welcomed(welcome, &mut self.transfers);
             }
-            Control::Dead { places, asks } => {
-                let served = self.previous.as_ref().is_some_and(|epoch| epoch.view.number() == prefix.view);
-                let current = self.current.as_mut().filter(|epoch| epoch.view.number() == prefix.view);
-                let Some(epoch) = current.filter(|epoch| epoch.view.holds(from, prefix.sender)) else {
-                    return if served { Ok(()) } else { Err(self.other_view(from, prefix)) };
-                };
-                let news = epoch.note_dead(from, places);
-                let members: Vec<_> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
-                // For members that have heard this one, trust only our detector: it guarantees that at most one of a pair is told
-                // that the other is gone.
-                let met = |member: &Member| {
-                    let known = self.up[usize::from(member.host) - 1] == member.incarnation;
-                    let met = self.met.contains(member.host) && !planted::is(Planted::BelievesOfTheMet);
-                    known && met || self.unsure.contains(member.host)
-                };
-                let strangers: Vec<Member> = members.into_iter().filter(|member| !met(member)).collect();
-                for member in strangers {
-                    self.crashed(member.host, member.incarnation);
-                }
-                if asks && let Some(epoch) = &self.current {
-                    let answer = Control::Dead { places: epoch.dead(), asks: false };
-                    self.say(HostSet::from_iter([from]), answer);
-                }
+            Control::Dead { places, asks } => self.handle_dead(from, prefix, places, asks)?,
+            Control::Present { ballot, is_first } => self.handle_present(from, prefix.sender, ballot, is_first),
+            Control::Begin { ballot, view } if is_joining => {
+                self.handle_begin(from, prefix.sender, prefix.view != 0, ballot, view);
             }
-            Control::Present { ballot, is_first } => self.presented(from, prefix.sender, ballot, is_first),
-            Control::Begin { ballot, view } if self.standing == Standing::Joining => {
-                self.begun(from, prefix.sender, prefix.view != 0, ballot, view);
+            Control::Recorded => self.handle_recorded(from, prefix.sender),
+            Control::Claim(claim) => self.handle_claim(from, prefix.sender, claim),
+            Control::Over => self.handle_over(prefix.view),
+            Control::Out { view } if is_joining && is_mine(&view) && !view.holds(from, prefix.sender) => {
+                self.past.note_let_in(view);
             }
-            Control::Recorded => self.forms_none(from, prefix.sender),
-            Control::Claim(claim) => self.claimed(from, prefix.sender, claim),
-            Control::Over if self.view().is_some_and(|view| view.number() < prefix.view) => {
-                self.standing = Standing::Removed;
-            }
-            // Who has no view was taken out later, and says it only of the view that it was asked about.
-            Control::Over
-                if self.standing == Standing::Leaving
-                    && (prefix.view == 0 || self.past.is_replaced_by(prefix.view)) =>
-            {
-                self.standing = Standing::Removed;
-            }
-            Control::Out { view }
-                if self.standing == Standing::Joining
-                    && view.holds(self.config.me, self.config.incarnation)
-                    && !view.holds(from, prefix.sender) =>
-            {
-                self.past.is_let_in(view);
-            }
-            Control::Out { view } => {
-                let is_late = |mine: &View| mine.number() >= view.number() && !mine.holds(from, prefix.sender);
-                // Whoever was taken out later has begun it, too, and may be all that is left of those who are asked.
-                let was_in = self.previous.as_ref().map(|epoch| &epoch.view);
-                let begun = match self.standing {
-                    Standing::Member => self.view(),
-                    Standing::Leaving | Standing::Removed => {
-                        was_in.filter(|_| !planted::is(Planted::TakenOutInSilence))
-                    }
-                    _ => None,
-                };
-                if begun.is_some_and(is_late) {
-                    self.say(HostSet::from_iter([from]), Control::Over);
-                }
-            }
+            Control::Out { view } => self.handle_out(from, prefix.sender, &view),
             _ => {}
         }
         Ok(())
     }
 
-    pub(super) fn say(&mut self, to: HostSet, control: Control) {
-        // Places are those of the view in which they were meant.
-        let view = self.view().map_or(0, View::number);
-        // Whatever is dropped is said again at the next resend, or asked for.
-        if self.out.len() < OUT_MAX {
-            self.out.push_back((to, view, control));
+    /// Whether this host takes over the state of a member of view `number`: it keeps none, or its own gives
+    /// way.
+    fn takes_over_from(&self, number: u32) -> bool {
+        self.past.membership().is_none_or(|membership| membership.gives_way_to(number, self.config.me))
+    }
+
+    /// Of [`Control::Dead`]: a member of the present view reports which members are dead.
+    fn handle_dead(&mut self, from: u16, prefix: &Prefix, places: HostSet, asks: bool) -> Result<(), DatagramError> {
+        let is_previous = self.epochs.previous().is_some_and(|epoch| epoch.view.number() == prefix.view);
+        let current = self.epochs.current_mut().filter(|epoch| epoch.view.number() == prefix.view);
+        let Some(epoch) = current.filter(|epoch| epoch.view.holds(from, prefix.sender)) else {
+            return if is_previous { Ok(()) } else { Err(self.refuse_other_view(from, prefix)) };
+        };
+        let news = epoch.note_dead(from, places);
+        let members: Vec<ViewMember> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
+        // For members that have heard this one, trust only our detector: it guarantees that at most one of a
+        // pair is told that the other is gone.
+        let strangers: Vec<ViewMember> =
+            members.into_iter().filter(|member| !self.liveness.trusts_only_own_detector(member)).collect();
+        for member in strangers {
+            self.crashed(member.host, member.incarnation);
+        }
+        if asks && let Some(epoch) = self.epochs.current() {
+            let answer = Control::Dead { places: epoch.dead(), asks: false };
+            self.say(HostSet::only(from), answer);
+        }
+        Ok(())
+    }
+
+    /// Of [`Control::Over`], from a member of view `number`; 0 for none.
+    fn handle_over(&mut self, number: u32) {
+        let is_replaced = match self.standing {
+            // A sender without a view was taken out later, and says it only of the view that it was asked
+            // about.
+            Standing::Leaving if number == 0 || self.past.is_replaced_by(number) => true,
+            _ => self.view().is_some_and(|view| view.number() < number),
+        };
+        if is_replaced {
+            self.standing = Standing::Removed;
         }
     }
 
-    /// The next datagram, written over `datagram`, without the receiver's incarnation ([`Group::is_for_all`]); to whom.
+    /// Of [`Control::Out`]: a member that was taken out by a view asks whether it has begun.
+    fn handle_out(&mut self, from: u16, sender: u32, view: &View) {
+        let has_begun = |mine: &View| mine.number() >= view.number() && !mine.holds(from, sender);
+        // A member that was taken out later has begun the view too, and may be the only one left of those
+        // that are asked.
+        let begun = match self.standing {
+            Standing::Member => self.view(),
+            Standing::Leaving | Standing::Removed if !planted::is(Planted::TakenOutInSilence) => {
+                self.epochs.previous().map(|epoch| &epoch.view)
+            }
+            _ => None,
+        };
+        if begun.is_some_and(has_begun) {
+            self.say(HostSet::only(from), Control::Over);
+        }
+    }
+
+    /// Queues a control message, with the number of the present view.
+    pub(super) fn say(&mut self, to: HostSet, control: Control) {
+        self.outbox.push(to, self.epochs.number(), control);
+    }
+
+    /// The next datagram, written over `datagram`, and the hosts it is for. The receiver's incarnation is
+    /// left out ([`Group::is_for_all`]).
     pub fn poll_transmit(&mut self, datagram: &mut Vec<u8>) -> Option<HostSet> {
         self.settle();
         if self.standing.is_over() {
             return None;
         }
         let Config { group, incarnation: sender, .. } = self.config;
-        let view = self.view().map_or(0, View::number);
+        let view = self.epochs.number();
         let prefix = Prefix { group, sender, receiver: 0, view, kind: Kind::Control };
         datagram.clear();
-        if let Some((to, view, control)) = self.out.pop_front() {
+        if let Some((to, view, control)) = self.outbox.pop() {
             Prefix { view, ..prefix }.write(datagram);
             control.write(datagram);
             return Some(to);
         }
-        for epoch in self.current.iter_mut().chain(&mut self.previous) {
+        for epoch in self.epochs.iter_mut() {
             if let Some((places, message)) = epoch.protocol.poll_transmit() {
                 Prefix { view: epoch.view.number(), kind: Kind::Protocol, ..prefix }.write(datagram);
                 message.write(datagram);
@@ -245,11 +241,15 @@ impl<P: Start> Group<P> {
         Some(to)
     }
 
-    /// The next datagram for all members at once, for the next heartbeat, written over `datagram`. To be asked as
-    /// [`Group::poll_transmit`] is. What becomes of it is no promise: with leases it is sent again where it did not arrive.
+    /// The next datagram for all members at once, for the next heartbeat, written over `datagram`. To be
+    /// asked as [`Group::poll_transmit`] is. It need not arrive: with leases it is sent again where it did
+    /// not.
     pub fn poll_broadcast(&mut self, datagram: &mut Vec<u8>) -> bool {
         self.settle();
-        let Some(epoch) = self.current.as_mut().filter(|_| !self.standing.is_over()) else { return false };
+        if self.standing.is_over() {
+            return false;
+        }
+        let Some(epoch) = self.epochs.current_mut() else { return false };
         let Some(message) = epoch.protocol.poll_broadcast() else { return false };
         let Config { group, incarnation: sender, .. } = self.config;
         datagram.clear();
@@ -258,25 +258,26 @@ impl<P: Start> Group<P> {
         true
     }
 
-    /// The heartbeat with the last [`Group::poll_broadcast`] has left on all trees. Only protocols that trust the network ask for it.
+    /// The heartbeat with the last [`Group::poll_broadcast`] has left on all trees. Only protocols that trust
+    /// the network need it.
     pub fn broadcast_left(&mut self) {
-        if let Some(epoch) = &mut self.current {
+        if let Some(epoch) = self.epochs.current_mut() {
             epoch.protocol.broadcast_left();
         }
     }
 
-    /// Whether a datagram of [`Group::poll_transmit`] is the same for all it goes to: those of the protocol are, as a view has one
-    /// incarnation of each host. Of others each receiver's is written first ([`Group::address`]).
+    /// Whether a datagram of [`Group::poll_transmit`] is the same for all its receivers. Those of the
+    /// protocol are, as a view has one incarnation of each host. Into any other, each receiver's incarnation
+    /// is written first ([`Group::address`]).
     #[must_use]
     pub fn is_for_all(datagram: &[u8]) -> bool {
         Prefix::read(datagram).is_ok_and(|(prefix, _)| prefix.kind == Kind::Protocol)
     }
 
-    /// Writes for whom a datagram is; nothing where it is the same for all.
+    /// Writes the receiver's incarnation into a datagram; nothing where it is the same for all.
     pub fn address(&self, datagram: &mut [u8], to: u16) {
         if !Self::is_for_all(datagram) {
-            let up = self.up.get(usize::from(to).wrapping_sub(1)).copied().unwrap_or(0);
-            Prefix::address(datagram, up);
+            Prefix::address(datagram, self.liveness.up(to));
         }
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last decisions, while somebody lacks them whose state is a little older, and the payloads that decisions have named.
+//! The tail of the log: the last decisions, kept while a host joins whose state is a little older, and the
+//! payloads that decisions named.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,49 +11,59 @@ use crate::{
     view::View,
 };
 
-/// Payloads that decisions may have named and are kept: half of what a host may hold, or small ones would use up the room for new ones.
+/// Most payloads that are kept because decisions named them: half of what a host may store, or many small
+/// ones would use up the room for new ones.
 const NAMES_MAX: usize = transfer::PAYLOADS_MAX / 2;
 
-/// Bytes of values that lie together; few in tests, so that they cross the bounds.
+/// Resends of this member without a request to join, after which nothing is kept for hosts that join. A
+/// joining host asks at each of its resends, and may be many times slower than this member.
+const UNASKED_RESENDS: u32 = 256;
+
+/// Bytes of a chunk of values; few in tests, so that values cross chunks.
 const CHUNK_LEN: usize = if cfg!(test) { 64 } else { 64 << 10 };
 
-/// The values of some positions, one after the other: written and given up in their order, without looking elsewhere.
+/// The values of consecutive positions, written and dropped in their order, without touching other memory.
 #[derive(Debug, Clone, Default)]
 struct Chunk {
     bytes: Vec<u8>,
-    /// Bytes of values that are not kept any more.
+    /// Bytes at the beginning that belong to dropped values.
     gone: usize,
 }
 
-/// The values of the last positions, and payloads, as many as there is room for.
+/// The values of the last positions and the payloads that they name, as many as there is room for.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
-    /// Position of the last one.
+    /// The last position.
     last: u64,
-    /// Values are kept. Nobody needs them as long as nobody joins, and to copy them costs a walk through memory.
+    /// Whether values are kept. Nobody needs them while no host joins, and copying them costs a walk through
+    /// memory.
     keeps: bool,
-    /// Lengths of the values that are kept.
+    /// Resends since a host asked to join, while values are kept.
+    unasked: u32,
+    /// Lengths of the kept values.
     values: VecDeque<u32>,
     chunks: VecDeque<Chunk>,
     spare: Vec<Chunk>,
-    /// What was named, at which position.
+    /// The kept payloads, with the position of the decision that named each.
     payloads: VecDeque<(u64, Identity)>,
-    /// What the last decision named.
+    /// Payloads that the last decision named.
     last_named: Vec<Identity>,
-    /// How often.
+    /// How often each payload is in `payloads`.
     names: BTreeMap<Identity, u32>,
+    /// Payloads that left `names` and were not polled yet.
     unnamed: VecDeque<Identity>,
-    /// Bytes of the values as [`Tail::since`] gives them, and of the payloads.
+    /// Bytes of the values as [`Tail::since`] writes them, and of the payloads.
     weight: u64,
     weight_max: u64,
 }
 
 impl Tail {
-    /// `weight_max`: bytes of values and of payloads; what [`Tail::since`] gives is no longer.
+    /// `weight_max`: most bytes of values and payloads; a batch of [`Tail::since`] is no longer than that.
     pub(super) fn new(last: u64, weight_max: u64) -> Self {
         Self {
             last,
             keeps: false,
+            unasked: 0,
             values: VecDeque::new(),
             chunks: VecDeque::new(),
             spare: Vec::new(),
@@ -65,49 +76,64 @@ impl Tail {
         }
     }
 
-    /// Values are kept from now on.
+    /// A host asks to join: values are kept from now on.
     pub(super) fn keep(&mut self) {
         self.keeps = true;
+        self.unasked = 0;
     }
 
-    /// They are not any more, nor are those that were.
-    pub(super) fn keep_nothing(&mut self) {
+    /// To be called at each resend: drops all values once no host has asked to join for long. Whether it did.
+    pub(super) fn expire(&mut self) -> bool {
+        self.unasked += u32::from(self.keeps);
+        let is_over = self.unasked >= UNASKED_RESENDS;
+        if is_over {
+            self.unasked = 0;
+            self.keep_nothing();
+        }
+        is_over
+    }
+
+    fn keep_nothing(&mut self) {
         let values = self.values.iter().map(|len| written_len(*len as usize));
         self.weight = self.weight.saturating_sub(values.sum());
         (self.values, self.chunks, self.spare) = (VecDeque::new(), VecDeque::new(), Vec::new());
         self.keeps = false;
     }
 
+    #[cfg(test)]
     pub(super) fn keeps(&self) -> bool {
         self.keeps
     }
 
-    /// States at this position or later can be brought up to date.
+    /// A state at this position or later can be brought up to date.
     pub(super) fn reaches_from(&self) -> u64 {
         self.last - self.values.len() as u64
     }
 
+    /// Whether a kept decision names a payload.
     pub(super) fn names(&self, identity: &Identity) -> bool {
         self.names.contains_key(identity)
     }
 
-    /// Payloads that the last decision names.
-    pub(super) fn named(&self) -> impl Iterator<Item = &Identity> {
+    /// Payloads that the last decision named.
+    pub(super) fn last_named(&self) -> impl Iterator<Item = &Identity> {
         self.last_named.iter()
     }
 
-    /// A payload that was kept and is not any more. Taken out.
+    /// The next payload that no kept decision names any more.
     pub(super) fn pop_unnamed(&mut self) -> Option<Identity> {
         self.unnamed.pop_front()
     }
 
-    /// The next decision. The oldest make room for it. The view that it has, if it does.
+    /// Appends the next decision, for which the oldest ones make room. Returns the view that it contains, if
+    /// any.
     ///
     /// # Panics
     /// If the value is longer than 4 GiB.
     pub(super) fn push(&mut self, value: &[u8]) -> Option<View> {
         self.last += 1;
-        // Of the copy, if there is one: to look for the next length in what is not in the cache costs more than to copy it first.
+        // Reads the copy, if there is one: reading lengths from memory that is not cached costs more than
+        // copying it first.
         let value = if self.keeps { Self::copy(&mut self.chunks, &mut self.spare, value) } else { value };
         let mut next = None;
         self.last_named.clear();
@@ -145,7 +171,8 @@ impl Tail {
         &bytes[at..]
     }
 
-    /// What the oldest position has here. The value itself is not looked at: it has left the cache.
+    /// Drops the value and the payloads of the oldest position. The value itself is not read, as it has left
+    /// the cache.
     fn forget_oldest(&mut self) {
         let value = (!self.values.is_empty()).then(|| self.reaches_from() + 1);
         let payload = self.payloads.front().map(|(position, _)| *position);
@@ -159,7 +186,7 @@ impl Tail {
             let len = len as usize;
             self.weight = self.weight.saturating_sub(written_len(len));
             if len > 0 {
-                self.leave_chunk();
+                self.recycle_chunks();
             }
             if let Some(chunk) = self.chunks.front_mut() {
                 chunk.gone += len;
@@ -177,8 +204,8 @@ impl Tail {
         }
     }
 
-    /// Nothing of the first chunk is kept: it begins anew, later.
-    fn leave_chunk(&mut self) {
+    /// Recycles first chunks of which no value is kept.
+    fn recycle_chunks(&mut self) {
         while let Some(mut chunk) = self.chunks.pop_front_if(|chunk| chunk.gone == chunk.bytes.len()) {
             chunk.bytes.clear();
             chunk.bytes.shrink_to(CHUNK_LEN);
@@ -187,7 +214,7 @@ impl Tail {
         }
     }
 
-    /// The values that are kept, in their order.
+    /// The kept values, in order.
     fn kept(&self) -> impl Iterator<Item = &[u8]> {
         let mut chunks = self.chunks.iter().map(|chunk| &chunk.bytes[chunk.gone..]);
         let mut rest: &[u8] = &[];
@@ -201,7 +228,7 @@ impl Tail {
         })
     }
 
-    /// The decisions after `position`, up to `until`, as a batch; none if they are not all there.
+    /// The decisions after `position` up to `until`, as a batch; none if not all of them are kept.
     pub(super) fn since(&self, position: u64, until: u64) -> Option<Vec<u8>> {
         let (skip, count) = (position.checked_sub(self.reaches_from())?, until.checked_sub(position)?);
         if until > self.last {
@@ -232,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_are_there_in_their_order(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..40), unkept in 0usize..40, max in 0u64..200) {
+        fn last_values_are_kept_in_order(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..40), unkept in 0usize..40, max in 0u64..200) {
             let mut tail = Tail::new(100, max);
             let (before, kept) = values.split_at(unkept.min(values.len()));
             before.iter().for_each(|value| assert_eq!(tail.push(value), None));
@@ -275,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_payload_that_is_named_for_ever_fills_no_memory() {
+    fn empty_payload_named_again_and_again_uses_no_memory() {
         let mut tail = Tail::new(0, 1 << 20);
         let empty = Identity::of(b"");
         (0..3 * NAMES_MAX).for_each(|_| assert_eq!(tail.push(&naming(&empty)), None));
@@ -283,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_given_up_with_the_last_decision_that_names_it() {
+    fn payload_is_dropped_with_the_last_decision_that_names_it() {
         let value = |payload: &[u8]| naming(&Identity::of(payload));
         let (long, short) = (Identity::of(&[7; 1000]), Identity::of(b"x"));
         for keeps in [false, true] {
@@ -310,7 +337,7 @@ mod tests {
         tail.push(b"");
         tail.keep_nothing();
         assert!(tail.names(&identity) && tail.weight == 1000 && tail.pop_unnamed().is_none());
-        // The oldest goes first, though it is no value any more.
+        // The oldest position goes first, though its value is not kept any more.
         tail.keep();
         (0..20).for_each(|_| assert_eq!(tail.push(&[0; 10]), None));
         assert_eq!((unnamed(&mut tail), tail.reaches_from()), (vec![identity], 2));

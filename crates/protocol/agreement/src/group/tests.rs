@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups over links that lose nothing; over others, by seed, in the simulator.
+//! Groups over links that lose nothing. Groups over other links run in the simulator, by seed.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Agreement, Hsuc, Links, hsuc::Setting, message::Message, view::Member};
+use crate::{Agreement, Hsuc, Links, hsuc::Setting, message::Message, view::ViewMember};
 use control::Control;
 use datagram::{Kind, Prefix};
 
@@ -14,15 +14,16 @@ const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
 const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
 const PAYLOAD_MAX: u64 = 64 << 20;
 
-fn member(host: u16, incarnation: u32) -> Member {
-    Member { host, incarnation }
+fn member(host: u16, incarnation: u32) -> ViewMember {
+    ViewMember { host, incarnation }
 }
 
-/// Which fault the one test of this process is run with.
+/// The fault with which the only test of this process is run.
 #[cfg(feature = "planted")]
 const ARMED: &str = "FIDE_PLANTED";
 
-/// Each of these tests has to fail with its fault. Each in a process of its own: a fault is armed for a whole process, and tests run side by side.
+/// Each of these tests has to fail with its fault. Each runs in a process of its own, as a fault is armed for
+/// a whole process, and tests run in parallel.
 #[cfg(feature = "planted")]
 fn are_found(shown: &[(Planted, &str)]) {
     for (fault, test) in shown {
@@ -52,7 +53,7 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
         transfer: transfer::Config {
             chunk_max: 60_000,
             payload_max: PAYLOAD_MAX,
-            held_max: 4 * PAYLOAD_MAX,
+            stored_max: 4 * PAYLOAD_MAX,
             reserved: 2 * PAYLOAD_MAX,
             wants_max: 32,
             arriving_max: 8,
@@ -60,7 +61,7 @@ fn config(me: u16, incarnation: u32) -> Config<Setting> {
     }
 }
 
-/// A group and the links between its hosts; a user's state is all that it was told.
+/// A group and the links between its hosts. A user's state consists of all delivered values.
 struct World {
     members: BTreeMap<u16, (Group<Hsuc>, Vec<u8>)>,
     refused: Vec<DatagramError>,
@@ -69,9 +70,9 @@ struct World {
 impl World {
     /// Hosts 1 to `count` found a group, each as incarnation 10 times its id.
     fn of(count: u16) -> Self {
-        let members: Vec<Member> = (1..=count).map(|host| member(host, 10 * u32::from(host))).collect();
+        let members: Vec<ViewMember> = (1..=count).map(|host| member(host, 10 * u32::from(host))).collect();
         let view = View::new(1, &members).unwrap();
-        let found = |host: &Member| Group::found(config(host.host, host.incarnation), view.clone()).unwrap();
+        let found = |host: &ViewMember| Group::found(config(host.host, host.incarnation), view.clone()).unwrap();
         let members = members.iter().map(|host| (host.host, (found(host), Vec::new()))).collect();
         let mut world = Self { members, refused: Vec::new() };
         world.meet();
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// Datagrams that wait at a host, each with its receiver.
+    /// The datagrams that a host has to send, each with its receiver.
     fn sent(&mut self, host: u16) -> Vec<(u16, Vec<u8>)> {
         let mut sent = Vec::new();
         let (mut bytes, group) = (Vec::new(), self.group(host));
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// Until nothing is under way; whether anything was.
+    /// Runs until nothing is under way. Whether anything was.
     fn settle(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -166,7 +167,7 @@ impl World {
         }
     }
 
-    /// As time passes.
+    /// Lets time pass.
     fn run(&mut self) {
         for _ in 0..12 {
             self.settle();
@@ -186,7 +187,7 @@ impl World {
 }
 
 #[test]
-fn without_a_lease_nothing_is_told_or_answered_and_nothing_is_lost() {
+fn no_delivery_or_answer_without_lease_and_nothing_lost() {
     let mut world = World::of(2);
     assert_eq!(world.group(1).propose(RUN_OUT, b"x"), Err(Refused::Fenced));
     world.group(1).propose(HELD, b"x").unwrap();
@@ -197,14 +198,14 @@ fn without_a_lease_nothing_is_told_or_answered_and_nothing_is_lost() {
         world.group(1).receive(2, &ack).unwrap();
     }
     assert_eq!(world.group(1).poll_decision(RUN_OUT), None);
-    // It is decided, and the other may have told it by now.
+    // It is decided, and the other member may have delivered it by now.
     assert!(!world.group(1).may_answer(HELD));
     assert_eq!(world.group(1).poll_decision(HELD).unwrap().instance, 1);
     assert!(world.group(1).may_answer(HELD) && !world.group(1).may_answer(RUN_OUT));
 }
 
 #[test]
-fn what_is_not_from_a_member_to_a_member_is_refused_and_changes_nothing() {
+fn foreign_datagram_is_refused_and_changes_nothing() {
     let mut world = World::of(2);
     world.group(1).propose(HELD, b"x").unwrap();
     let [(2, good)] = &world.sent(1)[..] else { panic!("one proposal for host 2") };
@@ -240,7 +241,7 @@ fn another_incarnation_is_another_member() {
 }
 
 #[test]
-fn who_is_excluded_stops() {
+fn excluded_member_stops() {
     let mut world = World::of(2);
     world.group(1).propose(HELD, b"x").unwrap();
     assert_eq!(world.group(1).standing(), Standing::Member);
@@ -252,7 +253,7 @@ fn who_is_excluded_stops() {
 }
 
 #[test]
-fn who_comes_back_takes_over_the_state_and_what_was_decided_since() {
+fn returning_host_takes_over_state_and_later_decisions() {
     let mut world = World::of(3);
     world.writes(1, "a");
     world.dies(1);
@@ -264,7 +265,7 @@ fn who_comes_back_takes_over_the_state_and_what_was_decided_since() {
     assert_eq!((world.group(1).leader(), world.group(2).leader()), (Some(2), Some(2)));
     world.writes(2, "c");
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc", "abc", "abc"]);
-    // It counts: nothing is decided without it.
+    // It is a member: nothing is decided without it.
     world.dies(2);
     world.dies(3);
     world.writes(1, "d");
@@ -272,7 +273,7 @@ fn who_comes_back_takes_over_the_state_and_what_was_decided_since() {
 }
 
 #[test]
-fn a_group_grows_and_shrinks_while_it_runs() {
+fn group_grows_and_shrinks_while_it_runs() {
     let mut world = World::of(1);
     world.writes(1, "a");
     for host in 2..=4 {
@@ -287,7 +288,7 @@ fn a_group_grows_and_shrinks_while_it_runs() {
     assert_eq!(world.group(1).propose(HELD, b"x"), Err(Refused::Changing));
     world.run();
     assert_eq!((world.members_of(1), world.group(3).standing()), (vec![1, 2, 4], Standing::Removed));
-    // The leader itself.
+    // Now the leader itself.
     assert_eq!(world.group(1).remove(HELD, 1), Ok(()));
     world.run();
     assert_eq!((world.members_of(2), world.group(1).standing()), (vec![2, 4], Standing::Removed));
@@ -296,7 +297,7 @@ fn a_group_grows_and_shrinks_while_it_runs() {
 }
 
 #[test]
-fn who_gives_a_state_may_crash_meanwhile() {
+fn member_that_gives_the_state_may_crash() {
     for steps in 0..12 {
         let mut world = World::of(3);
         world.writes(1, "a");
@@ -319,11 +320,11 @@ fn who_gives_a_state_may_crash_meanwhile() {
 }
 
 #[test]
-fn who_joins_asks_another_when_nothing_comes() {
+fn joining_host_asks_another_member_when_nothing_comes() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.joins(3, 30);
-    // The leader has offered its state, and is gone: nobody tells the new one.
+    // The leader has offered its state, and is gone: the new host is not notified of that.
     while world.group(3).joining.is_idle() {
         world.group(3).resend(HELD);
         for (from, to) in [(3, 1), (1, 3)] {
@@ -340,23 +341,23 @@ fn who_joins_asks_another_when_nothing_comes() {
 }
 
 #[test]
-fn a_new_member_is_told_of_crashes_that_it_cannot_know_of() {
+fn new_member_learns_of_crashes_before_its_time() {
     let mut world = World::of(3);
-    // Nobody has been told of it yet, and the new member never hears of this host.
+    // Nobody was notified of it yet, and the new member never hears of this host.
     world.members.remove(&3).unwrap();
     world.members.insert(4, (Group::join(config(4, 40)).unwrap(), Vec::new()));
     for (host, other, incarnation) in [(4, 1, 10), (4, 2, 20), (1, 4, 40), (2, 4, 40)] {
         world.group(host).up(other, incarnation);
     }
-    // The old view decides on the new one without host 3, which is still thought to live when the new one begins.
+    // The old view decides the new one without host 3, which is not known to be dead when the new one begins.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30), member(4, 40)]).unwrap();
     for host in [1, 2] {
         world.group(host).begin_next(view.clone());
     }
     world.run();
     assert_eq!(world.group(4).standing(), Standing::Member);
-    // Nobody changes the view meanwhile.
-    world.group(1).admission.closing = true;
+    // The view does not change meanwhile.
+    world.group(1).admission.note_proposed(false);
     world.group(1).down(3, 30);
     world.run();
     for host in [1, 2] {
@@ -368,7 +369,7 @@ fn a_new_member_is_told_of_crashes_that_it_cannot_know_of() {
 }
 
 #[test]
-fn what_was_said_in_a_view_is_of_that_view() {
+fn report_of_deaths_counts_only_in_its_view() {
     let mut world = World::of(3);
     world.group(1).say(HostSet::from_iter([2]), Control::Dead { places: HostSet::from_iter([1]), asks: false });
     world.group(1).begin_next(View::new(2, &[member(2, 20), member(1, 10)]).unwrap());
@@ -377,21 +378,22 @@ fn what_was_said_in_a_view_is_of_that_view() {
     assert_eq!((to, prefix.view, message[0]), (2, 1, 4));
 }
 
-/// A leader was excluded, and then its successor; the first has not been told of either.
+/// A leader was excluded, and then its successor; the leader was not notified of either.
 #[test]
-fn word_of_a_death_is_not_taken_of_a_member_that_was_met() {
+fn report_of_death_is_not_taken_for_a_member_that_was_met() {
     for met in [true, false] {
         let mut world = World::of(3);
         if met {
             world.group(1).heard_by(HostSet::from_iter([2, 3]));
         }
-        // Host 2 holds host 1 dead, and may go on with host 3. Then it is excluded too, and host 3 says so.
+        // Host 2 knows host 1 to be dead, and may go on with host 3. Then it is excluded too, and host 3
+        // reports that.
         world.group(2).down(1, 10);
         let mut bytes = Vec::new();
         Prefix { group: 7, sender: 30, receiver: 10, view: 1, kind: Kind::Control }.write(&mut bytes);
         Control::Dead { places: HostSet::from_iter([2]), asks: false }.write(&mut bytes);
         world.group(1).receive(3, &bytes).unwrap();
-        // Of host 3 the detector tells.
+        // The detector decides about host 3.
         world.group(1).down(3, 30);
         world.group(1).propose(HELD, b"a").unwrap();
         let decides = world.group(1).poll_decision(HELD).is_some();
@@ -403,7 +405,7 @@ fn word_of_a_death_is_not_taken_of_a_member_that_was_met() {
 }
 
 #[test]
-fn who_asks_again_and_again_fills_no_memory() {
+fn repeated_requests_use_bounded_memory() {
     let mut world = World::of(1);
     world.joins(2, 20);
     let mut bytes = Vec::new();
@@ -419,13 +421,13 @@ fn who_asks_again_and_again_fills_no_memory() {
 }
 
 #[test]
-fn a_leader_with_no_room_left_lets_in_who_asks() {
+fn leader_with_full_batch_lets_in_a_host() {
     let mut world = World::of(2);
     world.joins(3, 40);
     let mut rounds = 0;
     while world.group(3).standing() == Standing::Joining {
         world.settle();
-        // As many as there is room for, before it looks who asks.
+        // As many values as there is room for, before it handles requests to join.
         while world.group(1).propose(HELD, b"x").is_ok() {}
         world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
         rounds += 1;
@@ -436,9 +438,9 @@ fn a_leader_with_no_room_left_lets_in_who_asks() {
     assert_eq!(world.state(3), world.state(1));
 }
 
-/// Its user proposes payloads as long as they are taken, also when the view of who joins was just begun.
+/// Its user proposes payloads as long as they are taken, also when the view with the new host has just begun.
 #[test]
-fn leader_full_of_payloads_lets_in_who_asks() {
+fn leader_full_of_payloads_lets_in_a_host() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.joins(3, 40);
@@ -456,23 +458,23 @@ fn leader_full_of_payloads_lets_in_who_asks() {
 }
 
 #[test]
-fn what_is_kept_for_who_joins_goes_once_nobody_asks() {
+fn tail_expires_once_no_host_asks() {
     let mut world = World::of(2);
     world.writes(1, "a");
     assert!([1, 2].iter().all(|host| !world.group(*host).tail.keeps()), "nobody joins");
     world.joins(3, 40);
-    // It asks, is offered a state, and dies.
+    // Host 3 asks, is offered a state, and dies.
     world.group(3).resend(HELD);
     world.settle();
     world.settle();
     world.writes(1, "b");
     assert!([1, 2].iter().all(|host| world.group(*host).tail.keeps()), "whoever leads may die");
-    assert_eq!((world.group(1).transfers.held().count(), world.group(1).tail.reaches_from()), (1, 1));
+    assert_eq!((world.group(1).transfers.stored().count(), world.group(1).tail.reaches_from()), (1, 1));
     world.dies(3);
     (0..24).for_each(|_| world.run());
     for host in [1, 2] {
         let group = world.group(host);
-        assert_eq!((group.transfers.held().count(), group.tail.reaches_from()), (0, 2));
+        assert_eq!((group.transfers.stored().count(), group.tail.reaches_from()), (0, 2));
     }
     world.joins(3, 41);
     world.run();
@@ -480,7 +482,7 @@ fn what_is_kept_for_who_joins_goes_once_nobody_asks() {
 }
 
 #[test]
-fn a_state_of_the_future_is_of_another_log() {
+fn state_of_the_future_is_refused() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.joins(3, 30);
@@ -488,19 +490,19 @@ fn a_state_of_the_future_is_of_another_log() {
     let mut bytes = Vec::new();
     prefix.write(&mut bytes);
     Control::Join { have: Some(2) }.write(&mut bytes);
-    assert_eq!(world.group(1).receive(3, &bytes), Err(DatagramError::Future { position: 2, told: 1 }));
+    assert_eq!(world.group(1).receive(3, &bytes), Err(DatagramError::Future { position: 2, delivered: 1 }));
 }
 
 #[test]
-fn payloads_of_every_length_are_there_when_they_are_told() {
+fn payloads_of_every_length_are_stored_when_delivered() {
     let mut world = World::of(3);
     for (held, len) in [0, 1, 60_000, 60_001, PAYLOAD_MAX as usize].into_iter().enumerate() {
-        assert_eq!(world.group(2).transfers.held().count(), held, "as long as a decision that is kept names them");
+        assert_eq!(world.group(2).transfers.stored().count(), held, "as long as a decision that is kept names them");
         world.group(1).propose_payload(HELD, vec![3; len]).unwrap();
         world.run();
     }
-    // The last one is longer than all that is kept.
-    assert_eq!(world.group(2).transfers.held().count(), 0);
+    // The last one is longer than the whole tail.
+    assert_eq!(world.group(2).transfers.stored().count(), 0);
     let all = "[0][1][60000][60001][67108864]";
     assert_eq!([1, 2, 3].map(|host| world.state(host)), [all; 3]);
     let long = vec![0; PAYLOAD_MAX as usize + 1];
@@ -511,10 +513,10 @@ fn payloads_of_every_length_are_there_when_they_are_told() {
 }
 
 #[test]
-fn who_joins_has_the_payloads_that_it_is_told() {
+fn joining_host_has_the_payloads_of_its_decisions() {
     let mut world = World::of(2);
     world.joins(3, 30);
-    // With the state of before.
+    // With the state before the payload.
     world.settle();
     world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
     world.settle();
@@ -526,7 +528,7 @@ fn who_joins_has_the_payloads_that_it_is_told() {
 }
 
 #[test]
-fn members_whose_lists_or_settings_differ_refuse_each_other() {
+fn members_with_different_lists_or_settings_refuse_each_other() {
     let of = |name: &str, hosts: usize, window: u64| {
         group_of(name, HostSet::first(hosts), &Setting { window, ..config(1, 10).setting })
     };
@@ -542,7 +544,7 @@ fn members_whose_lists_or_settings_differ_refuse_each_other() {
 }
 
 #[test]
-fn a_group_that_is_no_group_is_refused() {
+fn impossible_configuration_is_refused() {
     let view = View::new(1, &[member(1, 10), member(2, 20)]).unwrap();
     let found = |config| Group::<Hsuc>::found(config, view.clone()).unwrap_err();
     assert_eq!(found(config(1, 11)), GroupError::NotAMember { me: 1, incarnation: 11 });
@@ -555,7 +557,7 @@ fn a_group_that_is_no_group_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_taken_or_refused_and_never_decide(
+    fn any_bytes_decide_nothing(
         kind in 0u8..5, view in 0u32..3, joins: bool, bytes in prop::collection::vec(any::<u8>(), 0..120),
     ) {
         let mut world = World::of(2);
@@ -577,7 +579,7 @@ proptest! {
     }
 }
 
-/// Hosts 1 to `count` in no group, each as incarnation 10 times its id, that see each other.
+/// Hosts 1 to `count` in no group, each as incarnation 10 times its id, which are up for each other.
 fn unfounded(count: u16) -> World {
     let config = |host: u16| Config { hosts: HostSet::first(count.into()), ..config(host, 10 * u32::from(host)) };
     let form = |host: u16| (host, (Group::form(config(host)).unwrap(), Vec::new()));
@@ -587,7 +589,7 @@ fn unfounded(count: u16) -> World {
 }
 
 impl World {
-    /// All store what they have to, as time passes.
+    /// Lets time pass, while all hosts store their records.
     fn forms(&mut self) {
         for _ in 0..4 {
             self.members.values_mut().for_each(|(group, _)| group.resend(HELD));
@@ -611,7 +613,7 @@ fn hosts_found_their_group_by_themselves() {
 }
 
 #[test]
-fn nothing_is_founded_without_a_lease_or_before_it_is_stored() {
+fn no_founding_without_lease_or_record() {
     let mut world = unfounded(2);
     for _ in 0..4 {
         world.members.values_mut().for_each(|(group, _)| group.resend(RUN_OUT));
@@ -624,14 +626,14 @@ fn nothing_is_founded_without_a_lease_or_before_it_is_stored() {
     }
     assert!(world.group(1).poll_record().is_some());
     assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Joining, Standing::Joining));
-    // Nobody has begun, so nobody else is told.
+    // Nobody has begun, so nobody else hears of a view.
     assert!(world.group(2).poll_record().is_none());
     world.forms();
     assert_eq!((world.group(1).standing(), world.group(2).standing()), (Standing::Member, Standing::Member));
 }
 
 #[test]
-fn a_founder_that_dies_is_followed_by_the_next() {
+fn dead_founder_is_followed_by_the_next() {
     let mut world = unfounded(3);
     world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
     world.settle();
@@ -643,7 +645,7 @@ fn a_founder_that_dies_is_followed_by_the_next() {
     assert_eq!((world.members_of(2), world.members_of(3)), (vec![2, 3], vec![2, 3]));
 }
 
-/// A process that ended when it had stored that there is a group, and before anybody was told.
+/// A process that ended when it had stored that there is a group, and before anybody heard of that.
 fn dies_with_a_record(world: &mut World, host: u16) {
     for _ in 0..2 {
         world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
@@ -656,7 +658,7 @@ fn dies_with_a_record(world: &mut World, host: u16) {
 }
 
 #[test]
-fn a_founder_that_comes_back_with_a_record_holds_up_nobody() {
+fn founder_that_returns_with_a_record_is_not_awaited() {
     let mut world = unfounded(3);
     dies_with_a_record(&mut world, 1);
     world.forms();
@@ -664,9 +666,10 @@ fn a_founder_that_comes_back_with_a_record_holds_up_nobody() {
     assert_eq!((world.members_of(2), world.members_of(1)), (vec![2, 3, 1], vec![2, 3, 1]));
 }
 
-/// Host 3 says that it is in no group, ends, and starts again without a record. The others hear of that, and nothing from it.
+/// Host 3 says that it is in no group, ends, and starts again without a record. The others hear of that
+/// start, and nothing from it.
 #[test]
-fn host_that_came_back_and_may_form_a_group_is_waited_for() {
+fn host_that_returned_without_a_record_is_awaited() {
     let mut world = unfounded(3);
     world.group(3).resend(HELD);
     for (to, bytes) in world.sent(3) {
@@ -686,17 +689,18 @@ fn host_that_came_back_and_may_form_a_group_is_waited_for() {
         }
         (1..=3).for_each(|host| world.group(host).recorded());
     }
-    // It has heard that both are in no group. Had they founded one without it, it would found another once they are gone.
+    // It has heard that both are in no group. If they had founded one without it, it would found another one
+    // once they are gone.
     assert!(world.group(1).view().is_none() && world.group(2).view().is_none());
     world.forms();
     assert_eq!((world.members_of(1), world.members_of(3)), (vec![1, 2, 3], vec![1, 2, 3]));
 }
 
 #[test]
-fn founder_that_comes_back_much_later_with_a_record_holds_up_nobody() {
+fn founder_that_returns_late_with_a_record_is_not_awaited() {
     let mut world = unfounded(3);
     dies_with_a_record(&mut world, 1);
-    // Its number is that of a later second: others may have been between.
+    // Its incarnation is that of a later second: there may have been others between.
     let config = Config { hosts: HostSet::first(3), ..config(1, 15) };
     world.members.insert(1, (Group::join(config).unwrap(), Vec::new()));
     world.meet();
@@ -706,7 +710,7 @@ fn founder_that_comes_back_much_later_with_a_record_holds_up_nobody() {
 }
 
 #[test]
-fn a_host_that_died_unheard_may_have_founded_the_group() {
+fn host_that_died_unheard_is_awaited() {
     let mut world = unfounded(2);
     world.dies(1);
     world.forms();
@@ -714,10 +718,10 @@ fn a_host_that_died_unheard_may_have_founded_the_group() {
 }
 
 #[test]
-fn a_founder_that_is_followed_no_more_comes_too_late() {
+fn view_of_an_abandoned_founder_comes_too_late() {
     let mut world = unfounded(3);
     world.forms();
-    // Another incarnation of host 3, which follows host 2 by now.
+    // Another incarnation of host 3, which has promised host 2's ballot by now.
     let begun = {
         let (bytes, view) = (&mut Vec::new(), world.group(1).view().unwrap().clone());
         let prefix = Prefix { group: 7, sender: 10, receiver: 30, view: 0, kind: Kind::Control };
@@ -739,7 +743,7 @@ fn a_founder_that_is_followed_no_more_comes_too_late() {
 }
 
 #[test]
-fn who_comes_when_the_group_is_founded_joins_it() {
+fn late_host_joins_the_founded_group() {
     let mut world = unfounded(3);
     world.forms();
     world.writes(1, "a");
@@ -752,8 +756,8 @@ fn who_comes_when_the_group_is_founded_joins_it() {
     assert_eq!((world.members_of(1), world.state(3)), (vec![1, 2, 3], "a".to_owned()));
 }
 
-mod forming;
-mod holding;
+mod founding;
 mod installing;
 mod leaving;
 mod payloads;
+mod refounding;

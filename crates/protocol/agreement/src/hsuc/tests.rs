@@ -14,26 +14,26 @@ fn setting(window: u64) -> Setting {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the order of messages, whoever crashes wherever: logs are prefixes of each other, hold what was proposed and
-    /// nothing twice; once the world is quiet all who live have the same.
+    /// Under any order of messages and any crashes, logs are prefixes of each other, and contain only
+    /// proposed values, each once. Once the world is quiet, all live members have the same log.
     #[test]
-    fn members_agree_whatever_happens(
+    fn members_agree_under_any_schedule(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         World::<Hsuc>::new(members, &setting(window)).follow(&steps)?;
     }
 
-    /// The same where any message may be lost or come twice, as long as what is not answered is sent again.
+    /// The same where any message may be lost or come twice, as long as unanswered messages are resent.
     #[test]
-    fn members_agree_over_links_that_lose_and_repeat(
+    fn members_agree_over_lossy_links(
         members in 1usize..=5, window in 1u64..=4, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
         World::<Hsuc>::new(members, &Setting { links: Links::Lossy, ..setting(window) }).follow(&steps)?;
     }
 }
 
-/// Runs until nothing is under way, in rounds: a message that is sent in one round arrives in the next. How many rounds it took
-/// until all had decided, and how many messages were sent.
+/// Runs in rounds until nothing is under way: a message that is sent in one round arrives in the next.
+/// Returns the rounds until all had decided, and the number of messages.
 fn rounds(world: &mut World<Hsuc>) -> (usize, usize) {
     let (mut rounds, mut sent) = (0, 0);
     while !world.network.is_empty() {
@@ -49,7 +49,7 @@ fn rounds(world: &mut World<Hsuc>) -> (usize, usize) {
 
 /// FiDe Table 1.
 #[test]
-fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
+fn decision_takes_three_delays_and_three_messages_per_member() {
     for members in 2..=9 {
         let mut world = World::<Hsuc>::new(members, &setting(1));
         world.propose(1);
@@ -58,12 +58,12 @@ fn a_decision_takes_three_delays_and_three_messages_to_each_other_member() {
     }
 }
 
-/// App. A.3, "Complexity": two more delays for a leader's crash, and relaying by each of the others to each.
+/// App. A.3, "Complexity": a leader's crash costs two more delays, and each of the others relays to each.
 #[test]
-fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
+fn leader_crash_costs_two_delays_and_a_window_of_relays() {
     for members in 3..=9usize {
         let mut world = World::<Hsuc>::new(members, &setting(1));
-        // One decided, the next proposed to all, and acknowledged by nobody yet.
+        // One instance is decided; the next one is proposed to all, and not acknowledged yet.
         world.propose(1);
         rounds(&mut world);
         world.propose(1);
@@ -76,15 +76,16 @@ fn a_leaders_crash_costs_two_more_delays_and_relays_of_at_most_the_window() {
         while world.notice(0) {}
         let others = members - 1;
         let relays = others * (others - 1);
-        // The new leader proposes; its proposal, acknowledgements, its decision.
+        // The new leader's proposal, the acknowledgements, and its decision.
         assert_eq!(rounds(&mut world), (3, relays + 3 * (others - 1)), "{members} members");
         assert!((2..=members as u16).all(|member| world.log(member).len() == 2));
     }
 }
 
-/// Over links that lose, where whoever has decided it answers a proposal with the decision: W values to each would hold up the next leader.
+/// Over lossy links, where a member that has decided answers a proposal with the decision: W values to each
+/// member would delay the next leader.
 #[test]
-fn a_crash_relays_that_a_window_is_decided_in_one_message_to_each_and_no_value() {
+fn crash_relays_a_window_in_one_message_without_values() {
     let (members, window) = (4u16, 32);
     let mut world = World::<Hsuc>::new(members.into(), &Setting { links: Links::Lossy, ..setting(window) });
     for _ in 0..2 * window {
@@ -101,9 +102,9 @@ fn a_crash_relays_that_a_window_is_decided_in_one_message_to_each_and_no_value()
     assert_eq!(answers, 2 * others * (others - 1), "each of which is answered once");
 }
 
-/// The last decision of a leader that has died reached only one: the others know it from that one's word alone.
+/// The last decision of a dead leader reached only one member: the others know it only from that member.
 #[test]
-fn a_relayed_decision_tells_who_has_acknowledged_its_value() {
+fn relayed_decision_needs_no_value_after_an_acknowledgement() {
     let mut world = World::<Hsuc>::new(3, &Setting { links: Links::Lossy, ..setting(4) });
     world.propose(1);
     for _ in 0..2 {
@@ -116,7 +117,7 @@ fn a_relayed_decision_tells_who_has_acknowledged_its_value() {
     to_three.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
     assert_eq!((world.log(2).len(), world.log(3).len()), (0, 1));
     world.network.clear();
-    // 3 hears of the death first.
+    // Member 3 hears of the death first.
     assert!(world.notice(1));
     rounds(&mut world);
     assert_eq!(world.log(2), world.log(3));
@@ -138,9 +139,9 @@ fn all_but_one_may_crash() {
     world.check().unwrap();
 }
 
-/// Alg. 2 relays at the crash only. Here the decision comes after it.
+/// Alg. 2 relays only at the crash. Here the decision comes after it.
 #[test]
-fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
+fn decision_after_its_leaders_crash_is_relayed() {
     let mut world = World::<Hsuc>::new(3, &setting(1));
     world.propose(1);
     let now = std::mem::take(&mut world.network);
@@ -148,7 +149,7 @@ fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
     let acks = std::mem::take(&mut world.network);
     acks.into_iter().for_each(|(from, to, bytes)| world.deliver(from, to, &bytes));
     assert_eq!(world.log(1).len(), 1);
-    // Its decision is on the way to 3 only, and comes after the word of its death.
+    // Its decision is on its way to member 3 only, and arrives after the report of its death.
     let late: Vec<_> = world.network.iter().filter(|(_, to, _)| *to == 3).cloned().collect();
     world.crash(1, 0);
     world.network.clear();
@@ -161,12 +162,12 @@ fn a_decision_that_comes_after_its_leaders_crash_is_relayed() {
 }
 
 #[test]
-fn what_no_member_of_this_group_sends_changes_nothing() {
+fn foreign_message_changes_nothing() {
     let mut member = Hsuc::new(&setting(2), 2, HostSet::first(3)).unwrap();
     let before = member.clone();
     let refused: BTreeMap<&str, (u16, Message<'_>)> = BTreeMap::from([
-        ("4 is none of this group", (4, Message::Ack { instance: 1, round: 2 })),
-        ("9 is none of this group", (1, Message::Ack { instance: 1, round: 9 })),
+        ("4 is not in this group", (4, Message::Ack { instance: 1, round: 2 })),
+        ("9 is not in this group", (1, Message::Ack { instance: 1, round: 9 })),
         ("a proposal of round 1 from member 3", (3, Message::Propose { instance: 1, round: 1, value: b"x" })),
         ("instance 5, while 0", (1, Message::Propose { instance: 5, round: 1, value: b"x" })),
         ("instance 0", (1, Message::Decide { instance: 0, round: 1, value: b"x" })),
@@ -177,7 +178,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
         let error = member.receive(from, &message).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    // An acknowledgement of nothing, and of another round.
+    // An acknowledgement of no proposal, and one of another round.
     member.receive(3, &Message::Ack { instance: 1, round: 2 }).unwrap();
     member.receive(3, &Message::Ack { instance: 1, round: 1 }).unwrap();
     assert_eq!(member, before);
@@ -194,11 +195,11 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
 fn proposals_share_an_instance_and_wait_within_bounds() {
     let mut leader = Hsuc::new(&setting(1), 1, HostSet::first(2)).unwrap();
     assert_eq!(leader.propose(&[0; 61]), Err(Refused::TooLong { len: 61, max: 60 }));
-    // Two at once share an instance.
+    // Two values at once share an instance.
     leader.propose(b"first").unwrap();
     leader.propose(b"second").unwrap();
     while leader.poll_transmit().is_some() {}
-    // The window is used up: these wait for the next one, together.
+    // The window is used up: these values wait for the next instance together.
     for _ in 0..8 {
         leader.propose(b"next").unwrap();
     }
@@ -225,7 +226,7 @@ fn sent(member: &mut Hsuc) -> Vec<(HostSet, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_not_answered_is_sent_again_after_a_whole_period() {
+fn unanswered_message_is_resent_after_a_whole_period() {
     let mut leader = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 1, HostSet::first(3)).unwrap();
     leader.propose(b"x").unwrap();
     let proposed = sent(&mut leader);
@@ -240,19 +241,19 @@ fn what_is_not_answered_is_sent_again_after_a_whole_period() {
     assert!(leader.poll_decision().is_some());
     let chosen = Message::Chosen { instance: 1, round: 1 };
     assert_eq!(Message::read(&sent(&mut leader)[0].1).unwrap(), chosen, "who has acknowledged it has the value");
-    leader.receive(2, &Message::Told { instance: 1 }).unwrap();
+    leader.receive(2, &Message::Delivered { instance: 1 }).unwrap();
     leader.resend();
     leader.resend();
     let again = sent(&mut leader);
     assert_eq!(again[0].0, HostSet::from_iter([3]));
     assert!(matches!(Message::read(&again[0].1), Ok(Message::Decide { instance: 1, round: 1, .. })), "with the value");
-    leader.receive(3, &Message::Told { instance: 1 }).unwrap();
+    leader.receive(3, &Message::Delivered { instance: 1 }).unwrap();
     leader.resend();
     assert_eq!(sent(&mut leader), []);
 }
 
 #[test]
-fn what_comes_again_is_answered_again() {
+fn repeated_message_is_answered_again() {
     let mut member = Hsuc::new(&Setting { links: Links::Lossy, ..setting(1) }, 2, HostSet::first(3)).unwrap();
     let propose = Message::Propose { instance: 1, round: 1, value: b"x" };
     member.receive(1, &propose).unwrap();
@@ -271,14 +272,14 @@ fn what_comes_again_is_answered_again() {
     assert_eq!(told(&mut member), [0; 0]);
     member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
     assert_eq!(told(&mut member), [1]);
-    // A leader that does not know the decision is told it.
+    // A leader that does not know the decision gets it.
     member.receive(1, &propose).unwrap();
     let answer = sent(&mut member);
     assert_eq!(Message::read(&answer[0].1).unwrap(), Message::Decide { instance: 1, round: 1, value: b"x" });
 }
 
 #[test]
-fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() {
+fn new_leader_speaks_for_all_after_inherited_decisions() {
     let mut member = Hsuc::new(&setting(1), 2, HostSet::first(3)).unwrap();
     member.receive(1, &Message::Propose { instance: 1, round: 1, value: b"x" }).unwrap();
     assert!(!member.speaks_for_all());
@@ -290,15 +291,15 @@ fn a_new_leader_speaks_for_all_once_it_has_decided_what_the_last_one_may_have() 
 }
 
 #[test]
-fn what_follows_each_other_goes_as_one_message() {
+fn consecutive_acks_and_decisions_share_a_message() {
     let mut member = Hsuc::new(&setting(8), 2, HostSet::first(2)).unwrap();
     let mut leader = Hsuc::new(&setting(8), 1, HostSet::first(2)).unwrap();
     for value in [b"a", b"b", b"c", b"d"] {
         leader.propose(value).unwrap();
-        leader.lead();
+        leader.propose_as_leader();
     }
     let proposed = sent(&mut leader);
-    // The third is on its way still.
+    // The third is still on its way.
     for at in [0, 1, 3] {
         member.receive(1, &Message::read(&proposed[at].1).unwrap()).unwrap();
     }
@@ -306,20 +307,20 @@ fn what_follows_each_other_goes_as_one_message() {
         sent.iter().map(|(_, bytes)| format!("{:?}", Message::read(bytes).unwrap())).collect()
     };
     let acked = sent(&mut member);
-    assert_eq!(read(&acked), ["Acks { instance: 1, last: 2, round: 1 }", "Ack { instance: 4, round: 1 }"]);
+    assert_eq!(read(&acked), ["AckRange { instance: 1, last: 2, round: 1 }", "Ack { instance: 4, round: 1 }"]);
     acked.iter().for_each(|(_, bytes)| leader.receive(2, &Message::read(bytes).unwrap()).unwrap());
     let chosen = sent(&mut leader);
-    assert_eq!(read(&chosen), ["AllChosen { instance: 1, last: 2, round: 1 }", "Chosen { instance: 4, round: 1 }"]);
+    assert_eq!(read(&chosen), ["ChosenRange { instance: 1, last: 2, round: 1 }", "Chosen { instance: 4, round: 1 }"]);
     chosen.iter().for_each(|(_, bytes)| member.receive(1, &Message::read(bytes).unwrap()).unwrap());
-    let told = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|told| told.instance)).count();
-    assert_eq!((told(&mut leader), told(&mut member)), (2, 2));
-    // No more at once than there are places, and none of them beyond reach.
+    let delivered = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|of| of.instance)).count();
+    assert_eq!((delivered(&mut leader), delivered(&mut member)), (2, 2));
+    // A range is no longer than the number of slots, and does not go beyond reach.
     let before = leader.clone();
-    let mut refused = |instance, last| leader.receive(2, &Message::Acks { instance, last, round: 1 }).unwrap_err();
+    let mut refused = |instance, last| leader.receive(2, &Message::AckRange { instance, last, round: 1 }).unwrap_err();
     assert_eq!(refused(1, 19), MessageError::Future { instance: 19, delivered: 2 });
     assert_eq!(refused(0, 2), MessageError::Future { instance: 2, delivered: 2 });
     let mut later = Hsuc { delivered: 100, ..before.clone() };
-    let wide = later.receive(2, &Message::Acks { instance: 90, last: 114, round: 1 });
-    assert_eq!(wide, Err(MessageError::Run { instance: 90, last: 114 }));
+    let wide = later.receive(2, &Message::AckRange { instance: 90, last: 114, round: 1 });
+    assert_eq!(wide, Err(MessageError::Range { instance: 90, last: 114 }));
     assert_eq!(leader, before);
 }

@@ -15,7 +15,7 @@ struct World {
     members: BTreeMap<u16, Huc>,
     dead: BTreeSet<u16>,
     network: Vec<(u16, u16, Vec<u8>)>,
-    /// Broadcasts: sender, bytes, who has yet to deliver it, whether anybody has.
+    /// Broadcasts: sender, bytes, members that have yet to deliver it, whether any member has.
     broadcasts: Vec<(u16, Vec<u8>, BTreeSet<u16>, bool)>,
     notices: Vec<(u16, u16)>,
     logs: BTreeMap<u16, Vec<Vec<u8>>>,
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// One member delivers one broadcast: its own, or another's.
+    /// One member delivers one broadcast, its own or another's.
     fn deliver(&mut self, which: usize) {
         let places: Vec<(usize, u16)> = (0..self.broadcasts.len())
             .flat_map(|at| self.broadcasts[at].2.iter().map(move |to| (at, *to)).collect::<Vec<_>>())
@@ -109,7 +109,7 @@ impl World {
         self.drain(to);
     }
 
-    /// What nobody has delivered is lost for all, or for none.
+    /// A broadcast that nobody has delivered is lost for all, or for none.
     fn crash(&mut self, member: u16, lost: bool) {
         if self.dead.contains(&member) || self.alive().len() == 1 {
             return;
@@ -120,7 +120,7 @@ impl World {
         self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
     }
 
-    /// Fail-consistency: what a survivor has to deliver of the dead comes first.
+    /// Fail-consistency: a survivor delivers the broadcasts of the dead member first.
     fn notice(&mut self, which: usize) {
         if self.notices.is_empty() {
             return;
@@ -192,17 +192,18 @@ const LEASED: Setting = Setting { trust: Trust::Lease, ..SETTING };
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Under leases: where heartbeats reach some and not others, and anything may be lost or come twice or late.
+    /// Under leases: heartbeats may reach only some members, and any message may be lost, come twice, or come
+    /// late.
     #[test]
-    fn members_with_leases_agree_over_links_that_lose_and_repeat(
+    fn leased_members_agree_over_lossy_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..150, any::<u16>()), 0..400),
     ) {
         crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED }).follow(&steps)?;
     }
 
-    /// Whatever the order, whoever crashes, as long as FCURB keeps its promises.
+    /// In any order, with any crashes, as long as FCURB keeps its promises.
     #[test]
-    fn members_agree_whatever_happens(
+    fn members_agree_under_any_schedule(
         members in 1usize..=5, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         let mut world = World::new(members);
@@ -216,12 +217,13 @@ proptest! {
     }
 }
 
-/// FiDe Table 1: two message delays, O(N) messages. A broadcast takes a heartbeat along, and is no message of its own.
+/// FiDe Table 1: two message delays, O(N) messages. A broadcast rides on a heartbeat, and is no message of
+/// its own.
 #[test]
-fn a_decision_takes_a_proposal_of_each_and_one_heartbeat() {
+fn decision_takes_a_proposal_per_member_and_one_heartbeat() {
     for members in 2..=9 {
         let mut world = World::new(members);
-        // Everybody has said that he has nothing to say.
+        // Every member has announced that it has nothing to say.
         assert_eq!(world.network.len(), members - 1);
         world.calm();
         for member in 1..=members as u16 {
@@ -250,9 +252,10 @@ fn a_decision_takes_a_proposal_of_each_and_one_heartbeat() {
     }
 }
 
-/// App. A.4, "Complexity": a leader's crash costs a proposal of each to the next, and one delay.
+/// App. A.4, "Complexity": a leader's crash costs one delay, and a proposal of each member to the next
+/// leader.
 #[test]
-fn a_leaders_crash_costs_one_delay_and_a_proposal_of_each() {
+fn leader_crash_costs_one_delay_and_a_proposal_per_member() {
     for members in 3..=9usize {
         let mut world = World::new(members);
         world.calm();
@@ -287,7 +290,7 @@ fn all_but_one_may_crash() {
 }
 
 #[test]
-fn who_comes_too_late_is_in_the_next_instance() {
+fn late_proposal_is_in_the_next_instance() {
     let mut leader = Huc::new(&SETTING, 1, HostSet::first(2)).unwrap();
     leader.receive(2, &Message::Propose { instance: 1, round: 2, value: b"" }).unwrap();
     leader.propose(b"a").unwrap();
@@ -304,11 +307,11 @@ fn who_comes_too_late_is_in_the_next_instance() {
 }
 
 #[test]
-fn what_no_member_of_this_group_sends_changes_nothing() {
+fn foreign_message_changes_nothing() {
     let mut member = Huc::new(&SETTING, 2, HostSet::first(3)).unwrap();
     let decided = [0; SET_LEN];
     let cases: [(&str, u16, Message<'_>); 9] = [
-        ("4 is none of this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
+        ("4 is not in this group", 4, Message::Propose { instance: 1, round: 4, value: b"" }),
         ("a proposal of round 1 from member 3", 3, Message::Propose { instance: 1, round: 1, value: b"" }),
         ("instance 3, while 0", 3, Message::Propose { instance: 3, round: 3, value: b"" }),
         ("a value of 249 bytes", 3, Message::Propose { instance: 1, round: 3, value: &[0; 249] }),
@@ -316,7 +319,7 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
         ("a value of 7 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 7] }),
         ("a value of 257 bytes", 1, Message::Decide { instance: 1, round: 1, value: &[0; 257] }),
         ("does not have", 1, Message::Ack { instance: 1, round: 1 }),
-        ("does not have", 1, Message::Told { instance: 1 }),
+        ("does not have", 1, Message::Delivered { instance: 1 }),
     ];
     let before = member.clone();
     for (says, from, message) in cases {
@@ -334,8 +337,8 @@ fn what_no_member_of_this_group_sends_changes_nothing() {
 }
 
 #[test]
-fn who_does_not_fit_has_the_next_turn() {
-    // Room for one proposal of two.
+fn proposal_without_room_has_the_next_turn() {
+    // There is room for one of two proposals.
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&setting, me, HostSet::first(2)).unwrap()).collect();
     members.iter_mut().for_each(|member| member.propose(&[member.me as u8; 12]).unwrap());
@@ -356,7 +359,7 @@ fn who_does_not_fit_has_the_next_turn() {
 }
 
 #[test]
-fn with_leases_a_leader_asks_for_what_it_lacks() {
+fn leased_leader_solicits_missing_proposals() {
     let mut leader = Huc::new(&LEASED, 1, HostSet::first(3)).unwrap();
     leader.resend();
     assert_eq!(leader.poll_transmit(), None, "nobody has anything to say");
@@ -365,19 +368,20 @@ fn with_leases_a_leader_asks_for_what_it_lacks() {
     leader.resend();
     leader.resend();
     let asked = leader.poll_transmit();
-    assert_eq!(asked, Some((HostSet::from_iter([3]), Message::Lacking { instance: 1, round: 1 })));
+    assert_eq!(asked, Some((HostSet::from_iter([3]), Message::Solicit { instance: 1, round: 1 })));
     let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
     let nothing = Message::Propose { instance: 1, round: 3, value: b"" };
     assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)));
-    member.receive(1, &Message::Lacking { instance: 1, round: 1 }).unwrap();
+    member.receive(1, &Message::Solicit { instance: 1, round: 1 }).unwrap();
     assert_eq!(member.poll_transmit(), Some((HostSet::from_iter([1]), nothing)), "once more");
-    member.receive(2, &Message::Lacking { instance: 1, round: 2 }).unwrap();
+    member.receive(2, &Message::Solicit { instance: 1, round: 2 }).unwrap();
     assert_eq!(member.poll_transmit(), None, "2 does not lead");
 }
 
-/// A client of the leader proposes one value after the other: each takes a heartbeat and its acknowledgements.
+/// A client of the leader proposes one value after the other: each costs a heartbeat and its
+/// acknowledgements.
 #[test]
-fn with_leases_silent_member_says_so_with_its_acknowledgement() {
+fn leased_silent_member_says_so_with_its_acknowledgement() {
     let mut leader = Huc::new(&LEASED, 1, HostSet::first(2)).unwrap();
     let mut member = Huc::new(&LEASED, 2, HostSet::first(2)).unwrap();
     let nothing = |instance| Message::Propose { instance, round: 2, value: b"" };
@@ -404,14 +408,14 @@ fn with_leases_silent_member_says_so_with_its_acknowledgement() {
         assert_eq!(member.poll_decision().expect("decided").instance, instance);
         assert_eq!(member.poll_transmit(), None, "it has said so");
     }
-    // What it has to say after all is another proposal.
+    // A value that comes after all is another proposal.
     member.propose(b"x").unwrap();
     assert!(matches!(member.poll_transmit(), Some((_, Message::Propose { instance: 4, value: [_, ..], .. }))));
 }
 
-/// The leader that a member told so dies before it leads the next instance.
+/// The leader to which a member announced its silence dies before it leads the next instance.
 #[test]
-fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
+fn next_leased_leader_hears_anew_of_silence() {
     let mut member = Huc::new(&LEASED, 3, HostSet::first(3)).unwrap();
     assert!(member.poll_transmit().is_some());
     let mut value = 1u64.to_le_bytes().to_vec();
@@ -420,9 +424,9 @@ fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
     while member.poll_transmit().is_some() {}
     member.crashed(1);
     while member.poll_transmit().is_some() {}
-    // 2 holds it too, and knows of the death.
+    // Member 2 stores the decision too, and knows of the death.
     let dead = HostSet::from_iter([1]);
-    member.receive(2, &Message::Held { instance: 1, round: 1, dead, asks: false }).unwrap();
+    member.receive(2, &Message::Report { instance: 1, round: 1, dead, asks: false }).unwrap();
     assert_eq!(member.poll_decision().expect("decided").instance, 1);
     assert!(member.poll_decision().is_none());
     let mut said = Vec::new();
@@ -432,7 +436,7 @@ fn with_leases_next_leader_is_told_anew_that_a_member_is_silent() {
     assert_eq!(said, [HostSet::from_iter([2])]);
 }
 
-/// All messages of `member`, of which one may be the broadcast.
+/// All messages of `member`; one may be the broadcast.
 fn said(member: &mut Huc) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut push = |message: Message<'_>| {
@@ -447,9 +451,9 @@ fn said(member: &mut Huc) -> Vec<Vec<u8>> {
     all
 }
 
-/// 2 levels after the death of 3, while its leader has decided and goes on. Nothing is sent again.
+/// Member 2 levels after member 3's death, while its leader has decided and goes on. Nothing is resent.
 #[test]
-fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
+fn leased_leader_may_be_a_decision_ahead_of_a_levelling_member() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(3)).unwrap()).collect();
     let [leader, member] = members.as_mut_slice() else { unreachable!() };
     let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
@@ -460,7 +464,7 @@ fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
     leader.propose(b"a").unwrap();
     leader.propose(b"b").unwrap();
     hand(member, 1, &said(leader));
-    // That it holds the decision, and that it has nothing to say in the next instance.
+    // It acknowledges the decision, and announces that it has nothing to say in the next instance.
     hand(leader, 2, &said(member));
     leader.crashed(3);
     member.crashed(3);
@@ -470,7 +474,7 @@ fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
     let late = said(leader);
     let next = late.last().expect("a broadcast");
     assert!(matches!(Message::read(next), Ok(Message::Decide { instance: 2, round: 1, .. })));
-    // It overtakes the word of what the leader holds of the dead.
+    // It overtakes the leader's report about the dead member.
     hand(member, 1, std::slice::from_ref(next));
     assert!(member.poll_decision().is_none(), "while it levels");
     assert!(said(member).is_empty(), "what it has not taken it does not acknowledge");
@@ -491,9 +495,9 @@ fn with_leases_leader_may_be_a_decision_ahead_of_a_member_that_levels() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Where links reorder and lose nothing that the living send, nothing has to be sent again.
+    /// Where links reorder but lose no message of a live member, nothing has to be resent.
     #[test]
-    fn members_with_leases_need_no_resend_where_nothing_is_lost(
+    fn leased_members_need_no_resend_over_lossless_links(
         members in 1usize..=5, value_max in 20usize..64, steps in prop::collection::vec((0u8..100, any::<u16>()), 0..400),
     ) {
         let mut world = crate::world::World::<Huc>::new(members, &Setting { value_max, ..LEASED });
@@ -507,10 +511,11 @@ proptest! {
     }
 }
 
-/// The leader's clients always have something to say. A client of 2 proposes just after 2 has said that it is silent in the next instance: its
-/// value misses that one, and the one after waits for it.
+/// The leader's clients always have something to say. A client of member 2 proposes just after member 2 has
+/// announced its silence in the next instance: its value misses that instance, and the one after waits for
+/// it.
 #[test]
-fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
+fn value_after_silence_misses_one_instance() {
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&LEASED, me, HostSet::first(2)).unwrap()).collect();
     let [leader, member] = members.as_mut_slice() else { unreachable!() };
     let hand = |to: &mut Huc, from: u16, all: &[Vec<u8>]| {
@@ -526,7 +531,7 @@ fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
             member.propose(b"of 2").unwrap();
             hand(leader, 2, &said(member));
         }
-        // Its clients are there before it goes on.
+        // Its clients propose before it goes on.
         leader.propose(b"of 1").unwrap();
         let value = leader.poll_decision().map(|decision| decision.value.to_vec()).unwrap_or_default();
         decided.extend(batch::values(&value).any(|value| value == b"of 2").then_some(instance));
@@ -537,9 +542,10 @@ fn with_leases_value_after_the_word_of_silence_misses_one_instance() {
     assert_eq!(decided, [3]);
 }
 
-/// Clients of 1 and of 3 have something to say in every other instance, those of 2 always; a decision has room for one member.
+/// Clients of members 1 and 3 have something to say in every other instance, those of member 2 always; a
+/// decision has room for one member.
 #[test]
-fn every_member_has_its_turn_whoever_else_speaks() {
+fn every_member_has_its_turn() {
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut leader = Huc::new(&setting, 1, HostSet::first(3)).unwrap();
     let of = |member: u8| {

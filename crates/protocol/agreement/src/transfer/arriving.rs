@@ -11,22 +11,22 @@ use super::{HASH_STEP, Identity, WANTS_PER_RESEND, error::TransferError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) host: u16,
-    /// Of its newest offer; 0: it has not offered it.
+    /// The number of its newest offer; 0: it has not offered the payload.
     pub(super) number: u64,
-    /// Times that what came of it was wrong.
+    /// How often the chunks that came from it were wrong.
     pub(super) tries: u8,
 }
 
-/// What a chunk has made of a payload.
+/// What became of a payload with a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It was here.
+    /// The chunk had come before.
     Late,
-    /// Others are missing.
+    /// Other chunks are missing.
     More,
-    /// All are here, and right.
+    /// All chunks have come, and match the identity.
     Whole,
-    /// All are here, and are not what the identity says.
+    /// All chunks have come, and do not match the identity.
     Wrong,
 }
 
@@ -44,17 +44,17 @@ pub(super) struct Arriving {
     asked: u32,
     /// The same at the last resend.
     asked_before: u32,
-    /// What of these is missing is asked for again, ...
+    /// The missing ones of these chunks are asked for again, ...
     again: Range<u32>,
-    /// ... in so many wants at most.
+    /// ... in at most this many wants.
     again_left: usize,
-    /// Bytes from the first on that the hasher has had.
+    /// Bytes from the first one on that are hashed.
     hashed: usize,
     hasher: Hasher,
 }
 
 impl Arriving {
-    /// Allocates `identity.len` bytes: not to be called with a length that nobody has checked.
+    /// Allocates `identity.len` bytes: the caller has to check the length.
     pub(super) fn new(identity: Identity, source: Source, chunk_max: usize) -> Self {
         let len = usize::try_from(identity.len).expect("at most payload_max");
         let chunks = super::chunks(identity.len, chunk_max);
@@ -79,7 +79,7 @@ impl Arriving {
         (self.sources, self.bytes)
     }
 
-    /// A chunk has come of a host.
+    /// A chunk has come from a host.
     ///
     /// # Errors
     /// [`TransferError`]; nothing has changed.
@@ -113,7 +113,7 @@ impl Arriving {
         Ok(if right { Taken::Whole } else { Taken::Wrong })
     }
 
-    /// Hashes what is here without a gap, so that little is left to do when the last chunk comes.
+    /// Hashes the bytes up to the first gap, so that little is left to do when the last chunk comes.
     fn hash(&mut self) {
         let hashed_chunks = u32::try_from(self.hashed / self.chunk_max).expect("a chunk's index");
         let end = self.here.next(hashed_chunks, false);
@@ -124,7 +124,7 @@ impl Arriving {
         }
     }
 
-    /// Throws away what has come.
+    /// Drops all chunks that have come.
     pub(super) fn restart(&mut self) {
         self.here.clear();
         self.hasher.reset();
@@ -139,10 +139,10 @@ impl Arriving {
         self.asked_before = 0;
     }
 
-    /// What was asked for before the last call, and has not come, is asked for again.
+    /// Asks again for chunks that were asked for before the last call and have not come.
     pub(super) fn resend(&mut self) {
         let before = std::mem::replace(&mut self.asked_before, self.asked);
-        // What the bound has cut off the last time comes first now.
+        // The chunks that the bound cut off the last time come first.
         let left = self.again.clone();
         self.again = if left.is_empty() { 0..before } else { left.start..before.max(left.end) };
         self.again_left = WANTS_PER_RESEND;
@@ -164,10 +164,11 @@ impl Arriving {
         Some((first, end - first))
     }
 
-    /// The next chunks to be asked for, as first and count; at most `wants_max` are asked for and have not come.
+    /// The next chunks to be asked for, as first and count; at most `wants_max` are asked for and have not
+    /// come.
     pub(super) fn next_want(&mut self, wants_max: u32) -> Option<(u32, u32)> {
         let outstanding = self.asked - self.came;
-        // Not for each chunk a want of its own.
+        // Not a want for each chunk.
         if self.asked == self.chunks || outstanding > wants_max / 2 {
             return None;
         }
@@ -211,7 +212,7 @@ impl Bitmap {
         self.words.fill(0);
     }
 
-    /// The first bit from `from` on that is, or is not, set; how many there are if there is none.
+    /// The first bit from `from` on that is set, or is not; the number of bits if there is none.
     fn next(&self, from: u32, set: bool) -> u32 {
         let flip = if set { 0 } else { u64::MAX };
         let mut mask = u64::MAX << (from % 64);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hosts send each other about payloads. Little-endian:
+//! Messages about payloads. Little-endian:
 //!
 //! ```text
-//!  0 u8  kind: 16 offer, 17 want, 18 chunk, 19 have, 20 refuse, 21 missing; none that `crate::message` has, as both may
-//!        travel over one link
+//!  0 u8  kind: 16 offer, 17 want, 18 chunk, 19 have, 20 refuse, 21 missing; different from the kinds of `crate::message`,
+//!        as both may travel over one link
 //!  1 u8  version, 1
-//!  2 u16 in a refuse the reason: 1 too long, 2 beyond held, 3 wrong, 4 forgotten; else 0
+//!  2 u16 in a refuse the reason: 1 too long, 2 beyond room, 3 wrong, 4 forgotten; else 0
 //!  4 u64 bytes of the payload         } its identity
 //! 12 [u8; 32] BLAKE3 of the payload   }
 //! 44 offer, have, refuse: u64 number of the offer, from 1
-//!    want: u32 first chunk, from 0; u32 how many, from 1
-//!    chunk: u32 which, from 0; then its bytes, to the end of the message
+//!    want: u32 first chunk, from 0; u32 number of chunks, from 1
+//!    chunk: u32 index, from 0; then its bytes, to the end of the message
 //!    missing: nothing
 //! ```
 
@@ -25,7 +25,7 @@ const IDENTIFIED_LEN: usize = 4 + Identity::LEN;
 const NUMBERED_LEN: usize = IDENTIFIED_LEN + 8;
 const VERSION: u8 = 1;
 
-/// What a payload is known by.
+/// Identifies a payload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Bytes of the payload.
@@ -38,7 +38,7 @@ impl Identity {
     /// Bytes of an identity.
     pub const LEN: usize = 40;
 
-    /// Of a payload. Hashes it: some hundred microseconds per MiB.
+    /// The identity of a payload. Hashes it, which takes some hundred microseconds per MiB.
     #[must_use]
     pub fn of(payload: &[u8]) -> Self {
         Self { len: payload.len() as u64, hash: *blake3::hash(payload).as_bytes() }
@@ -76,11 +76,11 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// One message. `number` is the offer's, by which an answer to a former offer of the same payload is told from one to
-/// this.
+/// One message. `number` is that of the offer: it distinguishes answers to this offer from answers to a
+/// former offer of the same payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message<'a> {
-    /// "I have this; fetch it."
+pub(super) enum TransferMessage<'a> {
+    /// "I store this payload; fetch it."
     Offer {
         identity: Identity,
         number: u64,
@@ -96,24 +96,24 @@ pub(super) enum Message<'a> {
         index: u32,
         bytes: &'a [u8],
     },
-    /// "What you have offered has arrived here."
+    /// "I store the payload that you have offered."
     Have {
         identity: Identity,
         number: u64,
     },
-    /// "I shall not fetch it."
+    /// "I will not fetch it."
     Refuse {
         identity: Identity,
         number: u64,
         reason: Reason,
     },
-    /// "What you want is not here."
+    /// "I do not store the payload that you want."
     Missing {
         identity: Identity,
     },
 }
 
-impl<'a> Message<'a> {
+impl<'a> TransferMessage<'a> {
     /// Appends its bytes.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (kind, reason, identity) = match self {
@@ -146,7 +146,7 @@ impl<'a> Message<'a> {
     /// Reads what [`Message::write`] wrote.
     ///
     /// # Errors
-    /// [`TransferError`]: of those that need no state.
+    /// [`TransferError`]: those that can be found without a host's state.
     pub(super) fn read(message: &'a [u8]) -> Result<Self, TransferError> {
         let length = |what, want| TransferError::Length { what, len: message.len(), want };
         let (header, rest) =

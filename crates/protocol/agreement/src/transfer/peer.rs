@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is kept for each other host: what it wants, what it is to be answered, and which of its offers are done with.
+//! What is kept for each other host: the chunks that it wants, answers that wait to be sent to it, and what
+//! became of its offers.
 
 use std::collections::VecDeque;
 
-use super::{ANSWERS_MAX, Identity, OFFERS_MAX, RANGES_MAX, error::Reason, message::Message};
+use super::{ANSWERS_MAX, Identity, OFFERS_MAX, RANGES_MAX, error::Reason, message::TransferMessage};
 
 /// Chunks `next..end` of a payload that a host wants. Never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub(super) struct Wanted {
 /// What became of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// So old that its offerer has had its answer.
+    /// So old that its offerer has had an answer.
     Old,
     Open,
     Had,
@@ -25,13 +26,14 @@ pub(super) enum Fate {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peer {
-    /// By number modulo [`OFFERS_MAX`]: 0 open, 1 had, else 1 and the reason's code. Empty until the first offer.
+    /// By number modulo [`OFFERS_MAX`]: 0 open, 1 had, else 1 and the reason's code. Empty until the first
+    /// offer.
     fates: Vec<u8>,
-    /// Of its offers.
+    /// The highest number of its offers.
     highest: u64,
-    /// Those of one payload neither overlap nor touch.
+    /// Ranges of one payload neither overlap nor touch.
     wanted: VecDeque<Wanted>,
-    answers: VecDeque<Message<'static>>,
+    answers: VecDeque<TransferMessage<'static>>,
 }
 
 impl Peer {
@@ -50,13 +52,13 @@ impl Peer {
         }
     }
 
-    /// An offer is done with, or still open.
+    /// Notes what became of an offer.
     pub(super) fn note(&mut self, number: u64, fate: Fate) {
         if self.fate(number) == Fate::Old {
             return;
         }
         self.fates.resize(place(OFFERS_MAX - 1) + 1, 0);
-        // What the places between held is older than the window by now.
+        // The offers that had the places between are older than the window by now.
         for between in (self.highest.saturating_add(1)..number).rev().take(self.fates.len()) {
             self.fates[place(between)] = 0;
         }
@@ -68,8 +70,9 @@ impl Peer {
         };
     }
 
-    /// Queues an answer, unless it is queued already. False if the oldest one had to go: it will be asked for again.
-    pub(super) fn answer(&mut self, answer: Message<'static>) -> bool {
+    /// Queues an answer, unless it is queued already. False if the oldest answer was dropped: it will be
+    /// asked for again.
+    pub(super) fn answer(&mut self, answer: TransferMessage<'static>) -> bool {
         if self.answers.contains(&answer) {
             return true;
         }
@@ -81,7 +84,7 @@ impl Peer {
         fits
     }
 
-    pub(super) fn next_answer(&mut self) -> Option<Message<'static>> {
+    pub(super) fn next_answer(&mut self) -> Option<TransferMessage<'static>> {
         self.answers.pop_front()
     }
 
@@ -89,8 +92,8 @@ impl Peer {
         !self.answers.is_empty()
     }
 
-    /// Remembers what it wants, as one range with what it touches. False if the oldest range had to go: it will be
-    /// wanted again.
+    /// Notes a wanted range, merged with the ranges that it touches. False if the oldest range was dropped:
+    /// it will be wanted again.
     pub(super) fn want(&mut self, mut new: Wanted) -> bool {
         let (mut at, mut first) = (0, None);
         while let Some(old) = self.wanted.get(at).copied() {
@@ -111,7 +114,7 @@ impl Peer {
         fits
     }
 
-    /// The next chunk that it is to be sent: one of each range in turn.
+    /// The next chunk to be sent to it: one of each range in turn.
     pub(super) fn next_chunk(&mut self) -> Option<(Identity, u32)> {
         let mut range = self.wanted.pop_front()?;
         let chunk = (range.identity, range.next);
@@ -126,7 +129,7 @@ impl Peer {
         !self.wanted.is_empty()
     }
 
-    /// A payload is not here any more.
+    /// A payload is not stored here any more.
     pub(super) fn forget(&mut self, identity: &Identity) {
         self.wanted.retain(|range| range.identity != *identity);
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What comes of other hosts, and what follows.
+//! Messages from other hosts.
 
 use super::{
     Arriving, Fate, Identity, REFUSED_MAX, Reason, RoomError, Source, TRIES_MAX, TransferError, Transfers,
-    arriving::Taken, message::Message, peer::Wanted, push_once,
+    arriving::Taken, message::TransferMessage, peer::Wanted, push_once,
 };
 
 impl Transfers {
-    /// A message of another host has come. What is only late is taken, and changes nothing but a counter.
+    /// A message from another host. A late one is taken, and changes nothing but a counter.
     ///
     /// # Errors
-    /// [`TransferError`]: it is none that is sent to this host; nothing has changed.
+    /// [`TransferError`]: no host sends such a message to this one; nothing has changed.
     pub fn receive(&mut self, from: u16, message: &[u8]) -> Result<(), TransferError> {
         if !self.is_other(from) {
             return Err(TransferError::Stranger { host: from });
@@ -18,30 +18,32 @@ impl Transfers {
         if self.is_gone(from) {
             return Err(TransferError::Crashed { host: from });
         }
-        match Message::read(message)? {
-            Message::Offer { identity, number } => self.take_offer(from, identity, number),
-            Message::Want { identity, first, count } => self.take_want(from, identity, first, count)?,
-            Message::Chunk { identity, index, bytes } => self.take_chunk(from, identity, index, bytes)?,
-            Message::Have { identity, number } => self.take_answer(from, identity, number, None)?,
-            Message::Refuse { identity, number, reason } => self.take_answer(from, identity, number, Some(reason))?,
-            Message::Missing { identity } => self.take_missing(from, identity)?,
+        match TransferMessage::read(message)? {
+            TransferMessage::Offer { identity, number } => self.take_offer(from, identity, number),
+            TransferMessage::Want { identity, first, count } => self.take_want(from, identity, first, count)?,
+            TransferMessage::Chunk { identity, index, bytes } => self.take_chunk(from, identity, index, bytes)?,
+            TransferMessage::Have { identity, number } => self.take_answer(from, identity, number, None)?,
+            TransferMessage::Refuse { identity, number, reason } => {
+                self.take_answer(from, identity, number, Some(reason))?
+            }
+            TransferMessage::Missing { identity } => self.take_missing(from, identity)?,
         }
         Ok(())
     }
 
     fn take_offer(&mut self, from: u16, identity: Identity, number: u64) {
         let source = Source { host: from, number, tries: 0 };
-        match self.peer(from).fate(number) {
+        match self.peers[from].fate(number) {
             Fate::Old => {}
-            Fate::Had => self.answer(from, Message::Have { identity, number }),
-            Fate::Refused(reason) => self.answer(from, Message::Refuse { identity, number, reason }),
+            Fate::Had => self.answer(from, TransferMessage::Have { identity, number }),
+            Fate::Refused(reason) => self.answer(from, TransferMessage::Refuse { identity, number, reason }),
             Fate::Open => {
-                if self.held.contains_key(&identity) {
+                if self.stored.contains_key(&identity) {
                     self.have(identity, source);
                 } else if identity.len > self.config.payload_max {
                     self.refuse(identity, source, Reason::TooLong);
                 } else if identity.len > self.config.offered_max() {
-                    self.refuse(identity, source, Reason::BeyondHeld);
+                    self.refuse(identity, source, Reason::BeyondRoom);
                 } else if let Some(at) = self.arriving_at(&identity) {
                     self.add_source(at, source);
                 } else if self.room_for_offer(identity.len).is_err() || self.begin(identity, source).is_err() {
@@ -53,14 +55,14 @@ impl Transfers {
     }
 
     fn take_want(&mut self, from: u16, identity: Identity, first: u32, count: u32) -> Result<(), TransferError> {
-        if !self.held.contains_key(&identity) {
-            self.answer(from, Message::Missing { identity });
+        if !self.stored.contains_key(&identity) {
+            self.answer(from, TransferMessage::Missing { identity });
             return Ok(());
         }
         let chunks = super::chunks(identity.len, self.config.chunk_max);
         let end = first.checked_add(count).filter(|end| *end <= chunks && count > 0);
         let end = end.ok_or(TransferError::Range { identity, first, count, chunks })?;
-        let fits = self.peer(from).want(Wanted { identity, next: first, end });
+        let fits = self.peers[from].want(Wanted { identity, next: first, end });
         self.counters.dropped += u64::from(!fits);
         self.turns.wanting.insert(from);
         Ok(())
@@ -68,7 +70,7 @@ impl Transfers {
 
     fn take_chunk(&mut self, from: u16, identity: Identity, index: u32, bytes: &[u8]) -> Result<(), TransferError> {
         let Some(at) = self.arriving_at(&identity) else {
-            if self.held.contains_key(&identity) {
+            if self.stored.contains_key(&identity) {
                 self.counters.chunks_late += 1;
                 return Ok(());
             }
@@ -88,7 +90,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Of a host to an offer: that it has it, or why it does not fetch it.
+    /// A host answers an offer: it has the payload, or does not fetch it for a reason.
     fn take_answer(
         &mut self,
         from: u16,
@@ -99,8 +101,8 @@ impl Transfers {
         if number > self.last {
             return Err(TransferError::Number { number, last: Some(self.last) });
         }
-        let offer = self.held.get_mut(&identity).and_then(|held| held.offer.as_mut());
-        // Else it is late.
+        let offer = self.stored.get_mut(&identity).and_then(|stored| stored.offer.as_mut());
+        // Otherwise the answer is late.
         if let Some(offer) = offer.filter(|offer| offer.number == number && offer.waiting.contains(from)) {
             if let Some(reason) = refused {
                 if self.refused.len() >= REFUSED_MAX {
@@ -110,7 +112,7 @@ impl Transfers {
                 self.refused.push_back((from, identity, reason));
             }
             offer.waiting.remove(from);
-            self.tell_spread(identity);
+            self.note_spread(identity);
         }
         Ok(())
     }
@@ -125,29 +127,29 @@ impl Transfers {
         Ok(())
     }
 
-    pub(super) fn answer(&mut self, to: u16, answer: Message<'static>) {
-        let fits = self.peer(to).answer(answer);
+    pub(super) fn answer(&mut self, to: u16, answer: TransferMessage<'static>) {
+        let fits = self.peers[to].answer(answer);
         self.counters.dropped += u64::from(!fits);
         self.turns.answering.insert(to);
     }
 
-    /// Says that what a host has offered is here.
+    /// Answers that an offered payload is stored here.
     fn have(&mut self, identity: Identity, source: Source) {
         if source.number > 0 {
-            self.held.get_mut(&identity).expect("it is here").offered_by.insert(source.host);
-            self.peer(source.host).note(source.number, Fate::Had);
-            self.answer(source.host, Message::Have { identity, number: source.number });
+            self.stored.get_mut(&identity).expect("it is stored").offered_by.insert(source.host);
+            self.peers[source.host].note(source.number, Fate::Had);
+            self.answer(source.host, TransferMessage::Have { identity, number: source.number });
         }
     }
 
     pub(super) fn refuse(&mut self, identity: Identity, source: Source, reason: Reason) {
         if source.number > 0 {
-            self.peer(source.host).note(source.number, Fate::Refused(reason));
-            self.answer(source.host, Message::Refuse { identity, number: source.number, reason });
+            self.peers[source.host].note(source.number, Fate::Refused(reason));
+            self.answer(source.host, TransferMessage::Refuse { identity, number: source.number, reason });
         }
     }
 
-    /// Begins to ask for a payload whose length has been checked. Nothing has changed if there is no room.
+    /// Begins to ask for a payload whose length has been checked. Nothing changes if there is no room.
     pub(super) fn begin(&mut self, identity: Identity, source: Source) -> Result<(), RoomError> {
         let max = self.config.arriving_max;
         if self.arriving.len() >= max {
@@ -155,7 +157,7 @@ impl Transfers {
         }
         self.room(identity.len)?;
         self.used += identity.len;
-        self.missing.retain(|told| *told != identity);
+        self.missing.retain(|missing| *missing != identity);
         let at = self.arriving.len();
         self.arriving.push(Arriving::new(identity, source, self.config.chunk_max));
         if identity.len == 0 {
@@ -176,14 +178,14 @@ impl Transfers {
         };
         let (before, newest) = (known.number, known.number.max(source.number));
         known.number = newest;
-        // Two offers of one payload: only the newer one waits for an answer.
+        // Of two offers of one payload only the newer one waits for an answer.
         let older = before.min(source.number);
         if older > 0 && older != newest {
-            self.peer(source.host).note(older, Fate::Had);
+            self.peers[source.host].note(older, Fate::Had);
         }
     }
 
-    /// Takes a host from those that have a payload. False if it is none of them.
+    /// Removes a host from the sources of a payload. False if it is none of them.
     pub(super) fn remove_source(&mut self, at: usize, host: u16) -> bool {
         let sources = &mut self.arriving[at].sources;
         let Some(which) = sources.iter().position(|source| source.host == host) else { return false };
@@ -194,7 +196,7 @@ impl Transfers {
         true
     }
 
-    /// The host that was asked is no source any more.
+    /// The host that was asked is no source any more: asks the next one.
     fn ask_next(&mut self, at: usize) {
         if self.arriving[at].sources.is_empty() {
             let identity = self.arriving[at].identity;
@@ -205,21 +207,21 @@ impl Transfers {
         }
     }
 
-    /// All chunks are here, and are not what the identity says.
+    /// All chunks have come, and do not match the identity.
     fn distrust(&mut self, at: usize) {
         self.counters.payloads_wrong += 1;
         let arriving = &mut self.arriving[at];
         arriving.restart();
         arriving.sources[0].tries += 1;
         if arriving.sources[0].tries < TRIES_MAX {
-            // Another one if there is one.
+            // Asks another source, if there is one.
             arriving.sources.rotate_left(1);
         } else {
             self.give_up(at);
         }
     }
 
-    /// The host that was asked is a source no more: what it has is something else.
+    /// The host that was asked is a source no more: its payload does not match the identity.
     fn give_up(&mut self, at: usize) {
         self.counters.sources_given_up += 1;
         let Arriving { identity, sources, .. } = &mut self.arriving[at];
@@ -228,7 +230,7 @@ impl Transfers {
         self.ask_next(at);
     }
 
-    /// All of a payload is here: what has come, or `bytes` of this host's own.
+    /// A payload is complete: its chunks have come, or this host has stored the same `bytes` itself.
     pub(super) fn finish(&mut self, at: usize, bytes: Option<Box<[u8]>>) {
         let arriving = self.arriving.swap_remove(at);
         let identity = arriving.identity;
@@ -238,7 +240,7 @@ impl Transfers {
         push_once(&mut self.arrived, identity);
     }
 
-    /// Frees what has come; who had it.
+    /// Drops a payload under way. Returns its sources.
     pub(super) fn drop_arriving(&mut self, at: usize) -> Vec<Source> {
         let arriving = self.arriving.swap_remove(at);
         self.used -= arriving.identity.len;

@@ -5,14 +5,14 @@ mod schedules;
 mod trouble;
 mod world;
 
-use super::{message::Message, *};
+use super::{message::TransferMessage, *};
 use world::{World, config, identity, payload};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All that is to be sent.
+/// All messages to be sent.
 fn sent(host: &mut Transfers) -> Vec<(HostSet, Vec<u8>)> {
     let mut out = Vec::new();
     std::iter::from_fn(|| host.poll_transmit(&mut out).map(|to| (to, out.clone()))).collect()
@@ -22,15 +22,15 @@ fn to(hosts: &[u16]) -> HostSet {
     hosts.iter().copied().collect()
 }
 
-fn bytes(message: Message<'_>) -> Vec<u8> {
+fn bytes(message: TransferMessage<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write(&mut bytes);
     bytes
 }
 
-/// BLAKE3's published vectors begin with this one.
+/// The first one of BLAKE3's published vectors.
 #[test]
-fn an_identity_is_the_length_and_the_hash() {
+fn identity_is_length_and_hash() {
     let empty = Identity::of(&[]);
     assert_eq!(hex(&empty.hash), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
     let of = Identity::of(b"abc");
@@ -51,55 +51,67 @@ fn golden_bytes_of_each_message() {
     let of = format!("0807060504030201{}", "aa".repeat(32));
     let number = 0x1112_1314_1516_1718;
     let golden = [
-        (Message::Offer { identity, number }, format!("10010000{of}1817161514131211")),
-        (Message::Want { identity, first: 0x0102_0304, count: 0x0506_0708 }, format!("11010000{of}0403020108070605")),
-        (Message::Chunk { identity, index: 0x0102_0304, bytes: b"xyz" }, format!("12010000{of}0403020178797a")),
-        (Message::Have { identity, number }, format!("13010000{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::TooLong }, format!("14010100{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::BeyondHeld }, format!("14010200{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::Wrong }, format!("14010300{of}1817161514131211")),
-        (Message::Refuse { identity, number, reason: Reason::Forgotten }, format!("14010400{of}1817161514131211")),
-        (Message::Missing { identity }, format!("15010000{of}")),
+        (TransferMessage::Offer { identity, number }, format!("10010000{of}1817161514131211")),
+        (
+            TransferMessage::Want { identity, first: 0x0102_0304, count: 0x0506_0708 },
+            format!("11010000{of}0403020108070605"),
+        ),
+        (TransferMessage::Chunk { identity, index: 0x0102_0304, bytes: b"xyz" }, format!("12010000{of}0403020178797a")),
+        (TransferMessage::Have { identity, number }, format!("13010000{of}1817161514131211")),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::TooLong },
+            format!("14010100{of}1817161514131211"),
+        ),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::BeyondRoom },
+            format!("14010200{of}1817161514131211"),
+        ),
+        (TransferMessage::Refuse { identity, number, reason: Reason::Wrong }, format!("14010300{of}1817161514131211")),
+        (
+            TransferMessage::Refuse { identity, number, reason: Reason::Forgotten },
+            format!("14010400{of}1817161514131211"),
+        ),
+        (TransferMessage::Missing { identity }, format!("15010000{of}")),
     ];
     for (message, golden) in golden {
         assert_eq!(hex(&bytes(message)), golden, "{message:?}");
-        assert_eq!(Message::read(&bytes(message)), Ok(message));
+        assert_eq!(TransferMessage::read(&bytes(message)), Ok(message));
     }
 }
 
-/// What a whole transfer sends, message by message.
+/// The messages of a whole transfer, one by one.
 #[test]
-fn an_offer_is_fetched_and_told_at_both() {
+fn offer_is_fetched_and_reported_at_both_ends() {
     let mut offerer = Transfers::new(1, config()).unwrap();
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(b"0123456789".to_vec(), to(&[1, 2])).unwrap();
-    let offer = bytes(Message::Offer { identity, number: 1 });
+    let offer = bytes(TransferMessage::Offer { identity, number: 1 });
     assert_eq!(sent(&mut offerer), [(to(&[2]), offer.clone())]);
     receiver.receive(1, &offer).unwrap();
-    let want = bytes(Message::Want { identity, first: 0, count: 3 });
+    let want = bytes(TransferMessage::Want { identity, first: 0, count: 3 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), want.clone())]);
     offerer.receive(2, &want).unwrap();
     let chunks = sent(&mut offerer);
     let expected = [&b"0123"[..], b"4567", b"89"];
     for (index, (chunk, expected)) in chunks.iter().zip(expected).enumerate() {
         let index = index as u32;
-        assert_eq!(chunk, &(to(&[2]), bytes(Message::Chunk { identity, index, bytes: expected })));
+        assert_eq!(chunk, &(to(&[2]), bytes(TransferMessage::Chunk { identity, index, bytes: expected })));
         assert_eq!(receiver.get(&identity), None);
         receiver.receive(1, &chunk.1).unwrap();
     }
     assert_eq!(receiver.get(&identity), Some(&b"0123456789"[..]));
     assert_eq!((receiver.poll_arrived(), receiver.poll_arrived()), (Some(identity), None));
-    let have = bytes(Message::Have { identity, number: 1 });
+    let have = bytes(TransferMessage::Have { identity, number: 1 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), have.clone())]);
     assert_eq!(offerer.poll_spread(), None);
     offerer.receive(2, &have).unwrap();
     assert_eq!((offerer.poll_spread(), offerer.poll_spread()), (Some(identity), None));
-    // Whatever comes late changes nothing.
+    // Late messages change nothing.
     offerer.receive(2, &have).unwrap();
     receiver.receive(1, &chunks[1].1).unwrap();
     assert_eq!((offerer.poll_spread(), receiver.poll_arrived()), (None, None));
     assert_eq!(receiver.counters().chunks_late, 1);
-    assert_eq!(receiver.held().map(|(_, by)| by).collect::<Vec<_>>(), [to(&[1])]);
+    assert_eq!(receiver.stored().map(|(_, by)| by).collect::<Vec<_>>(), [to(&[1])]);
 }
 
 #[test]
@@ -119,7 +131,7 @@ fn payloads_of_every_length_around_a_chunk() {
 #[test]
 fn sixty_four_mebibytes() {
     let len = 64 << 20;
-    let config = Config { chunk_max: 1400, payload_max: len, held_max: len, wants_max: 256, ..config() };
+    let config = Config { chunk_max: 1400, payload_max: len, stored_max: len, wants_max: 256, ..config() };
     let mut world = World::new(2, config);
     let sent = payload(1, len as usize);
     let identity = world.offer(1, sent.clone());
@@ -131,7 +143,7 @@ fn sixty_four_mebibytes() {
 }
 
 #[test]
-fn the_receiver_paces_the_sender() {
+fn receiver_paces_the_sender() {
     let mut offerer = Transfers::new(1, config()).unwrap();
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = offerer.offer(payload(1, 100), to(&[2])).unwrap();
@@ -139,7 +151,9 @@ fn the_receiver_paces_the_sender() {
     let (mut asked, mut came) = (0, 0);
     while receiver.get(&identity).is_none() {
         for (_, want) in sent(&mut receiver) {
-            let Message::Want { first, count, .. } = Message::read(&want).unwrap() else { panic!("no want") };
+            let TransferMessage::Want { first, count, .. } = TransferMessage::read(&want).unwrap() else {
+                panic!("no want")
+            };
             assert_eq!(first, asked);
             asked += count;
             assert!(count >= 4 || asked == 25, "not one by one");
@@ -155,7 +169,7 @@ fn the_receiver_paces_the_sender() {
 }
 
 #[test]
-fn offered_to_nobody_is_told_at_once_and_again() {
+fn offer_to_nobody_spreads_at_once() {
     let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(vec![1], HostSet::EMPTY).unwrap();
     assert_eq!(host.poll_spread(), Some(identity));
@@ -165,7 +179,7 @@ fn offered_to_nobody_is_told_at_once_and_again() {
 }
 
 #[test]
-fn the_same_payload_offered_again_is_told_again_and_kept_once() {
+fn payload_offered_again_is_reported_again_and_stored_once() {
     let mut world = World::new(2, config());
     let identity = world.offer(1, payload(1, 50));
     world.calm();
@@ -176,13 +190,13 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
     world.calm();
     assert_eq!(world.spread(1), [identity]);
     assert_eq!(world.host(2).counters().chunks_taken, 13);
-    // Forgotten there, it is fetched again.
+    // Once it is forgotten there, it is fetched again.
     world.at(2).forget(&identity);
     world.offer(1, payload(1, 50));
     world.calm();
     assert_eq!(world.spread(1), [identity]);
     assert_eq!(world.host(2).counters().chunks_taken, 26);
-    // Offered twice before it is told: told once.
+    // Offered twice before it is reported: reported once.
     world.offer(1, payload(2, 50));
     let identity = world.offer(1, payload(2, 50));
     world.calm();
@@ -190,23 +204,23 @@ fn the_same_payload_offered_again_is_told_again_and_kept_once() {
 }
 
 #[test]
-fn a_snapshot_is_fetched_by_who_joins() {
+fn joining_host_fetches_a_state() {
     let mut world = World::new(3, config());
-    let identity = world.at(1).hold(payload(7, 90)).unwrap();
+    let identity = world.at(1).store(payload(7, 90)).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
     world.calm();
     assert_eq!(world.arrived(3), [identity]);
     assert_eq!(world.host(3).get(&identity), Some(&*payload(7, 90)));
     assert!(world.spread(1).is_empty() && world.host(2).get(&identity).is_none());
-    // What is here is told at once.
+    // A stored payload is reported at once.
     world.at(3).fetch(identity, 2).unwrap();
     assert_eq!(world.arrived(3), [identity]);
-    // 2 does not have it.
+    // Host 2 does not have it.
     world.at(3).forget(&identity);
     world.at(3).fetch(identity, 2).unwrap();
     world.calm();
     assert_eq!((world.arrived(3), world.missing(3)), (vec![], vec![identity]));
-    // With 1 named too it is found.
+    // When host 1 is named too, it is found.
     world.at(3).fetch(identity, 2).unwrap();
     world.at(3).fetch(identity, 1).unwrap();
     world.calm();
@@ -214,9 +228,9 @@ fn a_snapshot_is_fetched_by_who_joins() {
 }
 
 #[test]
-fn what_is_offered_and_held_here_already_needs_no_chunk() {
+fn offer_of_a_stored_payload_needs_no_chunk() {
     let mut world = World::new(2, config());
-    world.at(2).hold(payload(1, 60)).unwrap();
+    world.at(2).store(payload(1, 60)).unwrap();
     let identity = world.offer(1, payload(1, 60));
     world.calm();
     assert_eq!(world.spread(1), [identity]);
@@ -226,14 +240,14 @@ fn what_is_offered_and_held_here_already_needs_no_chunk() {
     world.step(1);
     world.step(2);
     assert_eq!(world.host(2).arriving.len(), 1);
-    world.at(2).hold(payload(2, 60)).unwrap();
+    world.at(2).store(payload(2, 60)).unwrap();
     world.calm();
     assert_eq!((world.spread(1), world.arrived(2)), (vec![identity], vec![identity]));
     assert_eq!(world.host(2).used_bytes(), 120);
 }
 
 #[test]
-fn wrong_configurations_are_named() {
+fn impossible_configurations_are_refused() {
     let says = |config: Config| Transfers::new(1, config).unwrap_err().to_string();
     let good = config();
     assert_eq!(Transfers::new(0, good).unwrap_err().to_string(), "this host is 0; hosts are 1 to 64");

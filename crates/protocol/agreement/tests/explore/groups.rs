@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups by seed, step by step: hosts are excluded one by one or all at once, come back, and are told of each other late; processes die;
-//! messages are lost, repeated and reordered. What the detector promises is made up: who has a lease is held dead by nobody.
+//! Groups by seed, step by step: hosts are excluded one by one or all at once, come back, and hear of each
+//! other late; processes die; messages are lost, repeated and reordered. The detector is simulated: no host
+//! is declared dead while it holds a lease.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,9 +15,9 @@ const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
 const HOSTS: u16 = 3;
 /// Messages under way; more are lost.
 const NETWORK_MAX: usize = 200;
-/// Enough to mend all that was lost.
+/// Enough rounds to make up for everything that was lost.
 const CALM_ROUNDS: usize = 300;
-/// And for whoever was taken out, and wants in again late.
+/// Enough rounds for a host that was taken out, and joins again late.
 const LATE_ROUNDS: usize = 3 * CALM_ROUNDS;
 
 struct Random(ChaCha8Rng);
@@ -27,12 +28,12 @@ impl Random {
     }
 }
 
-/// What a host's detector has to tell.
+/// A report of a host's detector.
 #[derive(Clone, Copy)]
 enum News {
     Up(u16, u32),
     Down(u16, u32),
-    /// And is this incarnation from then on.
+    /// This host is excluded, and this incarnation from now on.
     Excluded(u32),
 }
 
@@ -40,13 +41,13 @@ struct Host {
     group: Group<Hsuc>,
     incarnation: u32,
     news: VecDeque<News>,
-    /// What its user was told: a number for each position.
+    /// The delivered decisions: a number for each position.
     log: Vec<u64>,
-    /// It is stored here that there is a group.
+    /// This host has stored that there is a group.
     is_founded: bool,
-    /// Which others are up, as it has heard.
+    /// The other hosts that are up, as far as this one has heard.
     up: BTreeMap<u16, u32>,
-    /// Excluded, and to go on as this incarnation.
+    /// It was excluded, and goes on as this incarnation.
     comes_back_as: Option<u32>,
 }
 
@@ -68,11 +69,11 @@ impl Host {
 struct World {
     random: Random,
     hosts: BTreeMap<u16, Host>,
-    /// Who has a lease, as which incarnation.
+    /// The hosts with a lease, and their incarnations.
     leased: BTreeMap<u16, u32>,
     incarnations: u32,
     network: Vec<(u16, u16, Vec<u8>)>,
-    /// All that was ever told.
+    /// Everything that was ever delivered.
     told: Vec<u64>,
     values: u64,
     died: bool,
@@ -89,7 +90,7 @@ fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
         transfer: transfer::Config {
             chunk_max: 400,
             payload_max: 4096,
-            held_max: 1 << 18,
+            stored_max: 1 << 18,
             reserved: 1 << 17,
             wants_max: 4,
             arriving_max: 8,
@@ -118,7 +119,7 @@ impl World {
         for id in 1..=HOSTS {
             let incarnation = 10 + u32::from(id);
             let mut group = Group::form(config(id, incarnation)).unwrap();
-            group.is_first_of_its_host();
+            group.set_first_process();
             world.hosts.insert(id, Host::new(group, incarnation, false));
             world.leased.insert(id, incarnation);
         }
@@ -129,7 +130,7 @@ impl World {
         world
     }
 
-    /// All others, and it, are told of each other.
+    /// This host and all others hear of each other.
     fn meet(&mut self, id: u16) {
         let Some(incarnation) = self.leased.get(&id).copied() else { return };
         let others: Vec<(u16, u32)> = self.leased.iter().map(|(id, incarnation)| (*id, *incarnation)).collect();
@@ -161,19 +162,19 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let id = 1 + self.random.below(HOSTS.into()) as u16;
         match self.random.below(200) {
-            // The others agree to go on without it.
+            // The others agree to go on without this host.
             0 if self.leased.len() == 3 => {
                 let incarnation = self.leased.remove(&id).unwrap();
                 self.dead(id, incarnation);
             }
-            // Nobody hears a majority any more; two found the cluster again, and each is another incarnation then.
+            // No host hears a majority any more; two found the cluster again, each as another incarnation.
             1 => {
                 let gone = std::mem::take(&mut self.leased);
                 gone.into_iter().for_each(|(id, incarnation)| self.dead(id, incarnation));
                 (1..=HOSTS).filter(|other| *other != id).for_each(|other| self.admit(other));
             }
             2..=4 if !self.leased.contains_key(&id) && self.leased.len() > 1 => self.admit(id),
-            // Its process dies, and starts again.
+            // The process of this host dies, and starts again.
             5 if self.random.below(8) == 0 => {
                 self.died = true;
                 let Host { incarnation: was, is_founded, .. } = self.hosts[&id];
@@ -202,7 +203,7 @@ impl World {
                 self.values += 1;
                 let (lease, value) = (self.lease(id), self.values);
                 let group = &mut self.hosts.get_mut(&id).unwrap().group;
-                // The same payload again and again.
+                // Always the same payload.
                 let _ = match value % 4 {
                     0 => group.propose_payload(lease, vec![7; 500]).map(drop),
                     _ => group.propose(lease, &value.to_le_bytes()),
@@ -227,7 +228,7 @@ impl World {
         (1..=HOSTS).try_for_each(|id| self.follow(id))
     }
 
-    /// Who gave itself up, or was taken out and wants in again, is another member from then on, on the same host.
+    /// A host that gave its incarnation up, or was taken out and joins again, goes on as another incarnation.
     fn goes_on(&mut self, id: u16) {
         let is_out = self.hosts[&id].group.standing() == Standing::Removed;
         if is_out && self.random.below(50) == 0 {
@@ -269,7 +270,7 @@ impl World {
             }
             None => {}
         }
-        // It may hear more before.
+        // It may hear more before it comes back.
         if self.random.below(3) > 0 {
             self.hosts.get_mut(&id).unwrap().comes_back();
         }
@@ -332,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// All is well from here on: all are back, and everything arrives.
+    /// From here on all hosts are back, and everything arrives.
     fn calm(&mut self) -> Result<(), String> {
         (1..=HOSTS)
             .filter(|id| !self.leased.contains_key(id))
@@ -372,7 +373,7 @@ impl World {
     }
 }
 
-/// Of so many seeds: how many ended with all as members, or the first that went wrong.
+/// Runs this many seeds. Returns how many ended with all hosts as members, or the first seed that failed.
 fn run(seeds: u64) -> Result<u64, (u64, String)> {
     let mut back = 0;
     for seed in 0..seeds {

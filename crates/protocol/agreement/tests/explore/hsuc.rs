@@ -43,7 +43,7 @@ fn three_members_two_instances() {
     }
 }
 
-/// Links that lose messages of the living, so that they are sent again and arrive out of order and twice.
+/// Links that lose messages of live members, which are resent and arrive out of order and twice.
 #[test]
 fn two_members_and_losses() {
     for window in 1..=2 {
@@ -56,8 +56,8 @@ fn three_members_and_a_loss() {
     explore(world(3, 1, 1, 2, 1));
 }
 
-/// Faults planted in the protocol are seen. Alone in its process, as they are planted for all of it:
-/// `cargo test --release -p fide-agreement --features planted --test explore planted`.
+/// Faults planted in the protocol are found. To be run alone in its process, as they are armed for the whole
+/// process: `cargo test --release -p fide-agreement --features planted --test explore planted`.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_are_seen() {

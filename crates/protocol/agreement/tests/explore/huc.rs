@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HUC. A broadcast reaches all who live or none, and each before the word of its sender's crash.
+//! HUC. A broadcast reaches all live members or none, and each before its sender's crash is reported.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) struct World {
     crashes: u32,
 }
 
-/// A broadcast: its bytes, who has yet to deliver it, whether anybody has.
+/// A broadcast: its bytes, the members that have yet to deliver it, whether any member has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Broadcast {
     from: u16,
@@ -33,10 +33,10 @@ pub(super) struct State {
     dead: BTreeSet<u16>,
     network: BTreeSet<(u16, u16, Vec<u8>)>,
     broadcasts: BTreeSet<Broadcast>,
-    /// Who is to be told of whose crash.
+    /// Crashes that are to be reported: the survivor, and the crashed member.
     notices: BTreeSet<(u16, u16)>,
     logs: Vec<Vec<Vec<u8>>>,
-    /// Who made each proposal; its value is its number.
+    /// The member that made each proposal; a proposal's value is its number.
     proposed: Vec<u16>,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Action {
         to: u16,
         of: u16,
     },
-    /// `lost`: with the broadcasts that nobody has delivered.
+    /// `lost`: the broadcasts that nobody has delivered are lost.
     Crash {
         member: u16,
         lost: bool,

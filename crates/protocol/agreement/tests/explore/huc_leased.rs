@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HUC with leases: a crash comes between any two copies of a heartbeat, and links may lose.
+//! HUC with leases: a crash may come between any two copies of a heartbeat, and links may lose messages.
 
 use fide_agreement::{
     Huc, Trust,
@@ -61,7 +61,7 @@ fn planted_faults_are_seen() {
         Planted::NeverResends,
     ];
     super::finds(&faults, &[world(3, 1, 2, 1), world(3, 2, 2, 0)].map(Of::<Huc>));
-    // Two survivors of two deaths: of so many not every order can be seen.
+    // Two survivors of two deaths: too many orders to explore them all.
     let _alone = super::alone();
     assert!(!levels_too_early());
     fide_types::planted::arm(Some(Planted::LevelsWithOld));
@@ -73,20 +73,20 @@ fn planted_faults_are_seen() {
     fide_types::planted::arm(None);
 }
 
-/// 3 waits for the word of others after the death of 4, and has two messages of 1, which dies then. 2 has only the first, and has told so. Does 3
-/// take the second?
+/// Member 3 waits for reports after the death of member 4, and has two messages of member 1, which dies then.
+/// Member 2 has only the first, and has reported that. Does member 3 take the second?
 #[cfg(feature = "planted")]
 fn takes_next_of_the_dead() -> bool {
     use fide_agreement::{Fcurb, HostSet};
     let mut three = Fcurb::new(Trust::Lease, 3, HostSet::first(4));
     three.receive(1, 1, 1, b"first");
     three.crashed(4);
-    three.succeeded(1, 2);
+    three.note_successor(1, 2);
     three.receive(1, 1, 2, b"second");
     three.crashed(1);
     let dead = HostSet::from_iter([1, 4]);
-    three.reported(2, 4, 0, dead, false);
-    three.reported(2, 1, 1, dead, false);
+    three.handle_report(2, 4, 0, dead, false);
+    three.handle_report(2, 1, 1, dead, false);
     let mut delivered = 0;
     while three.poll().is_some() {
         delivered += 1;
@@ -95,8 +95,9 @@ fn takes_next_of_the_dead() -> bool {
     delivered != 3
 }
 
-/// 1 has died, and 2, which alone holds its message. 3 knows of both, and 4 of 1: does 3 tell that 1 has crashed? 4 may still be
-/// passed the message.
+/// Member 1 has died, and so has member 2, which alone stores its message. Member 3 knows of both deaths,
+/// member 4 only of member 1's. Does member 3 deliver the crash of member 1? Member 2's copy of the message
+/// may still reach member 4.
 #[cfg(feature = "planted")]
 fn levels_too_early() -> bool {
     use fide_agreement::{Fcurb, HostSet, Message, fcurb::Delivery};
@@ -104,8 +105,8 @@ fn levels_too_early() -> bool {
     three.crashed(1);
     four.crashed(1);
     while let Some((_, message)) = four.poll_transmit() {
-        if let Message::Held { instance, round, dead, asks } = message {
-            three.reported(4, round, instance, dead, asks);
+        if let Message::Report { instance, round, dead, asks } = message {
+            three.handle_report(4, round, instance, dead, asks);
         }
     }
     three.crashed(2);

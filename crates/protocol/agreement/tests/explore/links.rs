@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members and the messages between them. A heartbeat is a message to each, and reaches whom it reaches.
+//! Members and the messages between them. A heartbeat is a message to each member, and may reach only some.
 
 use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
@@ -8,23 +8,23 @@ use stateright::{Model, Property};
 
 use super::{Told, properties};
 
-/// So often is sent again what was not answered, when everything arrives, until all has to be done.
+/// Rounds of resends, in which everything arrives, until everything has to be done.
 const ROUNDS: usize = 16;
 
-/// How much happens.
+/// What may happen, and how often.
 #[derive(Clone)]
 pub(super) struct World<S> {
     pub(super) members: u16,
     pub(super) setting: S,
     pub(super) proposals: u8,
     pub(super) crashes: u32,
-    /// Messages of the living that are lost.
+    /// Messages of live members that are lost.
     pub(super) losses: u32,
-    /// What was not answered is sent again.
+    /// Whether unanswered messages are resent.
     pub(super) resends: bool,
 }
 
-/// What stateright asks of a protocol.
+/// What stateright requires of a protocol.
 pub(super) trait Protocol:
     Start<Setting: Send + Sync + 'static> + Clone + Debug + PartialEq + Eq + Hash + Send + Sync + 'static
 {
@@ -44,14 +44,14 @@ pub(super) struct State<P> {
     dead: u64,
     /// Sender, receiver, bytes.
     network: BTreeSet<(u16, u16, Vec<u8>)>,
-    /// Who is to be told of whose crash.
+    /// Crashes that are to be reported: the survivor, and the crashed member.
     notices: BTreeSet<(u16, u16)>,
     logs: Vec<Vec<Vec<u8>>>,
-    /// Who made each proposal; its value is its number.
+    /// The member that made each proposal; a proposal's value is its number.
     proposed: Vec<u16>,
 }
 
-/// `dies`: after so many copies of what follows.
+/// `dies`: the member crashes after this many copies of what follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
     Propose {
@@ -70,11 +70,11 @@ pub(super) enum Action {
     Crash {
         member: u16,
     },
-    /// Of a dead sender as often as may be.
+    /// Messages of a dead sender are lost without limit.
     Lose {
         message: (u16, u16, Vec<u8>),
     },
-    /// What was not answered is sent again: once nothing else can happen, when messages can be lost.
+    /// Unanswered messages are resent: once nothing else can happen, if messages can be lost.
     Resend {
         by: u16,
         dies: Option<usize>,
@@ -90,7 +90,7 @@ impl<P: Protocol> State<P> {
         &mut self.members[usize::from(member) - 1]
     }
 
-    /// What follows from the last call at a member; it dies after so many copies.
+    /// Polls a member after a call; it crashes after this many copies.
     fn drain(&mut self, member: u16, dies: Option<usize>) {
         let at = usize::from(member) - 1;
         let mut copies = 0;
@@ -197,7 +197,7 @@ impl<P: Protocol> Model for Of<P> {
     fn actions(&self, state: &State<P>, actions: &mut Vec<Action>) {
         let Self(world) = self;
         let may_die = state.dead.count_ones() < world.crashes;
-        // As many copies as a member may send in one step are told apart by what reaches whom.
+        // Crashes after each number of copies that a member may send in one step are distinguished.
         let deaths = |actions: &mut Vec<Action>, make: &dyn Fn(Option<usize>) -> Action| {
             actions.push(make(None));
             if may_die {

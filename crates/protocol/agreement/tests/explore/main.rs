@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real state machines, in every order of everything: messages, proposals, crashes, and the word of them.
+//! The real state machines, explored in every order of messages, proposals, crashes and reports of crashes.
 //!
-//! - `hsuc`: a crash also comes between any two copies of a message; links may lose. `FIDE_EXPLORE=large` adds a third instance.
+//! - `hsuc`: a crash may come between any two copies of a message; links may lose messages.
+//!   `FIDE_EXPLORE=large` adds a third instance.
 //! - `huc`: over an FCURB that keeps its promises and no more.
 //! - `groups`: by seed, under leases, with hosts that are excluded and processes that die.
-//! - `huc_leased`: over its own FCURB, where heartbeats reach some and not others, and links may lose.
+//! - `huc_leased`: over its own FCURB, where heartbeats may reach only some members, and links may lose
+//!   messages.
 
 mod groups;
 mod hsuc;
@@ -18,17 +20,17 @@ use fide_agreement::batch;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const THREADS: usize = 2;
-/// More states than these are a fault of the test.
+/// More states than these are an error of the test.
 const STATES_MAX: usize = 60_000_000;
 
-/// What the properties look at. Values are numbers from 1, of one byte.
+/// What the properties are about. Values are numbers from 1, of one byte.
 trait Told: Sized {
-    /// By member: what it has told, instance by instance.
+    /// By member: the delivered decisions, instance by instance.
     fn logs(&self) -> &[Vec<Vec<u8>>];
-    /// Who made each proposal.
+    /// The member that made each proposal.
     fn proposed(&self) -> &[u16];
     fn alive(&self) -> BTreeSet<u16>;
-    /// Once nothing is under way: what becomes of it when all that is sent again arrives.
+    /// Once nothing is under way: the state after resends, all of which arrive.
     fn at_rest(&self) -> Option<Self>;
 
     fn log(&self, member: u16) -> &[Vec<u8>] {
@@ -40,7 +42,7 @@ trait Told: Sized {
     }
 }
 
-/// Those of consensus (FiDe App. A.1), and none may ever fail.
+/// The properties of consensus (FiDe App. A.1), none of which may ever fail.
 fn properties<M: Model>() -> Vec<Property<M>>
 where
     M::State: Told,
@@ -59,7 +61,7 @@ where
                 })
             })
         }),
-        // Whoever lives has decided all that those who live have proposed.
+        // All live members have decided everything that live members have proposed.
         Property::always("termination", |_, state: &M::State| {
             let Some(state) = state.at_rest() else { return true };
             let alive = state.alive();
@@ -71,7 +73,7 @@ where
     ]
 }
 
-/// What stateright asks of a model.
+/// What stateright requires of a model.
 trait Explored:
     Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq + Send + Sync>
     + Send
@@ -93,7 +95,7 @@ fn checked<M: Explored>(world: M) -> impl Checker<M> {
         .join()
 }
 
-/// Sees every state of a world.
+/// Explores every state of a world.
 fn explore(name: &str, world: impl Explored) {
     let checker = checked(world);
     println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
@@ -101,7 +103,7 @@ fn explore(name: &str, world: impl Explored) {
     assert!(checker.unique_state_count() < STATES_MAX, "{name}: not all of it was seen");
 }
 
-/// A fault is planted for the whole process.
+/// A fault is armed for the whole process.
 #[cfg(feature = "planted")]
 fn alone() -> impl Drop {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -52,7 +52,7 @@ fn products(factors: &[u128], degree_left: u32, so_far: u128, f: &mut impl FnMut
 
 /// `count` polynomials of degree `width`, half of them with the factor x + 1; always the same ones. All, if they are fewer.
 ///
-/// Drawn by hand (xorshift) and not by a library, so that the figures in `docs/chunks.md` stay those of these polynomials.
+/// Drawn by hand (xorshift) and not by a library, so that the figures in `docs/internals/chunks.md` stay those of these polynomials.
 pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
     if 1 << (width - 1) <= count {
         return (1 << width | 1..2 << width).step_by(2).filter(|g| *g <= reciprocal(*g)).collect();

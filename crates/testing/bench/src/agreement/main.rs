@@ -18,7 +18,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, Member, Trust, View, group, hsuc, huc, transfer};
+use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, ViewMember, Trust, View, group, hsuc, huc, transfer};
 use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
@@ -118,7 +118,7 @@ fn huc(me: u16) -> anyhow::Result<Bare<Huc>> {
 
 /// As a service has it: views, leases, and the last decisions kept for those who join.
 fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
-    let members: Vec<Member> = (1..=MEMBERS).map(|host| Member { host, incarnation: 1 }).collect();
+    let members: Vec<ViewMember> = (1..=MEMBERS).map(|host| ViewMember { host, incarnation: 1 }).collect();
     let config = group::Config {
         group: 1,
         me,
@@ -129,7 +129,7 @@ fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
         transfer: transfer::Config {
             chunk_max: 1400,
             payload_max: 1 << 20,
-            held_max: 4 << 20,
+            stored_max: 4 << 20,
             reserved: 2 << 20,
             wants_max: 64,
             arriving_max: 16,

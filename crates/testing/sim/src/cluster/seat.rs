@@ -213,7 +213,7 @@ impl<P: Protocol> Seat<P> {
             transfer: transfer::Config {
                 chunk_max: CHUNK_MAX,
                 payload_max: PAYLOAD_MAX_BYTES,
-                held_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
+                stored_max: 2 * plan.tail_max + 64 * PAYLOAD_MAX_BYTES,
                 reserved: plan.tail_max + PAYLOAD_MAX_BYTES,
                 wants_max: 4,
                 arriving_max: 8,
@@ -221,7 +221,7 @@ impl<P: Protocol> Seat<P> {
         };
         let mut core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
         if incarnation == 1 {
-            core.group.is_first_of_its_host();
+            core.group.set_first_process();
         }
         let mut wants = vec![Wants::Join(NAME.to_owned())];
         wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
@@ -262,7 +262,7 @@ impl<P: Protocol> Seat<P> {
                 Opened::Joined(granted) => self.sender.process = granted.incarnation,
                 Opened::Monitored(granted) => {
                     let up = granted.state == fide_agent_api::protocol::PeerState::Alive;
-                    self.core.now_up(granted.host_id, up.then_some(granted.incarnation));
+                    self.core.watch_found(granted.host_id, up.then_some(granted.incarnation));
                 }
             }
         }
@@ -275,7 +275,7 @@ impl<P: Protocol> Seat<P> {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.before(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.before_wait(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What comes after it.
@@ -285,7 +285,7 @@ impl<P: Protocol> Seat<P> {
         let (told, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
         let mut port = Port { inbox, outbox, taken: &mut left.taken, datagrams: 0 };
         let mut agent = Attached { client, agent, now, told: &mut left.told, rejoined };
-        left.failed = core.after(&mut agent, &mut port, told, came).is_err();
+        left.failed = core.after_wait(&mut agent, &mut port, told, came).is_err();
         left.datagrams = port.datagrams;
         left
     }
@@ -307,12 +307,12 @@ impl<P: Protocol> Seat<P> {
             up.push((host, process));
         }
         let (before, is_founded) = record.read().unwrap_or_default();
-        let incarnation = before.max(self.core.group.above()) + 1;
+        let incarnation = before.max(self.core.group.incarnation_floor()) + 1;
         record.write((incarnation, is_founded));
         record.sync();
         self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };
         self.core.rejoin(incarnation).expect("excluded, and a higher incarnation");
-        up.into_iter().for_each(|(host, process)| self.core.now_up(host, process));
+        up.into_iter().for_each(|(host, process)| self.core.watch_found(host, process));
         self.again_ns = 0;
         true
     }
@@ -348,7 +348,7 @@ impl<P: Protocol> Seat<P> {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let (mut told, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.last(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.end_turn(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
     }
 
     /// What it has given to the network.

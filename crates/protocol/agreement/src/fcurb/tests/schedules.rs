@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any schedule: senders broadcast as soon as they may, heartbeats reach whom they reach, links lose, repeat and reorder.
+//! Any schedule: senders broadcast as soon as they may, heartbeats may reach only some members, links lose,
+//! repeat and reorder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::{
 
 type Checked = Result<(), TestCaseError>;
 
-/// What a member has told its user: a message of a sender, or its crash (0).
+/// What a member has delivered: a message of a sender, or its crash (0).
 type Log = Vec<(u16, u64)>;
 
 struct World {
@@ -23,10 +24,10 @@ struct World {
     dead: BTreeSet<u16>,
     /// Sender, receiver, bytes.
     network: Vec<(u16, u16, Vec<u8>)>,
-    /// Who is to be told of whose crash.
+    /// Crashes that are to be reported: the survivor, and the crashed member.
     notices: Vec<(u16, u16)>,
     logs: Vec<Log>,
-    /// By message: the crashes that its sender had told before.
+    /// By message: the crashes that its sender had delivered before.
     after: BTreeMap<(u16, u64), Log>,
 }
 
@@ -47,7 +48,7 @@ impl World {
         (1..=self.members.len() as u16).filter(|member| !self.dead.contains(member)).collect()
     }
 
-    /// What follows from the last call at a member, of which so many copies leave.
+    /// Polls a member after a call; the first `until` copies of its messages leave.
     fn drain(&mut self, member: u16, until: usize) -> Checked {
         let at = usize::from(member) - 1;
         let (node, others) = (&mut self.members[at], HostSet::first(self.logs.len()));
@@ -59,7 +60,7 @@ impl World {
         };
         loop {
             let delivered = match node.poll() {
-                // Its value says whose message it is.
+                // The value names the message's sender.
                 Some(Delivery::Message { number, value }) => {
                     prop_assert_eq!(u64::from(value[1]), number);
                     Some((value[0].into(), number))
@@ -104,7 +105,7 @@ impl World {
         }
         let (message, node) = (Message::read(&bytes).unwrap(), &mut self.members[usize::from(to) - 1]);
         if let Message::Decide { instance, round, .. } = message {
-            node.succeeded(round, instance);
+            node.note_successor(round, instance);
             self.drain(to, usize::MAX)?;
         }
         hand(&mut self.members[usize::from(to) - 1], from, &message);
@@ -158,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that is under way arrives; nothing is sent again.
+    /// Everything under way arrives; nothing is resent.
     fn arrives(&mut self) -> Checked {
         while !self.network.is_empty() || !self.notices.is_empty() {
             if !self.notices.is_empty() {
@@ -171,7 +172,7 @@ impl World {
         Ok(())
     }
 
-    /// All that is sent arrives, and is sent again if it has no answer.
+    /// Everything that is sent arrives, and unanswered messages are resent.
     fn calm(&mut self) -> Checked {
         for _ in 0..12 {
             self.arrives()?;
@@ -189,7 +190,7 @@ impl World {
         self.check_quiet()
     }
 
-    /// What HUC takes from FCURB (FiDe App. A.4), of all members, the dead too.
+    /// The properties of FCURB on which HUC relies (FiDe App. A.4), for all members including dead ones.
     fn check(&self) -> Checked {
         for log in &self.logs {
             for (at, told) in log.iter().enumerate() {
@@ -239,7 +240,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Two die at once while much is on its way, and the others hear of them in any order.
+    /// Two members die at once while many messages are under way, and the others hear of the deaths in any
+    /// order.
     #[test]
     fn two_deaths_at_once(
         members in 4u16..=5,
@@ -259,9 +261,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Links reorder and lose nothing that the living send.
+    /// Links reorder but lose no message of a live member.
     #[test]
-    fn where_nothing_is_lost_nothing_has_to_be_sent_again(
+    fn lossless_links_need_no_resend(
         members in 2u16..=5, steps in prop::collection::vec((0u8..85, any::<u16>()), 0..300),
     ) {
         let mut world = World::new(members);

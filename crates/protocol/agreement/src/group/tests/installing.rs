@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A user takes over another's state, or says so without having been offered one.
+//! A user installs another member's state, or says that it did without having been offered one.
 
 use super::*;
 
@@ -10,13 +10,13 @@ fn installed_without_an_offer_changes_nothing() {
     world.joins(3, 30);
     world.run();
     world.writes(1, "b");
-    // It joined with the state after "a", and is beyond that.
+    // Host 3 joined with the state after "a", and is beyond that.
     world.group(3).installed();
     world.writes(1, "c");
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc"; 3]);
     assert_eq!(world.group(3).position(), world.group(1).position());
 
-    // What is held of a group that was shut out stays, too.
+    // The state that excluded members keep is not changed either.
     (1..=3).for_each(|host| world.excluded(host));
     (1..=3).for_each(|host| world.comes_back(host));
     (1..=3).for_each(|host| world.group(host).installed());
@@ -30,7 +30,7 @@ fn installed_without_an_offer_changes_nothing() {
 }
 
 #[test]
-fn state_and_decisions_are_never_there_at_once() {
+fn no_state_and_decision_at_once() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.joins(3, 30);

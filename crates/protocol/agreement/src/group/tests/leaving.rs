@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A leader that takes itself out while others are just let in, and those who ask seldom.
+//! A leader that takes itself out while others are just let in, and hosts that ask rarely.
 
 use super::*;
 
-/// Hosts 1 and 2 are members. Host 1 was told a view with host 2 and host 3, which is just let in, and without itself.
+/// Hosts 1 and 2 are members. Host 1 was delivered a view without itself, of host 2 and host 3, which is just
+/// let in.
 fn leaves_while_one_comes() -> World {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -14,9 +15,9 @@ fn leaves_while_one_comes() -> World {
 }
 
 #[test]
-fn who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost() {
+fn member_of_a_view_of_the_dead_gives_it_up() {
     let mut world = leaves_while_one_comes();
-    // Before it was told that view.
+    // Before that view was delivered to host 2.
     world.dies(2);
     world.runs();
     assert_eq!(world.standings(), [Standing::Member; 2]);
@@ -24,7 +25,7 @@ fn who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost() {
 }
 
 #[test]
-fn several_that_were_let_in_to_a_view_of_the_dead_give_it_up() {
+fn several_members_of_a_view_of_the_dead_give_it_up() {
     let mut world = World::of(2);
     world.writes(1, "a");
     [(3, 30), (4, 40)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
@@ -36,14 +37,14 @@ fn several_that_were_let_in_to_a_view_of_the_dead_give_it_up() {
 }
 
 #[test]
-fn who_was_let_in_waits_for_a_member_that_may_welcome_it() {
+fn member_waits_while_another_may_welcome_it() {
     let mut world = leaves_while_one_comes();
     world.run();
     world.run();
     assert_eq!(world.group(3).config.incarnation, 30);
 }
 
-/// Host 2 begins the view beside host 1, and is heard by nobody; host 1 is shut out.
+/// Host 2 begins the view that is without host 1, and is heard by nobody; host 1 is excluded.
 fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -60,9 +61,9 @@ fn gives_up_while_another_may_go_on() -> (World, (Group<Hsuc>, Vec<u8>)) {
 }
 
 #[test]
-fn who_dies_after_others_gave_up_its_view_is_missed() {
+fn member_that_dies_after_others_gave_up_is_awaited() {
     let (mut world, mut two) = gives_up_while_another_may_go_on();
-    // It was told that they are out, goes on alone, and dies.
+    // Host 2 was notified that they are out, goes on alone, and dies.
     two.0.down(1, 10);
     two.0.down(3, 30);
     world.members.insert(2, two);
@@ -71,13 +72,17 @@ fn who_dies_after_others_gave_up_its_view_is_missed() {
     world.dies(2);
     world.runs();
     assert_eq!(world.standings(), [Standing::Joining; 2]);
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])), "it may have told somebody something");
+    assert_eq!(
+        world.group(1).refounding_awaits(),
+        Some(HostSet::from_iter([2])),
+        "it may have told somebody something"
+    );
 }
 
-/// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host 2 is taken out as well, and
-/// host 3 dies.
+/// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host
+/// 2 is taken out as well, and host 3 dies.
 #[test]
-fn who_was_taken_out_hears_so_from_those_who_were_taken_out_later() {
+fn later_removed_members_confirm_an_earlier_removal() {
     let mut world = World::of(3);
     world.writes(1, "a");
     let view = View::new(2, &[member(2, 20), member(3, 30)]).unwrap();
@@ -98,7 +103,7 @@ fn who_was_taken_out_hears_so_from_those_who_were_taken_out_later() {
 }
 
 impl World {
-    /// As time passes, where some do not hear some.
+    /// Lets time pass, while some hosts do not hear some others.
     fn runs_deaf(&mut self, hears: impl Fn(u16, u16) -> bool) {
         for _ in 0..60 {
             let hosts: Vec<u16> = self.members.keys().copied().collect();
@@ -140,9 +145,10 @@ impl World {
     }
 }
 
-/// Host 2 had begun the view too, and is shut out, not dead: it hears what the others were, and is heard by nobody.
+/// Host 2 had begun the view too, and is excluded but not dead: it hears the claims of the others, and is
+/// heard by nobody.
 #[test]
-fn who_was_shut_out_before_others_gave_up_founds_no_second_group() {
+fn member_excluded_before_others_gave_up_founds_no_second_group() {
     for (deaf, founder) in [(1, 2), (3, 1)] {
         let mut world = leaves_while_one_comes();
         world.group(2).begin_next(View::new(2, &[member(2, 20), member(3, 30)]).unwrap());
@@ -155,15 +161,16 @@ fn who_was_shut_out_before_others_gave_up_founds_no_second_group() {
     }
 }
 
-/// Hosts 3 and 4 are let in by host 1, which is taken out. Host 2 is shut out, host 3 gives the view up after that, and host 4 after host 3.
+/// Hosts 3 and 4 are let in by host 1, which is taken out. Host 2 is excluded, host 3 gives the view up after
+/// that, and host 4 after host 3.
 #[test]
-fn who_was_outlived_itself_is_not_heeded_in_whom_it_outlived() {
+fn outlived_host_does_not_vouch_for_deaths() {
     fn last(dead: &[u16]) -> HostSet {
         dead.iter().copied().collect()
     }
-    // With the fault that is planted.
+    // For the planted fault.
     World::of(1);
-    let of = |said: &[(u16, &[u16])]| crate::group::holding::outlived(said.iter().map(|(by, dead)| (*by, last(dead))));
+    let of = |said: &[(u16, &[u16])]| crate::group::claim::outlived(said.iter().map(|(by, dead)| (*by, last(dead))));
     assert_eq!(of(&[(3, &[2]), (4, &[3])]), last(&[3]), "as where host 3 is not heard");
     assert_eq!(of(&[(4, &[3])]), last(&[3]));
     assert_eq!(of(&[(3, &[2]), (4, &[3]), (5, &[4])]), last(&[2, 4]), "who was outlived says nothing of the third");
@@ -172,9 +179,9 @@ fn who_was_outlived_itself_is_not_heeded_in_whom_it_outlived() {
     assert_eq!(of(&[]), HostSet::EMPTY);
 }
 
-/// Its lease has run out: others may hold it dead.
+/// Its lease has run out: others may know it to be dead.
 #[test]
-fn who_has_no_lease_vouches_for_no_death() {
+fn host_without_lease_vouches_for_no_death() {
     let mut world = leaves_while_one_comes();
     world.group(1).excluded();
     world.comes_back(1);
@@ -186,11 +193,11 @@ fn who_has_no_lease_vouches_for_no_death() {
     }
     assert_eq!(world.standings(), [Standing::Joining, Standing::Excluded]);
     world.runs();
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([2])));
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([2])));
 }
 
 #[test]
-fn who_asks_seldom_is_let_in() {
+fn host_that_asks_rarely_is_let_in() {
     let mut world = World::of(1);
     world.writes(1, "a");
     world.joins(3, 30);
@@ -205,7 +212,7 @@ fn who_asks_seldom_is_let_in() {
 }
 
 impl World {
-    /// Proposals that host 1 sends while nobody answers, in so many resends.
+    /// The number of proposals that host 1 sends in this many resends, while nobody answers.
     fn sends_again(&mut self, resends: usize) -> usize {
         (0..resends)
             .map(|_| {
@@ -218,13 +225,13 @@ impl World {
 }
 
 #[test]
-fn who_needs_long_is_sent_the_same_less_and_less_often() {
+fn resends_to_a_slow_member_back_off() {
     let mut world = World::of(2);
     world.group(1).propose(HELD, b"a").unwrap();
     assert_eq!(world.sends_again(1), 1, "the first time, and an answer may be under way");
     let (first, later) = (world.sends_again(16), world.sends_again(160));
     assert!((3..=6).contains(&first) && later == 10, "{first} and {later}");
-    // It answers after all; when nothing had to be sent again for a while, what is lost is sent again soon.
+    // It answers after all. Once nothing had to be resent for a while, lost messages are resent soon.
     (0..5).for_each(|_| world.run());
     assert_eq!(world.state(1), "a");
     world.group(1).propose(HELD, b"b").unwrap();
@@ -233,7 +240,7 @@ fn who_needs_long_is_sent_the_same_less_and_less_often() {
 }
 
 #[test]
-fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
+fn backoff_ends_with_the_slow_member() {
     let mut world = World::of(3);
     world.group(1).propose(HELD, b"a").unwrap();
     world.sends_again(160);
@@ -244,25 +251,19 @@ fn where_the_one_that_needed_long_dies_the_others_do_not_wait() {
 
 #[cfg(feature = "planted")]
 #[test]
-fn planted_faults_of_who_leaves_are_found() {
+fn planted_faults_of_leaving_are_found() {
     are_found(&[
-        (Planted::OffersTakeAll, "group::tests::leader_full_of_payloads_lets_in_who_asks"),
-        (Planted::NeverSlows, "group::tests::leaving::who_needs_long_is_sent_the_same_less_and_less_often"),
-        (Planted::AwaitsTheLeaving, "group::tests::leaving::several_that_were_let_in_to_a_view_of_the_dead_give_it_up"),
-        (
-            Planted::ForgetsWhoDied,
-            "group::tests::leaving::who_was_let_in_to_a_view_of_the_dead_gives_it_up_and_nothing_is_lost",
-        ),
-        (Planted::HeedsTheOutlived, "group::tests::leaving::who_was_outlived_itself_is_not_heeded_in_whom_it_outlived"),
-        (
-            Planted::TakenOutInSilence,
-            "group::tests::leaving::who_was_taken_out_hears_so_from_those_who_were_taken_out_later",
-        ),
-        (Planted::OffersWhenAsked, "group::tests::leaving::who_asks_seldom_is_let_in"),
+        (Planted::OffersTakeAll, "group::tests::leader_full_of_payloads_lets_in_a_host"),
+        (Planted::NeverSlows, "group::tests::leaving::resends_to_a_slow_member_back_off"),
+        (Planted::AwaitsTheLeaving, "group::tests::leaving::several_members_of_a_view_of_the_dead_give_it_up"),
+        (Planted::ForgetsWhoDied, "group::tests::leaving::member_of_a_view_of_the_dead_gives_it_up"),
+        (Planted::HeedsTheOutlived, "group::tests::leaving::outlived_host_does_not_vouch_for_deaths"),
+        (Planted::TakenOutInSilence, "group::tests::leaving::later_removed_members_confirm_an_earlier_removal"),
+        (Planted::OffersWhenAsked, "group::tests::leaving::host_that_asks_rarely_is_let_in"),
     ]);
 }
 impl World {
-    /// One turn in which nothing of `from` reaches `to`.
+    /// One turn in which no message of the first host reaches the second.
     fn turn_without(&mut self, lost: Option<(u16, u16)>) {
         for host in [1, 2, 3] {
             self.tell(host);
@@ -275,8 +276,8 @@ impl World {
     }
 }
 
-/// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are shut out and come back; host 3 gives that view up and has
-/// said so to both.
+/// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are excluded and come back;
+/// host 3 has given that view up and has told both.
 fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -304,7 +305,7 @@ fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World
 }
 
 #[test]
-fn what_the_first_to_found_again_has_told_is_not_lost_with_it() {
+fn deliveries_of_the_first_refounder_are_not_lost_with_it() {
     let mut world = one_gave_up_the_view_of_two_that_came_back(None);
     world.group(1).resend(HELD);
     world.sent(1);
@@ -319,7 +320,7 @@ fn what_the_first_to_found_again_has_told_is_not_lost_with_it() {
 }
 
 #[test]
-fn who_has_not_heard_another_claim_founds_no_second_group() {
+fn member_that_missed_a_claim_founds_no_second_group() {
     let mut world = one_gave_up_the_view_of_two_that_came_back(Some((1, 2)));
     [1, 2].into_iter().for_each(|host| world.group(host).resend(HELD));
     for (host, text) in [(1, b"b"), (2, b"c")] {

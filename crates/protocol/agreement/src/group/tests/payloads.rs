@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A decision has the payload that it names: equal payloads, and hosts that are not up as the incarnation that is a member.
+//! A decision's payload is stored: equal payloads, and hosts that are not up as the incarnation that is a
+//! member.
 
 use super::*;
 
@@ -20,8 +21,8 @@ impl World {
 }
 
 #[test]
-fn equal_payloads_are_decided_as_often_as_they_are_proposed() {
-    // Below tail_max, and above all that is kept.
+fn equal_payloads_are_decided_once_per_proposal() {
+    // Below tail_max, but more than fits beside what is kept.
     for len in [5, (1 << 20) + 1] {
         for steps in 0..10 {
             let mut world = World::of(2);
@@ -36,20 +37,20 @@ fn equal_payloads_are_decided_as_often_as_they_are_proposed() {
 }
 
 #[test]
-fn the_payload_of_a_decision_outlives_an_equal_older_one() {
+fn payload_outlives_an_equal_older_one() {
     let mut world = World::of(2);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.run();
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.step();
     world.step();
-    // The first one leaves room for it.
+    // The first one is dropped to make room for it.
     world.group(1).propose_payload(HELD, vec![4; 1 << 20]).unwrap();
     world.run();
     assert_eq!([1, 2].map(|host| world.state(host)), ["[1000][1000][1048576]"; 2]);
 }
 
-/// Host 3 is in the second view as incarnation 31, and hosts 1 and 2 know only of 30.
+/// Host 3 is in the second view as incarnation 31, while hosts 1 and 2 know only of incarnation 30.
 fn with_one_not_up() -> World {
     let mut world = World::of(3);
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 31)]).unwrap();
@@ -63,7 +64,7 @@ fn with_one_not_up() -> World {
 }
 
 #[test]
-fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
+fn payload_waits_for_member_whose_former_incarnation_dies() {
     let mut world = with_one_not_up();
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
     world.settle();
@@ -76,7 +77,7 @@ fn a_payload_waits_for_a_member_whose_former_incarnation_dies() {
 }
 
 #[test]
-fn a_payload_waits_for_a_member_that_is_not_up_yet() {
+fn payload_waits_for_member_that_is_not_up_yet() {
     let mut world = with_one_not_up();
     world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
@@ -89,7 +90,7 @@ fn a_payload_waits_for_a_member_that_is_not_up_yet() {
 }
 
 #[test]
-fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
+fn payload_does_not_wait_for_member_that_died() {
     let mut world = with_one_not_up();
     world.group(1).down(3, 30);
     world.group(1).propose_payload(HELD, vec![3; 1000]).unwrap();
@@ -103,7 +104,7 @@ fn a_payload_does_not_wait_for_a_member_that_dies_before_it_is_up() {
 #[test]
 fn planted_faults_of_payloads_sent_ahead_are_found() {
     are_found(&[
-        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_that_is_not_up_yet"),
-        (Planted::WaitsForHosts, "group::tests::payloads::a_payload_waits_for_a_member_whose_former_incarnation_dies"),
+        (Planted::WaitsForHosts, "group::tests::payloads::payload_waits_for_member_that_is_not_up_yet"),
+        (Planted::WaitsForHosts, "group::tests::payloads::payload_waits_for_member_whose_former_incarnation_dies"),
     ]);
 }

@@ -4,12 +4,12 @@
 use super::*;
 
 fn offer(host: &mut Transfers, from: u16, identity: Identity, number: u64) {
-    host.receive(from, &bytes(Message::Offer { identity, number })).unwrap();
+    host.receive(from, &bytes(TransferMessage::Offer { identity, number })).unwrap();
 }
 
 #[test]
-fn what_has_no_room_waits_until_something_is_forgotten() {
-    let mut world = World::new(2, Config { held_max: 100, ..config() });
+fn offer_without_room_waits_until_one_is_forgotten() {
+    let mut world = World::new(2, Config { stored_max: 100, ..config() });
     let (first, second) = (world.offer(1, payload(1, 60)), identity(2, 60));
     world.calm();
     world.at(1).forget(&first);
@@ -24,37 +24,37 @@ fn what_has_no_room_waits_until_something_is_forgotten() {
     world.at(2).forget(&first);
     world.calm();
     assert_eq!(world.spread(1), [second]);
-    // The same for what is one's own.
+    // The same for a host's own payloads.
     let full = RoomError::Full { len: 41, used: 60, max: 100 };
     assert_eq!(world.at(1).offer(payload(3, 41), HostSet::EMPTY), Err(OfferError::Room(full)));
-    assert_eq!(world.at(1).hold(payload(3, 41)), Err(full));
+    assert_eq!(world.at(1).store(payload(3, 41)), Err(full));
     assert_eq!(world.at(1).fetch(identity(3, 41), 2), Err(FetchError::Room(full)));
-    assert_eq!(world.at(1).hold(payload(2, 60)), Ok(second), "no second copy");
+    assert_eq!(world.at(1).store(payload(2, 60)), Ok(second), "no second copy");
     assert_eq!(world.host(1).used_bytes(), 60);
     world.at(1).forget(&second);
-    world.at(1).hold(payload(3, 41)).unwrap();
+    world.at(1).store(payload(3, 41)).unwrap();
 }
 
 #[test]
-fn what_never_has_room_is_refused() {
-    let mut host = Transfers::new(2, Config { held_max: 900, ..config() }).unwrap();
+fn offer_that_never_has_room_is_refused() {
+    let mut host = Transfers::new(2, Config { stored_max: 900, ..config() }).unwrap();
     let refused = |host: &mut Transfers, len, reason| {
         let identity = Identity { len, hash: [9; 32] };
         offer(host, 1, identity, len);
-        assert_eq!(sent(host), [(to(&[1]), bytes(Message::Refuse { identity, number: len, reason }))]);
+        assert_eq!(sent(host), [(to(&[1]), bytes(TransferMessage::Refuse { identity, number: len, reason }))]);
     };
-    refused(&mut host, 901, Reason::BeyondHeld);
-    refused(&mut host, 1000, Reason::BeyondHeld);
+    refused(&mut host, 901, Reason::BeyondRoom);
+    refused(&mut host, 1000, Reason::BeyondRoom);
     refused(&mut host, 1001, Reason::TooLong);
     refused(&mut host, u64::MAX, Reason::TooLong);
     assert_eq!((host.used_bytes(), host.arriving.len()), (0, 0));
     let long = RoomError::TooLong { len: 901, max: 900 };
-    assert_eq!(host.hold(payload(1, 901)), Err(long));
+    assert_eq!(host.store(payload(1, 901)), Err(long));
     assert_eq!(host.fetch(Identity { len: 901, hash: [0; 32] }, 1), Err(long.into()));
 }
 
 #[test]
-fn only_so_many_payloads_are_under_way() {
+fn payloads_under_way_are_bounded() {
     let mut world = World::new(2, config());
     let offered: Vec<_> = (0..10).map(|seed| world.offer(1, payload(seed, 100))).collect();
     world.step(1);
@@ -66,71 +66,72 @@ fn only_so_many_payloads_are_under_way() {
 }
 
 #[test]
-fn a_host_that_asks_again_and_again_makes_nothing_grow() {
+fn repeated_wants_use_bounded_memory() {
     let mut host = Transfers::new(1, config()).unwrap();
-    let identity = host.hold(payload(1, 1000)).unwrap();
-    let want = |first, count| bytes(Message::Want { identity, first, count });
+    let identity = host.store(payload(1, 1000)).unwrap();
+    let want = |first, count| bytes(TransferMessage::Want { identity, first, count });
     for _ in 0..1000 {
         host.receive(2, &want(0, 250)).unwrap();
     }
-    assert_eq!(host.peers[1].queued(), (1, 0));
+    assert_eq!(host.peers[2].queued(), (1, 0));
     assert_eq!(sent(&mut host).len(), 250, "each chunk once");
-    // Ranges that do not touch: the newest are served.
+    // Of ranges that do not touch, the newest are served.
     for first in 0..125 {
         host.receive(2, &want(first * 2, 1)).unwrap();
     }
-    let other = host.hold(payload(2, 1000)).unwrap();
+    let other = host.store(payload(2, 1000)).unwrap();
     for first in 0..125 {
-        host.receive(2, &bytes(Message::Want { identity: other, first: first * 2, count: 1 })).unwrap();
+        host.receive(2, &bytes(TransferMessage::Want { identity: other, first: first * 2, count: 1 })).unwrap();
     }
-    assert_eq!((host.peers[1].queued(), host.counters().dropped), ((RANGES_MAX, 0), 250 - RANGES_MAX as u64));
+    assert_eq!((host.peers[2].queued(), host.counters().dropped), ((RANGES_MAX, 0), 250 - RANGES_MAX as u64));
     let served = sent(&mut host);
-    let newest = served.iter().filter(|(_, chunk)| chunk[4..44] == bytes(Message::Missing { identity: other })[4..44]);
+    let newest =
+        served.iter().filter(|(_, chunk)| chunk[4..44] == bytes(TransferMessage::Missing { identity: other })[4..44]);
     assert_eq!((served.len(), newest.count()), (RANGES_MAX, 125));
-    // One range of all that they cover, however it was put together.
+    // They become one range of all that they cover, in any order.
     for (first, count) in [(10, 5), (20, 5), (15, 5), (0, 3), (2, 9)] {
         host.receive(2, &want(first, count)).unwrap();
     }
-    assert_eq!((host.peers[1].queued().0, sent(&mut host).len()), (1, 25));
-    // Nor do ranges of what is forgotten take up room.
+    assert_eq!((host.peers[2].queued().0, sent(&mut host).len()), (1, 25));
+    // Ranges of a forgotten payload take up no room.
     host.receive(2, &want(0, 9)).unwrap();
     host.forget(&identity);
-    assert_eq!(host.peers[1].queued(), (0, 0));
-    // What is not here, asked for by many names.
+    assert_eq!(host.peers[2].queued(), (0, 0));
+    // Many payloads that are not stored are asked for.
     for len in 0..1000 {
         let identity = Identity { len, hash: [1; 32] };
-        host.receive(2, &bytes(Message::Want { identity, first: 0, count: 1 })).unwrap();
-        host.receive(2, &bytes(Message::Want { identity, first: 0, count: 1 })).unwrap();
+        host.receive(2, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
+        host.receive(2, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
     }
-    assert_eq!(host.peers[1].queued(), (0, ANSWERS_MAX));
+    assert_eq!(host.peers[2].queued(), (0, ANSWERS_MAX));
     assert_eq!(sent(&mut host).len(), ANSWERS_MAX);
 }
 
 #[test]
-fn hosts_and_payloads_share_what_is_sent() {
+fn hosts_and_payloads_take_turns() {
     let mut host = Transfers::new(1, config()).unwrap();
-    let all = [host.hold(payload(1, 1000)).unwrap(), host.hold(payload(2, 1000)).unwrap()];
+    let all = [host.store(payload(1, 1000)).unwrap(), host.store(payload(2, 1000)).unwrap()];
     for (from, identity) in [(2, all[0]), (2, all[1]), (3, all[0])] {
-        host.receive(from, &bytes(Message::Want { identity, first: 0, count: 250 })).unwrap();
+        host.receive(from, &bytes(TransferMessage::Want { identity, first: 0, count: 250 })).unwrap();
     }
     let first: Vec<_> = sent(&mut host).into_iter().take(400).collect();
     let to_three = first.iter().filter(|(receiver, _)| *receiver == to(&[3])).count();
     assert_eq!(to_three, 200);
     for identity in all {
-        let of = bytes(Message::Missing { identity });
+        let of = bytes(TransferMessage::Missing { identity });
         let of = first.iter().filter(|(receiver, chunk)| *receiver == to(&[2]) && chunk[4..44] == of[4..44]);
         assert_eq!(of.count(), 100);
     }
-    // Who asks again keeps its place, and gets no other.
-    host.receive(4, &bytes(Message::Want { identity: all[0], first: 5, count: 5 })).unwrap();
-    host.receive(4, &bytes(Message::Want { identity: all[1], first: 0, count: 5 })).unwrap();
-    host.receive(4, &bytes(Message::Want { identity: all[0], first: 0, count: 5 })).unwrap();
-    let first = bytes(Message::Chunk { identity: all[0], index: 0, bytes: &payload(1, 1000)[..4] });
+    // A host that asks again keeps its turn, and gets no other.
+    host.receive(4, &bytes(TransferMessage::Want { identity: all[0], first: 5, count: 5 })).unwrap();
+    host.receive(4, &bytes(TransferMessage::Want { identity: all[1], first: 0, count: 5 })).unwrap();
+    host.receive(4, &bytes(TransferMessage::Want { identity: all[0], first: 0, count: 5 })).unwrap();
+    let first = bytes(TransferMessage::Chunk { identity: all[0], index: 0, bytes: &payload(1, 1000)[..4] });
     assert_eq!(sent(&mut host)[0], (to(&[4]), first));
-    // Answers to hosts, and wants of payloads, take turns too.
+    // Answers to hosts and wants of payloads take turns too.
     for (from, len) in [(2, 1), (2, 2), (3, 1)] {
         let identity = Identity { len, hash: [1; 32] };
-        host.receive(from, &bytes(Message::Want { identity, first: 0, count: 1 })).unwrap();
+        host.receive(from, &bytes(TransferMessage::Want { identity, first: 0, count: 1 })).unwrap();
     }
     let hosts: Vec<_> = sent(&mut host).into_iter().map(|(to, _)| to).collect();
     assert_eq!(hosts, [to(&[2]), to(&[3]), to(&[2])]);
@@ -148,14 +149,14 @@ fn hosts_and_payloads_share_what_is_sent() {
     let first = want(&mut host);
     for index in 0..8 {
         let chunk = &payload(10, 1000)[index as usize * 4..][..4];
-        host.receive(5, &bytes(Message::Chunk { identity: identity(10, 1000), index, bytes: chunk })).unwrap();
+        host.receive(5, &bytes(TransferMessage::Chunk { identity: identity(10, 1000), index, bytes: chunk })).unwrap();
     }
     let (second, third) = (want(&mut host), want(&mut host));
     assert!(first != second && second != third && third != first);
 }
 
 #[test]
-fn one_resend_makes_so_many_messages() {
+fn messages_per_resend_are_bounded() {
     let mut host = Transfers::new(1, Config { wants_max: 1000, payload_max: 4000, ..config() }).unwrap();
     for seed in 0..150 {
         host.offer(payload(seed, 8), to(&[2, 3])).unwrap();
@@ -174,17 +175,17 @@ fn one_resend_makes_so_many_messages() {
     again.sort_unstable_by(|one, other| one.1.cmp(&other.1));
     again.dedup();
     assert_eq!(again.len(), 150, "each before one comes twice");
-    // Of a payload under way, every second chunk is lost.
+    // Every second chunk of a payload under way is lost.
     let lost = payload(200, 4000);
     offer(&mut host, 2, Identity::of(&lost), 1);
     assert_eq!(sent(&mut host).len(), 1);
     for index in (0..1000).step_by(2) {
         let chunk = &lost[index as usize * 4..][..4];
-        host.receive(2, &bytes(Message::Chunk { identity: Identity::of(&lost), index, bytes: chunk })).unwrap();
+        host.receive(2, &bytes(TransferMessage::Chunk { identity: Identity::of(&lost), index, bytes: chunk })).unwrap();
     }
     let wants = |host: &mut Transfers| -> Vec<u32> {
-        let read = |(_, message): (HostSet, Vec<u8>)| match Message::read(&message) {
-            Ok(Message::Want { first, count: 1, .. }) => Some(first),
+        let read = |(_, message): (HostSet, Vec<u8>)| match TransferMessage::read(&message) {
+            Ok(TransferMessage::Want { first, count: 1, .. }) => Some(first),
             _ => None,
         };
         sent(host).into_iter().filter_map(read).collect()
@@ -199,49 +200,49 @@ fn one_resend_makes_so_many_messages() {
 }
 
 #[test]
-fn offers_reach_only_so_far_beyond_an_unanswered_one() {
+fn offers_beyond_an_unanswered_one_are_bounded() {
     let mut host = Transfers::new(1, config()).unwrap();
     let first = host.offer(payload(1, 8), to(&[2])).unwrap();
     for number in 2..=OFFERS_MAX {
         let identity = host.offer(payload(2, 8), to(&[2])).unwrap();
-        host.receive(2, &bytes(Message::Have { identity, number })).unwrap();
+        host.receive(2, &bytes(TransferMessage::Have { identity, number })).unwrap();
     }
     assert_eq!(host.offer(payload(2, 8), to(&[2])), Err(OfferError::Unanswered { oldest: 1 }));
-    host.receive(2, &bytes(Message::Have { identity: first, number: 1 })).unwrap();
+    host.receive(2, &bytes(TransferMessage::Have { identity: first, number: 1 })).unwrap();
     host.offer(payload(2, 8), to(&[2])).unwrap();
-    // So who has seen the newest still knows of the oldest whether it is done with.
+    // So a host that has seen the newest offer still knows what became of the oldest one.
     let mut receiver = Transfers::new(2, config()).unwrap();
     offer(&mut receiver, 1, identity(3, 8), OFFERS_MAX);
     offer(&mut receiver, 1, first, 1);
     assert_eq!(receiver.arriving.len(), 2);
-    // What is done with leaves no trace for those that take its place.
+    // A finished offer leaves no trace for the offers that take its place.
     receiver.forget(&first);
     offer(&mut receiver, 1, identity(9, 0), OFFERS_MAX + 2);
     offer(&mut receiver, 1, first, OFFERS_MAX + 1);
     assert_eq!(receiver.arriving.len(), 2);
     offer(&mut receiver, 1, identity(4, 0), u64::MAX);
     offer(&mut receiver, 1, identity(5, 8), u64::MAX - OFFERS_MAX);
-    assert_eq!((receiver.arriving.len(), receiver.held().count()), (2, 1), "older than that is done with");
+    assert_eq!((receiver.arriving.len(), receiver.stored().count()), (2, 1), "older than that is done with");
 }
 
 #[test]
-fn only_so_many_payloads_and_refusals_are_kept() {
-    let mut host = Transfers::new(1, Config { payload_max: 2000, held_max: 1 << 20, ..config() }).unwrap();
+fn payloads_and_refusals_are_bounded() {
+    let mut host = Transfers::new(1, Config { payload_max: 2000, stored_max: 1 << 20, ..config() }).unwrap();
     for len in 0..PAYLOADS_MAX - 1 {
-        host.hold(payload(1, len)).unwrap();
+        host.store(payload(1, len)).unwrap();
     }
     host.fetch(identity(2, 5), 2).unwrap();
-    assert_eq!(host.hold(payload(3, 9)), Err(RoomError::Payloads));
+    assert_eq!(host.store(payload(3, 9)), Err(RoomError::Payloads));
     offer(&mut host, 2, identity(3, 9), 1);
     assert_eq!((host.arriving.len(), host.counters().offers_put_off), (1, 1));
-    // What is missing counts until it is told.
+    // A missing payload counts until it is polled.
     host.crashed(2);
-    assert_eq!(host.hold(payload(3, 9)), Err(RoomError::Payloads));
+    assert_eq!(host.store(payload(3, 9)), Err(RoomError::Payloads));
     assert!(host.poll_missing().is_some());
-    host.hold(payload(3, 9)).unwrap();
+    host.store(payload(3, 9)).unwrap();
     for number in 1..=REFUSED_MAX as u64 + 1 {
         let identity = host.offer(payload(3, 9), to(&[3])).unwrap();
-        host.receive(3, &bytes(Message::Refuse { identity, number, reason: Reason::TooLong })).unwrap();
+        host.receive(3, &bytes(TransferMessage::Refuse { identity, number, reason: Reason::TooLong })).unwrap();
     }
     assert_eq!(host.refused.len(), REFUSED_MAX);
     sent(&mut host);
@@ -250,31 +251,31 @@ fn only_so_many_payloads_and_refusals_are_kept() {
     assert_eq!(sent(&mut host).len(), 1, "the last one is asked again");
 }
 
-/// A state, and what was decided since it, have room beside all that is offered, here and where it arrives.
+/// A state and the decisions since it have room beside all offers, here and where they arrive.
 #[test]
-fn offers_leave_room_for_what_is_held_and_fetched() {
-    let config = Config { payload_max: 400, held_max: 1000, reserved: 500, ..config() };
+fn offers_leave_room_for_stored_and_fetched_payloads() {
+    let config = Config { payload_max: 400, stored_max: 1000, reserved: 500, ..config() };
     let mut host = Transfers::new(1, config).unwrap();
     host.offer(payload(1, 400), to(&[2])).unwrap();
     let full = RoomError::Full { len: 200, used: 400, max: 500 };
     assert_eq!(host.offer(payload(2, 200), to(&[2])), Err(OfferError::Room(full)));
     offer(&mut host, 2, identity(3, 200), 1);
     assert_eq!((host.arriving.len(), host.counters().offers_put_off), (0, 1));
-    host.hold(payload(4, 200)).unwrap();
+    host.store(payload(4, 200)).unwrap();
     host.fetch(identity(5, 400), 2).unwrap();
     assert_eq!(host.used_bytes(), 1000);
-    let mut host = Transfers::new(1, Config { payload_max: 2000, held_max: 1 << 20, ..config }).unwrap();
+    let mut host = Transfers::new(1, Config { payload_max: 2000, stored_max: 1 << 20, ..config }).unwrap();
     let offered = (0..2000).take_while(|len| host.offer(payload(1, *len), to(&[])).is_ok()).count();
     assert_eq!(offered, OFFERED_MAX);
-    host.hold(payload(2, 9)).unwrap();
+    host.store(payload(2, 9)).unwrap();
 }
 
 /// An offer of a long payload allocates its length and a bit for each chunk.
 #[test]
-fn what_arrives_has_one_buffer() {
+fn arriving_payload_has_one_buffer() {
     let len = 1 << 20;
     let mut host =
-        Transfers::new(2, Config { chunk_max: 1024, payload_max: len, held_max: 2 * len, ..config() }).unwrap();
+        Transfers::new(2, Config { chunk_max: 1024, payload_max: len, stored_max: 2 * len, ..config() }).unwrap();
     for number in 1..=8 {
         offer(&mut host, 1, Identity { len, hash: [number; 32] }, number.into());
     }
@@ -283,7 +284,7 @@ fn what_arrives_has_one_buffer() {
         let (bytes, bits) = arriving.sizes();
         assert_eq!((bytes, bits), (1 << 20, 1024 / 8));
     }
-    // In whatever order and however often it comes, that is all.
+    // In any order, and however often chunks come, nothing more is allocated.
     sent(&mut host);
     assert_eq!(host.used_bytes(), 2 * len);
     host.crashed(1);

@@ -17,28 +17,29 @@ fn any_config() -> impl Strategy<Value = Config> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whatever is lost, damaged, repeated and reordered: once it stops, all have all, and nothing else.
+    /// Messages are lost, damaged, repeated and reordered: once that stops, all hosts have all payloads, and
+    /// nothing else.
     #[test]
-    fn all_have_all_whatever_the_links_do(
+    fn all_hosts_get_all_payloads_over_lossy_links(
         hosts in 2u16..=4, config in any_config(), steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..400),
     ) {
         World::new(hosts, config).follow(&steps, false)?;
     }
 
-    /// The same where hosts crash: of those who live.
+    /// The same where hosts crash, for the live ones.
     #[test]
-    fn all_who_live_have_all_that_who_lives_has_offered(
+    fn live_hosts_get_all_payloads_of_live_hosts(
         hosts in 2u16..=5, config in any_config(), steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..400),
     ) {
         World::new(hosts, config).follow(&steps, true)?;
     }
 
-    /// Where there is room for one payload after the other only, and one host offers.
+    /// Where there is room for only one payload at a time, and one host offers.
     #[test]
-    fn little_room_costs_time_only(
+    fn little_room_costs_only_time(
         config in any_config(), steps in prop::collection::vec((15u8..240, any::<u16>()), 0..300), lens in prop::collection::vec(0usize..100, 1..6),
     ) {
-        let mut world = World::new(3, Config { held_max: 600, ..config });
+        let mut world = World::new(3, Config { stored_max: 600, ..config });
         for (seed, len) in lens.iter().enumerate() {
             world.offer(1, payload(seed as u8, *len));
         }
@@ -46,21 +47,22 @@ proptest! {
     }
 }
 
-/// Host 2 in the middle of everything: it holds, offers, and fetches from 1 and 3.
+/// Host 2 in the middle of everything: it stores, offers, and fetches from hosts 1 and 3.
 fn busy() -> (Transfers, Vec<Identity>) {
-    let mut host = Transfers::new(2, Config { held_max: 2000, ..config() }).unwrap();
+    let mut host = Transfers::new(2, Config { stored_max: 2000, ..config() }).unwrap();
     let offered = host.offer(payload(1, 30), to(&[1, 3])).unwrap();
-    let held = host.hold(payload(2, 9)).unwrap();
+    let stored = host.store(payload(2, 9)).unwrap();
     let (of_one, fetched) = (identity(3, 50), identity(4, 7));
-    host.receive(1, &bytes(Message::Offer { identity: of_one, number: 1 })).unwrap();
+    host.receive(1, &bytes(TransferMessage::Offer { identity: of_one, number: 1 })).unwrap();
     host.fetch(fetched, 3).unwrap();
     sent(&mut host);
-    host.receive(1, &bytes(Message::Chunk { identity: of_one, index: 1, bytes: &payload(3, 50)[4..8] })).unwrap();
-    host.receive(1, &bytes(Message::Want { identity: held, first: 0, count: 2 })).unwrap();
-    (host, vec![offered, held, of_one, fetched])
+    host.receive(1, &bytes(TransferMessage::Chunk { identity: of_one, index: 1, bytes: &payload(3, 50)[4..8] }))
+        .unwrap();
+    host.receive(1, &bytes(TransferMessage::Want { identity: stored, first: 0, count: 2 })).unwrap();
+    (host, vec![offered, stored, of_one, fetched])
 }
 
-/// Bytes that look like a message, to begin with.
+/// Bytes that begin like a message.
 fn any_message() -> impl Strategy<Value = (u16, u8, u8, u8, usize, u64, Vec<u8>)> {
     let small = prop_oneof![6 => 0u8..12, 1 => any::<u8>()];
     (
@@ -81,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn any_bytes_are_taken_or_refused_and_what_is_refused_changes_nothing(
+    fn any_refused_bytes_change_nothing(
         messages in prop::collection::vec(any_message(), 1..40), cut in 0usize..200,
     ) {
         let (mut host, known) = busy();
@@ -105,12 +107,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_the_same(message in prop::collection::vec(any::<u8>(), 0..64), kind in 15u8..23) {
+    fn message_reads_and_writes_the_same(message in prop::collection::vec(any::<u8>(), 0..64), kind in 15u8..23) {
         let mut message = message;
         for (at, byte) in [kind, 1, 0, 0].into_iter().enumerate() {
             message.get_mut(at).into_iter().for_each(|place| *place = byte);
         }
-        if let Ok(read) = Message::read(&message) {
+        if let Ok(read) = TransferMessage::read(&message) {
             prop_assert_eq!(bytes(read), message);
         }
     }

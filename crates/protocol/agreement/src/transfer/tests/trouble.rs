@@ -3,20 +3,21 @@
 
 use super::*;
 
-/// Sends what a host wants, each chunk changed by `change`; which hosts it asked, one after the other.
+/// Sends the chunks that a host wants, each changed by `change`. Returns the hosts that it asked, one after
+/// the other.
 fn served(receiver: &mut Transfers, payload: &[u8], mut change: impl FnMut(u32, &mut Vec<u8>)) -> Vec<u16> {
     let identity = Identity::of(payload);
     let mut hosts = Vec::new();
     for _ in 0..100 {
         receiver.resend();
         for (to, message) in sent(receiver) {
-            let Message::Want { first, count, .. } = Message::read(&message).unwrap() else { continue };
+            let TransferMessage::Want { first, count, .. } = TransferMessage::read(&message).unwrap() else { continue };
             let host = to.iter().next().unwrap();
             hosts.push(host);
             for index in first..first + count {
                 let mut chunk = payload[place(index, 4, payload.len())].to_vec();
                 change(index, &mut chunk);
-                receiver.receive(host, &bytes(Message::Chunk { identity, index, bytes: &chunk })).unwrap();
+                receiver.receive(host, &bytes(TransferMessage::Chunk { identity, index, bytes: &chunk })).unwrap();
             }
         }
     }
@@ -25,10 +26,10 @@ fn served(receiver: &mut Transfers, payload: &[u8], mut change: impl FnMut(u32, 
 }
 
 #[test]
-fn a_damaged_chunk_is_found_and_repaired() {
+fn damaged_chunk_is_found_and_repaired() {
     let (payload, identity) = (payload(1, 90), identity(1, 90));
     let mut receiver = Transfers::new(2, config()).unwrap();
-    receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
+    receiver.receive(1, &bytes(TransferMessage::Offer { identity, number: 1 })).unwrap();
     let mut damage = 2;
     served(&mut receiver, &payload, |index, chunk| {
         if index == 13 && damage > 0 {
@@ -42,43 +43,43 @@ fn a_damaged_chunk_is_found_and_repaired() {
 }
 
 #[test]
-fn who_always_sends_wrong_bytes_is_given_up_and_told() {
+fn source_of_wrong_bytes_is_given_up() {
     let identity = identity(1, 90);
     let mut receiver = Transfers::new(2, config()).unwrap();
-    let offer = bytes(Message::Offer { identity, number: 1 });
+    let offer = bytes(TransferMessage::Offer { identity, number: 1 });
     receiver.receive(1, &offer).unwrap();
     let mut chunks = 0;
     let mut answers = Vec::new();
     for _ in 0..100 {
         for (_, message) in sent(&mut receiver) {
-            let Message::Want { first, count, .. } = Message::read(&message).unwrap() else {
+            let TransferMessage::Want { first, count, .. } = TransferMessage::read(&message).unwrap() else {
                 answers.push(message);
                 continue;
             };
             for index in first..first + count {
                 chunks += 1;
                 let lie = vec![0; place(index, 4, 90).len()];
-                receiver.receive(1, &bytes(Message::Chunk { identity, index, bytes: &lie })).unwrap();
+                receiver.receive(1, &bytes(TransferMessage::Chunk { identity, index, bytes: &lie })).unwrap();
             }
         }
     }
-    let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::Wrong });
+    let refuse = bytes(TransferMessage::Refuse { identity, number: 1, reason: Reason::Wrong });
     assert_eq!((chunks, &answers), (3 * 23, &vec![refuse.clone()]));
     assert_eq!((receiver.poll_arrived(), receiver.poll_missing()), (None, Some(identity)));
     assert_eq!((receiver.counters().payloads_wrong, receiver.counters().sources_given_up), (3, 1));
     assert_eq!((receiver.used_bytes(), receiver.get(&identity)), (0, None));
-    // That offer stays refused; another one is looked at.
+    // That offer stays refused; another one is taken.
     receiver.receive(1, &offer).unwrap();
     assert_eq!(sent(&mut receiver), [(to(&[1]), refuse)]);
-    receiver.receive(1, &bytes(Message::Offer { identity, number: 2 })).unwrap();
+    receiver.receive(1, &bytes(TransferMessage::Offer { identity, number: 2 })).unwrap();
     assert_eq!(receiver.arriving.len(), 1);
 }
 
 #[test]
-fn another_host_is_asked_when_one_lies() {
+fn another_source_is_asked_after_a_wrong_payload() {
     let (payload, identity) = (payload(1, 90), identity(1, 90));
     let mut receiver = Transfers::new(2, config()).unwrap();
-    receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
+    receiver.receive(1, &bytes(TransferMessage::Offer { identity, number: 1 })).unwrap();
     receiver.fetch(identity, 3).unwrap();
     assert_eq!(sent(&mut receiver)[0].0, to(&[1]));
     let mut first = true;
@@ -93,11 +94,11 @@ fn another_host_is_asked_when_one_lies() {
 }
 
 #[test]
-fn the_next_host_is_asked_at_once_when_one_has_crashed() {
+fn next_source_is_asked_at_once_after_a_crash() {
     let identity = identity(1, 90);
     let mut receiver = Transfers::new(2, config()).unwrap();
     [1, 3, 4].into_iter().for_each(|host| receiver.fetch(identity, host).unwrap());
-    let want = bytes(Message::Want { identity, first: 0, count: 8 });
+    let want = bytes(TransferMessage::Want { identity, first: 0, count: 8 });
     assert_eq!(sent(&mut receiver), [(to(&[1]), want.clone())]);
     receiver.crashed(4);
     assert_eq!(sent(&mut receiver), [], "it was not asked");
@@ -108,20 +109,20 @@ fn the_next_host_is_asked_at_once_when_one_has_crashed() {
 }
 
 #[test]
-fn an_empty_payload_with_another_hash_is_refused() {
+fn empty_payload_with_another_hash_is_refused() {
     let mut receiver = Transfers::new(2, config()).unwrap();
     let identity = Identity { len: 0, hash: [1; 32] };
-    receiver.receive(1, &bytes(Message::Offer { identity, number: 1 })).unwrap();
-    let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::Wrong });
+    receiver.receive(1, &bytes(TransferMessage::Offer { identity, number: 1 })).unwrap();
+    let refuse = bytes(TransferMessage::Refuse { identity, number: 1, reason: Reason::Wrong });
     assert_eq!(sent(&mut receiver), [(to(&[1]), refuse)]);
     assert_eq!(receiver.poll_missing(), Some(identity));
 }
 
 #[test]
-fn what_only_a_crashed_host_had_is_missing() {
+fn payload_of_a_crashed_host_is_missing() {
     let mut world = World::new(3, config());
     let (lost, kept) = (world.offer(1, payload(1, 400)), identity(2, 400));
-    world.at(2).hold(payload(2, 400)).unwrap();
+    world.at(2).store(payload(2, 400)).unwrap();
     world.offer(1, payload(2, 400));
     for _ in 0..3 {
         (1..=3).for_each(|host| world.step(host));
@@ -133,13 +134,13 @@ fn what_only_a_crashed_host_had_is_missing() {
     world.crash(1);
     world.calm();
     assert_eq!((world.missing(2), world.missing(3)), (vec![lost], vec![lost]));
-    // The other one goes on where it was.
+    // The other one goes on where the first one stopped.
     assert_eq!((world.arrived(3), world.host(3).used_bytes()), (vec![kept], 400));
     assert_eq!(world.host(3).counters().chunks_taken, 100 + half / 2);
 }
 
 #[test]
-fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
+fn crashed_host_is_neither_awaited_nor_heard() {
     let mut world = World::new(3, config());
     let identity = world.offer(1, payload(1, 40));
     world.crash(3);
@@ -152,17 +153,17 @@ fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
     assert_eq!(world.spread(1), [identity]);
     assert_eq!(world.at(1).receive(3, &[]), Err(TransferError::Crashed { host: 3 }));
     assert_eq!(world.at(1).fetch(identity, 3), Err(FetchError::Crashed { host: 3 }));
-    // It is not offered to who is known to be dead.
+    // It is not offered to a host that is known to be dead.
     let other = world.at(1).offer(payload(2, 4), to(&[3])).unwrap();
     assert_eq!(world.at(1).poll_spread(), Some(other));
-    // Come back, it has nothing of what its former incarnation had.
+    // When it comes back, it has nothing of what its former incarnation had.
     world.at(1).joined(3);
     let number = world.host(1).last + 1;
     world.at(1).offer(payload(1, 40), to(&[3])).unwrap();
-    assert_eq!(sent(world.at(1)), [(to(&[3]), bytes(Message::Offer { identity, number }))]);
+    assert_eq!(sent(world.at(1)), [(to(&[3]), bytes(TransferMessage::Offer { identity, number }))]);
     // Its first offer is a new one.
     let mut host = Transfers::new(2, config()).unwrap();
-    let offer = bytes(Message::Offer { identity, number: 1 });
+    let offer = bytes(TransferMessage::Offer { identity, number: 1 });
     host.receive(1, &offer).unwrap();
     host.forget(&identity);
     host.joined(1);
@@ -171,23 +172,23 @@ fn nothing_waits_for_the_dead_and_nothing_is_taken_from_them() {
 }
 
 #[test]
-fn what_is_forgotten_is_free_and_stays_so() {
+fn forgotten_payload_stays_free() {
     let mut world = World::new(2, config());
     // Arrived, and forgotten: a late copy of the offer does not bring it back.
     let identity = world.offer(1, payload(1, 40));
-    let offer = bytes(Message::Offer { identity, number: 1 });
+    let offer = bytes(TransferMessage::Offer { identity, number: 1 });
     world.calm();
     world.at(2).forget(&identity);
     assert_eq!((world.host(2).used_bytes(), world.arrived(2)), (0, vec![identity]));
     world.at(2).receive(1, &offer).unwrap();
     assert_eq!(world.host(2).used_bytes(), 0);
-    assert_eq!(sent(world.at(2)), [(to(&[1]), bytes(Message::Have { identity, number: 1 }))]);
-    // Told to nobody if it is forgotten first.
+    assert_eq!(sent(world.at(2)), [(to(&[1]), bytes(TransferMessage::Have { identity, number: 1 }))]);
+    // Not reported if it is forgotten first.
     world.spread(1);
     world.at(1).offer(payload(2, 9), HostSet::EMPTY).unwrap();
     world.at(1).forget(&self::identity(2, 9));
     assert_eq!(world.spread(1), []);
-    // While it arrives: its offerer is refused, and told.
+    // While it arrives: its offerer gets a refusal.
     let identity = world.offer(1, payload(3, 40));
     world.step(1);
     assert_eq!(world.host(2).used_bytes(), 40);
@@ -196,7 +197,7 @@ fn what_is_forgotten_is_free_and_stays_so() {
     world.calm();
     assert_eq!(world.at(1).poll_refused(), Some((2, identity, Reason::Forgotten)));
     assert_eq!((world.spread(1), world.arrived(2), world.missing(2)), (vec![], vec![], vec![]));
-    // While it is offered: who fetches it is told that it is missing.
+    // While it is offered: a host that fetches it is told that it is missing.
     let identity = world.offer(1, payload(4, 40));
     world.step(1);
     world.step(2);
@@ -205,12 +206,12 @@ fn what_is_forgotten_is_free_and_stays_so() {
     assert_eq!((world.missing(2), world.host(2).used_bytes()), (vec![identity], 0));
 }
 
-/// A late answer to a former offer says nothing of this one.
+/// A late answer to a former offer says nothing about this one.
 #[test]
 fn answers_are_to_one_offer() {
     let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(payload(1, 40), to(&[2])).unwrap();
-    let have = |number| bytes(Message::Have { identity, number });
+    let have = |number| bytes(TransferMessage::Have { identity, number });
     host.receive(2, &have(1)).unwrap();
     assert_eq!(host.poll_spread(), Some(identity));
     host.offer(payload(1, 40), to(&[2])).unwrap();
@@ -222,13 +223,13 @@ fn answers_are_to_one_offer() {
 }
 
 #[test]
-fn a_refusal_is_told_once_and_goes_with_its_host() {
+fn refusal_is_reported_once_and_ends_with_its_host() {
     let mut host = Transfers::new(1, config()).unwrap();
     let identity = host.offer(payload(1, 40), to(&[2, 3])).unwrap();
-    let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::TooLong });
+    let refuse = bytes(TransferMessage::Refuse { identity, number: 1, reason: Reason::TooLong });
     host.receive(2, &refuse).unwrap();
     host.receive(2, &refuse).unwrap();
-    host.receive(3, &bytes(Message::Have { identity, number: 1 })).unwrap();
+    host.receive(3, &bytes(TransferMessage::Have { identity, number: 1 })).unwrap();
     assert_eq!((host.poll_refused(), host.poll_refused()), (Some((2, identity, Reason::TooLong)), None));
     assert_eq!((host.poll_spread(), sent(&mut host)), (None, vec![]));
     host.crashed(2);
@@ -236,22 +237,22 @@ fn a_refusal_is_told_once_and_goes_with_its_host() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_changes_nothing() {
+fn wrong_message_is_named_and_changes_nothing() {
     let mut host = Transfers::new(2, config()).unwrap();
     let (identity, other) = (identity(1, 30), identity(2, 30));
-    let held = host.hold(payload(3, 10)).unwrap();
-    host.receive(1, &bytes(Message::Offer { identity, number: 7 })).unwrap();
+    let stored = host.store(payload(3, 10)).unwrap();
+    host.receive(1, &bytes(TransferMessage::Offer { identity, number: 7 })).unwrap();
     assert_eq!(sent(&mut host).len(), 1);
     let with = |message: &[u8], at: usize, byte: u8| {
         let mut message = message.to_vec();
         message[at] = byte;
         message
     };
-    let offer = bytes(Message::Offer { identity: other, number: 8 });
-    let have = bytes(Message::Have { identity: other, number: 1 });
-    let want = |first, count| bytes(Message::Want { identity: held, first, count });
-    let chunk = |identity, index, chunk: &[u8]| bytes(Message::Chunk { identity, index, bytes: chunk });
-    let refuse = bytes(Message::Refuse { identity, number: 1, reason: Reason::Wrong });
+    let offer = bytes(TransferMessage::Offer { identity: other, number: 8 });
+    let have = bytes(TransferMessage::Have { identity: other, number: 1 });
+    let want = |first, count| bytes(TransferMessage::Want { identity: stored, first, count });
+    let chunk = |identity, index, chunk: &[u8]| bytes(TransferMessage::Chunk { identity, index, bytes: chunk });
+    let refuse = bytes(TransferMessage::Refuse { identity, number: 1, reason: Reason::Wrong });
     let wrong: [(u16, Vec<u8>, &str); 27] = [
         (1, vec![], "0 bytes; the shortest message has 44"),
         (1, offer[..43].to_vec(), "43 bytes; the shortest message has 44"),
@@ -261,24 +262,24 @@ fn what_is_wrong_is_named_and_changes_nothing() {
         (1, have[..48].to_vec(), "48 bytes; a have has 52"),
         (1, refuse[..48].to_vec(), "48 bytes; a refuse has 52"),
         (1, chunk(identity, 0, b"")[..47].to_vec(), "47 bytes; the shortest chunk has 48"),
-        (1, [&bytes(Message::Missing { identity })[..], b"x"].concat(), "45 bytes; a missing has 44"),
+        (1, [&bytes(TransferMessage::Missing { identity })[..], b"x"].concat(), "45 bytes; a missing has 44"),
         (1, with(&offer, 1, 2), "version 2; this program speaks 1"),
         (1, with(&offer, 0, 15), "kind 15; 16 (offer)"),
         (1, with(&offer, 0, 22), "kind 22;"),
-        (1, with(&offer, 2, 1), "1 in the place of a reason; 0 is right"),
+        (1, with(&offer, 2, 1), "1 in the place of a reason; it has to be 0"),
         (1, with(&refuse, 2, 5), "reason 5; 1 (too long)"),
         (1, with(&offer, 44, 0), "offer 0; offers are numbered from 1"),
         (1, have, "offer 1; offers are numbered from 1, and 0 is the last of this host"),
-        (0, offer.clone(), "from host 0; hosts are 1 to 64, without this one"),
+        (0, offer.clone(), "from host 0; the others are 1 to 64, without this host"),
         (2, offer.clone(), "from host 2;"),
         (65, offer, "from host 65;"),
-        (1, chunk(other, 0, b"0123"), "a chunk of e074ea76ef57 (30 bytes), which nobody here asked for"),
+        (1, chunk(other, 0, b"0123"), "a chunk of e074ea76ef57 (30 bytes), which this host has not asked for"),
         (3, chunk(identity, 0, b"0123"), "from host 3; host 1 was asked"),
         (1, chunk(identity, 8, b"0123"), "chunk 8 of"),
         (1, chunk(identity, 0, b"012"), "3 bytes in chunk 0 of"),
-        (1, chunk(identity, 7, b"012"), "2 are right; do all hosts have the same chunk_max?"),
+        (1, chunk(identity, 7, b"012"), "it has 2; do all hosts have the same chunk_max?"),
         (1, want(0, 0), "0 chunks wanted from 0 on"),
-        (1, want(1, 3), "which has 3, from 0"),
+        (1, want(1, 3), "which has 3 chunks"),
         (1, want(u32::MAX, u32::MAX), "4294967295 chunks wanted"),
     ];
     let before = format!("{host:?}");
@@ -287,11 +288,11 @@ fn what_is_wrong_is_named_and_changes_nothing() {
         assert!(error.contains(says), "{error} does not contain {says}");
         assert_eq!(format!("{host:?}"), before, "{error}");
     }
-    let missing = bytes(Message::Missing { identity });
+    let missing = bytes(TransferMessage::Missing { identity });
     assert_eq!(host.receive(3, &missing), Err(TransferError::NotAsked { identity, from: 3, asked: 1 }));
-    // Of a payload with more chunks than are asked for at once.
+    // A payload with more chunks than are asked for at once.
     let identity = self::identity(4, 90);
-    host.receive(1, &bytes(Message::Offer { identity, number: 9 })).unwrap();
+    host.receive(1, &bytes(TransferMessage::Offer { identity, number: 9 })).unwrap();
     sent(&mut host);
     let early = TransferError::Early { identity, index: 8, asked: 8 };
     assert_eq!(host.receive(1, &chunk(identity, 8, b"0123")), Err(early));
@@ -300,23 +301,23 @@ fn what_is_wrong_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn two_offers_of_one_payload_are_told_once_of_the_hosts_of_both() {
+fn two_offers_of_one_payload_are_reported_once() {
     let mut host = Transfers::new(1, config()).unwrap();
-    let have = |number| bytes(Message::Have { identity: identity(1, 40), number });
+    let have = |number| bytes(TransferMessage::Have { identity: identity(1, 40), number });
     let offer = |host: &mut Transfers, whom: u16| host.offer(payload(1, 40), to(&[whom])).unwrap();
     offer(&mut host, 2);
     let identity = offer(&mut host, 3);
     host.receive(3, &have(2)).unwrap();
     assert_eq!(host.poll_spread(), None);
     host.receive(2, &have(2)).unwrap();
-    // Told, but not heard before it is offered to one more.
+    // Spread, but not polled before it is offered to one more host.
     offer(&mut host, 4);
     assert_eq!(host.poll_spread(), None);
     host.receive(4, &have(3)).unwrap();
     assert_eq!((host.poll_spread(), host.poll_spread()), (Some(identity), None));
     // The receiver answers the newer one; a late copy of the older one brings nothing back.
     let mut receiver = Transfers::new(2, config()).unwrap();
-    let offered = |number| bytes(Message::Offer { identity, number });
+    let offered = |number| bytes(TransferMessage::Offer { identity, number });
     receiver.receive(1, &offered(1)).unwrap();
     receiver.receive(1, &offered(2)).unwrap();
     served(&mut receiver, &payload(1, 40), |_, _| {});
@@ -326,13 +327,13 @@ fn two_offers_of_one_payload_are_told_once_of_the_hosts_of_both() {
 }
 
 #[test]
-fn what_is_missing_is_not_told_if_it_has_come_meanwhile() {
+fn payload_that_came_meanwhile_is_not_missing() {
     let mut host = Transfers::new(2, config()).unwrap();
     let (kept, fetched) = (identity(1, 9), identity(2, 9));
     host.fetch(kept, 1).unwrap();
     host.fetch(fetched, 1).unwrap();
     host.crashed(1);
-    host.hold(payload(1, 9)).unwrap();
+    host.store(payload(1, 9)).unwrap();
     host.fetch(fetched, 3).unwrap();
     assert_eq!(host.poll_missing(), None);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts, the messages between them, and what a schedule does to both.
+//! Hosts, the messages between them, and the steps of a schedule.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 
 /// Chunks of 4 bytes, 8 of them asked for at once, 4 payloads under way.
 pub(super) fn config() -> Config {
-    Config { chunk_max: 4, payload_max: 1000, held_max: 100_000, reserved: 0, wants_max: 8, arriving_max: 4 }
+    Config { chunk_max: 4, payload_max: 1000, stored_max: 100_000, reserved: 0, wants_max: 8, arriving_max: 4 }
 }
 
 /// Each seed and length gives other bytes.
@@ -38,11 +38,11 @@ pub(super) struct World {
     hosts: Vec<Transfers>,
     dead: BTreeSet<u16>,
     network: Vec<Packet>,
-    /// Who is to be told of whose crash.
+    /// Crashes that are to be reported: the survivor, and the crashed member.
     notices: Vec<(u16, u16)>,
-    /// How many chunks may still be damaged: fewer than make a host give up.
+    /// How many chunks may still be damaged: fewer than make a host give up a source.
     damage: usize,
-    /// By whom what was offered, and how often.
+    /// How often each host has offered each payload.
     offered: Vec<(u16, Identity, Vec<u8>)>,
     spread: Vec<Vec<Identity>>,
     arrived: Vec<Vec<Identity>>,
@@ -72,7 +72,7 @@ impl World {
         &mut self.hosts[usize::from(host) - 1]
     }
 
-    /// What was told since it was asked last.
+    /// What was reported since the last call.
     pub(super) fn spread(&mut self, host: u16) -> Vec<Identity> {
         self.hear(host);
         std::mem::take(&mut self.spread[usize::from(host) - 1])
@@ -105,7 +105,7 @@ impl World {
         (1..=self.hosts.len() as u16).filter(|host| !self.dead.contains(host)).collect()
     }
 
-    /// To all.
+    /// Offers a payload to all.
     pub(super) fn offer(&mut self, host: u16, payload: Vec<u8>) -> Identity {
         let all = HostSet::first(self.hosts.len());
         let identity = self.at(host).offer(payload.clone(), all).expect("room");
@@ -128,7 +128,7 @@ impl World {
         }
         match self.at(packet.to).receive(packet.from, &packet.bytes) {
             Ok(()) => self.hear(packet.to),
-            // Late, or of the dead.
+            // It is late, or of a dead host.
             Err(
                 TransferError::Unasked { .. }
                 | TransferError::NotAsked { .. }
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// All that a host has to send is sent and arrives.
+    /// All messages of a host are sent and arrive.
     pub(super) fn step(&mut self, host: u16) {
         while self.send_one(host) {}
         for packet in std::mem::take(&mut self.network) {
@@ -209,7 +209,8 @@ impl World {
         }
     }
 
-    /// Nothing is lost any more: all that is under way arrives, and what is missing is asked for, until all is quiet.
+    /// Nothing is lost any more: everything under way arrives, and missing chunks are asked for, until all is
+    /// quiet.
     pub(super) fn calm(&mut self) {
         let mut quiet = 0;
         for _ in 0..10_000 {
@@ -221,7 +222,8 @@ impl World {
         panic!("{:?} and more are sent again and again", self.network.first().map(|packet| &packet.bytes));
     }
 
-    /// All that is under way arrives, and what follows, and then each sends again. Whether nothing was under way.
+    /// Everything under way arrives, and what follows from it; then each host resends. Whether nothing was
+    /// under way.
     pub(super) fn round(&mut self) -> bool {
         let mut quiet = true;
         loop {
@@ -246,7 +248,7 @@ impl World {
         for (what, which) in steps {
             self.happen(*what, *which, crashes);
             for host in &self.hosts {
-                prop_assert!(host.used_bytes() <= host.config.held_max);
+                prop_assert!(host.used_bytes() <= host.config.stored_max);
                 prop_assert!(host.arriving.len() <= host.config.arriving_max);
             }
         }
@@ -254,15 +256,16 @@ impl World {
         self.check()
     }
 
-    /// What anybody who lives has offered all who live have, and it is told as often as it has to be.
+    /// All live hosts store every payload that a live host has offered, and it is reported as often as it has
+    /// to be.
     fn check(&mut self) -> Result<(), TestCaseError> {
         for host in self.alive() {
             let node = self.host(host);
             prop_assert!(node.arriving.is_empty(), "{host} waits for {:?}", node.arriving[0].identity);
-            let used: u64 = node.held().map(|(identity, _)| identity.len).sum();
+            let used: u64 = node.stored().map(|(identity, _)| identity.len).sum();
             prop_assert_eq!(node.used_bytes(), used);
-            for (identity, _) in node.held() {
-                prop_assert_eq!(*identity, Identity::of(node.get(identity).expect("held")));
+            for (identity, _) in node.stored() {
+                prop_assert_eq!(*identity, Identity::of(node.get(identity).expect("stored")));
             }
             let mine: Vec<_> = self.offered.iter().filter(|(by, ..)| *by == host).cloned().collect();
             let told = self.spread(host);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that die while their group is being founded, without a record of it.
+//! Processes that die while their group is being founded, before they have a record.
 
 use super::*;
 
-/// A process that founds the group of hosts 1 to `count` with others, and knows nothing of them yet.
+/// A process that founds the group of hosts 1 to `count` with the others, of which it has not heard yet.
 fn forms(host: u16, incarnation: u32, count: u16) -> Group<Hsuc> {
     Group::form(Config { hosts: HostSet::first(count.into()), ..config(host, incarnation) }).unwrap()
 }
@@ -13,14 +13,15 @@ impl World {
         self.members.insert(host, (forms(host, incarnation, count), Vec::new()));
     }
 
-    /// What waits at one host for another is received there, and what it has for others is lost; whether anything was.
+    /// Host `to` receives what host `from` has to send to it; messages of `from` to others are lost. Whether
+    /// there were any for `to`.
     fn hears(&mut self, to: u16, from: u16) -> bool {
         let sent: Vec<_> = self.sent(from).into_iter().filter(|(receiver, _)| *receiver == to).collect();
         sent.iter().for_each(|(_, bytes)| drop(self.group(to).receive(from, bytes)));
         !sent.is_empty()
     }
 
-    /// A host says what is due, and one other hears it.
+    /// A host resends what is due, and one other host receives it.
     fn says(&mut self, from: u16, to: u16) {
         self.group(from).resend(HELD);
         assert!(self.hears(to, from));
@@ -32,12 +33,13 @@ impl World {
     }
 }
 
-/// Two first views: {1, 3}, that host 1 began alone and told nobody, and {3, 2}, that hosts 3 and 2 began once host 1 was shut out, and in which a
-/// decision was told. Before that, processes died on hosts 2 and 3, and what they had promised each other came to host 1 late.
+/// Two first views: {1, 3}, which host 1 began alone and told nobody, and {3, 2}, which hosts 3 and 2 began
+/// once host 1 was excluded, and in which a decision was delivered. Before that, processes died on hosts 2
+/// and 3, and host 1 heard of their promises to each other late.
 fn two_first_views() -> World {
     let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
-    // Processes of before, of which host 1 hears that they are in no group. That of host 3 knows that one of host 1 has died, and not that
-    // another is up; and then the death of that of host 2.
+    // Former processes, from which host 1 hears that they are in no group. The process of host 3 knows that
+    // one of host 1 has died, and not that another is up; then it hears of the death of host 2's process.
     [(1, 10), (2, 20), (3, 29)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
     world.group(1).up(2, 20);
     world.group(2).up(1, 10);
@@ -49,7 +51,8 @@ fn two_first_views() -> World {
     world.group(3).up(2, 21);
     world.group(2).up(3, 29);
     world.says(3, 2);
-    // It dies as well. Its successor and host 1 know of each other, and found the group: host 1 does not know that host 2 is up again.
+    // It dies as well. Its successor and host 1 know of each other, and found the group; host 1 does not know
+    // that host 2 is up again.
     world.starts(3, 30, 3);
     world.group(1).up(3, 30);
     world.group(3).up(1, 10);
@@ -60,14 +63,14 @@ fn two_first_views() -> World {
     world.stores(1);
     world.sent(1);
     assert_eq!(world.members_of(1), [1, 3]);
-    // Now host 2 and host 1 know of each other; the process on host 2 tells what it has promised.
+    // Now hosts 2 and 1 know of each other; the process on host 2 tells host 1 its promise.
     world.group(2).down(3, 29);
     world.group(2).up(1, 10);
     world.group(1).up(2, 21);
     world.says(2, 1);
     world.group(1).resend(HELD);
     world.sent(1);
-    // It dies, and host 1 is shut out.
+    // It dies, and host 1 is excluded.
     world.excluded(1);
     world.group(3).down(2, 21);
     world.starts(2, 22, 3);
@@ -85,7 +88,7 @@ fn two_first_views() -> World {
     world.group(3).propose(HELD, b"x").unwrap();
     world.says(3, 2);
     world.says(2, 3);
-    // Only host 2 is told what is decided: the lease of the other has run out.
+    // The decision is delivered only on host 2, as the lease of the other host has run out.
     world.says(3, 2);
     world.tell(2);
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["", "x", ""]);
@@ -94,7 +97,7 @@ fn two_first_views() -> World {
 }
 
 #[test]
-fn what_was_told_in_the_later_of_two_first_views_is_not_lost() {
+fn deliveries_of_the_later_first_view_are_not_lost() {
     let mut world = two_first_views();
     (1..=3).for_each(|host| world.comes_back(host));
     world.meet();
@@ -103,8 +106,8 @@ fn what_was_told_in_the_later_of_two_first_views_is_not_lost() {
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["x"; 3]);
 }
 
-/// What host 1 tells that has begun a view in ballot 0, to one incarnation.
-fn begun_by_host_1(receiver: u32, members: &[Member]) -> Vec<u8> {
+/// A message of host 1, which has begun a view in ballot 0, to one incarnation.
+fn begun_by_host_1(receiver: u32, members: &[ViewMember]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Prefix { group: 7, sender: 10, receiver, view: 1, kind: Kind::Control }.write(&mut bytes);
     Control::Begin { ballot: 0, view: View::new(1, members).unwrap() }.write(&mut bytes);
@@ -113,11 +116,11 @@ fn begun_by_host_1(receiver: u32, members: &[Member]) -> Vec<u8> {
 
 /// Hosts 2 and 3 have promised to follow host 1 in a later ballot than that of its view.
 #[test]
-fn view_of_a_founder_that_has_begun_is_taken_in_the_ballot_of_the_next_one() {
+fn next_founder_takes_over_a_begun_view_in_its_own_ballot() {
     let mut world = unfounded(3);
     let members = [member(1, 10), member(2, 20), member(3, 30)];
     for host in [2, 3] {
-        world.group(host).forming.as_mut().unwrap().ballot = 3;
+        world.group(host).founding.promise(3);
         world.group(host).receive(1, &begun_by_host_1(u32::from(host) * 10, &members)).unwrap();
         assert!(world.group(host).poll_record().is_none());
     }
@@ -130,20 +133,20 @@ fn view_of_a_founder_that_has_begun_is_taken_in_the_ballot_of_the_next_one() {
     world.says(3, 2);
     world.says(2, 3);
     world.stores(3);
-    let ballots = [2, 3].map(|host| world.group(host).ballot);
+    let ballots = [2, 3].map(|host| world.group(host).founding.ballot());
     assert_eq!(ballots, [4, 4], "the next founder has asked all");
     assert_eq!([2, 3].map(|host| world.members_of(host)), [[1, 2, 3]; 2]);
 }
 
-/// Host 3 hears of a view that the new process on host 2 is in, and has heard only the former one, which has died. The new one could still begin
-/// another view in a lower ballot.
+/// Host 3 hears of a view that contains the new process on host 2, while it has heard only the former
+/// process, which has died. The new one could still begin another view in a lower ballot.
 #[test]
-fn view_of_others_is_not_taken_before_all_its_members_have_promised() {
+fn view_of_others_needs_promises_of_all_its_members() {
     let mut world = unfounded(3);
     world.says(1, 3);
     world.says(2, 3);
     world.group(3).down(2, 20);
-    world.group(3).forming.as_mut().unwrap().ballot = 2;
+    world.group(3).founding.promise(2);
     let members = [member(1, 10), member(2, 21), member(3, 30)];
     world.group(3).receive(1, &begun_by_host_1(30, &members)).unwrap();
     world.group(3).resend(HELD);
@@ -157,10 +160,11 @@ fn view_of_others_is_not_taken_before_all_its_members_have_promised() {
     assert_eq!(world.members_of(3), [1, 2, 3]);
 }
 
-/// Hosts 2 to `count` have heard each other and not host 1, which has heard all, begins, and dies before anybody hears of it.
+/// Hosts 2 to `count` have heard each other but not host 1. Host 1 has heard all, begins, and dies before
+/// anybody hears of it.
 fn founder_dies_unheard(count: u16, firsts: impl IntoIterator<Item = u16>) -> World {
     let mut world = unfounded(count);
-    firsts.into_iter().for_each(|host| world.group(host).is_first_of_its_host());
+    firsts.into_iter().for_each(|host| world.group(host).set_first_process());
     for _ in 0..2 {
         for host in 2..=count {
             world.group(host).resend(HELD);
@@ -179,10 +183,10 @@ fn founder_dies_unheard(count: u16, firsts: impl IntoIterator<Item = u16>) -> Wo
 }
 
 #[test]
-fn founder_that_nobody_has_heard_holds_up_no_first_processes() {
+fn first_processes_do_not_wait_for_an_unheard_founder() {
     let mut world = founder_dies_unheard(3, 1..=3);
     assert_eq!([2, 3].map(|host| world.members_of(host)), [[2, 3]; 2]);
-    // It comes back with its record, or without.
+    // It comes back with its record, or without it.
     for (incarnation, host) in [(11, 1), (21, 2)] {
         if host == 2 {
             world.dies(2);
@@ -196,32 +200,33 @@ fn founder_that_nobody_has_heard_holds_up_no_first_processes() {
 }
 
 #[test]
-fn founder_that_nobody_has_heard_is_waited_for_by_those_whose_hosts_had_processes_before() {
+fn later_processes_wait_for_an_unheard_founder() {
     let mut world = founder_dies_unheard(3, [1, 3]);
     assert!([2, 3].iter().all(|host| world.group(*host).view().is_none()), "one of three is not more than half");
 }
 
 #[test]
-fn process_that_was_shut_out_is_no_first_process() {
+fn excluded_process_is_no_first_process() {
     let mut world = unfounded(3);
-    world.group(1).is_first_of_its_host();
+    world.group(1).set_first_process();
     world.group(1).excluded();
     world.group(1).rejoin(11).unwrap();
-    assert!(!world.group(1).forming.as_ref().unwrap().is_first);
+    assert!(!world.group(1).founding.is_first());
 }
 
-/// Host 2 founds after host 1, and cannot know what its host's former process was left out of.
+/// Host 2 founds after host 1, and cannot know whether a view left out its host's former process.
 #[test]
-fn founder_that_cannot_begin_passes_on_to_a_first_process() {
+fn founder_passes_its_ballot_on_to_a_first_process() {
     let mut world = founder_dies_unheard(5, [1, 3, 4, 5]);
     assert_eq!([2, 3, 4, 5].map(|host| world.members_of(host)), [[3, 2, 4, 5]; 4]);
 }
 
-/// Host 1 has begun alone, when the processes on hosts 2 and 3 had died without a record, and has decided. Their successors have not heard it when it dies.
+/// Host 1 has begun alone when the processes on hosts 2 and 3 had died without a record, and has decided. It
+/// dies before their successors have heard it.
 #[test]
-fn founders_whose_former_processes_were_left_out_found_no_other_group() {
+fn founders_left_out_before_found_no_second_group() {
     let mut world = unfounded(3);
-    (1..=3).for_each(|host| world.group(host).is_first_of_its_host());
+    (1..=3).for_each(|host| world.group(host).set_first_process());
     [2, 3].into_iter().for_each(|host| world.says(host, 1));
     [2, 3].into_iter().for_each(|host| world.dies(host));
     world.group(1).resend(HELD);
@@ -239,17 +244,11 @@ fn founders_whose_former_processes_were_left_out_found_no_other_group() {
 #[test]
 fn planted_faults_of_founders_are_found() {
     are_found(&[
-        (Planted::RaisesItsBallot, "group::tests::forming::what_was_told_in_the_later_of_two_first_views_is_not_lost"),
-        (
-            Planted::TakesEachForFirst,
-            "group::tests::forming::founders_whose_former_processes_were_left_out_found_no_other_group",
-        ),
-        (
-            Planted::AsksOnlyTheKnown,
-            "group::tests::forming::view_of_others_is_not_taken_before_all_its_members_have_promised",
-        ),
-        (Planted::BelievesOfTheMet, "group::tests::word_of_a_death_is_not_taken_of_a_member_that_was_met"),
-        (Planted::WaitsForTheRecorded, "group::tests::a_founder_that_comes_back_with_a_record_holds_up_nobody"),
-        (Planted::TakesTheReturned, "group::tests::host_that_came_back_and_may_form_a_group_is_waited_for"),
+        (Planted::RaisesItsBallot, "group::tests::founding::deliveries_of_the_later_first_view_are_not_lost"),
+        (Planted::TakesEachForFirst, "group::tests::founding::founders_left_out_before_found_no_second_group"),
+        (Planted::AsksOnlyTheKnown, "group::tests::founding::view_of_others_needs_promises_of_all_its_members"),
+        (Planted::BelievesOfTheMet, "group::tests::report_of_death_is_not_taken_for_a_member_that_was_met"),
+        (Planted::WaitsForTheRecorded, "group::tests::founder_that_returns_with_a_record_is_not_awaited"),
+        (Planted::TakesTheReturned, "group::tests::host_that_returned_without_a_record_is_awaited"),
     ]);
 }

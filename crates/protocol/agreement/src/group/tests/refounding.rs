@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members that were excluded while their processes lived: they keep what they have, and found their group again if nobody goes on.
+//! Members that were excluded while their processes lived: they keep their state, and found their group again
+//! if nobody goes on.
 
 use super::*;
 
 impl World {
-    /// The others go on without it, or nobody does. It comes back as the incarnation after.
+    /// The others go on without it, or nobody does. It comes back as the next incarnation.
     pub(super) fn excluded(&mut self, host: u16) {
         let was = self.group(host).config.incarnation;
         self.group(host).excluded();
@@ -24,7 +25,7 @@ impl World {
         self.members.values().map(|(group, _)| group.standing()).collect()
     }
 
-    /// Hosts 1 and 2 go on without host 3, and then all are out.
+    /// Hosts 1 and 2 go on without host 3, and then all are excluded.
     fn all_out() -> Self {
         let mut world = Self::of(3);
         world.writes(1, "a");
@@ -39,17 +40,21 @@ impl World {
 }
 
 #[test]
-fn who_are_all_excluded_found_their_group_again() {
+fn all_excluded_members_found_their_group_again() {
     let mut world = World::all_out();
     (1..=3).for_each(|host| world.comes_back(host));
     world.meet();
-    assert_eq!(world.group(3).holds_for(), Some(HostSet::from_iter([1, 2])), "they have not said what they hold");
+    assert_eq!(
+        world.group(3).refounding_awaits(),
+        Some(HostSet::from_iter([1, 2])),
+        "they have not said what they hold"
+    );
     world.run();
     world.run();
     assert_eq!(world.standings(), [Standing::Member; 3]);
     world.writes(1, "c");
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abc"; 3]);
-    // And again.
+    // Once more.
     (1..=3).for_each(|host| world.excluded(host));
     (1..=3).for_each(|host| world.comes_back(host));
     world.meet();
@@ -61,10 +66,10 @@ fn who_are_all_excluded_found_their_group_again() {
 }
 
 #[test]
-fn the_group_is_founded_again_with_all_that_was_told_to_anybody() {
+fn refounded_group_has_all_delivered_decisions() {
     let mut world = World::of(3);
     world.group(1).propose(HELD, b"x").unwrap();
-    // All have it, and the leader alone has told it.
+    // All have it, but only the leader has delivered it.
     for (to, bytes) in world.sent(1) {
         world.group(to).receive(1, &bytes).unwrap();
     }
@@ -84,20 +89,20 @@ fn the_group_is_founded_again_with_all_that_was_told_to_anybody() {
 }
 
 #[test]
-fn while_one_of_the_last_view_is_missing_the_others_wait() {
+fn refounding_waits_for_all_members_of_the_last_view() {
     let mut world = World::all_out();
-    // Its process has died: it may have gone on alone.
+    // Its process has died, and may have gone on alone before.
     world.members.remove(&1);
     [2, 3].into_iter().for_each(|host| world.comes_back(host));
     world.joins(1, 12);
     world.run();
     assert_eq!(world.standings(), [Standing::Joining; 3]);
-    assert_eq!(world.group(2).holds_for(), Some(HostSet::from_iter([1])));
+    assert_eq!(world.group(2).refounding_awaits(), Some(HostSet::from_iter([1])));
     assert_eq!(world.state(2), "ab", "it keeps it");
 }
 
 #[test]
-fn without_a_lease_no_group_is_founded_again() {
+fn no_refounding_without_lease() {
     let mut world = World::all_out();
     (1..=3).for_each(|host| world.comes_back(host));
     world.meet();
@@ -109,7 +114,7 @@ fn without_a_lease_no_group_is_founded_again() {
 }
 
 #[test]
-fn who_was_excluded_takes_over_from_those_who_went_on() {
+fn excluded_member_takes_over_from_the_surviving_group() {
     let mut world = World::of(3);
     world.writes(1, "a");
     world.excluded(3);
@@ -123,10 +128,10 @@ fn who_was_excluded_takes_over_from_those_who_went_on() {
 }
 
 #[test]
-fn what_is_held_gives_way_to_a_later_view_only() {
+fn kept_state_gives_way_only_to_a_later_view() {
     let mut world = World::all_out();
     [1, 2].into_iter().for_each(|host| world.comes_back(host));
-    // Host 3 has not heard that it is out, and believes to be alone: it has no lease.
+    // Host 3 has not heard that it is excluded, and believes that it is alone; it has no lease.
     let view = View::new(1, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     let mut late = Group::found(config(3, 30), view).unwrap();
     late.down(1, 10);
@@ -150,10 +155,10 @@ fn what_is_held_gives_way_to_a_later_view_only() {
 }
 
 #[test]
-fn who_was_let_in_and_never_began_holds_up_nobody() {
+fn unwelcomed_host_is_not_awaited() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 3 is in the view, and does not know it.
+    // Host 3 is in the view, and does not know that.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     [1, 2].into_iter().for_each(|host| world.group(host).begin_next(view.clone()));
     world.joins(3, 30);
@@ -167,7 +172,7 @@ fn who_was_let_in_and_never_began_holds_up_nobody() {
 }
 
 impl World {
-    /// Time passes; who gives itself up comes back as another incarnation.
+    /// Lets time pass; a host that gives its incarnation up comes back as another one.
     pub(super) fn runs(&mut self) {
         for _ in 0..4 {
             self.run();
@@ -187,11 +192,11 @@ impl World {
 }
 
 #[test]
-fn two_that_were_let_in_and_never_began_hold_up_nobody() {
+fn two_unwelcomed_hosts_are_not_awaited() {
     let mut world = World::of(1);
     world.writes(1, "a");
     [(2, 20), (3, 30)].into_iter().for_each(|(host, incarnation)| world.joins(host, incarnation));
-    // Both are in the view, and its only other member is shut out before it could welcome them.
+    // Both are in the view, and its only other member is excluded before it could welcome them.
     let view = View::new(2, &[member(1, 10), member(2, 20), member(3, 30)]).unwrap();
     world.group(1).begin_next(view);
     world.excluded(1);
@@ -203,14 +208,14 @@ fn two_that_were_let_in_and_never_began_hold_up_nobody() {
 }
 
 #[test]
-fn who_began_the_first_view_alone_takes_over_from_the_others() {
+fn lone_first_view_gives_way_to_the_others() {
     let mut world = unfounded(3);
     let hold = |world: &mut World| world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
     (0..2).for_each(|_| {
         hold(&mut world);
         world.settle();
     });
-    // It begins, and is shut out before anybody hears of it.
+    // It begins, and is excluded before anybody hears of it.
     world.group(1).recorded();
     assert_eq!(world.members_of(1), [1, 2, 3]);
     world.sent(1);
@@ -226,14 +231,15 @@ fn who_began_the_first_view_alone_takes_over_from_the_others() {
 }
 
 #[test]
-fn who_was_told_nothing_still_answers_after_it_took_over_a_state() {
+fn member_without_deliveries_answers_after_taking_over_a_state() {
     let mut world = World::of(3);
     world.excluded(3);
     world.comes_back(3);
     world.meet();
-    // Host 1 offers its state in the view that host 3 was in; then the others are out before the view without it.
+    // Host 1 offers its state in the view that host 3 was in; then the others are excluded before the view
+    // without host 3.
     let base = {
-        let state = world.group(1).transfers.hold(b"".to_vec()).unwrap();
+        let state = world.group(1).transfers.store(b"".to_vec()).unwrap();
         let (bytes, base) = (&mut Vec::new(), Control::Base { position: 0, state });
         Prefix { group: 7, sender: 10, receiver: 31, view: 1, kind: Kind::Control }.write(bytes);
         base.write(bytes);
@@ -241,7 +247,7 @@ fn who_was_told_nothing_still_answers_after_it_took_over_a_state() {
     };
     world.group(3).receive(1, &base).unwrap();
     world.settle();
-    assert_eq!((world.group(3).joining.have(), world.group(3).holds_for()), (Some(0), None));
+    assert_eq!((world.group(3).joining.have(), world.group(3).refounding_awaits()), (Some(0), None));
     [1, 2].into_iter().for_each(|host| world.excluded(host));
     [1, 2].into_iter().for_each(|host| world.comes_back(host));
     world.meet();
@@ -250,12 +256,13 @@ fn who_was_told_nothing_still_answers_after_it_took_over_a_state() {
 }
 
 #[test]
-fn of_two_first_views_the_later_ballot_is_the_last() {
-    // Host 4 began one alone, which it founded; hosts 1 to 3 found another when it was gone. Nobody was told anything.
+fn higher_ballot_wins_of_two_first_views() {
+    // Host 4 founded and began one alone; hosts 1 to 3 founded another one when it was gone. Nothing was
+    // delivered to anybody.
     let began = |host: u16, ballot: u32, order: &[u16]| {
-        let members: Vec<Member> = order.iter().map(|host| member(*host, 10 * u32::from(*host))).collect();
+        let members: Vec<ViewMember> = order.iter().map(|host| member(*host, 10 * u32::from(*host))).collect();
         let mut group = Group::found(config(host, 10 * u32::from(host)), View::new(1, &members).unwrap()).unwrap();
-        group.ballot = ballot;
+        group.founding.set_ballot(ballot);
         (host, (group, Vec::new()))
     };
     let three = [1, 2, 3].map(|host| began(host, 5, &[1, 2, 3]));
@@ -264,7 +271,8 @@ fn of_two_first_views_the_later_ballot_is_the_last() {
     (1..=4).for_each(|host| world.excluded(host));
     (1..=4).for_each(|host| world.comes_back(host));
     world.meet();
-    // The claim of host 4 has reached nobody when host 1 founds; host 4 has those of all.
+    // The claim of host 4 has reached nobody when host 1 founds the group again; host 4 has the claims of
+    // all.
     for host in 1..=3 {
         world.group(host).resend(RUN_OUT);
     }
@@ -277,10 +285,10 @@ fn of_two_first_views_the_later_ballot_is_the_last() {
 }
 
 #[test]
-fn who_took_over_a_later_state_still_says_that_it_never_began_that_view() {
+fn member_that_took_over_a_state_never_began_its_view() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 2 is out before it hears of the view with both, which host 1 has begun.
+    // Host 2 is excluded before it hears of the view with both, which host 1 has begun.
     world.excluded(2);
     let view = View::new(2, &[member(1, 10), member(2, 20)]).unwrap();
     world.group(1).begin_next(view);
@@ -288,7 +296,7 @@ fn who_took_over_a_later_state_still_says_that_it_never_began_that_view() {
     world.comes_back(2);
     world.meet();
     let base = {
-        let state = world.group(1).transfers.hold(b"a".to_vec()).unwrap();
+        let state = world.group(1).transfers.store(b"a".to_vec()).unwrap();
         let bytes = &mut Vec::new();
         Prefix { group: 7, sender: 10, receiver: 21, view: 2, kind: Kind::Control }.write(bytes);
         Control::Base { position: 1, state }.write(bytes);
@@ -296,7 +304,7 @@ fn who_took_over_a_later_state_still_says_that_it_never_began_that_view() {
     };
     world.group(2).receive(1, &base).unwrap();
     world.settle();
-    assert_eq!((world.group(2).joining.have(), world.group(2).holds_for()), (Some(1), None));
+    assert_eq!((world.group(2).joining.have(), world.group(2).refounding_awaits()), (Some(1), None));
     world.excluded(1);
     world.comes_back(1);
     world.meet();
@@ -306,7 +314,7 @@ fn who_took_over_a_later_state_still_says_that_it_never_began_that_view() {
 }
 
 #[test]
-fn the_last_member_is_taken_out_once_another_has_its_state() {
+fn last_member_is_taken_out_once_another_has_its_state() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.excluded(2);
@@ -321,24 +329,24 @@ fn the_last_member_is_taken_out_once_another_has_its_state() {
 }
 
 #[test]
-fn who_is_up_again_is_over_as_what_it_was() {
+fn new_incarnation_ends_the_former_one() {
     let mut world = World::of(3);
     world.excluded(3);
     world.comes_back(3);
-    // The word of a death that came while it was out, and one that never came.
+    // A death that was reported while it was out, and one that was never reported.
     let mut of_3 = Group::<Hsuc>::found(config(1, 10), world.group(1).view().unwrap().clone()).unwrap();
     of_3.excluded();
     of_3.down(2, 20);
     of_3.rejoin(11).unwrap();
     of_3.up(3, 31);
-    assert_eq!((of_3.dead[1], of_3.dead[2]), (20, 30));
+    assert_eq!((of_3.liveness.dead(2), of_3.liveness.dead(3)), (20, 30));
 }
 
 #[test]
-fn who_was_taken_out_and_told_most_founds_the_group_again() {
+fn removed_member_with_most_deliveries_founds_again() {
     let mut world = World::of(2);
     world.writes(1, "a");
-    // Host 2 alone is told that it is taken out, and something with it.
+    // Only to host 2 the view without it is delivered, and a value with it.
     world.members.get_mut(&2).unwrap().1.push(b'b');
     world.group(2).position += 1;
     world.group(2).begin_next(View::new(2, &[member(1, 10)]).unwrap());
@@ -352,14 +360,14 @@ fn who_was_taken_out_and_told_most_founds_the_group_again() {
 }
 
 #[test]
-fn who_is_taken_out_is_needed_until_the_view_without_it_has_begun() {
+fn removed_member_is_needed_until_the_next_view_has_begun() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.group(1).remove(HELD, 1).unwrap();
     for (_, bytes) in world.sent(1) {
         world.group(2).receive(1, &bytes).unwrap();
     }
-    // Host 2 has acknowledged that view, and was not told it.
+    // Host 2 has acknowledged that view, but it was not delivered to host 2.
     for (_, bytes) in world.sent(2) {
         world.group(1).receive(2, &bytes).unwrap();
     }
@@ -370,9 +378,10 @@ fn who_is_taken_out_is_needed_until_the_view_without_it_has_begun() {
     assert_eq!(world.standings(), [Standing::Removed, Standing::Member]);
 }
 
-/// Two are taken out, and both may be told it before the one that stays. Each would found the group again, where it does not hear the other.
+/// Two members are taken out, and the view may be delivered to both before the member that stays. Each would
+/// found the group again where it does not hear the other.
 #[test]
-fn of_two_that_are_taken_out_one_at_most_founds_the_group_again() {
+fn at_most_one_of_two_removed_members_founds_again() {
     let mut world = World::of(3);
     world.writes(1, "a");
     let passes = |world: &mut World| {
@@ -386,13 +395,13 @@ fn of_two_that_are_taken_out_one_at_most_founds_the_group_again() {
             }
         }
     };
-    // Both wait for a decision that is under way.
+    // Both removals wait for a decision that is under way.
     world.group(1).propose(HELD, b"b").unwrap();
     passes(&mut world);
     [2, 3].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
     world.tell(1);
     world.group(1).resend(HELD);
-    // Host 1 decides the next view, and has no time to tell its user.
+    // Host 1 decides the next view, and has no time to deliver it.
     (0..3).for_each(|_| passes(&mut world));
     assert_eq!(world.group(1).view().unwrap().number(), 1);
     assert!(world.standings().contains(&Standing::Leaving));
@@ -402,7 +411,7 @@ fn of_two_that_are_taken_out_one_at_most_founds_the_group_again() {
     (1..=3).for_each(|host| world.group(host).resend(RUN_OUT));
     for from in 1..=3 {
         for (to, bytes) in world.sent(from) {
-            // What host 2 says to host 3 is lost.
+            // Messages of host 2 to host 3 are lost.
             if (from, to) != (2, 3) {
                 world.group(to).receive(from, &bytes).unwrap();
             }
@@ -417,7 +426,7 @@ fn of_two_that_are_taken_out_one_at_most_founds_the_group_again() {
 }
 
 #[test]
-fn all_that_are_taken_out_go_one_after_the_other_and_the_leader_last() {
+fn members_are_taken_out_one_by_one_and_the_leader_last() {
     let mut world = World::of(4);
     world.writes(1, "a");
     [2, 1, 4].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
@@ -428,7 +437,7 @@ fn all_that_are_taken_out_go_one_after_the_other_and_the_leader_last() {
 }
 
 #[test]
-fn where_all_are_to_go_all_but_the_leader_do() {
+fn all_but_the_leader_are_taken_out() {
     let mut world = World::of(3);
     world.writes(1, "a");
     [2, 1, 3].into_iter().for_each(|host| world.group(1).remove(HELD, host).unwrap());
@@ -437,9 +446,9 @@ fn where_all_are_to_go_all_but_the_leader_do() {
     assert_eq!(world.standings(), [Standing::Member, Standing::Removed, Standing::Removed]);
 }
 
-/// It would not be there to do it.
+/// It would not be a member any more to do it.
 #[test]
-fn who_takes_itself_out_is_asked_to_take_out_nobody_else() {
+fn leaving_leader_takes_out_nobody_else() {
     let mut world = World::of(3);
     world.writes(1, "a");
     world.group(1).remove(HELD, 1).unwrap();
@@ -452,7 +461,7 @@ fn who_takes_itself_out_is_asked_to_take_out_nobody_else() {
 }
 
 #[test]
-fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
+fn member_removed_by_an_unbegun_view_founds_again() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.group(1).begin_next(View::new(2, &[member(2, 20)]).unwrap());
@@ -468,7 +477,7 @@ fn who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again() {
 }
 
 #[test]
-fn who_was_taken_out_is_let_in_again() {
+fn removed_member_is_let_in_again() {
     let mut world = World::of(2);
     world.writes(1, "a");
     world.group(1).remove(HELD, 2).unwrap();
@@ -482,14 +491,14 @@ fn who_was_taken_out_is_let_in_again() {
 }
 
 #[test]
-fn who_is_no_excluded_member_goes_on_as_no_other() {
+fn only_an_excluded_member_rejoins() {
     let mut world = World::of(1);
     let wrong = |world: &mut World, incarnation| world.group(1).rejoin(incarnation).is_err();
     assert!(wrong(&mut world, 11), "it is a member");
     world.group(1).excluded();
     assert!(wrong(&mut world, 10) && wrong(&mut world, 9));
     assert!(!wrong(&mut world, 11));
-    // Alone it needs nobody's word.
+    // A lone member needs no answer.
     world.writes_nothing();
 }
 
@@ -500,7 +509,8 @@ impl World {
     }
 }
 
-/// Host 3 has lost its record, and its clock is behind: it comes as an incarnation that was, or one below.
+/// Host 3 has lost its record, and its clock is behind: it comes as an incarnation that there was already, or
+/// as a lower one.
 fn comes_too_low(incarnation: u32) -> World {
     let mut world = World::of(3);
     world.writes(1, "a");
@@ -515,11 +525,11 @@ fn comes_too_low(incarnation: u32) -> World {
 }
 
 #[test]
-fn incarnation_that_others_hold_dead_is_given_up_for_one_above() {
+fn dead_incarnation_is_given_up_for_a_higher_one() {
     for incarnation in [25, 29, 30] {
         let mut world = comes_too_low(incarnation);
         assert_eq!(world.standings(), [Standing::Member, Standing::Member, Standing::Excluded], "{incarnation}");
-        assert_eq!((world.members_of(1), world.group(3).above()), (vec![1, 2], 30));
+        assert_eq!((world.members_of(1), world.group(3).incarnation_floor()), (vec![1, 2], 30));
         assert!(matches!(world.group(3).rejoin(30), Err(GroupError::Incarnation { .. })));
         world.group(3).rejoin(31).unwrap();
         world.meet();
@@ -531,10 +541,10 @@ fn incarnation_that_others_hold_dead_is_given_up_for_one_above() {
 }
 
 #[test]
-fn incarnation_that_others_hold_dead_never_leads_in_their_place() {
+fn dead_incarnation_never_leads() {
     let mut world = comes_too_low(25);
     world.writes(1, "b");
-    // Both at once, so that neither can say that it is in no view any more.
+    // Both at once, so that neither can say that the other is in no view any more.
     world.dies(1);
     world.dies(2);
     world.run();
@@ -542,7 +552,7 @@ fn incarnation_that_others_hold_dead_never_leads_in_their_place() {
 }
 
 #[test]
-fn founder_takes_nobody_as_an_incarnation_that_it_holds_dead() {
+fn founder_takes_in_no_dead_incarnation() {
     let mut world = unfounded(2);
     world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
     world.settle();
@@ -554,7 +564,8 @@ fn founder_takes_nobody_as_an_incarnation_that_it_holds_dead() {
     assert_eq!(world.group(1).standing(), Standing::Joining, "it may have begun");
 }
 
-/// Host 3, as 30, may have gone on alone; that process is gone, and the next one comes as 25.
+/// Host 3, as incarnation 30, may have gone on alone; that process is gone, and the next one comes as
+/// incarnation 25.
 fn comes_below_what_is_held_dead() -> World {
     let mut world = World::of(3);
     world.writes(1, "a");
@@ -566,7 +577,7 @@ fn comes_below_what_is_held_dead() -> World {
 }
 
 #[test]
-fn nobody_answers_for_incarnations_that_it_skipped() {
+fn process_answers_for_no_skipped_incarnations() {
     let mut world = comes_below_what_is_held_dead();
     world.run();
     world.run();
@@ -575,28 +586,28 @@ fn nobody_answers_for_incarnations_that_it_skipped() {
     world.meet();
     world.run();
     world.run();
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
-/// As before, but its host is shut out just when it has heard that its incarnation is dead.
+/// As before, but its host is excluded just when it has heard that its incarnation is dead.
 #[test]
-fn nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out() {
+fn excluded_process_answers_for_no_skipped_incarnations() {
     let mut world = comes_below_what_is_held_dead();
     world.meet();
     world.group(3).resend(HELD);
     world.settle();
-    assert_eq!((world.group(3).standing(), world.group(3).above()), (Standing::Joining, 30));
+    assert_eq!((world.group(3).standing(), world.group(3).incarnation_floor()), (Standing::Joining, 30));
     world.excluded(3);
     world.group(3).rejoin(31).unwrap();
     world.meet();
     world.run();
     world.run();
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
-/// As before, but its process died while the others were out, and nobody is told.
+/// As before, but its process died while the others were out, and nobody is notified.
 #[test]
-fn nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation() {
+fn higher_incarnation_does_not_answer_for_a_dead_member() {
     let mut world = World::of(3);
     world.writes(1, "a");
     (1..=2).for_each(|host| world.excluded(host));
@@ -607,46 +618,34 @@ fn nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnatio
         world.group(3).resend(HELD);
         world.settle();
         world.excluded(3);
-        let above = world.group(3).above();
+        let above = world.group(3).incarnation_floor();
         world.group(3).rejoin(above + 1).unwrap();
         world.meet();
     }
     world.run();
     world.run();
-    assert_eq!(world.group(1).holds_for(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([3])), "nobody knows what that process did");
 }
 
 #[cfg(feature = "planted")]
 #[test]
-fn planted_faults_of_incarnations_that_are_dead_are_found() {
+fn planted_faults_of_dead_incarnations_are_found() {
     are_found(&[
-        (Planted::LetsInTheDead, "group::tests::holding::incarnation_that_others_hold_dead_never_leads_in_their_place"),
-        (Planted::AnswersForOthers, "group::tests::holding::nobody_answers_for_incarnations_that_it_skipped"),
-        (
-            Planted::AnswersForOthers,
-            "group::tests::holding::nobody_answers_for_incarnations_that_it_skipped_when_it_was_shut_out",
-        ),
-        (
-            Planted::AnswersForOthers,
-            "group::tests::holding::nobody_answers_for_a_member_that_died_untold_by_growing_beyond_its_incarnation",
-        ),
+        (Planted::LetsInTheDead, "group::tests::refounding::dead_incarnation_never_leads"),
+        (Planted::AnswersForOthers, "group::tests::refounding::process_answers_for_no_skipped_incarnations"),
+        (Planted::AnswersForOthers, "group::tests::refounding::excluded_process_answers_for_no_skipped_incarnations"),
+        (Planted::AnswersForOthers, "group::tests::refounding::higher_incarnation_does_not_answer_for_a_dead_member"),
     ]);
 }
 
 #[cfg(feature = "planted")]
 #[test]
-fn planted_faults_of_who_holds_the_last_state_are_found() {
+fn planted_faults_of_refounding_are_found() {
     are_found(&[
-        (Planted::MissesTheFormer, "group::tests::holding::who_is_up_again_is_over_as_what_it_was"),
-        (Planted::IgnoresBallots, "group::tests::holding::of_two_first_views_the_later_ballot_is_the_last"),
-        (Planted::RemovesTheLast, "group::tests::holding::the_last_member_is_taken_out_once_another_has_its_state"),
-        (
-            Planted::RemovedEndsEarly,
-            "group::tests::holding::who_is_taken_out_of_a_view_that_nobody_begins_founds_the_group_again",
-        ),
-        (
-            Planted::TakesOutSeveral,
-            "group::tests::holding::all_that_are_taken_out_go_one_after_the_other_and_the_leader_last",
-        ),
+        (Planted::MissesTheFormer, "group::tests::refounding::new_incarnation_ends_the_former_one"),
+        (Planted::IgnoresBallots, "group::tests::refounding::higher_ballot_wins_of_two_first_views"),
+        (Planted::RemovesTheLast, "group::tests::refounding::last_member_is_taken_out_once_another_has_its_state"),
+        (Planted::RemovedEndsEarly, "group::tests::refounding::member_removed_by_an_unbegun_view_founds_again"),
+        (Planted::TakesOutSeveral, "group::tests::refounding::members_are_taken_out_one_by_one_and_the_leader_last"),
     ]);
 }
