@@ -18,7 +18,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, ViewMember, Trust, View, group, hsuc, huc, transfer};
+use fide_agreement::{Group, HostSet, Hsuc, Huc, Links, Trust, View, ViewMember, group, hsuc, huc, transfer};
 use fide_sim::cluster::{self, plan::Plan};
 use fide_testbed::figures::{Figure, Goal, Report};
 
