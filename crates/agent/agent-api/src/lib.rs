@@ -2,6 +2,7 @@
 //! Everything that crosses the boundary between an agent and its clients. Both sides use these types and no others.
 //!
 //! - [`protocol`]: requests and replies, over the agent's socket.
+//! - [`status`]: what an agent says of itself, its peers and its clients.
 //! - [`table`]: the alive table: what the agent knows, in memory that clients read without a system call.
 //! - [`session`]: the memory that one client shares with its agent: beat counter, outboxes, inbox.
 //! - [`event`]: the record of an event, as it lies in an inbox or a BPF ring buffer.
@@ -11,4 +12,5 @@
 pub mod event;
 pub mod protocol;
 pub mod session;
+pub mod status;
 pub mod table;

@@ -34,27 +34,25 @@ use rustix::{
     event::{Timespec, epoll},
 };
 
-use crate::{
-    command::{Change, Command, EngineGone, Exchange, Reply},
-    config::{Config, Role},
-    fault::{self, Fault},
-    handover::{ProcessState, SessionState},
-    incarnation::Noted,
-    journal::Journal,
-    key, mtu,
-    names::Kept,
-    notify::Notify,
-    process::Process,
-    pulse::{Look, Pulse},
-    rungs::Rungs,
-    signals::{Signal, Signals},
-    snapshot::Snapshot,
-    socket::{Credentials, Listener},
-    subuid::Shares,
-    trees::{Order, Report, Seen, Trees},
-};
+use crate::command::{Change, Command, EngineGone, Exchange, Reply};
+use crate::config::{Config, Role};
+use crate::fault::{self, Fault};
+use crate::handover::{ProcessState, SessionState};
+use crate::incarnation::Noted;
+use crate::journal::Journal;
+use crate::names::Kept;
+use crate::notify::Notify;
+use crate::process::Process;
+use crate::pulse::{Look, Pulse};
+use crate::signals::{Signal, Signals};
+use crate::snapshot::Snapshot;
+use crate::socket::{Credentials, Listener};
+use crate::subuid::Shares;
+use crate::trees::{Order, Report, Seen, Trees};
+use crate::{key, mtu};
 use closing::Closer;
 use connections::Connections;
+use fide_agent_api::status::Rungs;
 use keys::KeyChange;
 use lanes::Tickets;
 use shapes::Shapes;

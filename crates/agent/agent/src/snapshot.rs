@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the loop tells the control thread about itself, for `status` and the metrics.
 
+use fide_agent_api::status::TimeoutParts;
 use fide_bpf::intf::Stats;
 use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
 use fide_lane::{LANES_MAX, Sent, Terms};
 use fide_shm::gaps::Gaps;
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
-use crate::{
-    clock::Doubts,
-    timeout::{Network, Parts},
-};
+use crate::{clock::Doubts, timeout::Network};
 
 /// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
 #[derive(Clone, Debug)]
@@ -38,7 +36,7 @@ pub struct Snapshot {
     /// Gaps between the heartbeats of each peer, in CLOCK_MONOTONIC ns.
     pub gaps: Vec<Gaps>,
     /// What the timeout is made of, unless the configuration fixes it.
-    pub timeouts: Vec<Option<Parts>>,
+    pub timeouts: Vec<Option<TimeoutParts>>,
     /// What the network was planned to add, by host.
     pub networks: Vec<Network>,
     /// Lanes of this host's programs, by handle.

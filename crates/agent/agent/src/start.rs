@@ -10,8 +10,8 @@ mod receive;
 use crate::clock::Now;
 use crate::control::Resumed;
 use crate::handover::Inherited;
-use crate::rungs::{Rung, Rungs};
 use begin::Taken;
+use fide_agent_api::status::{Rung, Rungs};
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_net::isolation::Measures;
 use fide_net::link::Membership;
@@ -56,7 +56,7 @@ use crate::{
     incarnation::IncarnationError,
     key::{self, KeyFileError},
     notify::{Manager, Notify},
-    privileges,
+    privileges, rungs,
     signals::Signals,
     socket::{ListenError, Listener},
     timeout::{Network, TimeoutTooShort, Timeouts},
@@ -179,7 +179,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     let exchange = Exchange::new()?;
     let loop_thread = LoopThread::start(plan.core, exchange.clone(), measured.timeout_ns)?;
     if let Some(measures) = &loop_thread.measures {
-        host.rungs.isolate(measures);
+        rungs::isolate(&mut host.rungs, measures);
     }
 
     // The state: fresh, or that of the agent before, which is frozen from here on.
@@ -536,7 +536,7 @@ fn say_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32
     if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(plan.config.drift_ppm, rate)) {
         tracing::warn!("{warning}");
     }
-    for (ladder, rung) in rungs.all() {
+    for (ladder, rung) in rungs::all(rungs) {
         match &rung.fell_back {
             Some(why) => tracing::warn!("{ladder}: {}, because {why}", rung.used),
             None => tracing::info!("{ladder}: {}", rung.used),

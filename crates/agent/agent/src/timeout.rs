@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which timeout this host can hold.
 
+use fide_agent_api::status::{JitterOf, TimeoutParts};
 use fide_net::jitter::{HostKind, STALL_FACTOR, bound_ns};
 use fide_types::Time;
 
@@ -40,40 +41,9 @@ pub struct Timeouts {
     pub fixed: bool,
 }
 
-/// What a timeout is the sum of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Parts {
-    /// Heartbeat periods.
-    pub periods: u64,
-    /// Ways of a packet at its fastest.
-    pub ways: u64,
-    /// Jitters, of `jitter_ns` each.
-    pub jitters: u64,
-    pub jitter_ns: u64,
-    /// Of these the network's, as the controller has planned it.
-    pub network_ns: u64,
-    pub jitter_of: JitterOf,
-}
-
-/// What the hosts' part of a jitter is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JitterOf {
-    /// The least that such a host counts with.
-    #[default]
-    Least,
-    /// Half as much again as heartbeats were seen to vary of late.
-    Seen,
-    /// Half as much again as this host's own loop was late.
-    Own,
-}
-
-impl Parts {
-    /// Their sum.
-    #[must_use]
-    pub fn timeout_ns(&self, heartbeat_ns: u64, network: Network) -> u64 {
-        self.periods * heartbeat_ns + self.ways * network.latency_min_ns + self.jitters * self.jitter_ns
-    }
+/// The sum of its parts.
+fn sum_ns(parts: &TimeoutParts, heartbeat_ns: u64, network: Network) -> u64 {
+    parts.periods * heartbeat_ns + parts.ways * network.latency_min_ns + parts.jitters * parts.jitter_ns
 }
 
 impl Timeouts {
@@ -86,7 +56,7 @@ impl Timeouts {
     /// receiver. A host that is late twice within these periods is fenced until its next turn, and acts on.
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
-        self.parts(observed_ns, network).timeout_ns(self.heartbeat_ns, network)
+        sum_ns(&self.parts(observed_ns, network), self.heartbeat_ns, network)
     }
 
     /// The shortest that a timeout may come to on a host that was measured to be so late: unless the configuration fixes it.
@@ -100,7 +70,7 @@ impl Timeouts {
 
     /// What [`Timeouts::for_jitter`] is made of.
     #[must_use]
-    pub fn parts(&self, observed_ns: u64, network: Network) -> Parts {
+    pub fn parts(&self, observed_ns: u64, network: Network) -> TimeoutParts {
         let late_ns = observed_ns.max(self.own_lateness_ns).min(self.stall_ns());
         let hosts_ns = bound_ns(self.kind, late_ns);
         let jitter_of = match hosts_ns {
@@ -113,7 +83,7 @@ impl Timeouts {
             Trust::Lease => (3, 2),
         };
         let (jitter_ns, network_ns) = (hosts_ns + network.jitter_max_ns, network.jitter_max_ns);
-        Parts { periods, ways, jitters: 2, jitter_ns, network_ns, jitter_of }
+        TimeoutParts { periods, ways, jitters: 2, jitter_ns, network_ns, jitter_of }
     }
 
     /// A heartbeat later than this is a stall, which no timeout should follow.

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use fide_cli::call::ask;
 
 use crate::{
-    ask::{SocketArguments, differs},
+    ask::{SocketArguments, differs, read},
     columns::columns,
     exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
     host::HostArguments,
@@ -72,12 +72,13 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let (mut host, planes) = arguments.host.host()?;
     let copy = arguments.host.is_copy();
     let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
+    let agent = agent.and_then(|status| read(&status).ok());
     // What an agent runs with is what counts here, unless a configuration is named.
-    let of_agent = agent.as_ref().and_then(|status| status["clock"]["drift_ppm"].as_u64());
+    let of_agent = agent.as_ref().and_then(|status| Some(status.clock.as_ref()?.drift_ppm));
     let drift_of = match of_agent {
         _ if arguments.host.has_config() => "the configuration",
         Some(drift_ppm) => {
-            host.drift_ppm = u32::try_from(drift_ppm).unwrap_or(u32::MAX);
+            host.drift_ppm = drift_ppm;
             "the agent that runs here"
         }
         None => "nobody, so the default: no agent answers, and no --config is named",
@@ -112,11 +113,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         drift,
         conditions,
         rungs,
-        differs: agent
-            .as_ref()
-            .map(|status| (differs(status).collect(), status["differs"].clone()))
-            .unwrap_or_default(),
-        agent: agent.map(|status| status["rungs"].clone()),
+        differs: agent.as_ref().map(|status| (differs(status).collect(), json!(status.differs))).unwrap_or_default(),
+        agent: agent.map(|status| json!(status.rungs)),
         measured,
         bound_state: bound.as_ref().map_or_else(BoundError::name, |_| "held"),
         bound: bound.map_err(|error| error.to_string()),

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How near the timeout of a peer has come to a false suspicion.
 
+use fide_agent_api::status::{GapsInShort, PeerStatus, Status};
 use fide_types::Time;
-use serde_json::Value;
 
 /// A line for each peer that has sent two heartbeats.
-pub(crate) fn lines(status: &Value) -> impl Iterator<Item = String> {
-    status["peers"].as_array().into_iter().flatten().filter_map(says)
+pub(crate) fn lines(status: &Status) -> impl Iterator<Item = String> {
+    status.peers.iter().filter_map(says)
 }
 
-fn says(peer: &Value) -> Option<String> {
-    let number = |name: &str| peer["gaps"][name].as_u64();
-    let (count, longest_us, ago_us) = (number("count")?, number("longest_us")?, number("longest_ago_us")?);
-    let timeout_us = peer["timeout_us"].as_u64().filter(|us| *us > 0)?;
-    let (us, host) = (|us: u64| Time::us(us).to_string(), peer["host"].as_str()?);
+fn says(peer: &PeerStatus) -> Option<String> {
+    let (host, known) = (&peer.host, peer.known.as_ref()?);
+    let GapsInShort { count, longest_us, p50_us, p999_us, .. } = known.gaps?;
+    let ago_us = known.gaps?.longest_ago_us?;
+    let timeout_us = Some(known.timeout_us).filter(|us| *us > 0)?;
+    let us = |us: u64| Time::us(us).to_string();
     // Timeouts fall again.
     let of_timeout = match longest_us.checked_sub(timeout_us) {
         Some(1..) => {
@@ -25,29 +26,32 @@ fn says(peer: &Value) -> Option<String> {
         "heartbeats of {host}: the longest gap, {}, {of_timeout}, {} s ago; of {count}, half are within {}, 99.9 % within {}",
         us(longest_us),
         ago_us / 1_000_000,
-        us(number("p50_us")?),
-        us(number("p999_us")?),
+        us(p50_us),
+        us(p999_us),
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use fide_agent_api::status::KnownPeer;
 
     use super::*;
+    use crate::ask::tests::{known, status, unknown};
 
     #[test]
     fn longest_gap_is_told_as_a_part_of_the_timeout() {
-        let gaps = json!({
-            "count": 1200, "p50_us": 1015, "p99_us": 1215, "p999_us": 2047, "p9999_us": 5100, "longest_us": 5100,
-            "longest_ago_us": 42_700_000,
-        });
-        let none = json!({ "count": 0, "longest_us": 0, "longest_ago_us": null });
-        let status = json!({ "peers": [
-            { "host": "h2", "timeout_us": 10_200, "gaps": gaps },
-            { "host": "h3", "timeout_us": 10_200, "gaps": none },
-            { "host": "h4", "state": "unknown" },
-        ] });
+        let gaps = GapsInShort {
+            count: 1200,
+            p50_us: 1015,
+            p99_us: 1215,
+            p999_us: 2047,
+            p9999_us: 5100,
+            longest_us: 5100,
+            longest_ago_us: Some(42_700_000),
+        };
+        let none = GapsInShort { count: 0, longest_us: 0, longest_ago_us: None, ..gaps };
+        let peer = |host: &str, gaps| known(host, |known| KnownPeer { timeout_us: 10_200, gaps: Some(gaps), ..known });
+        let status = status(vec![peer("h2", gaps), peer("h3", none), unknown("h4")]);
         let lines: Vec<String> = lines(&status).collect();
         let of_h2 = "heartbeats of h2: the longest gap, 5.1 ms, was 50 % of the timeout, 42 s ago; of 1200, half are within 1.015 ms, \
                      99.9 % within 2.047 ms";

@@ -3,33 +3,30 @@
 
 use std::fmt::Write;
 
+use fide_agent_api::status::{JitterOf, KnownPeer, Status, TimeoutParts};
 use fide_types::Time;
-use serde_json::Value;
 
 /// A line for each timeout that peers have, with the peers that have it; none where the configuration fixes them.
-pub(crate) fn lines(status: &Value) -> Vec<String> {
+pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut told: Vec<(String, String)> = Vec::new();
-    for peer in status["peers"].as_array().into_iter().flatten() {
-        let (Some(name), Some(says)) = (peer["host"].as_str(), says(peer, status["heartbeat_us"].as_u64())) else {
-            continue;
-        };
+    for peer in &status.peers {
+        let Some(says) = peer.known.as_ref().and_then(|known| says(known, status.heartbeat_us)) else { continue };
         match told.iter_mut().find(|(_, other)| *other == says) {
             Some((names, _)) => {
-                let _ = write!(names, ", {name}");
+                let _ = write!(names, ", {}", peer.host);
             }
-            None => told.push((name.to_owned(), says)),
+            None => told.push((peer.host.clone(), says)),
         }
     }
     told.into_iter().map(|(names, says)| format!("timeout of {names}: {says}")).collect()
 }
 
-fn says(peer: &Value, heartbeat_us: Option<u64>) -> Option<String> {
-    let (parts, us) = (&peer["timeout_parts"], |us: u64| Time::us(us).to_string());
-    let number = |name: &str| parts[name].as_u64();
-    let (periods, ways, jitters) = (number("periods")?, number("ways")?, number("jitters")?);
-    let (jitter_us, network_us) = (number("jitter_ns")? / 1000, number("network_ns")? / 1000);
-    let latency_us = peer["network"]["latency_min_ns"].as_u64()? / 1000;
-    let heartbeats_us = periods * heartbeat_us?;
+fn says(peer: &KnownPeer, heartbeat_us: u64) -> Option<String> {
+    let us = |us: u64| Time::us(us).to_string();
+    let TimeoutParts { periods, ways, jitters, jitter_ns, network_ns, jitter_of } = peer.timeout_parts?;
+    let (jitter_us, network_us) = (jitter_ns / 1000, network_ns / 1000);
+    let latency_us = peer.network.latency_min_ns / 1000;
+    let heartbeats_us = periods * heartbeat_us;
     let times = |count: u64, what: &str| if count == 1 { what.to_owned() } else { format!("{count} {what}s") };
     let mut line = format!(
         "{} {} + {} {} + {} {}",
@@ -40,17 +37,17 @@ fn says(peer: &Value, heartbeat_us: Option<u64>) -> Option<String> {
         times(jitters, "jitter"),
         us(jitters * jitter_us)
     );
-    let in_force_us = peer["timeout_us"].as_u64()?;
+    let in_force_us = peer.timeout_us;
     if in_force_us > heartbeats_us + ways * latency_us + jitters * jitter_us + 1 {
         let _ = write!(line, ", kept at {} by what was promised or asked for", us(in_force_us));
     }
     let _ = write!(line, ". A jitter is {}", us(jitter_us - network_us));
-    line.push_str(match parts["jitter_of"].as_str()? {
-        "least" => {
+    line.push_str(match jitter_of {
+        JitterOf::Least => {
             ", the least that such a core is trusted with: one of its own (isolcpus, see `fide doctor`) has far less"
         }
-        "seen" => ", half as much again as its heartbeats varied in the last 20 s: `fide jitter` finds by what",
-        _ => ", half as much again as this host's own loop was late: `fide doctor` finds by what",
+        JitterOf::Seen => ", half as much again as its heartbeats varied in the last 20 s: `fide jitter` finds by what",
+        JitterOf::Own => ", half as much again as this host's own loop was late: `fide doctor` finds by what",
     });
     if network_us > 0 {
         let _ = write!(line, "; and {} of the network, as planned", us(network_us));
@@ -60,25 +57,26 @@ fn says(peer: &Value, heartbeat_us: Option<u64>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn peer(host: &str, timeout_us: u64, parts: Value) -> Value {
-        json!({ "host": host, "timeout_us": timeout_us, "timeout_parts": parts, "network": { "latency_min_ns": 100_000 } })
-    }
+    use crate::ask::tests::{known, status, unknown};
 
     #[test]
     fn peers_of_one_timeout_share_a_line_and_each_part_is_named() {
-        let parts = |jitter_of: &str, network_ns: u64| json!({ "periods": 3, "ways": 2, "jitters": 2, "jitter_ns": 3_500_000 + network_ns, "network_ns": network_ns, "jitter_of": jitter_of });
-        let status = json!({ "heartbeat_us": 1000, "peers": [
-            peer("h2", 10_200, parts("least", 0)),
-            peer("h3", 10_200, parts("least", 0)),
-            peer("h4", 26_000, parts("seen", 0)),
-            peer("h5", 11_200, parts("own", 500_000)),
-            peer("h6", 10_200, Value::Null),
-            json!({ "host": "h7", "state": "unknown" }),
-        ] });
+        let parts = |jitter_of, network_ns| {
+            let jitter_ns = 3_500_000 + network_ns;
+            Some(TimeoutParts { periods: 3, ways: 2, jitters: 2, jitter_ns, network_ns, jitter_of })
+        };
+        let peer = |host: &str, timeout_us, timeout_parts| {
+            known(host, |known| KnownPeer { timeout_us, timeout_parts, ..known })
+        };
+        let status = status(vec![
+            peer("h2", 10_200, parts(JitterOf::Least, 0)),
+            peer("h3", 10_200, parts(JitterOf::Least, 0)),
+            peer("h4", 26_000, parts(JitterOf::Seen, 0)),
+            peer("h5", 11_200, parts(JitterOf::Own, 500_000)),
+            peer("h6", 10_200, None),
+            unknown("h7"),
+        ]);
         let lines = lines(&status);
         assert_eq!(lines.len(), 3, "{lines:#?}");
         let sum = "3 periods 3 ms + 2 ways 200 us + 2 jitters";

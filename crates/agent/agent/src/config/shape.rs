@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of the configuration all hosts must have in common.
 
+use fide_agent_api::status::Difference;
 use fide_wire::{Digest, Shape};
 
 use super::{Config, Policy, Trust};
@@ -46,20 +47,13 @@ impl Config {
     }
 }
 
-/// One thing in which two hosts differ.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Differs {
-    /// `cluster`, `members`, `trust` or `policy`.
-    pub item: &'static str,
-    pub there: String,
-    pub here: String,
-}
-
 /// In what `there` differs from `here`.
 #[must_use]
-pub fn differences(here: &Shape, there: &Shape) -> Vec<Differs> {
+pub fn differences(here: &Shape, there: &Shape) -> Vec<Difference> {
     let mut all = Vec::new();
-    let mut differs = |item, there: String, here: String| all.push(Differs { item, there, here });
+    let mut differs = |item: &str, there: String, here: String| {
+        all.push(Difference { item: item.to_owned(), there, here });
+    };
     if here.cluster != there.cluster {
         let (there, here) = ("another name or heartbeat_us", "this name and heartbeat_us");
         differs("cluster", there.to_owned(), here.to_owned());
@@ -83,7 +77,7 @@ pub fn differences(here: &Shape, there: &Shape) -> Vec<Differs> {
 
 /// The same for people.
 #[must_use]
-pub fn says(differs: &[Differs]) -> String {
-    let one = |d: &Differs| format!("{} ({} there, {} here)", d.item, d.there, d.here);
+pub fn says(differs: &[Difference]) -> String {
+    let one = |d: &Difference| format!("{} ({} there, {} here)", d.item, d.there, d.here);
     differs.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -159,7 +159,7 @@ fn hosts_have_a_shape_in_common_and_timeouts_of_their_own() {
     assert!(period.len() == 1 && says(&period).contains("another name or heartbeat_us"), "{period:?}");
     let there = shape("[cluster]\ntrust = \"network\"\nname = \"other\"\n");
     let found = differences(&here, &there);
-    assert_eq!(found.iter().map(|differs| differs.item).collect::<Vec<_>>(), ["cluster", "trust"]);
+    assert_eq!(found.iter().map(|differs| differs.item.as_str()).collect::<Vec<_>>(), ["cluster", "trust"]);
     assert_eq!(
         says(&found),
         "cluster (another name or heartbeat_us there, this name and heartbeat_us here), trust (network there, lease here)"

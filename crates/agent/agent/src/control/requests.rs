@@ -7,6 +7,7 @@ use fide_agent_api::protocol::{
     Empty, ErrorCode, EventsOk, EventsVia, HelloOk, HostInfo, MESSAGE_MAX, MetricsOk, MonitorOk, Op, PROTOCOL_VERSION,
     PeerState, Refusal, Reply as Answer, Request, parse_target,
 };
+use fide_agent_api::status::{ClientStatus, LocalProcess};
 use fide_bpf::ClientRings;
 use std::time::Instant;
 
@@ -283,21 +284,21 @@ impl Control {
         let local: Vec<_> = self
             .processes
             .iter()
-            .map(|(slot, watched)| status::Local {
+            .map(|(slot, watched)| LocalProcess {
                 slot: *slot,
-                name: &watched.name,
+                name: watched.name.clone(),
                 pid: watched.process.pid(),
                 uid: watched.uid,
                 // After an exclusion it is another one than it was at its join.
                 incarnation: snapshot.process(self.parts.me, *slot).map_or(0, |process| process.incarnation),
-                session: self.sessions.get(&watched.client).map(|session| session.program.as_str()),
+                program: self.sessions.get(&watched.client).map(|session| session.program.clone()),
             })
             .collect();
         let clients: Vec<_> = self
             .sessions
             .values()
-            .map(|session| status::Client {
-                program: &session.program,
+            .map(|session| ClientStatus {
+                program: session.program.clone(),
                 pid: session.who.pid,
                 uid: session.who.uid,
                 watches: session.watches,
@@ -316,11 +317,11 @@ impl Control {
             left_out: LeftOut::None,
             differs: self.shapes.differing(Instant::now()).map(|(name, items)| (name.as_str(), items)).collect(),
         };
-        let mut answer = told.to_json();
+        let mut answer = json!(told.status());
         for left_out in [LeftOut::Ended, LeftOut::All, LeftOut::Gaps] {
             if answer.to_string().len() + ENVELOPE > MESSAGE_MAX {
                 told.left_out = left_out;
-                answer = told.to_json();
+                answer = json!(told.status());
             }
         }
         Ok(Answer::ok(id, &answer))

@@ -8,7 +8,9 @@ use std::{
 
 use fide_wire::{MAX_HOSTS, Name, Shape, Told};
 
-use crate::config::shape::{Differs, differences, says};
+use fide_agent_api::status::Difference;
+
+use crate::config::shape::{differences, says};
 
 /// Hosts remembered. Of one more nothing is kept.
 const HOSTS_MAX: usize = MAX_HOSTS;
@@ -18,7 +20,7 @@ const KEPT: Duration = Duration::from_secs(5);
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 struct Other {
-    differs: Vec<Differs>,
+    differs: Vec<Difference>,
     heard: Instant,
     said: Instant,
 }
@@ -35,7 +37,7 @@ impl Shapes {
         let mut differs = differences(here, &told.shape);
         if told.name == me {
             let it = "another host has it too".to_owned();
-            differs.push(Differs { item: "name", there: me.as_str().to_owned(), here: it });
+            differs.push(Difference { item: "name".to_owned(), there: me.as_str().to_owned(), here: it });
         }
         if differs.is_empty() {
             self.others.remove(&told.name);
@@ -60,7 +62,7 @@ impl Shapes {
     }
 
     /// Those who differ now, by name.
-    pub(super) fn differing(&mut self, now: Instant) -> impl Iterator<Item = (&Name, &[Differs])> {
+    pub(super) fn differing(&mut self, now: Instant) -> impl Iterator<Item = (&Name, &[Difference])> {
         self.others.retain(|_, other| now < other.heard + KEPT);
         self.others.iter().map(|(name, other)| (name, other.differs.as_slice()))
     }

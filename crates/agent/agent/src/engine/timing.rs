@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long each peer may be silent: the timeout follows how much its heartbeats vary, and how late this loop is.
 
+use fide_agent_api::status::TimeoutParts;
 use fide_net::jitter::{Recent, Spread};
 use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
 
-use crate::timeout::{Network, Parts, Timeouts};
+use crate::timeout::{Network, Timeouts};
 
 /// What the timeouts of all peers are computed from.
 pub(super) struct Timing {
@@ -102,7 +103,7 @@ impl Timing {
     }
 
     /// How much a peer's heartbeats vary, what its network adds, and what its timeout is made of unless the configuration fixes it.
-    pub(super) fn of(&self, host: u16) -> (u64, Network, Option<Parts>) {
+    pub(super) fn of(&self, host: u16) -> (u64, Network, Option<TimeoutParts>) {
         let peer = &self.peers[host];
         let jitter_ns = peer.jitter_ns();
         let parts = (!self.timeouts.fixed).then(|| self.timeouts.parts(jitter_ns, peer.network));

@@ -13,7 +13,9 @@ use fide_net::jitter::HostKind;
 use fide_sys::clock::mono_ns;
 use fide_types::Time;
 
-use crate::{config::Config, rungs::Rung, timeout::Timeouts};
+use crate::config::Config;
+use crate::timeout::Timeouts;
+use fide_agent_api::status::Rung;
 
 /// File of the bound in the agent's state directory.
 const BOUND_FILE: &str = "bound.toml";

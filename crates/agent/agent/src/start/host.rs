@@ -10,13 +10,11 @@ use fide_sys::interface::Interface;
 use fide_wire::{Keys, MAX_PLANES};
 
 use super::{StartError, receive};
-use crate::{
-    config::{Config, ExitRung, ReceiveRung},
-    control::Estate,
-    engine::Kernel,
-    handover::{HandoverError, Inherited},
-    rungs::{Rung, Rungs},
-};
+use crate::config::{Config, ExitRung, ReceiveRung};
+use crate::control::Estate;
+use crate::engine::Kernel;
+use crate::handover::{HandoverError, Inherited};
+use fide_agent_api::status::{Rung, Rungs};
 
 /// The rungs this host grants.
 pub(super) struct Host {

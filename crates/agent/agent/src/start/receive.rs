@@ -6,7 +6,8 @@ use fide_net::link::{Destination, Membership, Receiver, Sockets, UdpReceiver};
 use fide_sys::interface::Interface;
 
 use super::StartError;
-use crate::{config::ReceiveRung, rungs::Rung};
+use crate::config::ReceiveRung;
+use fide_agent_api::status::Rung;
 
 /// Why a rung that was demanded is not the best, and why one that was taken over may not be.
 const ASKED: &str = "the configuration asks for it";
