@@ -10,7 +10,7 @@
 //!   nothing that the others have not acknowledged.
 //! - An excluded member has crashed as far as the group is concerned. It stops, and joins again as another
 //!   incarnation. Until it is a member again it keeps its state, from which the group is founded again if all
-//!   members were excluded ([`refounding`]).
+//!   members were excluded (`refounding`).
 //! - A group consists of incarnations, not of hosts. What another incarnation sends, or is reported about
 //!   one, changes nothing.
 //!
@@ -21,14 +21,14 @@
 //! crashed by then.
 //!
 //! - A member begins the next epoch when it has delivered the last decision of the present one to its user.
-//!   It still serves the members that have not ([`epochs`]), until the epoch after that ends: all live
+//!   It still serves the members that have not (`epochs`), until the epoch after that ends: all live
 //!   members have acknowledged what is decided in an epoch, and therefore have begun it.
 //! - Nothing is decided in an epoch without its new members: they have to acknowledge, as all members do. So
 //!   a new member that has the state of the position where the epoch begins lacks nothing.
 //!
-//! **Founding** ([`founding`]): by the listed hosts themselves, once.
+//! **Founding** (`founding`): by the listed hosts themselves, once.
 //!
-//! **Joining** ([`joining`], [`admission`]): first a state, while the group goes on; then the view; then the
+//! **Joining** (`joining`, `admission`): first a state, while the group goes on; then the view; then the
 //! decisions between the two, for which alone the group waits. Members keep decisions from the moment a host
 //! asks to be let in. They drop them when [`Config::tail_max`] is used up, or when no host asks any more; a
 //! host that needs dropped decisions gets a newer state.
@@ -36,10 +36,10 @@
 //! **Crashes that a new member cannot know of:** some members of its view may have died before it could hear
 //! of them. Members report to each other which members are dead until all know it. A report counts only for
 //! members that have never heard this one: for all others this host's detector decides, which guarantees that
-//! of two members at most one is notified that the other is gone ([`liveness`]).
+//! of two members at most one is notified that the other is gone (`liveness`).
 //!
 //! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]); their identity is proposed
-//! when all live members store them ([`payloads`]). So a member that is delivered a decision stores the
+//! when all live members store them (`payloads`). So a member that is delivered a decision stores the
 //! payloads that it names.
 
 mod admission;

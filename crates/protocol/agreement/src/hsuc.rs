@@ -34,7 +34,7 @@
 //! **Batching.** Values that are proposed between two calls of [`Agreement::poll_transmit`] share an
 //! instance, as far as they fit; while the window is full they wait.
 //!
-//! **Lossy links** ([`Links::Lossy`]): see [`resend`].
+//! **Lossy links** ([`Links::Lossy`]): see the module `resend`.
 
 mod resend;
 mod slot;
