@@ -2,7 +2,11 @@
 //! C programs build against the header and the static library, are told clearly that no agent runs, and have a lane of one
 //! that does.
 
-use crate::fake::*;
+#[allow(dead_code, reason = "the client's own tests use the rest of it")]
+#[path = "../../../client/tests/fake_agent/fake.rs"]
+mod fake;
+
+use fake::*;
 use fide_agent_api::event::lane_reason;
 use fide_client::protocol::{Empty, Op};
 use fide_testbed::Lines;
@@ -16,7 +20,7 @@ const STRICT: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werro
 
 /// A library that cargo has built of this package.
 fn library(name: &str) -> PathBuf {
-    // target/<profile>/deps/fake_agent-... : the libraries lie beside it or one level up.
+    // target/<profile>/deps/c_program-... : the libraries lie beside it or one level up.
     let test = std::env::current_exe().expect("this test has a path");
     let deps = test.parent().expect("a directory");
     [deps.join(name), deps.with_file_name(name)]
@@ -25,15 +29,19 @@ fn library(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("cargo builds {name} before the tests of its package"))
 }
 
+/// Where `fide.h` is.
+fn include() -> PathBuf {
+    root().join("crates/agent/client/include")
+}
+
 fn build(dir: &Path, example: &str) -> PathBuf {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = dir.join(example);
     let output = Command::new("gcc")
         .args(STRICT)
-        .arg(crate_dir.join(format!("../../../examples/{example}.c")))
+        .arg(root().join(format!("examples/{example}.c")))
         .arg("-I")
-        .arg(crate_dir.join("include"))
-        .arg(library("libfide_client.a"))
+        .arg(include())
+        .arg(library("libfide.a"))
         .args(["-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program)
         .output()
@@ -67,7 +75,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("it is there")
 }
 
-/// In a directory that looks like the root of the repository after `cargo build --release -p fide-client`.
+/// In a directory that looks like the root of the repository after `cargo build --release -p fide-c`.
 #[test]
 fn documented_commands_build_examples_that_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,9 +84,11 @@ fn documented_commands_build_examples_that_run() {
     }
     let release = dir.path().join("target/release");
     std::fs::create_dir_all(&release).unwrap();
-    std::os::unix::fs::symlink(library("libfide_client.so"), release.join("libfide_client.so")).unwrap();
+    std::os::unix::fs::symlink(library("libfide.so"), release.join("libfide.so")).unwrap();
     let missing = dir.path().join("no.sock");
-    for (file, example) in [("README.md", "monitor"), ("examples/monitor.c", "monitor"), ("examples/lane.c", "lane")] {
+    for (file, example) in
+        [("docs/develop/api.md", "monitor"), ("examples/monitor.c", "monitor"), ("examples/lane.c", "lane")]
+    {
         let words = documented(file, example);
         let run = |words: &str| {
             let mut shell = Command::new("sh");
@@ -96,10 +106,9 @@ fn documented_commands_build_examples_that_run() {
 
 #[test]
 fn the_header_is_good_cxx_too() {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("gcc")
         .args(["-x", "c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
-        .arg(crate_dir.join("include/fide.h"))
+        .arg(include().join("fide.h"))
         .output()
         .expect("gcc is needed to test the C ABI");
     let said = String::from_utf8_lossy(&output.stderr);
