@@ -3,13 +3,15 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean
+.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
 	@echo "make demo          three hosts in network namespaces, something dies, everybody knows"
 	@echo "make demo-network  a network of switches: trees planned, every cable cut in turn, drawn before and after"
+	@echo "make check         what you changed since your branch left main: format, lints, documents, unit tests; before each commit"
 	@echo "make test          all that CI runs: format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests"
+	@echo "make test-all      the same, and tests that take long and find little in a single change"
 	@echo "make spec          the TLA+ specifications before the model checker TLC, and mutants that it has to reject, larger ones than make test"
 	@echo "make sim SEEDS=n   whole clusters in a seeded world: drift, pauses, loss, cuts, crashes; a failure replays from its seed"
 	@echo "make deaths ROUNDS=n  40 programs of a host die at once, on n fresh clusters of five hosts (200); a few rounds are in make test"
@@ -27,6 +29,6 @@ help:
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove what was built, and left-over namespaces of dead runs"
 
-setup demo demo-network test bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean:
+setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement soak spec sim deaths histories histories-guest rdma clocks man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter deaths,$@),$(ROUNDS)) $(ARGS)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sends a message every 10 ms over a lane, and prints what others send: lane HOST...
- *   gcc examples/lane.c -Icrates/agent/client/include -Ltarget/release -Wl,-rpath,"$PWD/target/release" -lfide_client -o lane
+ *   gcc examples/lane.c -Icrates/agent/client/include -Ltarget/release -Wl,-rpath,"$PWD/target/release" -lfide -o lane
  */
 #include <errno.h>
 #include <fide.h>

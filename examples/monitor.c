@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tells when a process or a host dies: monitor NAME@HOST (or @HOST).
- *   gcc examples/monitor.c -Icrates/agent/client/include -Ltarget/release -Wl,-rpath,"$PWD/target/release" -lfide_client -o monitor
+ *   gcc examples/monitor.c -Icrates/agent/client/include -Ltarget/release -Wl,-rpath,"$PWD/target/release" -lfide -o monitor
  */
 #include <errno.h>
 #include <fide.h>

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// All files below `dir` with one of these extensions, sorted; what cargo builds is left out.
-fn files_below(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn files_below(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -34,6 +34,6 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(root_dir()).unwrap_or(path).display().to_string()
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod arrows;
 mod book;
+mod check;
 mod clocks;
 #[cfg(test)]
 mod docs;
@@ -18,6 +19,7 @@ mod setup;
 mod sim;
 mod spec;
 mod summary;
+mod test;
 
 use run::{Step, root_dir, target_dir};
 use std::process::ExitCode;
@@ -25,7 +27,9 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <verb> [arguments]
 
   setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
+  check [COMMIT]   format, lints, documents, unit tests of the crates that were changed since this branch left main: before each commit
   test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: all that CI runs
+  test-all         the same, and tests that take long and find little in a single change; the crates with planted faults also without them
   spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
   deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
@@ -68,7 +72,9 @@ fn main() -> ExitCode {
     };
     let outcome = match verb {
         "setup" => setup::setup(rest.iter().any(|a| a == "--bench")),
-        "test" => test(),
+        "check" => check::check(rest),
+        "test" => test::test(test::Extent::Change),
+        "test-all" => test::test(test::Extent::All),
         "spec" => spec::spec(rest),
         "sim" => sim::sim(rest),
         "deaths" => deaths(rest),
@@ -104,59 +110,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything that CI runs. Cheap checks first; the first failure ends it.
-fn test() -> Outcome {
-    let started = std::time::Instant::now();
-    let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
-    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch not tried,");
-    let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
-    let mut scope = vec!["--workspace"];
-    if !builds_bpf {
-        for name in NEED_BPF {
-            scope.extend(["--exclude", name]);
-        }
-    }
-    if !setup::is_root() {
-        println!(
-            "not root: tests that need namespaces or BPF (root_*) skip themselves; loopback UDP and pidfd are tested"
-        );
-    }
-
-    headers::check(&root_dir())?;
-    println!("headers: ok");
-    Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
-    // Compiled is all it is here: `make rdma` tests it.
-    let features: &[&str] = if compiles_rdma { &["--features", "fide/rdma"] } else { &[] };
-    Step::cargo(&["clippy"])
-        .args(&scope)
-        .args(features)
-        .args(&["--all-targets", "--", "-D", "warnings"])
-        .run("lints")?;
-    // The programs that end-to-end tests start have to be there whichever test binary runs first.
-    Step::cargo(&["build", "--bins"]).args(&scope).run("build")?;
-
-    let mut total = summary::Total::default();
-    Step::cargo(&["test"])
-        .args(&scope)
-        .args(&["--no-fail-fast", "--", "--skip", "root_"])
-        .run_tests("unit tests", &mut total)?;
-    spec::test()?;
-    sim::test()?;
-    histories::prepare_test()?;
-    // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
-    Step::cargo(&["test"])
-        .by_test_program()
-        .args(&scope)
-        .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
-        .args(&["--", "root_", run::ONE_AT_A_TIME])
-        .run_tests("end-to-end tests (root_*)", &mut total)?;
-    println!("\n{}", total.line(started.elapsed()));
-    if total.failed > 0 {
-        return Err(format!("{} tests failed", total.failed));
-    }
-    Ok(())
-}
-
 /// Clusters of which every program of a host dies at once, many more than in the test.
 fn deaths(args: &[String]) -> Outcome {
     need_bpf("deaths")?;
@@ -167,8 +120,8 @@ fn deaths(args: &[String]) -> Outcome {
     if rounds.parse::<u32>().is_err() {
         return Err(format!("{rounds} is no number of rounds"));
     }
-    Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "root_end_to_end", "--", "--nocapture", "--exact"])
-        .args(&["sessions::root_forty_programs_that_die_at_once_take_no_host_with_them"])
+    Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "end_to_end", "--", "--nocapture", "--exact"])
+        .args(&["root_end_to_end::sessions::root_forty_programs_that_die_at_once_take_no_host_with_them"])
         .env("FIDE_ROUNDS", rounds)
         .run("40 programs that die at once")
 }

@@ -35,7 +35,7 @@ pub(crate) struct Step {
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// Two at a time are no more than some of these clusters put on two cores by themselves: they wait most of the time, by timeouts that a
 /// busy machine holds, and measure nothing.
-const TWO_AT_A_TIME: &[&str] = &["root_end_to_end"];
+const TWO_AT_A_TIME: &[&str] = &["end_to_end"];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
 
@@ -58,19 +58,42 @@ fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
 /// A test that says nothing for so long waits for what never comes: it is ended, so that the others run and it is told which it was.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Ends the tests that a cargo runs; what they have made is removed by their reapers.
-fn end_silent(cargo: u32) {
-    let threads = fs::read_dir(format!("/proc/{cargo}/task")).into_iter().flatten().flatten();
+/// The processes that a process has started, by number.
+fn children(of: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let children: String =
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok()).collect();
-    for child in children.split_whitespace() {
+    children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+fn kill(process: u32) {
+    let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+}
+
+/// Ends the tests that a cargo runs; what they have made is removed by their reapers.
+fn end_silent(cargo: u32) {
+    for child in children(cargo) {
         // A compiler may take its time.
         let program = fs::read_link(format!("/proc/{child}/exe")).unwrap_or_default();
         if !program.starts_with(target_dir()) {
             continue;
         }
         eprintln!("{} has said nothing for {SILENCE_MAX:?} and is ended", program.display());
-        let _ = Command::new("kill").args(["-KILL", child]).status();
+        kill(child);
+    }
+}
+
+/// Ends a process, and then those that it has started.
+pub(crate) fn end_with_children(process: u32) {
+    let left = children(process);
+    kill(process);
+    left.into_iter().for_each(kill);
+}
+
+/// Gives a process of idle priority, and those that it has started, the priority of others.
+pub(crate) fn hurry(process: u32) {
+    for process in [vec![process], children(process)].concat() {
+        let _ = Command::new("chrt").args(["--all-tasks", "--other", "--pid", "0", &process.to_string()]).status();
     }
 }
 
@@ -166,11 +189,9 @@ mod tests {
     #[test]
     fn two_at_a_time_are_only_those_that_measure_nothing() {
         let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
-        for (program, threads) in [
-            ("deps/root_end_to_end-1f2e", "--test-threads=2"),
-            ("deps/root-1f2e", ONE_AT_A_TIME),
-            ("root_end", ONE_AT_A_TIME),
-        ] {
+        for (program, threads) in
+            [("deps/end_to_end-1f2e", "--test-threads=2"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
+        {
             assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
         }
     }

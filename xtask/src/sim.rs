@@ -2,7 +2,8 @@
 //! Clusters by seed.
 
 use crate::Outcome;
-use crate::run::Step;
+use crate::run::{Step, target_dir};
+use crate::summary::Total;
 
 /// Seeds in the test.
 const SEEDS: &str = "1000";
@@ -15,21 +16,29 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
     run(&["--release"], &args, "sim (what it printed replays it)")
 }
 
-/// Seeds without a violation, and planted faults that have to be found: by seeds, and in every order of everything.
+/// Crates in which faults can be planted, and those whose tests plant them.
+pub(crate) const CRATES: [&str; 4] = ["fide-agreement", "fide-detector", "fide-group", "fide-sim"];
+const FEATURES: &str = "fide-sim/planted,fide-group/planted";
+/// What names of tests that plant faults begin with.
+const PLANTED: &str = "planted_faults";
+
+/// All tests of these crates, those in every order of everything among them. Then seeds without a violation, and planted faults that have to
+/// be found by seeds.
 ///
 /// In the profile of tests, which optimises what runs here: what it depends on is compiled, and its debug assertions hold too.
-pub(crate) fn test() -> Outcome {
-    run(&[], &["--seeds", SEEDS], "clusters by seed")?;
-    run(&[], &["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")?;
-    planted(&["--lib", "planted_faults"], "planted faults, in the detector's own world, in groups and in members")?;
-    planted(&["--test", "explore", "planted"], "planted faults, in every order")
-}
-
-/// Tests of what exists only where faults can be planted.
-fn planted(tests: &[&str], what: &str) -> Outcome {
-    let crates = ["-p", "fide-agreement", "-p", "fide-detector", "-p", "fide-group"];
-    let features = ["--features", "fide-agreement/planted,fide-detector/planted,fide-group/planted"];
-    Step::cargo(&["test"]).args(&crates).args(&features).args(tests).run(what)
+pub(crate) fn test(skipped: &[&str], total: &mut Total) -> Outcome {
+    let tests = || {
+        let step = Step::cargo(&["test", "--features", FEATURES]).args(&CRATES.map(|name| ["-p", name]).concat());
+        step.args(&["--no-fail-fast", "--"]).args(skipped)
+    };
+    // A fault is planted for a whole process.
+    tests().args(&["--skip", PLANTED]).run_tests("tests of what faults are planted in", total)?;
+    tests().args(&[PLANTED]).run_tests("planted faults, in tests and in every order of everything", total)?;
+    // Built with them: a test of the same crate could start it.
+    let program = target_dir().join("debug/sim");
+    let run = |args: &[&str], what| Step::new(&program.to_string_lossy()).args(args).run(what);
+    run(&["--seeds", SEEDS], "clusters by seed")?;
+    run(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")
 }
 
 fn run(profile: &[&str], args: &[&str], what: &str) -> Outcome {

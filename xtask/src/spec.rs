@@ -5,14 +5,14 @@
 mod ask;
 mod runs;
 
-use crate::run::{Step, root_dir, target_dir};
+use crate::run::{self, Step, root_dir, target_dir};
 use crate::{Outcome, setup};
 use ask::{Answer, Checker, Verdict};
 use runs::{Expect, LARGE, Run, SMALL};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -31,14 +31,14 @@ const AT_ONCE: usize = 2;
 /// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows what the checker said, a word
 /// keeps the lines that contain it.
 pub(crate) fn spec(args: &[String]) -> Outcome {
-    let (mut small, mut large, mut trace, mut workers, mut word) = (true, true, false, WORKERS, "");
+    let (mut small, mut large, mut trace, mut workers, mut word) = (true, true, false, None, "");
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--small" if small => large = false,
             "--large" if large => small = false,
             "--trace" => trace = true,
-            "--workers" => workers = args.next().ok_or_else(|| format!("how many workers? {USAGE}"))?,
+            "--workers" => workers = Some(args.next().ok_or_else(|| format!("how many workers? {USAGE}"))?),
             other if !other.starts_with('-') && word.is_empty() => word = other,
             _ => return Err(format!("`{arg}`? {USAGE}")),
         }
@@ -46,17 +46,67 @@ pub(crate) fn spec(args: &[String]) -> Outcome {
     let jar = checker()?;
     let asked: Vec<&[Run]> =
         [(small, SMALL), (large, LARGE)].into_iter().filter_map(|(asked, runs)| asked.then_some(runs)).collect();
-    check(&jar, &asked, word, trace, (1, workers))
+    let lanes = match workers {
+        Some(workers) => (1, workers.as_str()),
+        None if large => (1, WORKERS),
+        None => (AT_ONCE, "1"),
+    };
+    check(&jar, &asked, word, trace, lanes)
 }
 
-/// For the test command: without the checker it says so and goes on, but not in CI.
-pub(crate) fn test() -> Outcome {
-    match checker() {
-        Ok(jar) => check(&jar, &[SMALL], "", false, (AT_ONCE, "1")),
-        Err(why) if std::env::var("CI").is_ok_and(|ci| ci == "true") => Err(why),
-        Err(why) => {
+/// The smaller questions, answered by what the test command's other steps leave of the processors.
+pub(crate) struct Background {
+    /// None without the checker.
+    child: Option<Child>,
+    said: PathBuf,
+}
+
+impl Background {
+    /// Without the checker it says so, and the test command goes on, but not in CI.
+    pub(crate) fn start() -> Result<Self, String> {
+        let said = target_dir().join("spec/small.log");
+        if let Err(why) = checker() {
+            if std::env::var("CI").is_ok_and(|ci| ci == "true") {
+                return Err(why);
+            }
             println!("{why}: the specifications in spec/ are NOT checked");
-            Ok(())
+            return Ok(Background { child: None, said });
+        }
+        let shown = |e: std::io::Error| format!("{}: {e}", said.display());
+        let this = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+        // Nothing else waits for it.
+        let idle: &[&str] = if setup::has_program("chrt") { &["chrt", "--idle", "0"] } else { &["nice", "-n", "19"] };
+        let file = fs::File::create(&said).map_err(shown)?;
+        let child = Command::new(idle[0])
+            .args(&idle[1..])
+            .arg(this)
+            .args(["spec", "--small"])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().map_err(shown)?)
+            .stderr(file)
+            .spawn()
+            .map_err(|e| format!("{} did not start: {e}", idle[0]))?;
+        println!("== specifications: begun at idle priority, what they say comes at the end ({})", said.display());
+        Ok(Background { child: Some(child), said })
+    }
+
+    /// Waits for the answers and prints them.
+    pub(crate) fn end(mut self) -> Outcome {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        // Nothing runs any more that it could disturb.
+        run::hurry(child.id());
+        let status = child.wait().map_err(|e| format!("the specifications: {e}"))?;
+        print!("{}", fs::read_to_string(&self.said).unwrap_or_default());
+        if status.success() { Ok(()) } else { Err(format!("the specifications: {status}, see above")) }
+    }
+}
+
+impl Drop for Background {
+    /// Another step has failed.
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            run::end_with_children(child.id());
+            let _ = child.wait();
         }
     }
 }

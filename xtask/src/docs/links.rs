@@ -7,14 +7,19 @@ use std::path::{Component, Path, PathBuf};
 
 /// A word in backticks that begins like this is a path from the root of the repository.
 const ROOTS: [&str; 7] = ["crates/", "docs/", "spec/", "baselines/", "examples/", "packaging/", "xtask/"];
+/// A newcomer's first page; its questions are answered in three hops from the README.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+const HOPS_MAX: usize = 3;
 /// Documents of other projects that our comments name.
 const FOREIGN: [&str; 1] = ["redb's docs/design.md"];
 
 /// Documents whose links are checked. The changelog names paths as they were at each release.
 fn documents() -> Vec<PathBuf> {
     let root = root_dir();
-    let mut all: Vec<PathBuf> =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "spec/README.md"].iter().map(|name| root.join(name)).collect();
+    let mut all: Vec<PathBuf> = ["README.md", CONTRIBUTING, "ARCHITECTURE.md", "CHANGELOG.md", "spec/README.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
     all.extend(files_below(&root.join("docs"), &["md"]));
     all
 }
@@ -168,6 +173,44 @@ fn links_and_paths_of_the_documentation_lead_somewhere() {
         }
     }
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}
+
+/// Each row of the reading test has its hops as links, or as a path at the end, and each hop is named by the page before it.
+#[test]
+fn newcomers_find_their_answers_within_three_hops() {
+    let root = root_dir();
+    let text = read(&root.join(CONTRIBUTING));
+    let (_, section) = text.split_once("## The reading test").expect("the section");
+    let (mut rows, mut problems) = (0, Vec::new());
+    for row in section.lines().filter(|line| line.starts_with("| ") && line.contains('?')) {
+        let hops: Vec<&str> = row.rsplit('|').nth(1).unwrap_or_default().split(" → ").map(str::trim).collect();
+        rows += 1;
+        if hops.len() > HOPS_MAX || hops.len() < 2 {
+            problems.push(format!("{} hops: {row}", hops.len()));
+        }
+        let mut page = root.join("README.md");
+        for hop in hops {
+            let next = targets(hop).first().copied().or_else(|| split_code(hop).0.first().copied()).unwrap_or_default();
+            let next = root.join(next.split('#').next().unwrap_or_default());
+            let dir = page.parent().unwrap_or(&root).to_owned();
+            let from_root = shown(&next);
+            let names = read(&page);
+            let linked = targets(&names).iter().any(|to| normal(&dir.join(to.split('#').next().unwrap_or(to))) == next);
+            let named = split_words(&names).iter().flat_map(|word| braces(word)).any(|word| word == from_root);
+            if !(linked || named) || !next.is_file() {
+                problems.push(format!("{} does not lead to {from_root}: {row}", shown(&page)));
+                break;
+            }
+            page = next;
+        }
+    }
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+    assert!(rows >= 6, "{rows} questions: has the table's form changed?");
+}
+
+/// What stands in backticks on any line.
+fn split_words(text: &str) -> Vec<&str> {
+    text.lines().flat_map(|line| split_code(line).0).collect()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Generated from crates/agent/client/src/capi.rs; do not edit.
  *
- * Fide tells that a process or a host has died, and carries messages with a latency contract. Link with -lfide_client.
+ * Fide tells that a process or a host has died, and carries messages with a latency contract. Link with -lfide.
  *
  * All functions that return int give a negative errno on failure; fide_last_error() then says what was wrong and what
  * would be right. A handle may be used from several threads. Upcalls run on the thread that dispatches.

@@ -2,7 +2,6 @@
 //! The edges of the protocol, against an agent made of a socket and memory. What a real agent does is tested with the
 //! agent.
 
-mod c_program;
 mod capi;
 mod edges;
 mod fake;

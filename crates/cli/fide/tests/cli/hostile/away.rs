@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs of a host whose agent is killed and started again.
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use fide_client::{Client, ConnectOptions, Event, Reason, Verdict, Wanted};
+
+use super::common::Agent;
+
+/// Looks at the clients' events before a test gives up, 50 ms apart.
+const TRIES: usize = 1200;
+
+struct Reap(Child);
+
+impl Drop for Reap {
+    fn drop(&mut self) {
+        let _ = (self.0.kill(), self.0.wait());
+    }
+}
+
+fn session(agent: &Agent) -> Client {
+    let options = ConnectOptions { path: Some(agent.socket()), ..ConnectOptions::default() };
+    Client::connect(options).expect("a session")
+}
+
+/// Waits for an event; what the others say meanwhile goes into `told`.
+fn until(what: &str, told: &mut Vec<Event>, clients: &mut [&mut Client], is_it: impl Fn(&Event) -> bool) {
+    for _ in 0..TRIES {
+        for client in &mut *clients {
+            while let Some(event) = client.poll_event().expect("an event") {
+                told.push(event);
+            }
+        }
+        if told.iter().any(&is_it) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no {what}: {told:#?}");
+}
+
+fn verdicts(told: &[Event]) -> Vec<(u32, Reason)> {
+    let of = |event: &Event| match event {
+        Event::Verdict(Verdict { evidence, reason, .. }) => Some((evidence.incarnation, *reason)),
+        _ => None,
+    };
+    told.iter().filter_map(of).collect()
+}
+
+#[test]
+fn death_on_this_host_while_its_agent_is_away_is_told_once() {
+    let mut agent = Agent::start(7542);
+    let (mut eyes, mut near) = (session(&agent), session(&agent));
+    let mut db = Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
+    near.join_pid("db", db.0.id(), Duration::ZERO).expect("joined");
+    eyes.monitor("db@h1", Wanted::default()).expect("a watch");
+    let mut told = Vec::new();
+    until("db", &mut told, &mut [&mut eyes], |event| matches!(event, Event::Up { .. }));
+    let Some(Event::Up { evidence, .. }) = told.pop() else { panic!("{told:?}") };
+    agent.child.kill().expect("killed");
+    agent.child.wait().expect("reaped");
+    db.0.kill().expect("killed");
+    db.0.wait().expect("reaped");
+    agent.kill_and_start();
+    until("end of db", &mut told, &mut [&mut eyes, &mut near], |event| matches!(event, Event::Verdict(_)));
+    assert_eq!(verdicts(&told), [(evidence.incarnation, Reason::HostSilent)]);
+    // Another one of that name ends nothing.
+    let again = Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
+    near.join_pid("db", again.0.id(), Duration::ZERO).expect("joined");
+    until(
+        "next db",
+        &mut told,
+        &mut [&mut eyes],
+        |event| matches!(event, Event::Up { evidence: next, .. } if next.incarnation != evidence.incarnation),
+    );
+    assert_eq!(verdicts(&told).len(), 1, "{told:#?}");
+}

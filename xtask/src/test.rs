@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `make test`: all that CI runs, cheap checks first. `make test-all`: the same, and what takes long and finds little in a single change.
+//!
+//! Nothing is built twice. All steps but one select the same packages and features, because cargo compiles a crate anew for each other
+//! selection. The crates in which faults can be planted ([`crate::sim`]) are tested in a build of their own, with all their tests.
+
+use crate::run::{self, Step, root_dir};
+use crate::{NEED_BPF, Outcome, headers, histories, setup, sim, spec, summary};
+use std::time::Instant;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// On every change.
+    Change,
+    All,
+}
+
+/// Tests that only `make test-all` runs, each with what `make test` has instead.
+pub(crate) const LONG: &[(&str, &str)] = &[
+    (
+        "huc_leased::three_members_two_proposals",
+        "three members with one proposal, two members with three, clusters by seed",
+    ),
+    ("huc_leased::three_members_and_a_loss", "two members with losses, clusters by seed"),
+    ("huc_leased::planted_faults_are_seen", "the same faults, found by seed"),
+];
+
+/// Arguments of a test program that leave out what only `make test-all` runs.
+pub(crate) fn skips(extent: Extent) -> Vec<&'static str> {
+    match extent {
+        Extent::Change => LONG.iter().flat_map(|(name, _)| ["--skip", *name]).collect(),
+        Extent::All => Vec::new(),
+    }
+}
+
+/// What is there to build with: whether the kernel's programs can be built, and the features that are only compiled.
+pub(crate) fn prepare() -> (bool, &'static [&'static str]) {
+    let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
+    let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
+    // `make rdma` tests it.
+    (builds_bpf, if compiles_rdma { &["--features", "fide/rdma"] } else { &[] })
+}
+
+pub(crate) fn test(extent: Extent) -> Outcome {
+    let started = Instant::now();
+    let (builds_bpf, features) = prepare();
+    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch not tried,");
+    let excluded = |names: &[&'static str]| names.iter().flat_map(|name| ["--exclude", *name]).collect::<Vec<_>>();
+    let mut scope = vec!["--workspace"];
+    if !builds_bpf {
+        scope.extend(excluded(&NEED_BPF));
+    }
+    if !setup::is_root() {
+        println!(
+            "not root: tests that need namespaces or BPF (root_*) skip themselves; loopback UDP and pidfd are tested"
+        );
+    }
+
+    headers::check(&root_dir())?;
+    println!("headers: ok");
+    Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
+    Step::cargo(&["clippy"])
+        .args(&scope)
+        .args(features)
+        .args(&["--all-targets", "--", "-D", "warnings"])
+        .run("lints")?;
+    // It takes what the tests leave of the processors, most of which wait.
+    let specifications = spec::Background::start()?;
+
+    let mut total = summary::Total::default();
+    if extent == Extent::Change {
+        scope.extend(excluded(&sim::CRATES));
+    }
+    let skipped = skips(extent);
+    // Cargo builds all tests, and the programs that they start, before it runs the first.
+    Step::cargo(&["test"])
+        .args(&scope)
+        .args(&["--no-fail-fast", "--", "--skip", "root_"])
+        .args(&skipped)
+        .run_tests("unit tests", &mut total)?;
+    sim::test(&skipped, &mut total)?;
+    histories::prepare_test()?;
+    // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
+    Step::cargo(&["test"])
+        .by_test_program()
+        .args(&scope)
+        .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
+        .args(&["--", "root_", run::ONE_AT_A_TIME])
+        .args(&skipped)
+        .run_tests("end-to-end tests (root_*)", &mut total)?;
+    specifications.end()?;
+    if extent == Extent::Change {
+        println!("\nleft to make test-all: {} tests that take long", LONG.len());
+    }
+    println!("\n{}", total.line(started.elapsed()));
+    if total.failed > 0 {
+        return Err(format!("{} tests failed", total.failed));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::docs::{files_below, read};
+    use std::path::Path;
+
+    /// A name that is in no test leaves out nothing, one without its module may leave out others.
+    #[test]
+    fn what_is_left_out_is_one_test_each() {
+        let sources = files_below(&root_dir().join("crates"), &["rs"]);
+        for (name, _) in LONG {
+            let (module, function) = name.rsplit_once("::").expect("a module and its test");
+            let file = format!("{}.rs", module.rsplit("::").next().unwrap_or(module));
+            let has = |path: &Path| path.ends_with(&file) && read(path).contains(&format!("fn {function}()"));
+            assert_eq!(sources.iter().filter(|path| has(path)).count(), 1, "{name}");
+        }
+        assert!(skips(Extent::All).is_empty());
+    }
+}
