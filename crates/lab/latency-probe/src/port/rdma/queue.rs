@@ -108,7 +108,7 @@ impl Queue {
                 &raw mut step,
             )
         };
-        let failed = |why| Err(PortError::Open { method: Method::RdmaUd, source });
+        let failed = |why| Err(PortError::Open { method: Method::RdmaUd, why });
         if result == libc::ENODEV {
             return Err(PortError::NoRdmaDevice { interface: interface.name.clone() });
         }
