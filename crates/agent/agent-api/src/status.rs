@@ -4,7 +4,8 @@
 //! Times ending in `_us` are microseconds, in `_ns` nanoseconds. Fields that an older agent did not send have a default.
 
 use fide_types::{Policy, Role, Trust};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
 /// Layout of the answers.
 pub const SCHEMA: u32 = 1;
@@ -183,7 +184,7 @@ pub struct Difference {
 }
 
 /// What is known of another host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerStatus {
     pub host: String,
     pub id: u16,
@@ -192,6 +193,29 @@ pub struct PeerStatus {
     /// `None` of a host that this one takes no part with.
     #[serde(flatten)]
     pub known: Option<KnownPeer>,
+}
+
+// A flattened option would take a peer that is not understood for one that is not known.
+impl<'de> Deserialize<'de> for PeerStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Named {
+            host: String,
+            id: u16,
+            state: String,
+        }
+
+        let fields = Value::deserialize(deserializer)?;
+        let Named { host, id, state } = Named::deserialize(&fields).map_err(D::Error::custom)?;
+        let known = match fields.get("incarnation") {
+            Some(_) => {
+                let known = KnownPeer::deserialize(&fields);
+                Some(known.map_err(|error| D::Error::custom(format_args!("peer {host}: {error}")))?)
+            }
+            None => None,
+        };
+        Ok(Self { host, id, state, known })
+    }
 }
 
 /// What is known of a host that this one has to do with.
@@ -359,6 +383,9 @@ mod tests {
         let text = serde_json::to_value(&unknown).expect("plain data");
         assert_eq!(text, json!({ "host": "h2", "id": 2, "state": "unknown" }));
         assert_eq!(serde_json::from_value::<PeerStatus>(text).expect("a peer"), unknown);
+        let strange = json!({ "host": "h2", "id": 2, "state": "up", "incarnation": 7, "role": "arbiter" });
+        let error = serde_json::from_value::<PeerStatus>(strange).expect_err("no such role").to_string();
+        assert!(error.contains("peer h2") && error.contains("arbiter"), "{error}");
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | `publish` | packets on every plane, the alive table, the lease |
 //! | `lanes` | programs' lanes |
 //! | `freeze`, `repeat` | another agent takes over |
+//! | `shape` | hosts that are configured otherwise |
 //! | `sessions`, `owners`, `watches`, `bells` | clients: their memory, their processes, their watches, their doorbells |
 //! | `timing`, `arrivals`, `gaps` | peers: their timeouts, their newest heartbeats, the gaps between them |
 //! | `formers` | ends of what an agent before this one has said to be up |
@@ -332,7 +333,7 @@ impl Engine {
         self.deliver_events(clocks.now(), EVENTS_BEFORE_PACKETS);
         self.transmit(clocks);
         self.say_shape(clocks.now());
-        self.serve_lanes(clocks.now());
+        self.serve_lanes(clocks);
         if self.deliver_events(clocks.now(), EVENTS_PER_TURN) {
             self.busy_turn = true;
         }

@@ -41,7 +41,7 @@ pub const LIMIT_HEARTBEATS: u32 = 200;
 /// How long a new agent waits for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// State and agent must be of one version: the state is written as this version keeps it.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+state.2");
 
 /// Why a takeover did not happen. The running agent goes on.
 #[derive(Debug, thiserror::Error)]

@@ -184,15 +184,15 @@ pub fn run(options: &Options) -> Result<(), StartError> {
 
     // The state: fresh, or that of the agent before, which is frozen from here on.
     let urgent = origin.is_takeover().then(Urgent::begin);
-    let begun = origin.begin(&mut plan, &measured)?;
-    let (incarnation, timeout_ns) = (begun.state.incarnation, begun.state.timeout_ns);
-    let payload_min = begun.state.detector.config().payload_min();
-    let table = begun.state.table.read_only_fd()?;
-    host.estate.table = Some(begun.state.table.as_fd().try_clone_to_owned()?);
-    let (parts, rest) = parts(&mut plan, begun.state, host, &measured, exchange.clone());
+    let (state, taken) = origin.begin(&mut plan, &measured)?;
+    let (incarnation, timeout_ns) = (state.incarnation, state.timeout_ns);
+    let payload_min = state.detector.config().payload_min();
+    let table = state.table.read_only_fd()?;
+    host.estate.table = Some(state.table.as_fd().try_clone_to_owned()?);
+    let (parts, rest) = parts(&mut plan, state, host, &measured, exchange.clone());
     let now = HostClocks.now();
     let mut engine = Engine::new(now, parts)?;
-    let (listener, resumed) = begun.source.hand_to(&mut engine, now, &plan.path)?;
+    let (listener, resumed) = origin.hand_to(taken, &mut engine, now, &plan.path)?;
     loop_thread.go(engine);
     drop(urgent);
 
@@ -335,10 +335,12 @@ impl Origin {
         matches!(self, Self::TakeOver { .. })
     }
 
-    fn begin(self, plan: &mut Plan, measured: &Measured) -> Result<Begun, StartError> {
-        let mut begun = match self {
-            Self::Fresh { listener } => Begun {
-                state: begin::fresh(
+    /// The state that the loop begins with, and what else came with it. The socket stays where it is: should this fail, it is removed
+    /// after everything that was attached.
+    fn begin(&self, plan: &mut Plan, measured: &Measured) -> Result<(Begin, Option<Box<Taken>>), StartError> {
+        let (mut state, taken) = match self {
+            Self::Fresh { .. } => {
+                let state = begin::fresh(
                     &plan.config,
                     plan.me,
                     &plan.names,
@@ -346,39 +348,32 @@ impl Origin {
                     measured.timeouts.stall_slack_ns(measured.lateness_ns),
                     measured.longest_ns(),
                     plan.votes.as_mut(),
-                )?,
-                source: Source::Fresh { listener },
-            },
+                )?;
+                (state, None)
+            }
             Self::TakeOver { successor } => {
-                let (state, taken) = begin::taken_over(&successor, plan.name())?;
-                Begun { state, source: Source::TakeOver { successor, taken: Box::new(taken) } }
+                let (state, taken) = begin::taken_over(successor, plan.name())?;
+                (state, Some(Box::new(taken)))
             }
         };
         // A tree has room for one heartbeat in each period.
         let urgent_max = if plan.config.controller.is_some() { 0 } else { detector::URGENT_MAX };
-        begun.state.detector.set_urgent_max(urgent_max);
-        Ok(begun)
+        state.detector.set_urgent_max(urgent_max);
+        Ok((state, taken))
     }
-}
 
-/// The state that the loop begins with, and what else came with it.
-struct Begun {
-    state: Begin,
-    source: Source,
-}
-
-/// Who had the state, and what else came with it.
-enum Source {
-    Fresh { listener: Listener },
-    TakeOver { successor: Successor, taken: Box<Taken> },
-}
-
-impl Source {
     /// Gives the engine what it resumes, and tells the agent before to end. The socket, and what the control thread resumes.
-    fn hand_to(self, engine: &mut Engine, now: Now, path: &Path) -> Result<(Listener, Option<Resumed>), StartError> {
-        match self {
-            Self::Fresh { listener } => Ok((listener, None)),
-            Self::TakeOver { successor, taken } => {
+    fn hand_to(
+        self,
+        taken: Option<Box<Taken>>,
+        engine: &mut Engine,
+        now: Now,
+        path: &Path,
+    ) -> Result<(Listener, Option<Resumed>), StartError> {
+        match (self, taken) {
+            (Self::Fresh { listener }, _) => Ok((listener, None)),
+            (Self::TakeOver { successor }, taken) => {
+                let taken = taken.expect("a takeover has taken something");
                 engine.resume(now, taken.frozen, taken.memories);
                 let listener = Listener::take_over(taken.listener, path);
                 successor.taken()?;

@@ -72,9 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let (mut host, planes) = arguments.host.host()?;
     let copy = arguments.host.is_copy();
     let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
-    let agent = agent.and_then(|status| read(&status).ok());
+    let status = agent.as_ref().map(read).transpose()?;
     // What an agent runs with is what counts here, unless a configuration is named.
-    let of_agent = agent.as_ref().and_then(|status| Some(status.clock.as_ref()?.drift_ppm));
+    let of_agent = status.as_ref().and_then(|status| Some(status.clock.as_ref()?.drift_ppm));
     let drift_of = match of_agent {
         _ if arguments.host.has_config() => "the configuration",
         Some(drift_ppm) => {
@@ -113,8 +113,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         drift,
         conditions,
         rungs,
-        differs: agent.as_ref().map(|status| (differs(status).collect(), json!(status.differs))).unwrap_or_default(),
-        agent: agent.map(|status| json!(status.rungs)),
+        differs: status.as_ref().map(|status| (differs(status).collect(), json!(status.differs))).unwrap_or_default(),
+        agent: agent.map(|mut status| status["rungs"].take()),
         measured,
         bound_state: bound.as_ref().map_or_else(BoundError::name, |_| "held"),
         bound: bound.map_err(|error| error.to_string()),

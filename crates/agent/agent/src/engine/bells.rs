@@ -48,7 +48,7 @@ impl Bells {
 
     /// Begins the next period, if it has come. The clients that are to be heard again.
     pub(super) fn next_period(&mut self, now_raw_ns: u64) -> ClientSet {
-        if self.rung.is_empty() || now_raw_ns < self.due_ns {
+        if self.rings == 0 || now_raw_ns < self.due_ns {
             return ClientSet::EMPTY;
         }
         self.due_ns = now_raw_ns + self.period_ns;
@@ -90,5 +90,16 @@ mod tests {
         (0..RINGS_MAX).for_each(|_| _ = bells.rung(3));
         bells.forget(3);
         assert!(!bells.rung(3) && bells.next_period(1).is_empty());
+    }
+
+    #[test]
+    fn rings_of_clients_that_have_gone_do_not_count_in_the_next_period() {
+        let mut bells = Bells::new(PERIOD_NS);
+        for client in 0..4 {
+            (0..RINGS_MAX).for_each(|_| _ = bells.rung(client));
+            bells.forget(client);
+        }
+        assert!(bells.next_period(1).is_empty());
+        assert!(!bells.rung(7), "the first ring of the period");
     }
 }

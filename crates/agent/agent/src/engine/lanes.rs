@@ -16,7 +16,7 @@ use fide_wire::{ChunkPacket, chunk};
 
 use super::Engine;
 use crate::{
-    clock::Now,
+    clock::{Clocks, Now},
     frozen::FrozenLanes,
     lane::Lane,
     snapshot::LaneView,
@@ -174,14 +174,15 @@ impl Engine {
     }
 
     /// Takes what programs want sent, and sends what is due.
-    pub(super) fn serve_lanes(&mut self, now: Now) {
+    pub(super) fn serve_lanes(&mut self, clocks: &mut impl Clocks) {
         if self.lanes.clients.is_empty() {
             return;
         }
-        self.drain_lane_outboxes(now);
+        self.drain_lane_outboxes(clocks.now());
         let incarnation = self.detector.config().incarnation;
         for lane in self.lanes.own.iter_mut().flatten() {
-            let Ok(Some(packet)) = lane.outlet.poll(now.mono_ns, incarnation) else { continue };
+            // Its next packet leaves a period after this one, however long the lanes before it took.
+            let Ok(Some(packet)) = lane.outlet.poll(clocks.now().mono_ns, incarnation) else { continue };
             for (plane, sender) in (0u8..).zip(&mut lane.trees) {
                 let Some(sender) = sender else { continue };
                 chunk::seal(packet, plane, &self.keys.current);

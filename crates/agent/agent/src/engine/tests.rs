@@ -7,9 +7,10 @@ use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
 use fide_agent_api::session::{AgentSession, ClientSession};
 use fide_agent_api::table::AliveTable;
 use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
+use fide_lane::{Outlet, Terms};
 use fide_net::{jitter::HostKind, pace::Ready};
-use fide_types::ClientSet;
-use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX};
+use fide_types::{ClientSet, MAX_PLANES};
+use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX, Scheme};
 use rustix::event::EventfdFlags;
 
 use super::{
@@ -482,4 +483,54 @@ fn a_turn_goes_by_the_time_that_it_is_given() {
     clocks.asleep_ns = 5_000_000_000;
     engine.turn(&mut clocks);
     assert_eq!((engine.clock.doubts.suspended, engine.clock.doubts.suspended_ns), (1, 5_000_000_000));
+}
+
+/// A clock that goes on by a step each time it is looked at.
+struct Ticking {
+    now_ns: u64,
+    step_ns: u64,
+}
+
+impl Clocks for Ticking {
+    fn now(&mut self) -> Now {
+        self.now_ns += self.step_ns;
+        at(self.now_ns)
+    }
+
+    fn look(&mut self) -> (Look, bool) {
+        Manual { now: self.now(), asleep_ns: 0 }.look()
+    }
+}
+
+#[test]
+fn each_lane_keeps_its_period_however_long_the_others_took() {
+    const PERIOD_NS: u64 = 1_000_000;
+    const STEP_NS: u64 = 100_000;
+    let (mut engine, _exchange) = engine();
+    let memory = memory();
+    let mut session =
+        ClientSession::map(rustix::io::dup(memory.region.as_fd()).expect("a descriptor")).expect("memory");
+    assert!(engine.add_session(3, memory, 0).is_none());
+    let begun_ns = now().mono_ns;
+    let terms = Terms { packet_max_bytes: 200, period_ns: PERIOD_NS, scheme: Scheme::Chunks26 };
+    for handle in 0..4u8 {
+        let lane = crate::lane::Lane {
+            name: Name::new(format!("l{handle}").as_bytes()).expect("a name"),
+            outlet: Outlet::new(handle, 1, terms, begun_ns),
+            trees: [const { None }; MAX_PLANES],
+            clients: ClientSet::only(3),
+            counters: Arc::default(),
+        };
+        assert!(engine.open_lane(handle, Box::new(lane)).is_none());
+        session.push_lane(handle, 7, b"first").expect("room");
+    }
+    let mut clocks = Ticking { now_ns: begun_ns + 10 * PERIOD_NS, step_ns: STEP_NS };
+    engine.serve_lanes(&mut clocks);
+    let sent = |engine: &Engine| engine.lanes.views().flatten().map(|lane| lane.sent.packets).sum::<u64>();
+    assert_eq!(sent(&engine), 4);
+    let last_ns = clocks.now_ns;
+    (0..4u8).for_each(|handle| session.push_lane(handle, 7, b"second").expect("room"));
+    // A period after the first of them has left, the last has not waited that long.
+    engine.serve_lanes(&mut Ticking { now_ns: last_ns - 3 * STEP_NS + PERIOD_NS, step_ns: 0 });
+    assert_eq!(sent(&engine), 5, "the first alone is due again");
 }

@@ -15,7 +15,7 @@ fn takeover_in_the_middle_of_a_change_of_keys_is_refused() {
     fs::write(&new, "ff0102030405060708090a0b0c0d0e0f").expect("written");
     fs::set_permissions(&new, fs::Permissions::from_mode(0o400)).expect("mode");
     fs::rename(&new, &key).expect("renamed");
-    let switch = json!({ "op": "take_over", "phase": "switch", "version": env!("CARGO_PKG_VERSION") });
+    let switch = json!({ "op": "take_over", "phase": "switch", "version": fide_agent::handover::VERSION });
     let refusal = agent.connect().refused(switch.clone());
     let text = refusal.to_string();
     assert!(refusal["code"] == "full" && text.contains("key is being changed"), "{text}");
