@@ -93,6 +93,7 @@ impl Background {
     /// Waits for the answers and prints them.
     pub(crate) fn end(mut self) -> Outcome {
         let Some(mut child) = self.child.take() else { return Ok(()) };
+        println!("== specifications: waiting for the last answers");
         // Nothing runs any more that it could disturb.
         run::hurry(child.id());
         let status = child.wait().map_err(|e| format!("the specifications: {e}"))?;
@@ -245,6 +246,24 @@ fn judge(expect: &Expect, verdict: &Verdict) -> Result<String, String> {
 mod tests {
     use super::*;
     use runs::Temporal;
+    use std::io::{BufRead, BufReader};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn failed_step_ends_the_specifications() {
+        let mut child =
+            Command::new("sh").args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let checker = PathBuf::from(format!("/proc/{}/exe", line.trim()));
+        assert!(fs::read_link(&checker).is_ok());
+        drop(Background { child: Some(child), said: PathBuf::new() });
+        let until = Instant::now() + Duration::from_secs(60);
+        while fs::read_link(&checker).is_ok() {
+            assert!(Instant::now() < until, "{} goes on", checker.display());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 
     #[test]
     fn a_mutant_that_survives_is_wrong_and_so_is_another_property() {
