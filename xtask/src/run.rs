@@ -35,7 +35,7 @@ pub(crate) struct Step {
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// Test programs of which several tests run at a time: they wait most of the time (200 s of processor time in 440 s, two at a time), by
 /// timeouts that a busy machine holds, and measure nothing.
-const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2")];
+const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=2"), ("namespaces", "--test-threads=2")];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
 
@@ -190,7 +190,7 @@ mod tests {
     fn several_at_a_time_are_only_those_that_measure_nothing() {
         let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
         for (program, threads) in
-            [("deps/end_to_end-1f2e", "--test-threads=3"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
+            [("deps/end_to_end-1f2e", "--test-threads=2"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
         {
             assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
         }

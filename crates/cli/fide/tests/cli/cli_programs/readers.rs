@@ -64,7 +64,7 @@ fn work_without_a_reader_is_done_and_keeps_its_exit_code() {
     let (drawing, config) = (drawing.to_str().expect("UTF-8"), config.to_str().expect("UTF-8"));
     for words in [
         &["plan", "examples/fat-tree-k8.toml", "--svg", drawing, "--force"][..],
-        &["agent", "--check", "--config", config],
+        &["agent", "--check=file", "--host", "h1", "--config", config],
         &["jitter", "export", "examples/jitter/disturbed.fjl"],
         &["--help"],
     ] {
