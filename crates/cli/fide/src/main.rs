@@ -74,7 +74,7 @@ enum Command {
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
     ///
-    /// Exit codes: 0 all requests are held, 1 some are refused, 2 usage, or a file that says no plan, 4 not permitted.
+    /// Exit codes: 0 all requests are held, 1 some are not, 2 usage or a wrong file, 4 not permitted.
     Plan(plan::Arguments),
     /// Judge what this host is set to, and measure what it holds
     ///

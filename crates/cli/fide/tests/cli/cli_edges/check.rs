@@ -7,7 +7,7 @@ use super::common::{GOOD, Place, refused, said};
 fn both_refuse(place: &Place, more: &[&str], code: i32, words: &[&str]) {
     let started = refused(&mut place.agent(more), code, words);
     let checked = refused(&mut place.agent(&[&["--check"], more].concat()), code, words);
-    let without_measured = |text: &str| text.split("own lateness").next().unwrap_or_default().to_owned();
+    let without_measured = |text: &str| text.split("measured to hold: ").next().unwrap_or_default().to_owned();
     assert_eq!(without_measured(&started), without_measured(&checked));
     assert!(!place.path("agent.sock").exists() && !place.path("incarnation").exists(), "nothing was begun");
 }

@@ -68,7 +68,7 @@ fn agent_answers_in_words_and_in_times_with_units() {
     let said = agent.refuses(
         &["watch", "@b", "--timeout-us", "1"],
         2,
-        &["a timeout of 1 us is wanted", " ms; ask for at least that"],
+        &["a timeout of 1 us is shorter than the pair's", " ms; ask for at least that"],
     );
     assert!(!said.contains(" ns"), "{said}");
     agent.refuses(&["watch", "@nobody"], 2, &["nobody"]);
