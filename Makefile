@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
-	@echo "make demo          three hosts in network namespaces, something dies, everybody knows"
+	@echo "make demo          four hosts in network namespaces, something dies, everybody knows; without root three agents over loopback"
 	@echo "make demo-network  a network of switches: trees planned, every cable cut in turn, drawn before and after"
 	@echo "make check         what you changed since your branch left main: format, lints, documents, unit tests; before each commit"
 	@echo "make test          all that CI runs: format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests"

@@ -64,7 +64,7 @@ enum Command {
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),
-    /// Say why an event was told
+    /// Say why an event was reported
     Explain(ask::ExplainArguments),
     /// Print the agent's metrics as Prometheus text
     Metrics(ask::MetricsArguments),

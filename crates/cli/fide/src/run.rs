@@ -69,7 +69,7 @@ pub(crate) enum OnFence {
     Ignore,
 }
 
-/// What becomes of the program when others were told that it is dead.
+/// What becomes of the program when others were notified that it is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnExclusion {
     /// Kill it (SIGKILL), with all that it started where it has a control group
@@ -83,7 +83,7 @@ struct FenceArguments {
     /// What becomes of it while this host is fenced
     #[arg(long, value_enum, default_value_t = OnFence::Pause)]
     on_fence: OnFence,
-    /// What becomes of it when the host was excluded, or its agent started anew: others were told that it is dead, and may run
+    /// What becomes of it when the host was excluded, or its agent started anew: others were notified that it is dead, and may run
     /// another in its place
     #[arg(long, value_enum, default_value_t = OnExclusion::Kill)]
     on_exclusion: OnExclusion,
@@ -138,7 +138,7 @@ pub(crate) struct GuardArguments {
     #[command(flatten)]
     fence: FenceArguments,
     /// Return at once; the process stays under watch until it ends, and no fence is imposed on it. When this host's agent starts anew, or
-    /// the host was excluded, others are told that it is dead while it runs on, and nobody puts it under watch again
+    /// the host was excluded, others are notified that it is dead while it runs on, and nobody puts it under watch again
     #[arg(long)]
     detach: bool,
 }

@@ -14,7 +14,7 @@ pub const KEYS: &[Key] = &[
     key("[cluster]", "trust", "\"lease\" or \"network\"", Value("\"lease\""), "When a silence is acted on: once the lease of the silent host has run out, or after the timeout alone, as the FiDe paper does on networks that bound every delay. The same on all hosts."),
     key("[cluster]", "policy", "\"majority\" or \"network\"", Value("\"majority\""), "Who may go on after a silence: a majority of the last agreed view, or every host by its own judgement. The same on all hosts."),
     key("[cluster]", "heartbeat_us", "integer, us, 20 to 1000000", Value("1000"), "Time between two heartbeats. The same on all hosts."),
-    key("[cluster]", "timeout_us", "integer, us, above heartbeat_us", Otherwise("computed from what this host was measured to hold"), "After this silence a host counts as dead. A timeout that this host was measured not to hold is refused; --force-timeout takes it."),
+    key("[cluster]", "timeout_us", "integer, us, above heartbeat_us", Otherwise("computed from what this host was measured to hold"), "After this silence this host suspects another. A timeout that this host was measured not to hold is refused; --force-timeout takes it."),
     key("[cluster]", "drift_ppm", "integer, parts per million, 1 to 99999", Value("200"), "By how much one host's clock may run faster than another's; leases are shorter by as much."),
     key("[cluster]", "port", "integer, 1 to 65535", Value("7411"), "UDP port of heartbeats, the same on all hosts."),
     key("[cluster]", "key_overlap_ms", "integer, ms", Value("10000"), "How long a new key is accepted before it is used, and the old one after it is not used any more."),
