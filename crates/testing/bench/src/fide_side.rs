@@ -4,8 +4,6 @@
 //! `trust = "network"`, `policy = "network"`, as what it is compared with knows neither leases nor votes; silent hosts also by the default,
 //! `trust = "lease"`, `policy = "majority"`. Agents sleep between heartbeats; who waits for a verdict sleeps in `wait_event` on an ordinary thread, as the reader of a FIN does.
 
-use crate::killed::{Told, Waiting};
-use crate::silent::Silence;
 use anyhow::{Context, bail, ensure};
 use fide_client::{Client, ConnectOptions, Event, MonitorId, ProcessId, Verdict, Wanted, now_ns};
 use fide_testbed::{Agents, AgentsSpec, Testbed, Victim, find_binary, retry_until};
@@ -39,6 +37,40 @@ pub(crate) struct Layout {
     /// Core of the watcher.
     pub(crate) watcher: usize,
     pub(crate) spin_ns: u64,
+}
+
+/// A notice, in CLOCK_MONOTONIC ns.
+pub(crate) struct Noticed {
+    /// When whoever waited had it.
+    pub(crate) ns: u64,
+    /// When the victim's kernel ran the exit hook, and when the watcher's receive program saw the packet.
+    pub(crate) stages: Option<(u64, u64)>,
+    /// By the receive program itself.
+    pub(crate) direct: bool,
+}
+
+/// Waits at most so many ns for the notice.
+pub(crate) type Waiting = Box<dyn FnOnce(u64) -> Option<Noticed>>;
+
+/// One silence as Fide saw it, CLOCK_MONOTONIC ns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Silence {
+    /// Before the first plane was cut, and after the last one was.
+    pub(crate) before_ns: u64,
+    pub(crate) after_ns: u64,
+    /// The verdict was given.
+    pub(crate) decided_ns: u64,
+    /// The program had it.
+    pub(crate) told_ns: u64,
+    /// In force at the cut.
+    pub(crate) timeout_ns: u64,
+}
+
+impl Silence {
+    /// From before the cut to the program, less the timeout: what was heard last left at most a heartbeat earlier.
+    pub(crate) fn over_timeout_ns(&self) -> i64 {
+        (self.told_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
+    }
 }
 
 /// Agents as most parts of the bench have them.
@@ -212,7 +244,7 @@ impl Fide {
         Ok(Box::new(move |limit_ns| {
             let seen = seen.recv_timeout(Duration::from_nanos(limit_ns)).ok()?;
             let evidence = seen.verdict.evidence;
-            Some(Told { ns: seen.told_ns, stages: Some((evidence.at_ns?, evidence.rx_ns)), direct: evidence.direct })
+            Some(Noticed { ns: seen.told_ns, stages: Some((evidence.at_ns?, evidence.rx_ns)), direct: evidence.direct })
         }))
     }
 

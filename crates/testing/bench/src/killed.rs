@@ -8,9 +8,9 @@
 //! watcher is (`tcp_fin_eager`). Fide itself also as it is by default (`..._default_...`).
 
 use crate::Args;
-use crate::fide_side::{Fide, Mode};
+use crate::fide_side::{Fide, Mode, Noticed, Waiting};
 use crate::list::{self, Settings};
-use crate::trials::{Outcome, Subject, interleave};
+use crate::trials::{NOTICE_LIMIT_NS, Outcome, Subject, interleave};
 use anyhow::Context;
 use fide_testbed::baseline::{TcpFin, watch_pidfd};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
@@ -32,20 +32,6 @@ const DEFAULT: &str = "fide_default";
 const BLOCKS: u32 = 4;
 /// Until the watcher blocks and the victim sleeps.
 const SETTLE: Duration = Duration::from_millis(2);
-pub(crate) const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
-
-/// A notice, in CLOCK_MONOTONIC ns.
-pub(crate) struct Told {
-    /// When whoever waited had it.
-    pub(crate) ns: u64,
-    /// When the victim's kernel ran the exit hook, and when the watcher's receive program saw the packet.
-    pub(crate) stages: Option<(u64, u64)>,
-    /// By the receive program itself.
-    pub(crate) direct: bool,
-}
-
-/// Waits at most so many ns for the notice.
-pub(crate) type Waiting = Box<dyn FnOnce(u64) -> Option<Told>>;
 
 /// Where the time went.
 #[derive(Default)]
@@ -97,7 +83,7 @@ impl Subject for Kill<'_> {
             },
             ..VictimSpec::default()
         };
-        let plain = |ns| Told { ns, stages: None, direct: false };
+        let plain = |ns| Noticed { ns, stages: None, direct: false };
         let mut victim = Victim::spawn(Some(self.bed.host(VICTIM_HOST)), &spec)?;
         if let Some(core) = self.core {
             victim.bind_to_core(core)?;

@@ -2,8 +2,7 @@
 //! hashicorp/memberlist as a baseline: which of its settings are measured, and the death of one of its processes.
 
 use crate::Args;
-use crate::killed::NOTICE_LIMIT_NS;
-use crate::trials::Subject;
+use crate::trials::{NOTICE_LIMIT_NS, Subject};
 use anyhow::Context;
 use fide_sys::clock::mono_ns;
 use fide_testbed::baseline::{Fastest, Knobs, Memberlist, find_fastest};

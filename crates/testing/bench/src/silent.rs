@@ -2,7 +2,7 @@
 //! A host falls silent: it is cut off at the switches, and nothing is told of it but what it no longer sends.
 
 use crate::Args;
-use crate::fide_side::{Fide, Mode};
+use crate::fide_side::{Fide, Mode, Silence};
 use crate::list::{self, Settings};
 use crate::trials::{Outcome, Subject, interleave, signed_us};
 use fide_testbed::baseline::Bfd;
@@ -30,27 +30,6 @@ const WAYS: [Way; 2] = [
     Way { name: "host_silent", mode: Mode::Published, vs_bfd: 0.4, over_timeout_us: 1000.0 },
     Way { name: "host_silent_lease", mode: Mode::Default, vs_bfd: 0.5, over_timeout_us: 1500.0 },
 ];
-
-/// One silence as Fide saw it, CLOCK_MONOTONIC ns.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Silence {
-    /// Before the first plane was cut, and after the last one was.
-    pub(crate) before_ns: u64,
-    pub(crate) after_ns: u64,
-    /// The verdict was given.
-    pub(crate) decided_ns: u64,
-    /// The program had it.
-    pub(crate) told_ns: u64,
-    /// In force at the cut.
-    pub(crate) timeout_ns: u64,
-}
-
-impl Silence {
-    /// From before the cut to the program, less the timeout: what was heard last left at most a heartbeat earlier.
-    fn over_timeout_ns(&self) -> i64 {
-        (self.told_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
-    }
-}
 
 struct BfdSilence<'a>(&'a Testbed, Bfd);
 

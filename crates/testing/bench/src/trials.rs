@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 const PROGRESS: Duration = Duration::from_secs(5);
 /// A subject that fails this often in a row is given up.
 const MAX_FAILURES: u32 = 3;
+/// A notice that comes later than this after a death counts as none.
+pub(crate) const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
 
 /// Something whose detection time is measured.
 pub(crate) trait Subject {
