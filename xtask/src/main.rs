@@ -8,6 +8,8 @@
 mod arrows;
 mod book;
 mod check;
+#[cfg(test)]
+mod circles;
 mod clocks;
 #[cfg(test)]
 mod docs;
