@@ -22,6 +22,8 @@ mod sim;
 mod spec;
 mod summary;
 mod test;
+#[cfg(test)]
+mod undeclared;
 
 use run::{Step, root_dir, target_dir};
 use std::process::ExitCode;
