@@ -342,82 +342,16 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
     let key_file =
         key_file.ok_or("[cluster] lacks key_file: the file with the cluster's key, 32 hexadecimal digits")?;
     let heartbeat_us = heartbeat_us.unwrap_or(1000);
-    if !HEARTBEAT_US.contains(&heartbeat_us) {
-        let text = format!(
-            "heartbeat_us = {heartbeat_us} is out of range; {} to {} are possible",
-            HEARTBEAT_US.start(),
-            HEARTBEAT_US.end()
-        );
-        return Err(Problem::at(&[At::Key("cluster", "heartbeat_us")], text));
-    }
-    if let Some(timeout_us) = timeout_us
-        && timeout_us <= heartbeat_us
-    {
-        return Err(Problem::at(
-            &[At::Key("cluster", "timeout_us"), At::Key("cluster", "heartbeat_us")],
-            format!(
-                "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
-            ),
-        ));
-    }
     let drift_ppm = drift_ppm.unwrap_or(DEFAULT_DRIFT_PPM);
-    if !DRIFT_PPM.contains(&drift_ppm) {
-        let text = format!(
-            "drift_ppm = {drift_ppm} is out of range; {} to {} are possible: by how much one host's clock may run faster than \
-             another's, 200 for ordinary crystals",
-            DRIFT_PPM.start(),
-            DRIFT_PPM.end()
-        );
-        return Err(Problem::at(&[At::Key("cluster", "drift_ppm")], text));
-    }
+    check_times(heartbeat_us, timeout_us, drift_ppm)?;
     let port = port.unwrap_or(7411);
     if port == 0 {
         return Err(Problem::at(&[At::Key("cluster", "port")], "port = 0 is no port; 7411 is the usual one"));
     }
+    check_planes(&file.plane)?;
     let planes = file.plane.len();
-    if !(1..=MAX_PLANES).contains(&planes) {
-        return Err(
-            format!("{planes} [[plane]] sections; one or two are possible, and two make a cut cable harmless").into()
-        );
-    }
-    for (index, plane) in file.plane.iter().enumerate() {
-        if let Some(group) = plane.group.filter(|group| !group.is_multicast()) {
-            let text = format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)");
-            return Err(Problem::at(&[At::Item("plane", index)], text));
-        }
-    }
-    if let [Some(group), Some(other)] = *file.plane.iter().map(|plane| plane.group).collect::<Vec<_>>()
-        && group == other
-    {
-        let text = format!(
-            "planes 0 and 1 have the one group {group}: their packets could not be told apart; give each plane a group of its own"
-        );
-        return Err(Problem::at(&[At::Item("plane", 1)], text));
-    }
-    let controller = match file.controller {
-        None => None,
-        Some(table) if table.addresses.is_empty() || table.addresses.len() > CONTROLLERS_MAX => {
-            return Err(Problem::at(
-                &[At::Key("controller", "addresses")],
-                format!("[controller] has {} addresses; 1 to {CONTROLLERS_MAX} are possible", table.addresses.len()),
-            ));
-        }
-        Some(_) if file.plane.iter().any(|plane| plane.group.is_some()) => {
-            return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".into());
-        }
-        Some(table) => {
-            let packet_max_bytes = table.packet_max_bytes.unwrap_or(PAYLOAD_MAX);
-            if !(1..=PAYLOAD_MAX).contains(&packet_max_bytes) {
-                return Err(Problem::at(
-                    &[At::Key("controller", "packet_max_bytes")],
-                    format!("packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"),
-                ));
-            }
-            let credentials = base.join(table.credentials);
-            let salvage = table.salvage.unwrap_or(false);
-            Some(Controller { addresses: table.addresses, credentials, packet_max_bytes, salvage })
-        }
-    };
+    let has_groups = file.plane.iter().any(|plane| plane.group.is_some());
+    let controller = file.controller.map(|table| controller(table, has_groups, base)).transpose()?;
     let policy = policy.unwrap_or(Policy::Majority);
     let members = members(file.member, planes, policy)?;
     Ok(Config {
@@ -445,6 +379,85 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         unlisted_names: unlisted_names.unwrap_or_default(),
         limits: file.limits,
         sources: Vec::new(),
+    })
+}
+
+fn check_times(heartbeat_us: u64, timeout_us: Option<u64>, drift_ppm: u32) -> Result<(), Problem> {
+    if !HEARTBEAT_US.contains(&heartbeat_us) {
+        let text = format!(
+            "heartbeat_us = {heartbeat_us} is out of range; {} to {} are possible",
+            HEARTBEAT_US.start(),
+            HEARTBEAT_US.end()
+        );
+        return Err(Problem::at(&[At::Key("cluster", "heartbeat_us")], text));
+    }
+    if let Some(timeout_us) = timeout_us.filter(|timeout_us| *timeout_us <= heartbeat_us) {
+        return Err(Problem::at(
+            &[At::Key("cluster", "timeout_us"), At::Key("cluster", "heartbeat_us")],
+            format!(
+                "timeout_us = {timeout_us} is not above heartbeat_us = {heartbeat_us}: every heartbeat would be late"
+            ),
+        ));
+    }
+    if !DRIFT_PPM.contains(&drift_ppm) {
+        let text = format!(
+            "drift_ppm = {drift_ppm} is out of range; {} to {} are possible: by how much one host's clock may run faster than \
+             another's, 200 for ordinary crystals",
+            DRIFT_PPM.start(),
+            DRIFT_PPM.end()
+        );
+        return Err(Problem::at(&[At::Key("cluster", "drift_ppm")], text));
+    }
+    Ok(())
+}
+
+fn check_planes(planes: &[file::PlaneTable]) -> Result<(), Problem> {
+    if !(1..=MAX_PLANES).contains(&planes.len()) {
+        let text =
+            format!("{} [[plane]] sections; one or two are possible, and two make a cut cable harmless", planes.len());
+        return Err(text.into());
+    }
+    for (index, plane) in planes.iter().enumerate() {
+        if let Some(group) = plane.group.filter(|group| !group.is_multicast()) {
+            let text = format!("plane {index}: group {group} is no multicast address (224.0.0.0 to 239.255.255.255)");
+            return Err(Problem::at(&[At::Item("plane", index)], text));
+        }
+    }
+    if let [first, second] = planes
+        && let Some(group) = first.group
+        && second.group == Some(group)
+    {
+        let text = format!(
+            "planes 0 and 1 have the one group {group}: their packets could not be told apart; give each plane a group of its own"
+        );
+        return Err(Problem::at(&[At::Item("plane", 1)], text));
+    }
+    Ok(())
+}
+
+fn controller(table: file::ControllerTable, has_groups: bool, base: &Path) -> Result<Controller, Problem> {
+    if table.addresses.is_empty() || table.addresses.len() > CONTROLLERS_MAX {
+        return Err(Problem::at(
+            &[At::Key("controller", "addresses")],
+            format!("[controller] has {} addresses; 1 to {CONTROLLERS_MAX} are possible", table.addresses.len()),
+        ));
+    }
+    if has_groups {
+        return Err("with [controller] the trees' groups come from it; leave `group` out of [[plane]]".into());
+    }
+    let packet_max_bytes = table.packet_max_bytes.unwrap_or(PAYLOAD_MAX);
+    if !(1..=PAYLOAD_MAX).contains(&packet_max_bytes) {
+        return Err(Problem::at(
+            &[At::Key("controller", "packet_max_bytes")],
+            format!("packet_max_bytes = {packet_max_bytes} is out of range; 1 to {PAYLOAD_MAX} are possible"),
+        ));
+    }
+    let credentials = base.join(table.credentials);
+    Ok(Controller {
+        addresses: table.addresses,
+        credentials,
+        packet_max_bytes,
+        salvage: table.salvage.unwrap_or(false),
     })
 }
 

@@ -30,20 +30,79 @@ use crate::{
     names::{Caller, NotYours},
     pidns::{self, TranslateError, peer_lives},
     process::{Process, Users},
-    socket,
+    socket::{self, Credentials},
 };
 
 /// Heartbeats in the shortest time without a beat: what they tell cannot be known sooner.
 const BEAT_HEARTBEATS: u64 = 2;
 const BEAT_TIMEOUT_MIN_NS: u64 = 1_000_000;
 
+/// A request of a process that is under watch already.
+struct Joining<'a> {
+    client: u8,
+    who: Credentials,
+    name: &'a str,
+    beat_timeout_ns: u64,
+}
+
 impl Control {
     pub(super) fn join(&mut self, id: u64, connection: u64, name: &str, pid: u32, beat_timeout_us: u32) -> Answered {
         let client = self.client_of(connection)?;
         let who = self.connections[&connection].who;
-        let bad = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::BadRequest, error.to_string(), "");
-        let wire_name = Name::new(name.as_bytes()).map_err(|error| bad(&error))?;
-        let called = pid;
+        let wire_name =
+            Name::new(name.as_bytes()).map_err(|error| Refusal::new(ErrorCode::BadRequest, error.to_string(), ""))?;
+        let process = self.hold(connection, pid)?;
+        let pid = process.pid();
+        let beat_timeout_ns = self.beat_timeout_ns(name, beat_timeout_us)?;
+        self.tell_ended(name, pid);
+        if let Some(slot) = self.processes.iter().find(|(_, other)| other.process.pid() == pid).map(|(slot, _)| *slot) {
+            return self.join_again(id, slot, Joining { client, who, name, beat_timeout_ns });
+        }
+        self.may_join(connection, name)?;
+        // Before anybody is told of it: a process whose end would not be seen does not join.
+        let token = token_of(self.next_serial());
+        self.await_end(&process, token).map_err(|error| {
+            let hint = "raise /proc/sys/fs/epoll/max_user_watches, or have fewer programs join";
+            Refusal::new(ErrorCode::Full, format!("the end of process {pid} cannot be awaited: {error}"), hint)
+        })?;
+        let joined = match self.join_loop(client, wire_name, beat_timeout_ns) {
+            Ok(joined) => joined,
+            Err(refusal) => {
+                let _ = epoll::delete(&self.epoll, process.as_fd());
+                return Err(refusal);
+            }
+        };
+        if let Err(error) =
+            incarnation::reserve(&self.parts.config.state_dir, self.parts.incarnation, joined.incarnation)
+        {
+            tracing::warn!(name, "{error}; after a restart others may take its successor for an earlier process");
+        }
+        self.watch_exit(name, &process, &joined);
+        let gone = process.has_exited();
+        let watched = Watched {
+            name: name.to_owned(),
+            cookie: joined.cookie,
+            incarnation: joined.incarnation,
+            client,
+            uid: process.uid(),
+            by: who.uid,
+            share: who.share,
+            process,
+            token,
+        };
+        self.processes.insert(joined.slot, watched);
+        self.names.keep(name, who.share, who.uid == 0 || who.uid == self.own_uid);
+        if gone {
+            // It went while it was being registered, perhaps before the hook knew of it.
+            self.process_left(token);
+            return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
+        }
+        Ok(Answer::ok(id, &JoinOk { slot: joined.slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
+    }
+
+    /// The process that this connection's program calls `pid`, held by its pidfd. Refuses one that the caller may not register.
+    fn hold(&self, connection: u64, called: u32) -> Result<Process, Refusal> {
+        let uid = self.connections[&connection].who.uid;
         let pid = self.pid_of(connection, called)?;
         if pid == process::id() {
             return Err(Refusal::new(
@@ -60,117 +119,95 @@ impl Control {
         if self.pid_of(connection, called)? != pid || process.has_exited() {
             return Err(gone(called));
         }
-        if who.uid != 0 {
+        if uid != 0 {
             // A daemon of root that acts for this user at the moment is root's.
             let users = Users::of(pid).filter(|_| !process.has_exited()).ok_or_else(|| gone(called))?;
-            if !users.are_all(who.uid) {
+            if !users.are_all(uid) {
                 return Err(Refusal::new(
                     ErrorCode::NotPermitted,
-                    format!("process {pid} runs as {users}, the caller is user {}", who.uid),
+                    format!("process {pid} runs as {users}, the caller is user {uid}"),
                     "ask as that user, or as root",
                 ));
             }
         }
-        let beat_timeout_ns = u64::from(beat_timeout_us) * 1000;
-        let shortest_ns = (self.parts.config.heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
-        if beat_timeout_ns != 0 && beat_timeout_ns < shortest_ns {
+        Ok(process)
+    }
+
+    /// The time without a beat after which a process is stalled; 0: it does not beat.
+    fn beat_timeout_ns(&self, name: &str, beat_timeout_us: u32) -> Result<u64, Refusal> {
+        let wanted_ns = u64::from(beat_timeout_us) * 1000;
+        let heartbeat_ns = self.parts.config.heartbeat_ns;
+        let shortest_ns = (heartbeat_ns * BEAT_HEARTBEATS).max(BEAT_TIMEOUT_MIN_NS);
+        if wanted_ns != 0 && wanted_ns < shortest_ns {
             return Err(Refusal::new(
                 ErrorCode::TimeoutTooShort,
                 format!(
                     "without a beat for {} {name} would be told stalled; heartbeats tell it, one each {}",
-                    Time::ns(beat_timeout_ns),
-                    Time::ns(self.parts.config.heartbeat_ns)
+                    Time::ns(wanted_ns),
+                    Time::ns(heartbeat_ns)
                 ),
                 format!("{} is the shortest here", Time::ns(shortest_ns)),
             ));
         }
-        self.tell_ended(name, pid);
-        if let Some(slot) = self.processes.iter().find(|(_, other)| other.process.pid() == pid).map(|(slot, _)| *slot) {
-            if self.processes[&slot].client != client {
-                self.close_hung_up(self.processes[&slot].client);
-            }
-            let other = &self.processes[&slot];
-            // A session that another program holds for this process is that one's to come back to.
-            let waits = |session: &Session| {
-                session.orphan_until.is_some()
-                    && (session.who.pid, session.who.uid) == (who.pid, who.uid)
-                    && who.pid != 0
-            };
-            // What root has watched, say, is taken back by root alone.
-            let may = who.uid == 0 || who.uid == other.by;
-            let is_free = || other.client == client || self.sessions.get(&other.client).is_none_or(waits);
-            if other.name == name && may && is_free() {
-                // Its client lost the answer, or its connection, and asks again.
-                let adopted = self.adopt(id, slot, client, beat_timeout_ns)?;
-                if who.uid == 0
-                    && let Some(watched) = self.processes.get_mut(&slot)
-                {
-                    watched.by = 0;
-                }
-                return Ok(adopted);
-            }
+        Ok(wanted_ns)
+    }
+
+    /// A process that is under watch in `slot` asks again, or somebody else asks for it.
+    fn join_again(&mut self, id: u64, slot: u8, joining: Joining<'_>) -> Answered {
+        let Joining { client, who, name, beat_timeout_ns } = joining;
+        if self.processes[&slot].client != client {
+            self.close_hung_up(self.processes[&slot].client);
+        }
+        let other = &self.processes[&slot];
+        // A session that another program holds for this process is that one's to come back to.
+        let waits = |session: &Session| {
+            session.orphan_until.is_some() && (session.who.pid, session.who.uid) == (who.pid, who.uid) && who.pid != 0
+        };
+        // What root has watched, say, is taken back by root alone.
+        let may = who.uid == 0 || who.uid == other.by;
+        let is_free = || other.client == client || self.sessions.get(&other.client).is_none_or(waits);
+        if other.name != name || !may || !is_free() {
             return Err(Refusal::new(
                 ErrorCode::NameTaken,
-                format!("process {pid} is under watch already, as {}", other.name),
+                format!("process {} is under watch already, as {}", other.process.pid(), other.name),
                 "quit it there first",
             ));
         }
+        // Its client lost the answer, or its connection, and asks again.
+        let adopted = self.adopt(id, slot, client, beat_timeout_ns)?;
+        if who.uid == 0
+            && let Some(watched) = self.processes.get_mut(&slot)
+        {
+            watched.by = 0;
+        }
+        Ok(adopted)
+    }
+
+    /// Whether the caller may have one more process under watch, under this name.
+    fn may_join(&self, connection: u64, name: &str) -> Result<(), Refusal> {
+        let who = self.connections[&connection].who;
         let asker = self.asker(who.share, Resource::Processes);
         if !asker.privileged {
             let groups = socket::groups(self.connections[&connection].socket());
             self.may_be_called(name, &Caller { uid: who.uid, share: who.share, groups })?;
         }
         let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.share, 1)));
-        admit(Resource::Processes, asker, usage, MAX_PROCESSES)?;
-        // Before anybody is told of it: a process whose end would not be seen does not join.
-        let token = token_of(self.next_serial());
-        self.await_end(&process, token).map_err(|error| {
-            let hint = "raise /proc/sys/fs/epoll/max_user_watches, or have fewer programs join";
-            Refusal::new(ErrorCode::Full, format!("the end of process {pid} cannot be awaited: {error}"), hint)
-        })?;
-        let joined = match self.join_loop(client, wire_name, beat_timeout_ns) {
-            Ok(joined) => joined,
-            Err(refusal) => {
-                let _ = epoll::delete(&self.epoll, process.as_fd());
-                return Err(refusal);
-            }
+        admit(Resource::Processes, asker, usage, MAX_PROCESSES)
+    }
+
+    /// The kernel's exit hook watches a process too, where it is there.
+    fn watch_exit(&self, name: &str, process: &Process, joined: &JoinedProcess) {
+        let Some(exit_watch) = &self.parts.exit_watch else { return };
+        let registration = Registration {
+            pid: process.pid(),
+            start_ticks: process.start_ticks(),
+            slot: u32::from(joined.slot),
+            cookie: joined.cookie,
         };
-        let slot = joined.slot;
-        if let Err(error) =
-            incarnation::reserve(&self.parts.config.state_dir, self.parts.incarnation, joined.incarnation)
-        {
-            tracing::warn!(name, "{error}; after a restart others may take its successor for an earlier process");
+        // The pidfd watches on; the kernel's hook is only faster.
+        if let Err(error) = exit_watch.watch(&registration) {
+            tracing::warn!(name, "falls back to a pidfd: {error}");
         }
-        if let Some(exit_watch) = &self.parts.exit_watch {
-            let registration =
-                Registration { pid, start_ticks: process.start_ticks(), slot: u32::from(slot), cookie: joined.cookie };
-            // The pidfd watches on; the kernel's hook is only faster.
-            if let Err(error) = exit_watch.watch(&registration) {
-                tracing::warn!(name, "falls back to a pidfd: {error}");
-            }
-        }
-        let gone = process.has_exited();
-        self.processes.insert(
-            slot,
-            Watched {
-                name: name.to_owned(),
-                cookie: joined.cookie,
-                incarnation: joined.incarnation,
-                client,
-                uid: process.uid(),
-                by: who.uid,
-                share: who.share,
-                process,
-                token,
-            },
-        );
-        self.names.keep(name, who.share, who.uid == 0 || who.uid == self.own_uid);
-        if gone {
-            // It went while it was being registered, perhaps before the hook knew of it.
-            self.process_left(token);
-            return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
-        }
-        Ok(Answer::ok(id, &JoinOk { slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
     }
 
     /// Tells the ends that this thread has not seen yet of whoever has this name or number.
