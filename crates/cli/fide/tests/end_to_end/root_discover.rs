@@ -255,7 +255,7 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
         assert!(got == code && err.contains(why), "{words:?}: {got}: {out}{err}");
     };
     refused(&["--interface", "eth7", "--name", "h1"], 1, "h1:eth7: there is no interface of that name");
-    refused(&["--interface", "p0", "--name", "my host"], 2, "a host cannot be called \"my host\"");
+    refused(&["--interface", "p0", "--name", "my host"], 2, "a host cannot be called `my host`");
     refused(&["--config", "/none-such.toml"], 2, "/none-such.toml");
 
     // As the cluster's file has it.
