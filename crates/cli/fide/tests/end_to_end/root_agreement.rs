@@ -70,8 +70,12 @@ fn logs(agents: &Agents, hosts: usize) -> String {
 }
 
 impl World {
-    fn wait<T>(&self, what: &str, mut take: impl FnMut(u16, Told) -> Option<T>) -> T {
-        let until = Instant::now() + LIMIT;
+    fn wait<T>(&self, what: &str, take: impl FnMut(u16, Told) -> Option<T>) -> T {
+        self.wait_within(LIMIT, what, take)
+    }
+
+    fn wait_within<T>(&self, limit: Duration, what: &str, mut take: impl FnMut(u16, Told) -> Option<T>) -> T {
+        let until = Instant::now() + limit;
         while let Some((host, told)) = self.replicas.poll(until) {
             if let Some(found) = take(host, told) {
                 return found;
@@ -141,11 +145,12 @@ fn comes_back_under_load(protocol: Protocol) {
     let mut world = World { replicas, agents, bed, counts: Vec::new(), counter: 0 };
     // As long as it takes: a busy machine lets a member in later, and the load must not have ended by then.
     let run = Order::Run { run: "all".to_owned(), clients: 4096, value_bytes: 64, seconds: 120.0 };
+    let ended = Duration::from_secs(120) + LIMIT;
     world.replicas.nodes[0].order(&run).expect("asked");
     for host in [3, 2] {
         world.kill(host);
         world.start_again(host);
-        let is_in = world.wait("the member that came back", |who, told| match told {
+        let is_in = world.wait_within(ended, "the member that came back", |who, told| match told {
             Told::Ready { .. } if who == host => Some(true),
             Told::Result { .. } => Some(false),
             _ => None,
