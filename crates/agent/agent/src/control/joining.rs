@@ -142,7 +142,7 @@ impl Control {
             return Err(Refusal::new(
                 ErrorCode::TimeoutTooShort,
                 format!(
-                    "without a beat for {} {name} would be told stalled; heartbeats tell it, one each {}",
+                    "without a beat for {} {name} would count as stalled; heartbeats carry it, one each {}",
                     Time::ns(wanted_ns),
                     Time::ns(heartbeat_ns)
                 ),
