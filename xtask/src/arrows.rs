@@ -32,6 +32,7 @@ const IMPURE: &[&str] = &[
     "libbpf-rs",
     "libc",
     "netlink-sys",
+    "nix",
     "quinn-udp",
     "rand",
     "rand_chacha",

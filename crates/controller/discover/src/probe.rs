@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fide_net::link::group_socket;
-use fide_sys::interface;
+use fide_sys::{ethtool, interface};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -192,7 +192,7 @@ fn open(port: &Port) -> Result<Open, ProbeError> {
         .map_err(wrong)?
         .ok_or_else(|| ProbeError::NoInterface { at: port.at.clone(), netns: port.netns.clone() })?;
     let socket = group_socket(index, ETHERTYPE, NEAREST_BRIDGE).map_err(wrong)?;
-    let speed = interface::speed_bps(name).map_err(wrong)?;
+    let speed = ethtool::speed_bps(name).map_err(wrong)?;
     let rate = Figure::least(port.limit, speed.map(|bps| Figure::new(bps, Source::Port)));
     let bps = rate.map(|figure| figure.value);
     let says = Frame::ours(port.role, (&port.at.node, name), hardware, TTL_S, bps);

@@ -5,6 +5,11 @@
 
 use std::{fs::File, io, io::Write};
 
+use rustix::{
+    mm::{MlockAllFlags, mlockall},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+
 /// One measure and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -91,19 +96,8 @@ pub fn isolate(core: usize) -> Isolation {
 /// The highest numbered core this process may run on: interrupts and daemons prefer the low ones.
 #[must_use]
 pub fn default_core() -> usize {
-    // SAFETY: plain data, filled by the kernel.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is writable for its size.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
-        return 0;
-    }
-    // SAFETY: every index is below CPU_SETSIZE.
-    let is_set = |core: &usize| unsafe { libc::CPU_ISSET(*core, &set) };
-    (0..usize::try_from(libc::CPU_SETSIZE).expect("small")).rev().find(is_set).unwrap_or(0)
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let Ok(allowed) = sched_getaffinity(None) else { return 0 };
+    (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core)).unwrap_or(0)
 }
 
 /// Pins the calling thread to one core.
@@ -111,16 +105,12 @@ fn check(result: libc::c_int) -> io::Result<()> {
 /// # Errors
 /// The kernel's; `InvalidInput` for a core that no kernel has.
 pub fn pin(core: usize) -> io::Result<()> {
-    if core >= usize::try_from(libc::CPU_SETSIZE).expect("small") {
+    if core >= CpuSet::MAX_CPU {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // SAFETY: plain data.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `core` is below CPU_SETSIZE; the set outlives the call.
-    check(unsafe {
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
-    })
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Gives the calling thread a real-time priority; 0 takes it back.
@@ -131,7 +121,8 @@ pub fn set_fifo(priority: i32) -> io::Result<()> {
     let policy = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };
     let parameter = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameter outlives the call. Children start as ordinary threads again.
-    check(unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameter) })
+    let result = unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameter) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A real-time priority for the calling thread, for as long as this lives. Without the privilege it
@@ -160,17 +151,13 @@ impl Drop for Urgent {
 #[must_use]
 pub fn lock_memory() -> Measure {
     let hint = "needs CAP_IPC_LOCK or a higher `ulimit -l`";
-    for (flags, text) in
-        [(libc::MCL_CURRENT | libc::MCL_FUTURE, "all pages"), (libc::MCL_CURRENT | libc::MCL_ONFAULT, "pages in use")]
-    {
-        // SAFETY: no memory is handed over.
-        match check(unsafe { libc::mlockall(flags) }) {
-            Ok(()) => return Measure::Held(text.to_owned()),
-            Err(error) if flags & libc::MCL_ONFAULT != 0 => return Measure::Missing(format!("{error}; {hint}")),
-            Err(_) => {}
-        }
+    if mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).is_ok() {
+        return Measure::Held("all pages".to_owned());
     }
-    Measure::Missing(hint.to_owned())
+    match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
+        Ok(()) => Measure::Held("pages in use".to_owned()),
+        Err(error) => Measure::Missing(format!("{}; {hint}", io::Error::from(error))),
+    }
 }
 
 /// Keeps every core out of deep sleep for as long as the file is open.

@@ -3,11 +3,14 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    ptr,
+    os::fd::{BorrowedFd, OwnedFd},
 };
 
 use fide_sys::clock::mono_ns;
+use rustix::event::{
+    Timespec,
+    epoll::{self, CreateFlags, Event, EventData, EventFlags},
+};
 
 /// How the loop waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +43,7 @@ impl Waiter {
     /// # Errors
     /// The kernel's.
     pub fn new(mode: Mode) -> io::Result<Self> {
-        // SAFETY: no memory is handed over; the descriptor is ours alone.
-        let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        Ok(Self { epoll, mode, spun_since_ns: 0 })
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, mode, spun_since_ns: 0 })
     }
 
     /// Waits for `fd` to become readable too, and reports it as `token`.
@@ -56,7 +51,7 @@ impl Waiter {
     /// # Errors
     /// The kernel's.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)?)
     }
 
     /// Waits for `fd` to be written anew: it is reported once for each time, and never has to be read.
@@ -64,7 +59,7 @@ impl Waiter {
     /// # Errors
     /// The kernel's.
     pub fn add_edge(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLET, token)
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN | EventFlags::ET)?)
     }
 
     /// Waits for `fd` no longer. Closing it is not enough while another process has it open too.
@@ -72,14 +67,7 @@ impl Waiter {
     /// # Errors
     /// The kernel's, if it was not waited for.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    fn control(&self, operation: i32, fd: BorrowedFd<'_>, events: i32, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
-        // SAFETY: the event outlives the call.
-        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        Ok(epoll::delete(&self.epoll, fd)?)
     }
 
     /// Waits until `deadline_ns` or until something is readable; `ready` gets the tokens. In busy
@@ -97,29 +85,15 @@ impl Waiter {
                 YIELD_NS.min(deadline_ns.saturating_sub(now))
             }
         };
-        let timeout = libc::timespec {
+        let timeout = Timespec {
             tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
             tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
         };
-        // SAFETY: the buffer holds READY_MAX events; the timeout outlives the call. epoll_pwait2 is
-        // called by number: the C library of Debian 12 exports it, but older ones do not.
-        let count = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.epoll.as_raw_fd(),
-                ready.events.as_mut_ptr(),
-                READY_MAX as libc::c_int,
-                &raw const timeout,
-                ptr::null::<libc::sigset_t>(),
-                0usize,
-            )
-        };
-        ready.count = usize::try_from(count).unwrap_or(0);
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
+        ready.count = 0;
+        match epoll::wait(&self.epoll, &mut ready.events[..], Some(&timeout)) {
+            Ok(count) => ready.count = count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
         Ok(())
     }
@@ -127,20 +101,21 @@ impl Waiter {
 
 /// What a wait reported.
 pub struct Ready {
-    events: [libc::epoll_event; READY_MAX],
+    events: [Event; READY_MAX],
     count: usize,
 }
 
 impl Default for Ready {
     fn default() -> Self {
-        Self { events: [libc::epoll_event { events: 0, u64: 0 }; READY_MAX], count: 0 }
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        Self { events: [none; READY_MAX], count: 0 }
     }
 }
 
 impl Ready {
     /// Tokens of what is readable.
     pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
-        self.events[..self.count].iter().map(|event| event.u64)
+        self.events[..self.count].iter().map(|event| event.data.u64())
     }
 }
 

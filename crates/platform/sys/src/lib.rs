@@ -2,9 +2,11 @@
 //! What every program here asks of its kernel.
 //!
 //! - [`clock`]: the clocks leases are counted on, and what the distances between them say.
+//! - [`ethtool`]: what an interface's driver says about itself.
 //! - [`interface`]: which network interface holds an address, and its hardware address.
 //!
-//! **Invariant:** it asks, and changes nothing.
+//! **Invariant:** it asks, and changes nothing, but for [`ethtool::Command::SetCoalesce`].
 
 pub mod clock;
+pub mod ethtool;
 pub mod interface;

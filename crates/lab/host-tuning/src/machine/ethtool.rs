@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `SIOCETHTOOL` of `linux/ethtool.h`.
+//! How a card interrupts and how many queues it has, by ethtool.
 
-use std::{
-    io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-};
+use std::io;
 
+use fide_sys::ethtool::{self, Command};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with};
 use serde::{Deserialize, Serialize};
-
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
-const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GCOALESCE: u32 = 0x0e;
-const ETHTOOL_SCOALESCE: u32 = 0x0f;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// Words of `struct ethtool_coalesce` after its command.
 const COALESCE_WORDS: usize = 22;
@@ -100,81 +93,33 @@ impl Channels {
     }
 }
 
-fn request(interface: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: zeroes are a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if interface.is_empty() || interface.len() >= request.ifr_name.len() || interface.contains('\0') {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from.cast_signed();
-    }
-    Ok(request)
-}
-
-fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is handed over; the descriptor is ours alone.
-    unsafe {
-        match libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) {
-            fd if fd < 0 => Err(io::Error::last_os_error()),
-            fd => Ok(OwnedFd::from_raw_fd(fd)),
-        }
-    }
-}
-
-/// Runs the command in the first word of `words`, whose answer replaces them.
-fn ethtool(interface: &str, words: &mut [u32]) -> io::Result<()> {
-    let mut request = request(interface)?;
-    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: `words` is as long as the structure of its command and outlives the call.
-    match unsafe { libc::ioctl(socket()?.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 pub(super) fn coalesce(interface: &str) -> io::Result<Coalesce> {
-    let mut words = [0; COALESCE_WORDS + 1];
-    words[0] = ETHTOOL_GCOALESCE;
-    ethtool(interface, &mut words)?;
-    let mut coalesce = [0; COALESCE_WORDS];
-    coalesce.copy_from_slice(&words[1..]);
-    Ok(Coalesce(coalesce))
+    let mut words = [0; COALESCE_WORDS];
+    ethtool::run(interface, Command::Coalesce, &mut words)?;
+    Ok(Coalesce(words))
 }
 
 pub(super) fn set_coalesce(interface: &str, wanted: &Coalesce) -> io::Result<()> {
-    let mut words = [0; COALESCE_WORDS + 1];
-    words[0] = ETHTOOL_SCOALESCE;
-    words[1..].copy_from_slice(&wanted.0);
-    ethtool(interface, &mut words)
+    ethtool::run(interface, Command::SetCoalesce, &mut wanted.0.clone())
 }
 
 pub(super) fn channels(interface: &str) -> io::Result<Channels> {
-    let mut words = [0; 9];
-    words[0] = ETHTOOL_GCHANNELS;
-    ethtool(interface, &mut words)?;
-    let [_, rx_max, tx_max, _, combined_max, rx, tx, _, combined] = words;
+    let mut words = [0; 8];
+    ethtool::run(interface, Command::Channels, &mut words)?;
+    let [rx_max, tx_max, _, combined_max, rx, tx, _, combined] = words;
     Ok(Channels { rx_max, tx_max, combined_max, rx, tx, combined })
 }
 
 pub(super) fn driver(interface: &str) -> io::Result<String> {
-    // struct ethtool_drvinfo: the command, the driver's name in 32 bytes, and 160 bytes more.
-    let mut words = [0u32; 49];
-    words[0] = ETHTOOL_GDRVINFO;
-    ethtool(interface, &mut words)?;
-    let bytes = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
-    Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+    let mut words = [0; 48];
+    ethtool::run(interface, Command::DriverInfo, &mut words)?;
+    // The driver's name is the first 32 bytes.
+    Ok(ethtool::text(&words[..8]))
 }
 
 pub(super) fn index(interface: &str) -> io::Result<u32> {
-    let mut request = request(interface)?;
-    // SAFETY: the request outlives the call, which fills the index in.
-    unsafe {
-        match libc::ioctl(socket()?.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) {
-            0 => Ok(request.ifr_ifru.ifru_ifindex.unsigned_abs()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(name_to_index(&socket, interface)?)
 }
 
 #[cfg(test)]
@@ -182,16 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_cannot_be_is_refused_without_asking() {
-        for name in ["", "a-name-too-long-for-linux", "nul\0"] {
-            assert_eq!(coalesce(name).expect_err("refused").kind(), io::ErrorKind::InvalidInput);
-        }
-        assert!(driver("none-such").is_err());
-    }
-
-    #[test]
     fn loopback_has_an_index_and_no_coalescing() {
         assert_eq!(index("lo").expect("there"), 1);
+        assert!(index("a-name-too-long-for-linux").is_err());
         assert!(coalesce("lo").is_err());
     }
 
