@@ -22,7 +22,7 @@ use fide_agent_api::session::AgentSession;
 use fide_detector as detector;
 use fide_lane::Terms;
 use fide_net::link::Sender;
-use fide_wire::{Keys, Name, Told};
+use fide_wire::{AnnouncedShape, Keys, Name};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags},
@@ -282,7 +282,7 @@ pub struct Exchange {
     replies: ArrayQueue<Reply>,
     records: ArrayQueue<Record>,
     reports: ArrayQueue<Report>,
-    shapes: ArrayQueue<Told>,
+    shapes: ArrayQueue<AnnouncedShape>,
     /// Wakes the loop.
     to_engine: OwnedFd,
     /// Wakes the control thread.
@@ -452,12 +452,12 @@ impl Exchange {
     }
 
     /// Notes what another host takes the cluster to be. Nobody is woken for it.
-    pub fn tell_shape(&self, told: Told) {
+    pub fn tell_shape(&self, told: AnnouncedShape) {
         let _ = self.shapes.push(told);
     }
 
     /// Next shape of another host.
-    pub fn take_shape(&self) -> Option<Told> {
+    pub fn take_shape(&self) -> Option<AnnouncedShape> {
         self.shapes.pop()
     }
 

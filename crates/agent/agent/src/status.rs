@@ -275,7 +275,7 @@ impl Told<'_> {
         if let Some(kernel) = kernel {
             all.extend([
                 ("kernel_accepted", kernel.accepted),
-                ("kernel_told_directly", kernel.told_directly),
+                ("kernel_told_directly", kernel.notified_directly),
                 ("kernel_exits_seen", kernel.exits_seen),
                 ("kernel_timers_fired", kernel.timer_fired),
                 ("wake_ring_full", kernel.wake_ring_full),

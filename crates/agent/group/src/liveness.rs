@@ -64,7 +64,7 @@ const FORMER_JOINS: u32 = 1 << 16;
 /// Whether a process began before the latest one of that host.
 fn is_former(process: u32, latest: u32) -> bool {
     let behind = latest.wrapping_sub(process);
-    latest != 0 && (1..FORMER_JOINS).contains(&behind) && !planted::is(Planted::TellsTheFormer)
+    latest != 0 && (1..FORMER_JOINS).contains(&behind) && !planted::is(Planted::ReportsTheFormerLate)
 }
 
 impl Liveness {

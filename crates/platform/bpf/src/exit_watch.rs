@@ -24,7 +24,7 @@ pub struct Registration {
     pub start_ticks: u64,
     /// Given back with the exit.
     pub slot: u32,
-    /// Given back with the exit; tells registrations of one slot apart.
+    /// Given back with the exit; distinguishes registrations of one slot.
     pub cookie: u64,
 }
 
@@ -86,7 +86,7 @@ impl ExitWatch {
             cookie: registration.cookie,
         };
         let (key, value) = (registration.pid.to_ne_bytes(), value.as_bytes());
-        // Not through `MapHandle`, whose errors do not tell their number.
+        // Not through `MapHandle`, whose errors lack their number.
         // SAFETY: a live map whose key and value have these sizes; the call only reads them.
         let result = unsafe {
             libbpf_sys::bpf_map_update_elem(

@@ -21,9 +21,9 @@ mod generated {
 }
 
 pub use generated::{
-    ADMIT_DEAD, ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, Config, Key, PACKET_CHUNKS, PACKET_DAMAGED, PACKET_NOTICE,
-    PACKET_SECTIONS, PACKET_SHAPE, PACKET_UNADMITTED, Slot, Stats, TELL_ONE, TELL_WATCH, Tell, WAKE_EXIT, WAKE_PACKET,
-    WAKE_RING_BYTES, WAKE_SILENCE, Wake, Watch, Watched,
+    ADMIT_DEAD, ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, Config, Key, NOTIFY_CLIENT, NOTIFY_WATCH, Notify,
+    PACKET_CHUNKS, PACKET_DAMAGED, PACKET_NOTICE, PACKET_SECTIONS, PACKET_SHAPE, PACKET_UNADMITTED, Slot, Stats,
+    WAKE_EXIT, WAKE_PACKET, WAKE_RING_BYTES, WAKE_SILENCE, Wake, Watch, Watched,
 };
 
 /// Processes that one agent can have the kernel watch.
@@ -34,7 +34,7 @@ pub const EVENT_MAX: usize = event::EVENT_MAX;
 // What `fide-shm` and `fide-agent-api` define and a BPF program writes.
 const _: () = {
     use generated::{
-        EVENT_TOLD_DIRECTLY, EVENT_VERDICT, Event, GAP_BUCKETS, GAP_OCTAVES, REASON_EXITED, REASON_KILLED,
+        EVENT_NOTIFIED_DIRECTLY, EVENT_VERDICT, Event, GAP_BUCKETS, GAP_OCTAVES, REASON_EXITED, REASON_KILLED,
     };
 
     assert!(size_of::<Gaps>() == size_of::<generated::Gaps>());
@@ -60,9 +60,9 @@ const _: () = {
     assert!(offset_of!(EventRecord, data_len) == offset_of!(Event, data_len));
     assert!(offset_of!(EventRecord, plane) == offset_of!(Event, plane));
     assert!(offset_of!(EventRecord, flags) == offset_of!(Event, flags));
-    assert!(EVENT_VERDICT == event::kind::VERDICT && EVENT_TOLD_DIRECTLY == event::FLAG_DIRECT as u32);
+    assert!(EVENT_VERDICT == event::kind::VERDICT && EVENT_NOTIFIED_DIRECTLY == event::FLAG_DIRECT as u32);
     assert!(REASON_EXITED == Reason::Exited(0).to_bytes().0 as u32);
     assert!(REASON_KILLED == Reason::Killed(0).to_bytes().0 as u32);
-    assert!(size_of::<Tell>() == 16 + EVENT_MAX);
+    assert!(size_of::<Notify>() == 16 + EVENT_MAX);
     assert!(generated::MAX_HOSTS as usize == bounds::MAX_HOSTS);
 };

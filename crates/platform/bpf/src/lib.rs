@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The BPF programs and their loaders.
 //!
-//! - [`ExitWatch`]: tells the agent when the last thread of a watched process leaves
+//! - [`ExitWatch`]: notifies the agent when the last thread of a watched process leaves
 //!   (`c/exit_watch.bpf.c`, FiDe §3.4).
 //! - [`Receive`]: checks, counts and stores heartbeats where they arrive, arms a timer for each
-//!   peer, and tells waiting programs of a notice without any thread in between
+//!   peer, and notifies waiting programs of a death without any thread in between
 //!   (`c/heartbeat.bpf.c`, FiDe §3.2 and §3.4).
 //! - [`pingpong`]: where the packets of the jitter bench arrive (`c/pingpong.bpf.c`).
 //! - [`culprits`]: who else ran on the cores of a measurement (`c/culprits.bpf.c`).
@@ -12,7 +12,7 @@
 //! `c/intf.h` is the only contract between the C programs and Rust; [`intf`] mirrors it.
 //!
 //! **Invariant:** no policy. A program reports a silence or an exit; who is dead is decided by
-//! `fide-detector`. The one verdict the receive program tells by itself is a notice that the
+//! `fide-detector`. The one verdict of which the receive program notifies clients by itself is a notice that the
 //! dying process' own kernel sent, which needs no decision.
 
 pub mod culprits;
@@ -24,7 +24,7 @@ mod receive;
 mod xdp;
 
 pub use exit_watch::{ExitWatch, ExitWatchFds, Registration};
-pub use receive::{ClientRings, Receive, ReceiveFds, Settings, Told};
+pub use receive::{ClientRings, Notified, Receive, ReceiveFds, Settings};
 pub use xdp::{XdpFacts, XdpMode, xdp_facts};
 
 /// What can go wrong between here and the kernel.

@@ -99,7 +99,7 @@ pub(crate) fn check_layout(fd: BorrowedFd<'_>, wanted: usize, map: &'static str)
     let result = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len) };
     if result != 0 {
         return Err(BpfError::Map {
-            what: "a map did not tell its layout",
+            what: "a map did not report its layout",
             why: io::Error::from_raw_os_error(-result),
         });
     }

@@ -15,7 +15,9 @@ use libbpf_rs::{
 };
 
 use crate::BpfError;
-use crate::intf::{Admit, CLIENT_RING_BYTES, Config, Gaps, Key, Slot, Stats, TELL_ONE, TELL_WATCH, Tell, Watch};
+use crate::intf::{
+    Admit, CLIENT_RING_BYTES, Config, Gaps, Key, NOTIFY_CLIENT, NOTIFY_WATCH, Notify, Slot, Stats, Watch,
+};
 use crate::map::MappedArray;
 use crate::skel::heartbeat::HeartbeatSkelBuilder;
 use crate::xdp::{self, XdpMode};
@@ -44,15 +46,15 @@ pub struct Settings {
     pub key: [u8; 16],
 }
 
-/// What became of something told to clients.
+/// The result of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// It is in the ring of everyone concerned.
+pub enum Notified {
+    /// The record is in the ring of every client that waits for it.
     Yes,
-    /// This incarnation's verdict had been told before.
+    /// The clients had been notified of this incarnation's verdict before.
     Before,
     /// At least one ring was full; `Receive::take_undelivered` says whose.
-    Full,
+    RingFull,
     /// No such ring or watch.
     Nobody,
 }
@@ -82,12 +84,12 @@ pub struct Receive {
     watches: MappedArray<Watch>,
     gaps: MappedArray<Gaps>,
     stats: MappedArray<Stats>,
-    outbox: MappedArray<Tell>,
+    outbox: MappedArray<Notify>,
     peers: OwnedFd,
     wake: OwnedFd,
     client_rings: MapHandle,
     program: OwnedFd,
-    tell: OwnedFd,
+    notify: OwnedFd,
     links: Vec<OwnedFd>,
 }
 
@@ -135,7 +137,7 @@ impl Receive {
             wake: own(maps.wake.as_fd())?,
             client_rings: MapHandle::try_from(&maps.client_rings).map_err(fail)?,
             program: own(skel.progs.heartbeat_receive.as_fd())?,
-            tell: own(skel.progs.tell.as_fd())?,
+            notify: own(skel.progs.notify.as_fd())?,
             links: Vec::new(),
         };
         match inherited {
@@ -310,9 +312,8 @@ impl Receive {
         unsafe { (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq) };
     }
 
-    /// Adds `client` to those told of the process' death, or takes it away. Returns whether the
-    /// verdict of the present incarnation had been told before, so that the caller tells a
-    /// newcomer itself.
+    /// Adds `client` to the clients notified of the process' death, or removes it. Returns whether the clients had been
+    /// notified of the present incarnation's verdict already: the caller then notifies a newcomer itself.
     pub fn watch_client(&self, host: u16, slot: u8, client: u8, on: bool) -> bool {
         let watch = self.watches.at(Self::watch_index(host, slot));
         let bit = 1u64 << client;
@@ -329,8 +330,7 @@ impl Receive {
         }
     }
 
-    /// Clients whose ring was full when the process' verdict was told; they count as served after
-    /// this call.
+    /// Clients whose ring was full when the verdict on the process was due; they count as notified after this call.
     #[must_use]
     pub fn take_undelivered(&self, host: u16, slot: u8) -> u64 {
         let watch = self.watches.at(Self::watch_index(host, slot));
@@ -359,18 +359,18 @@ impl Receive {
     }
 
     /// Puts one record into one client's ring.
-    pub fn tell_client(&mut self, client: u8, record: &[u8]) -> Told {
-        self.run_tell(TELL_ONE, u32::from(client), record)
+    pub fn notify_client(&mut self, client: u8, record: &[u8]) -> Notified {
+        self.run_notify(NOTIFY_CLIENT, u32::from(client), record)
     }
 
     /// Puts a verdict (an event header) into the rings of all clients of a watch, unless that
-    /// incarnation's verdict was told before.
-    pub fn tell_watch(&mut self, host: u16, slot: u8, record: &[u8]) -> Told {
+    /// incarnation's clients were notified before.
+    pub fn notify_watch(&mut self, host: u16, slot: u8, record: &[u8]) -> Notified {
         let index = u32::try_from(Self::watch_index(host, slot)).expect("small");
-        self.run_tell(TELL_WATCH, index, record)
+        self.run_notify(NOTIFY_WATCH, index, record)
     }
 
-    fn run_tell(&mut self, op: u32, subject: u32, record: &[u8]) -> Told {
+    fn run_notify(&mut self, op: u32, subject: u32, record: &[u8]) -> Notified {
         let outbox = self.outbox.at(0);
         let len = record.len().min(crate::intf::EVENT_MAX);
         // SAFETY: `outbox` is mapped, `len` bytes fit its `event`, and `&mut self` makes us the only
@@ -386,14 +386,14 @@ impl Receive {
         let (result, retval) = unsafe {
             let mut options: libbpf_sys::bpf_test_run_opts = std::mem::zeroed();
             options.sz = size_of_val(&options) as u64;
-            let result = libbpf_sys::bpf_prog_test_run_opts(self.tell.as_raw_fd(), &raw mut options);
+            let result = libbpf_sys::bpf_prog_test_run_opts(self.notify.as_raw_fd(), &raw mut options);
             (result, options.retval)
         };
         match (result, retval) {
-            (0, 0) => Told::Yes,
-            (0, 1) => Told::Before,
-            (0, 2) => Told::Full,
-            _ => Told::Nobody,
+            (0, 0) => Notified::Yes,
+            (0, 1) => Notified::Before,
+            (0, 2) => Notified::RingFull,
+            _ => Notified::Nobody,
         }
     }
 

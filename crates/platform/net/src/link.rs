@@ -36,7 +36,7 @@ pub enum Destination {
     Group(Ipv4Addr),
     /// One packet to each peer.
     Peers(Vec<Ipv4Addr>),
-    /// One packet to a group that is told later, and may change ([`Sender::aim`]); received from every group in the range
+    /// One packet to a group that is named later and may change ([`Sender::aim`]); received from every group in the range
     /// (first, last), over whichever interface it comes: planned trees.
     Trees { first: Ipv4Addr, last: Ipv4Addr },
 }

@@ -273,7 +273,7 @@ fn root_a_link_that_comes_back_is_heard_again() {
     let mut buffer = [0; PAYLOAD_MAX + 1];
     let error = receiver.receive(&mut buffer).expect_err("it is down");
     assert_eq!(error.kind(), io::ErrorKind::NetworkDown);
-    assert_eq!(receiver.receive(&mut buffer).expect("told once"), None);
+    assert_eq!(receiver.receive(&mut buffer).expect("reported once"), None);
     ip(bed.host(2), &["link", "set", "p0", "up"]);
     retry_until("a packet", LIMIT, || {
         sender.send(b"back").map_err(|error| error.to_string())?;
@@ -306,7 +306,7 @@ fn root_loopback_and_taken_ports_are_named() {
     let first = on(bed.host(1), |p0| Membership::open(p0, &peers, PORT)).expect("free");
     let error = on(bed.host(1), |p0| Receiver::open(p0, &peers, PORT)).expect_err("taken");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-    // A closed port would be told to every sender; this one is not closed, and takes in nothing.
+    // The kernel would report a closed port to every sender; this one is not closed, and takes in nothing.
     let sender = on(bed.host(2), |p0| UdpSocket::bind((p0.address, 0))).expect("bound");
     sender.connect((bed.host(1).address(0), PORT)).expect("connected");
     for _ in 0..10 {

@@ -421,7 +421,8 @@ impl<P: Start> Group<P> {
     /// kept until it does. Its `instance` is its position in the group's log; [`entries`] reads its value.
     pub fn poll_decision(&mut self, lease: Lease) -> Option<Decision<'_>> {
         self.settle();
-        let may_act = self.may_act(lease) || self.standing == Standing::Member && planted::is(Planted::TellsUnleased);
+        let may_act =
+            self.may_act(lease) || self.standing == Standing::Member && planted::is(Planted::DeliversUnleased);
         if !may_act {
             return None;
         }

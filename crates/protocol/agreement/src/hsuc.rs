@@ -308,7 +308,7 @@ impl Hsuc {
 
     /// The instance up to which a member has delivered that acknowledges `instance`.
     fn delivered_before_ack(&self, instance: u64) -> u64 {
-        let window = if planted::is(Planted::AckMeansTold) { 0 } else { self.window };
+        let window = if planted::is(Planted::AckMeansDelivered) { 0 } else { self.window };
         instance.saturating_sub(window)
     }
 
@@ -500,7 +500,7 @@ impl Agreement for Hsuc {
     fn speaks_for_all(&self) -> bool {
         // Others may have delivered a decision that I have not delivered yet.
         let is_undelivered = self.slot(self.delivered + 1).is_some_and(|slot| slot.decided);
-        let all_delivered = !is_undelivered || planted::is(Planted::SpeaksUntold);
+        let all_delivered = !is_undelivered || planted::is(Planted::AnswersUndelivered);
         let all_inherited = self.delivered >= self.inherited || planted::is(Planted::SpeaksEarly);
         self.leads() && all_delivered && all_inherited
     }

@@ -5,7 +5,7 @@
 //! A member that wants a long payload agreed on offers it to all members, waits until all live members store
 //! it ([`Transfers::poll_spread`]), and proposes its [`Identity`]. So a member that learns the decision has
 //! the payload, and as with a value all but one may crash. A host that joins fetches a state by the identity
-//! that it was told ([`Transfers::fetch`]).
+//! whose identity it learned ([`Transfers::fetch`]).
 //!
 //! ```text
 //! offerer                      receiver
@@ -268,7 +268,7 @@ impl Transfers {
     }
 
     /// Frees a payload, whether it is stored, offered or arriving. If it has not arrived, its offerers are
-    /// sent a refusal; hosts that are fetching it from here are told that it is missing. Nothing more is
+    /// sent a refusal; hosts that are fetching it from here hear that it is missing. Nothing more is
     /// reported about it here.
     pub fn forget(&mut self, identity: &Identity) {
         if let Some(stored) = self.stored.remove(identity) {

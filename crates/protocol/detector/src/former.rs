@@ -2,7 +2,7 @@
 //! What became of an incarnation that an earlier agent of this host has reported as up.
 //!
 //! This agent may never hear that incarnation: it may have died while no agent ran here. Programs that were
-//! told that it is up still wait for its end, which is reported once it is certain:
+//! informed that it is up still wait for its end, which is reported once it is certain:
 //!
 //! - Another incarnation of the host was heard here. That is a later one, and no lease of the former one can
 //!   run any more. With views none can: the later one came into a view only without the former one. Under

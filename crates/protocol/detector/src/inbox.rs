@@ -76,7 +76,7 @@ impl Detector {
     /// life, and reads its sections.
     ///
     /// # Errors
-    /// A [`Refusal`]. Then only its counter has changed, and for a dead incarnation that it will be told so;
+    /// A [`Refusal`]. Then only its counter has changed, and for a dead incarnation that it will be named dead;
     /// unless the packet shows that this machine was put back, which a refused packet can show too.
     pub fn handle_packet(&mut self, now_ns: u64, rx_ns: u64, plane: u8, payload: &[u8]) -> Result<Accepted, Refusal> {
         let Some(packet) = self.open(now_ns, rx_ns, plane, payload)? else { return Ok(Accepted::Unanswered) };
@@ -390,8 +390,8 @@ impl Detector {
     }
 
     /// `host` leaves: it acts no more, and declares nobody dead from now on. But it may have declared this
-    /// host dead by now, and of two members at most one may be told that the other is gone. No host can be
-    /// declared dead while it holds a lease. A host that is leaving itself may be told anything, as it acts
+    /// host dead by now, and of two members at most one may learn that the other is gone. No host can be
+    /// declared dead while it holds a lease. A host that is leaving itself may learn anything, as it acts
     /// no more.
     fn goodbye(&mut self, now_ns: u64, host: u16) {
         let is_fenced = self.config.trust == Trust::Lease && self.is_fenced(now_ns);

@@ -101,7 +101,7 @@ impl Detector {
         self.config.piggyback_grant()
     }
 
-    /// Adds a watch, of which the subject's host is told. The same watch twice counts twice.
+    /// Adds a watch and informs the subject's host of it. The same watch twice counts twice.
     pub fn monitor(&mut self, target: Target, wanted: Wanted, watcher_slot: u8) -> Result<Granted, MonitorError> {
         let host = target.host;
         let local = host == self.config.me;
@@ -138,7 +138,7 @@ impl Detector {
         Ok(granted)
     }
 
-    /// Takes one watch back. The subject's host is not told; nothing depends on it.
+    /// Takes one watch back. The subject's host is not informed; nothing depends on it.
     pub fn unmonitor(&mut self, target: Target, watcher_slot: u8) -> Result<(), MonitorError> {
         if self.wishes.remove_watcher(target, watcher_slot) { Ok(()) } else { Err(MonitorError::NotFound) }
     }

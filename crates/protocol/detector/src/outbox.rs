@@ -239,7 +239,7 @@ impl Detector {
         for at in 0..self.wishes.len() {
             let wish = *self.wishes.at(at);
             let in_flight = matches!(wish.carry, Carry::Since(_));
-            // Not there yet: its host is told when it is up and the name is known.
+            // Not there yet: its host is informed when it is up and the name is known.
             let is_there = wish.carry != Carry::Settled && self.peers[wish.host].is_up();
             if in_flight != (pass == Pass::InFlight) || !is_there {
                 continue;

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 /// A lost path is no verdict.
 const PATH_BEHIND: u64 = 10;
 const PATH_QUIET_NS: u64 = 10_000_000;
-/// Heartbeats in which an excluded incarnation is told of its exclusion, after each sign of it.
+/// Heartbeats that name an excluded incarnation as excluded, after each packet from it.
 const EXCLUDE_HEARTBEATS: u32 = 64;
 
 /// An incarnation that a newer one has replaced, not yet declared dead.

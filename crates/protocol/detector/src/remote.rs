@@ -55,7 +55,7 @@ impl Detector {
     /// is known, so that this one is not reported.
     fn process_appeared(&mut self, now_ns: u64, source: Source, entry: &Roster, name: Name) -> bool {
         let (host, slot, incarnation) = (source.host, entry.slot, entry.incarnation);
-        if !planted::is(Planted::TellsTheFormer) {
+        if !planted::is(Planted::ReportsTheFormerLate) {
             let successor = |other: &Remote| other.name == name && roster::newer(other.incarnation, incarnation);
             if self.remotes.of(host).any(|(_, other)| successor(other)) {
                 return false;
@@ -84,7 +84,7 @@ impl Detector {
         true
     }
 
-    /// Local clients watch a process of that name: its host can be told of it now.
+    /// Local clients watch a process of that name: its host can be informed now.
     fn carry_wishes_for(&mut self, host: u16, name: Name) {
         for wish in self.wishes.iter_mut().filter(|wish| wish.host == host && wish.process == Some(name)) {
             wish.carry = Carry::Pending;

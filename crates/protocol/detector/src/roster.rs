@@ -222,7 +222,7 @@ impl Locals {
     pub(crate) fn carry_again(&mut self) {
         for slot in 0..self.slots.len() {
             // Peers that begin to listen never hear of a process that has settled and has a successor.
-            let has_successor = self.has_successor(slot) && !planted::is(Planted::TellsTheFormer);
+            let has_successor = self.has_successor(slot) && !planted::is(Planted::ReportsTheFormerLate);
             let Some(local) = &mut self.slots[slot] else { continue };
             if has_successor && local.carry == Carry::Settled {
                 continue;
@@ -249,7 +249,7 @@ impl Locals {
     /// All slots, those of the processes that joined first before the others.
     pub(crate) fn by_age(&self) -> [u8; MAX_PROCESSES] {
         let mut slots = std::array::from_fn(|slot| slot as u8);
-        if !planted::is(Planted::TellsTheFormer) {
+        if !planted::is(Planted::ReportsTheFormerLate) {
             let last = self.last_number();
             let age = |slot: &u8| self.get(*slot).map(|local| last.wrapping_sub(local.incarnation));
             slots.sort_unstable_by_key(|slot| std::cmp::Reverse(age(slot)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who watches whom: watches of local clients, of which the subject's host is told, and watches of peers.
+//! Who watches whom: watches of local clients, which the subject's host learns of, and watches of peers.
 
 use crate::carry::Carry;
 use crate::types::Target;

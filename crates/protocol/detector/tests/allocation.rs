@@ -59,7 +59,7 @@ fn drive(policy: Policy, trust: Trust) -> (u64, u64) {
     let names: Vec<fide_wire::Name> = (0..64).map(|i| format!("p{i}").parse().expect("a good name")).collect();
     let mut buf = [0u8; fide_wire::PAYLOAD_MAX];
     let before = COUNT.with(Cell::get);
-    let mut told = 0;
+    let mut reported = 0;
     for turn in 0..2000u64 {
         let now = turn * 100_000;
         // h3 is silent for a while: a verdict, an exclusion, a restart.
@@ -86,7 +86,7 @@ fn drive(policy: Policy, trust: Trust) -> (u64, u64) {
                 }
             }
             while let Some(event) = hosts[from].poll_event() {
-                told += 1 + hosts[from].piggyback_bytes(&event).len() as u64 / 300;
+                reported += 1 + hosts[from].piggyback_bytes(&event).len() as u64 / 300;
                 if let Event::Excluded { incarnation, .. } = event {
                     let _ = hosts[from].restart(now, incarnation + 10);
                 }
@@ -94,14 +94,14 @@ fn drive(policy: Policy, trust: Trust) -> (u64, u64) {
             let _ = hosts[from].poll_timeout();
         }
     }
-    (COUNT.with(Cell::get) - before, told)
+    (COUNT.with(Cell::get) - before, reported)
 }
 
 #[test]
 fn nothing_is_allocated_after_new() {
     for (policy, trust) in [(Policy::Majority, Trust::Lease), (Policy::Network, Trust::Network)] {
-        let (allocations, told) = drive(policy, trust);
-        assert!(told > 1000, "the run must do something: {told}");
+        let (allocations, reported) = drive(policy, trust);
+        assert!(reported > 1000, "the run must do something: {reported}");
         assert_eq!(allocations, 0, "{policy:?} {trust:?}");
     }
 }

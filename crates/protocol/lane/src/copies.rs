@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which trees bring a sender's packets, and which bring them too late (FiDe §3.3: "a receiver that gets only one copy").
 //!
-//! Every packet is sent over each tree at once, so the copies tell of each other: a tree that is behind by several packets
+//! Every packet is sent over each tree at once, so the copies deliver of each other: a tree that is behind by several packets
 //! has lost them, and one whose copies come later than the contract allows is as bad. Nothing is concluded from silence
 //! alone: a sender may have nothing to say.
 
@@ -20,7 +20,7 @@ const AGAIN: u64 = 2 * MISSED;
 /// First copies that are remembered.
 const FIRST: usize = 16;
 
-/// What the copies tell of a tree.
+/// What the copies deliver of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Its packets do not come.

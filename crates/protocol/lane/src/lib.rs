@@ -7,7 +7,7 @@
 //! dropped and counted. There is room for what a program leaves while this host does not run for [`LATE_NS`], so that only a
 //! program that sends too much is blamed, and not one whose agent was late.
 //!
-//! [`Inlet`] is the other end: the same packet comes over each tree, its messages are told once. It takes the messages of a
+//! [`Inlet`] is the other end: the same packet comes over each tree, its messages are delivered once. It takes the messages of a
 //! damaged packet that are whole, and the others from the copy on another tree.
 //!
 //! Pure: they take `now` and bytes.
@@ -270,8 +270,8 @@ pub struct Inlet {
     incarnation: u32,
     /// 0: nothing has come yet.
     newest: u64,
-    /// For each of the last packets the places whose messages were told; all ones: told whole.
-    told: [u64; WINDOW as usize],
+    /// For each of the last packets the places whose messages were delivered; all ones: all of them.
+    delivered: [u64; WINDOW as usize],
     /// The same for damaged packets with the next numbers, and the number: what anybody may have written moves no window.
     ahead: [(u64, u64); AHEAD as usize],
     received: Received,
@@ -282,7 +282,7 @@ impl Default for Inlet {
         Self {
             incarnation: 0,
             newest: 0,
-            told: [0; WINDOW as usize],
+            delivered: [0; WINDOW as usize],
             ahead: [(0, 0); AHEAD as usize],
             received: Received::default(),
         }
@@ -301,13 +301,13 @@ impl Inlet {
         (self.newest != 0).then_some((self.incarnation, self.newest))
     }
 
-    /// Goes on after another inlet whose newest packet this was: none up to it is told again.
+    /// Goes on after another inlet whose newest packet this was: none up to it is delivered again.
     #[must_use]
     pub fn resumed(incarnation: u32, newest: u64) -> Self {
-        Self { incarnation, newest, told: [u64::MAX; WINDOW as usize], ..Self::default() }
+        Self { incarnation, newest, delivered: [u64::MAX; WINDOW as usize], ..Self::default() }
     }
 
-    /// Takes one copy of a packet, and gives those of its messages that have not been told yet to `tell`. `whole` says that its
+    /// Takes one copy of a packet, and passes those of its messages that were not delivered yet to `deliver`. `whole` says that its
     /// tag fits; one that is not whole may be anybody's, see [`fide_wire::chunk`]: it moves no window, and is read only near
     /// the newest whole packet. The caller has checked that the incarnation is
     /// the host's present one.
@@ -315,7 +315,7 @@ impl Inlet {
         &mut self,
         packet: &ChunkPacket<T>,
         whole: bool,
-        mut tell: impl FnMut(Message<'_>),
+        mut deliver: impl FnMut(Message<'_>),
     ) -> Damage {
         let number = number_of(packet.seq());
         if packet.incarnation() != self.incarnation {
@@ -331,8 +331,8 @@ impl Inlet {
         if whole && number > self.newest {
             self.advance(number);
         }
-        let told = if number <= self.newest {
-            &mut self.told[(number % WINDOW) as usize]
+        let delivered = if number <= self.newest {
+            &mut self.delivered[(number % WINDOW) as usize]
         } else {
             let ahead = &mut self.ahead[(number % AHEAD) as usize];
             if ahead.0 != number {
@@ -340,21 +340,21 @@ impl Inlet {
             }
             &mut ahead.1
         };
-        if *told == u64::MAX {
+        if *delivered == u64::MAX {
             self.received.duplicates += 1;
             return Damage::default();
         }
-        let before = *told;
+        let before = *delivered;
         let damage = message::read(packet, |message| {
-            if *told & message.places == 0 {
-                *told |= message.places;
-                tell(message);
+            if *delivered & message.places == 0 {
+                *delivered |= message.places;
+                deliver(message);
             }
         });
         if whole {
-            *told = u64::MAX;
+            *delivered = u64::MAX;
         }
-        self.received.packets += u64::from(before == 0 && *told != 0);
+        self.received.packets += u64::from(before == 0 && *delivered != 0);
         self.received.damaged += damage.damaged as u64;
         damage
     }
@@ -364,25 +364,25 @@ impl Inlet {
         let ahead = number - self.newest;
         if self.newest == 0 || ahead > ANEW {
             // Nothing is missed before the first packet.
-            self.told = [u64::MAX; WINDOW as usize];
+            self.delivered = [u64::MAX; WINDOW as usize];
         } else {
             for step in 1..=ahead.min(WINDOW) {
                 let entering = self.newest + step;
                 let salvaged = self.salvaged(entering);
-                let left = &mut self.told[(entering % WINDOW) as usize];
+                let left = &mut self.delivered[(entering % WINDOW) as usize];
                 self.received.lost += u64::from(*left == 0);
                 *left = salvaged;
             }
             self.received.lost += ahead.saturating_sub(WINDOW);
         }
         self.newest = number;
-        self.told[(number % WINDOW) as usize] = self.salvaged(number);
+        self.delivered[(number % WINDOW) as usize] = self.salvaged(number);
     }
 
-    /// What was told of a packet before the window came to it.
+    /// What was delivered of a packet before the window came to it.
     fn salvaged(&self, number: u64) -> u64 {
-        let (of, told) = self.ahead[(number % AHEAD) as usize];
-        if of == number { told } else { 0 }
+        let (of, delivered) = self.ahead[(number % AHEAD) as usize];
+        if of == number { delivered } else { 0 }
     }
 }
 

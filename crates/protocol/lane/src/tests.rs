@@ -22,7 +22,7 @@ fn drain(outlet: &mut Outlet, now: u64, out: &mut Vec<(u64, Vec<u8>)>) {
     }
 }
 
-fn told(inlet: &mut Inlet, bytes: &[u8], whole: bool) -> Vec<(u8, Vec<u8>)> {
+fn delivered(inlet: &mut Inlet, bytes: &[u8], whole: bool) -> Vec<(u8, Vec<u8>)> {
     let mut out = Vec::new();
     let packet = ChunkPacket::new(bytes).expect("a packet");
     inlet.take(&packet, whole, |message| out.push((message.service, message.bytes.to_vec())));
@@ -64,7 +64,7 @@ proptest! {
         prop_assert!(out.iter().all(|(_, bytes)| bytes.len() <= terms.packet_max_bytes));
         // What was taken is what leaves, in its order; the rest is counted.
         let mut inlet = Inlet::default();
-        let read: Vec<_> = out.iter().flat_map(|(_, bytes)| told(&mut inlet, bytes, true)).collect();
+        let read: Vec<_> = out.iter().flat_map(|(_, bytes)| delivered(&mut inlet, bytes, true)).collect();
         prop_assert!(read == taken, "{} read, {} taken", read.len(), taken.len());
         let sent = outlet.sent();
         prop_assert_eq!((sent.messages, sent.exceeded), (taken.len() as u64, offered - taken.len() as u64));
@@ -84,11 +84,11 @@ proptest! {
     }
 
     #[test]
-    fn copies_in_any_order_are_told_once(order in prop::collection::vec(0usize..40, 0..200)) {
+    fn copies_in_any_order_are_delivered_once(order in prop::collection::vec(0usize..40, 0..200)) {
         let packets = packets(40);
         let (mut inlet, mut seen) = (Inlet::default(), Vec::new());
         for at in order {
-            for (_, bytes) in told(&mut inlet, &packets[at], true) {
+            for (_, bytes) in delivered(&mut inlet, &packets[at], true) {
                 prop_assert_eq!(usize::from(bytes[0]), at);
                 prop_assert!(!seen.contains(&at));
                 seen.push(at);
@@ -145,15 +145,15 @@ fn a_loop_that_is_late_blames_nobody() {
 fn what_is_no_packet_of_ours_moves_no_window() {
     let packets = packets(40);
     let mut inlet = Inlet::default();
-    assert!(told(&mut inlet, &packets[0], false).is_empty(), "nothing is known of the sender yet");
-    told(&mut inlet, &packets[0], true);
-    assert!(told(&mut inlet, &packets[39], false).is_empty(), "too far from what is known");
-    // Whole chunks of packets to come are told, once.
-    assert_eq!(told(&mut inlet, &packets[5], false), [(9, vec![5; 40])]);
-    assert_eq!(told(&mut inlet, &packets[3], true), [(9, vec![3; 40])]);
-    assert_eq!(told(&mut inlet, &packets[6], true), [(9, vec![6; 40])]);
-    assert!(told(&mut inlet, &packets[5], true).is_empty());
-    assert_eq!(told(&mut inlet, &packets[4], true), [(9, vec![4; 40])]);
+    assert!(delivered(&mut inlet, &packets[0], false).is_empty(), "nothing is known of the sender yet");
+    delivered(&mut inlet, &packets[0], true);
+    assert!(delivered(&mut inlet, &packets[39], false).is_empty(), "too far from what is known");
+    // Whole chunks of packets to come are delivered, once.
+    assert_eq!(delivered(&mut inlet, &packets[5], false), [(9, vec![5; 40])]);
+    assert_eq!(delivered(&mut inlet, &packets[3], true), [(9, vec![3; 40])]);
+    assert_eq!(delivered(&mut inlet, &packets[6], true), [(9, vec![6; 40])]);
+    assert!(delivered(&mut inlet, &packets[5], true).is_empty());
+    assert_eq!(delivered(&mut inlet, &packets[4], true), [(9, vec![4; 40])]);
     assert_eq!(inlet.received().packets, 5);
 }
 
@@ -189,29 +189,29 @@ fn loss_is_counted_once_it_is_sure_and_a_lane_used_anew_is_none() {
         if n == 10 || n > 100 && n < 180 {
             continue;
         }
-        told(&mut inlet, &packet, true);
+        delivered(&mut inlet, &packet, true);
     }
     // 10, and of the 79 those that left the window when 200 came.
     assert_eq!(inlet.received().lost, 1 + (200 - 64 - 100));
     assert_eq!(inlet.received().packets, 120);
     let mut again = Outlet::new(0, 2, terms(1, 8), 1_000_000 * PERIOD);
     let packet = send(&mut again, 1_000_001);
-    assert_eq!(told(&mut inlet, &packet, true).len(), 1);
+    assert_eq!(delivered(&mut inlet, &packet, true).len(), 1);
     assert_eq!(inlet.received().lost, 37);
 }
 
 #[test]
-fn an_old_copy_and_another_incarnation_are_told_apart() {
+fn old_copy_and_other_incarnation_are_distinguished() {
     let packets = packets(80);
     let mut inlet = Inlet::default();
-    told(&mut inlet, &packets[79], true);
-    assert!(told(&mut inlet, &packets[15], true).is_empty());
+    delivered(&mut inlet, &packets[79], true);
+    assert!(delivered(&mut inlet, &packets[15], true).is_empty());
     assert_eq!(inlet.received().late, 1);
     let mut outlet = Outlet::new(5, 2, terms(1, 8), 0);
     outlet.offer(0, 1, b"new").expect("fits");
     let packet = outlet.poll(0, INCARNATION + 1).expect("built").expect("due");
     seal(packet, 0, &Key([3; 16]));
-    assert_eq!(told(&mut inlet, packet, true), [(1, b"new".to_vec())]);
+    assert_eq!(delivered(&mut inlet, packet, true), [(1, b"new".to_vec())]);
 }
 
 #[test]
@@ -227,10 +227,10 @@ fn a_damaged_copy_gives_what_is_whole_and_the_other_copy_the_rest() {
     assert_eq!(damaged.len(), 32 + 6 * chunk);
     damaged[32 + 3 * chunk] ^= 1;
     let mut inlet = Inlet::resumed(INCARNATION, number_of(ChunkPacket::new(&*packet).expect("a packet").seq()) - 1);
-    assert_eq!(told(&mut inlet, &damaged, false), [(1, vec![1; 40]), (3, vec![3; 40])]);
-    assert_eq!(told(&mut inlet, &damaged, false), []);
-    assert_eq!(told(&mut inlet, packet, true), [(2, vec![2; 40])]);
-    assert_eq!(told(&mut inlet, packet, true), []);
+    assert_eq!(delivered(&mut inlet, &damaged, false), [(1, vec![1; 40]), (3, vec![3; 40])]);
+    assert_eq!(delivered(&mut inlet, &damaged, false), []);
+    assert_eq!(delivered(&mut inlet, packet, true), [(2, vec![2; 40])]);
+    assert_eq!(delivered(&mut inlet, packet, true), []);
     let received = inlet.received();
     assert_eq!((received.packets, received.damaged, received.duplicates), (1, 2, 1));
 }

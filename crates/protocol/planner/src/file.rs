@@ -187,16 +187,16 @@ pub fn parse(text: &str) -> Result<File, FileError> {
         None => (Vec::new(), Vec::new()),
     };
     nodes.extend(raw.host.into_iter().map(|host| Node { name: host.name, kind: NodeKind::Host, tier: 0 }));
-    // Tiers that are not told follow from the cables.
-    let mut untold: Vec<usize> = Vec::new();
+    // Tiers that are not given follow from the cables.
+    let mut without_tier: Vec<usize> = Vec::new();
     for switch in raw.switch {
         if switch.tier.is_none() {
-            untold.push(nodes.len());
+            without_tier.push(nodes.len());
         }
         nodes.push(Node { name: switch.name, kind: NodeKind::Switch, tier: switch.tier.unwrap_or(u8::MAX) });
     }
     add_cables(raw.cable, &raw.cables, &nodes, &mut cables)?;
-    fill_tiers(&mut nodes, &cables, &untold);
+    fill_tiers(&mut nodes, &cables, &without_tier);
     if !nodes.iter().any(|node| node.kind == NodeKind::Host) {
         return Err(FileError::Empty);
     }
@@ -265,9 +265,9 @@ fn add_cables(raw: Vec<RawCable>, spec: &CableSpec, nodes: &[Node], cables: &mut
             by_name.get(name).copied().ok_or_else(|| FileError::UnknownNode { number, name: name_of() })
         };
         let (a, b) = (find(&cable.a)?, find(&cable.b)?);
-        let mut port = |node: u32, told: Option<String>| {
+        let mut port = |node: u32, given: Option<String>| {
             let count = free_port.entry(node).or_insert(0);
-            let port = told.unwrap_or_else(|| format!("p{count}"));
+            let port = given.unwrap_or_else(|| format!("p{count}"));
             *count += 1;
             port
         };
@@ -295,7 +295,7 @@ fn add_cables(raw: Vec<RawCable>, spec: &CableSpec, nodes: &[Node], cables: &mut
 }
 
 /// The tier of a switch is its distance from the nearest host; one beyond all others if no host is near.
-fn fill_tiers(nodes: &mut [Node], cables: &[Cable], untold: &[usize]) {
+fn fill_tiers(nodes: &mut [Node], cables: &[Cable], without_tier: &[usize]) {
     let mut neighbours: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     for cable in cables {
         let [a, b] = cable.ends.map(NodeId::at);
@@ -319,7 +319,7 @@ fn fill_tiers(nodes: &mut [Node], cables: &[Cable], untold: &[usize]) {
         }
         layer = next;
     }
-    for node in untold {
+    for node in without_tier {
         nodes[*node].tier = if distance[*node] == u8::MAX { 1 } else { distance[*node] };
     }
 }

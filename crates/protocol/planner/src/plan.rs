@@ -27,7 +27,7 @@ pub struct Allocation {
     pub request: Request,
     /// K trees that share nothing.
     pub trees: Vec<Tree>,
-    /// What the sender and the receivers were told last.
+    /// The contract last announced to the sender and the receivers.
     pub contract: Contract,
     pub cost: Cost,
     pub method: Method,
@@ -35,7 +35,7 @@ pub struct Allocation {
     pub proved: bool,
 }
 
-/// A contract that is another one now.
+/// A contract that has changed, before and after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
     pub id: RequestId,
@@ -300,7 +300,7 @@ impl Planner {
         let trees = places.iter().map(|tree| self.network.tree(flow(id, *tree)).clone()).collect();
         let Found { cost, method, proved, .. } = found;
         self.allocations.insert(id, Allocation { request, trees, contract, cost, method, proved });
-        Ok(self.told_anew(Some(id)))
+        Ok(self.announce_changed(Some(id)))
     }
 
     /// Holds a request over trees that were found before, as a controller does that starts again. `links` are those of each
@@ -329,7 +329,7 @@ impl Planner {
         let (cost, method, proved) = (Cost::default(), Method::Kept, false);
         self.allocations.insert(id, Allocation { request, trees, contract, cost, method, proved });
         self.next = self.next.max(id.0 + 1);
-        Ok(self.told_anew(Some(id)))
+        Ok(self.announce_changed(Some(id)))
     }
 
     /// Finds trees for `places` beside those in `stay`, adds them to the network, and keeps them if all contracts hold.
@@ -453,8 +453,8 @@ impl Planner {
         None
     }
 
-    /// Contracts of all others that are not what was told, told anew.
-    fn told_anew(&mut self, but: Option<RequestId>) -> Vec<Changed> {
+    /// The contracts of all others that differ from what was announced: these are announced anew.
+    fn announce_changed(&mut self, but: Option<RequestId>) -> Vec<Changed> {
         let mut changed = Vec::new();
         let ids: Vec<RequestId> = self.allocations.keys().copied().collect();
         for id in ids {
@@ -479,7 +479,7 @@ impl Planner {
         let allocation = self.allocations.remove(&id).ok_or(Refusal::Unknown(id.0))?;
         let flows: Vec<FlowId> = (0..allocation.trees.len()).map(|tree| flow(id, tree)).collect();
         self.network.remove(&self.topology, &flows);
-        Ok(self.told_anew(None))
+        Ok(self.announce_changed(None))
     }
 
     /// Another size, period, sub-lane or other hosts for a request that is held (`changeBandwidth` of X-Lane Listing 1).
@@ -488,7 +488,7 @@ impl Planner {
     /// [`Refusal`]; the request is held as before.
     pub fn change(&mut self, id: RequestId, request: Request) -> Result<Vec<Changed>, Refusal> {
         let before = self.clone_of(id)?;
-        let told: BTreeMap<RequestId, Contract> =
+        let announced: BTreeMap<RequestId, Contract> =
             self.allocations.iter().map(|(id, allocation)| (*id, allocation.contract.clone())).collect();
         self.release(id)?;
         match self.request_as(id, request) {
@@ -496,7 +496,7 @@ impl Planner {
                 let now = self.allocations.iter().filter(|(other, _)| **other != id);
                 Ok(now
                     .filter_map(|(other, allocation)| {
-                        let before = told.get(other)?.clone();
+                        let before = announced.get(other)?.clone();
                         let after = allocation.contract.clone();
                         (before != after).then_some(Changed { id: *other, before, after })
                     })
@@ -513,12 +513,12 @@ impl Planner {
         self.allocations.get(&id).cloned().ok_or(Refusal::Unknown(id.0))
     }
 
-    /// Puts back what was held a moment ago.
+    /// Restores a request that was released a moment ago.
     fn restore(&mut self, id: RequestId, allocation: Allocation) {
         let flows = allocation.trees.iter().enumerate().map(|(tree, links)| (flow(id, tree), links.clone())).collect();
         self.network.add(&self.topology, &allocation.request, flows).expect("it was held a moment ago");
         self.allocations.insert(id, allocation);
-        self.told_anew(None);
+        self.announce_changed(None);
     }
 
     /// Another tree in place of one that is broken or too slow (FiDe §3.3, "tree recovery"); the others of the request stay
@@ -540,7 +540,7 @@ impl Planner {
             Ok(_) => {
                 let new = self.network.tree(flow(id, tree)).clone();
                 self.allocations.get_mut(&id).expect("it is held").trees[tree] = new;
-                Ok(self.told_anew(None))
+                Ok(self.announce_changed(None))
             }
             Err(refusal) => {
                 self.network

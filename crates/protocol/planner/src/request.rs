@@ -36,7 +36,7 @@ pub const fn wire_bytes(payload_bytes: u64) -> u64 {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Its name in what is told about it.
+    /// Its name in reports.
     pub name: String,
     pub sender: String,
     pub receivers: Vec<String>,

@@ -286,7 +286,7 @@ impl Topology {
         found.next().is_none().then(|| link.cable())
     }
 
-    /// Its kind in the statistics of failures: as told, else a core cable if it ends at the third tier or above.
+    /// Its kind in the statistics of failures: as given, else a core cable if it ends at the third tier or above.
     #[must_use]
     pub fn cable_kind(&self, cable: CableId) -> CableKind {
         let cable = &self.cables[cable.at()];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults that are planted on purpose, to see that what looks for faults finds them.
+//! Faults that are planted on purpose, to prove that tests, models and the simulator find them.
 //!
-//! Only with the cargo feature `planted`, which nothing but the simulator asks for. Without it none can be armed, and [`is`] is
-//! a constant that compiles to nothing.
+//! Only with the cargo feature `planted`, which nothing but the simulator enables. Without it no fault can be
+//! armed, and [`is`] is a constant that compiles to nothing.
 
 macro_rules! planted {
     ($($(#[doc = $says:literal])+ $name:ident,)+) => {
@@ -26,221 +26,235 @@ macro_rules! planted {
 }
 
 planted! {
-    /// a lease has no margin for drift
+    /// a lease has no margin for clock drift
     NoMargin,
-    /// a lease is counted from when the acknowledgement came, not from when the heartbeat left
+    /// a lease starts when the acknowledgement arrives instead of when the heartbeat left
     LeaseFromReceipt,
-    /// a majority's lease counts one acknowledgement too few
+    /// the lease of a majority counts one acknowledgement too few
     LeaseOfFewer,
-    /// a peer is suspected before the promise to it has run out
+    /// a peer is suspected before the promise made to it has run out
     SuspectsEarly,
-    /// who stood still so long that others may hold him dead, or was not acknowledged in time, holds others dead
+    /// a host declares others dead although it stalled past its own limit or was not acknowledged in time
     JudgesInDoubt,
-    /// half of a view is taken for its majority
+    /// half of a view counts as its majority
     HalfIsMajority,
-    /// a host that stood still takes a former incarnation for harmless because it never heard its answer
+    /// a host that stalled takes a superseded incarnation for harmless because it never heard that one's
+    /// answer
     DoubtsOnlyTheHeard,
-    /// a witness that comes back takes no word that it was dropped meanwhile
+    /// a returning witness ignores the report that the view dropped it meanwhile
     DroppedUnheard,
-    /// heartbeats of a dead incarnation are taken
+    /// heartbeats of a dead incarnation are accepted
     TakesTheDead,
-    /// recorded heartbeats of a host that is down are taken for signs of its life
+    /// recorded heartbeats of a host that is down count as signs of life
     TakesRecordings,
-    /// a member that is excluded goes on
+    /// an excluded member keeps acting
     GoesOnExcluded,
-    /// questions are answered without a lease
+    /// reads are answered without a lease
     AnswersUnleased,
-    /// decisions are told without a lease
-    TellsUnleased,
+    /// decisions are delivered without a lease
+    DeliversUnleased,
     /// a leader decides before the last acknowledgement
     DecidesEarly,
-    /// a new leader makes its own proposal of what it had adopted of another
+    /// a new leader replaces what it had adopted from another leader by its own proposal
     DropsAdopted,
     /// a proposal replaces that of a later leader
     AdoptsLower,
-    /// a member tells what it has adopted as if it were decided
-    TellsAdopted,
-    /// a new leader answers before it has decided what the last one may have
+    /// a member delivers what it has adopted as if it were decided
+    DeliversAdopted,
+    /// a new leader answers before it has decided what its predecessor may have decided
     SpeaksEarly,
-    /// a leader answers while it has decided what it has not told
-    SpeaksUntold,
+    /// a leader answers although it has not delivered all that it decided
+    AnswersUndelivered,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
-    /// nothing is sent again
+    /// nothing is resent
     NeverResends,
-    /// an acknowledgement is taken for word that the instance was told
-    AckMeansTold,
-    /// who has decided does not answer a leader that has not
+    /// an acknowledgement counts as proof that the instance was delivered
+    AckMeansDelivered,
+    /// a member that has decided does not answer a leader that has not
     KeepsDecisions,
-    /// a crash does not release what waits for an acknowledgement of the dead
+    /// a crash does not release an instance that waits for the acknowledgement of the dead member
     WaitsForTheDead,
-    /// an acknowledgement of another instance is taken for this one's
+    /// an acknowledgement of another instance counts for this one
     MixesInstances,
-    /// who has begun the next view does not serve those who have not
+    /// a member that has begun the next view does not serve members that have not
     LeavesLaggards,
-    /// what was proposed and not decided before the end of a view is forgotten
+    /// what was proposed but not decided before the end of a view is lost
     DropsUndecided,
-    /// who joins skips what was decided between its state and its view
+    /// a joiner skips what was decided between its state and its view
     JoinsWithout,
-    /// a founder begins without those whom it has not heard of
+    /// a founder begins without hosts that it has not heard from
     FoundsWithout,
-    /// a founder begins without those who have died and were never known to be in no group
+    /// a founder begins without hosts that died before they said whether they were in a group
     TakesTheGone,
-    /// who has begun the first view tells it in a later ballot of its own, which not all have promised
+    /// a member that has begun the first view announces it in a later ballot of its own, which not all have
+    /// promised
     RaisesItsBallot,
-    /// a founder takes itself for the first process of its host, whatever was before
+    /// a founder takes itself for the first process of its host, whatever ran there before
     TakesEachForFirst,
-    /// who takes over the first view of others does not ask members that are up and that it has not heard of yet
+    /// a member that takes over the first view of others does not ask members that are up but not heard yet
     AsksOnlyTheKnown,
-    /// a broadcast is delivered when it is held, not when all hold it
+    /// a broadcast is delivered once it is stored here, not once all members store it
     DeliversHeld,
-    /// the word of a crash is told before the survivors hold the same of the dead
+    /// a crash is delivered before the survivors hold the same messages of the dead member
     SkipsLevelling,
-    /// what comes late of the dead is taken while the survivors level
+    /// late messages of the dead member are accepted while the survivors level
     TakesOfTheDead,
-    /// survivors level with those who do not know of all the deaths
+    /// survivors level with members that do not know of all the deaths
     LevelsWithOld,
-    /// equal payloads that are proposed twice are one
+    /// equal payloads that are proposed twice count as one
     TakesEqualsForOne,
-    /// a payload that is sent ahead waits for hosts, whatever their incarnation, and not for members
+    /// a payload sent ahead waits for hosts, whatever their incarnation, instead of for members
     WaitsForHosts,
-    /// members that were all excluded found their group again without the word of all members of its last view
+    /// members that were all excluded found their group anew without the reply of every member of its last
+    /// view
     FoundsFromSome,
-    /// who was let in with others, who are over, waits for their welcome for ever
+    /// a joiner waits for ever for the welcome of fellow joiners that have died
     AwaitsWelcome,
-    /// who was let in by a member that waits to leave waits for a welcome of those who have died
+    /// a joiner admitted by a member that waits to leave waits for the welcome of members that have died
     AwaitsTheLeaving,
-    /// who gives up the view that it was let in to does not say who was dead by then
+    /// a joiner that gives up its view does not report who was dead by then
     ForgetsWhoDied,
-    /// a host that was outlived itself is heeded in whom it has outlived
+    /// a host that others outlived is believed about whom it outlived
     HeedsTheOutlived,
-    /// a leader sends again as often to who needs long for it as to any other
+    /// a leader resends to a slow member as often as to any other
     NeverSlows,
-    /// a state that was made for who asks is offered when it asks again
+    /// a state made for a joiner is offered when the joiner asks again
     OffersWhenAsked,
-    /// who was told nothing keeps it as if it were something
+    /// a member to which nothing was delivered keeps its empty state as if it were worth keeping
     KeepsNothing,
-    /// of two first views any is taken for the last
+    /// either of two first views counts as the later one
     IgnoresBallots,
-    /// who took over a later state does not say any more that it never began the view of that
+    /// a member that took over a later state no longer reports that it never began that state's view
     ForgetsItsView,
-    /// a member that was told that it is taken out says nothing of what else it was told
+    /// a removed member delivers its removal, but nothing else of that decision
     RemovedKeepsNothing,
-    /// a founder waits for the word of a host that has died, and come back with a record
+    /// a founder waits for a reply from a host that died and returned with a record
     WaitsForTheRecorded,
-    /// a founder begins without a host that has died and come back, and may form a group
+    /// a founder begins without a host that died and returned, and may form a group itself
     TakesTheReturned,
-    /// a member that was taken out does not say which views it had begun before
+    /// a removed member does not report which views it had begun
     TakenOutInSilence,
-    /// a member that is taken out ends before anybody has begun the view without it
+    /// a removed member ends before any member has begun the view without it
     RemovedEndsEarly,
-    /// several members are taken out by one view
+    /// one view removes several members
     TakesOutSeveral,
-    /// the last member that has the state is taken out of the group
+    /// the last member that has the state is removed from the group
     RemovesTheLast,
-    /// that a host is up again says nothing of what it was before
+    /// the start of an incarnation does not imply the end of the earlier ones
     MissesTheFormer,
-    /// who comes as an incarnation that is dead is let in as that
+    /// a joiner that claims a dead incarnation is admitted as that incarnation
     LetsInTheDead,
-    /// who comes as an incarnation above those that are dead answers for them
+    /// a joiner with an incarnation above dead ones answers for those
     AnswersForOthers,
-    /// a process that has a successor is told of after it
-    TellsTheFormer,
-    /// a member takes the death of an earlier incarnation for that of the one in its view
+    /// the end of a process is reported after the start of its successor
+    ReportsTheFormerLate,
+    /// the death of an earlier incarnation counts as the death of the member's incarnation in the view
     CrashesTheLater,
-    /// a host says that it has named all its processes while some do not fit yet
+    /// a host claims to have named all its processes although some did not fit yet
     NamesSome,
-    /// a member that is out, as its agent is a new one, takes who is not up there yet for dead
+    /// a member without a view, whose agent is a new one, takes every host that is not up there yet for
+    /// dead
     AsksTheNewAgent,
-    /// a member takes packets while the agent has told more than it has heard
+    /// a member accepts packets although its agent has reported events that it has not consumed
     TakesPacketsFirst,
-    /// a witness speaks before its vote is on disk
+    /// a witness sends its vote before the vote is on disk
     VotesUnsynced,
-    /// a witness that starts again has forgotten its vote, and is the incarnation that it was
+    /// a restarted witness forgets its vote and keeps its incarnation
     ForgetsVote,
-    /// who installs a view waits for its own promise, not for the longest that may still bind
+    /// a host that installs a view waits for its own promise, not for the longest that may still bind
     WaitsOwnPromise,
-    /// a host that starts again with a shorter timeout has forgotten what it promised before
+    /// a host that restarts with a shorter timeout forgets what it promised before
     ForgetsPromise,
-    /// a member waits with what all hold of a dead sender until it knows what others hold besides
+    /// messages of a dead sender that all members hold wait until it is known what else members hold
     KeepsKnown,
-    /// a message that waits for the one before it is taken after the crash of its sender
+    /// a message that waits for its predecessor is accepted after the crash of its sender
     KeepsNext,
-    /// a host that leaves tells of the end of a former incarnation that may act without regard to it
+    /// a leaving host reports the end of a superseded incarnation that may still act
     EndsWhileLeaving,
-    /// a host whose timeouts have become shorter forgets the longer promises that it made before
+    /// a host whose timeouts became shorter forgets the longer promises that it made before
     ForgetsLonger,
     /// a member of the view whose newer incarnation was heard first is dropped at once
     FreesSuperseded,
-    /// the agent of a host that does not know an observer starts again, and the observer holds its programs dead at once
+    /// the agent of a host that does not know an observer restarts, and the observer declares its programs
+    /// dead at once
     EndsUnbound,
-    /// what came while a host stood still counts before it finds that it did
+    /// packets that arrived during a stall count before the stall is detected
     FindsStallsLate,
-    /// who has asked to be let in to a view founds another one as the same incarnation
+    /// a host that has asked to join a view founds another view as the same incarnation
     FoundsAfterAsking,
-    /// who stood still, but for less than its limit, takes itself for heard in time
+    /// a host that stalled for less than its limit counts as heard in time
     TrustsLateHeartbeats,
-    /// who may have been held dead by an incarnation that is superseded acts until what was promised to that one has run out
+    /// a host that a superseded incarnation may have declared dead acts until the promise to that
+    /// incarnation has run out
     DoubtsLate,
-    /// a witness that starts again takes what was acknowledged in its former life for its present one
+    /// a restarted witness takes acknowledgements of its former life for acknowledgements of its present
+    /// one
     TakesFormerAcks,
-    /// payloads that are offered take all the room, also that for who joins
+    /// offered payloads take all the room, also the room reserved for joiners
     OffersTakeAll,
-    /// a steady heartbeat, which the kernel keeps to itself, does not end what its sender said of others before
+    /// a steady heartbeat, which the receive program does not pass on, leaves its sender's former
+    /// suspicions in force
     KeepsReports,
-    /// a former incarnation of a host is dead for an agent that has just started as soon as a later one is up
+    /// an agent that has just started declares a superseded incarnation dead as soon as a later one is up
     EndsFormers,
-    /// a host that crashed is barred as if it was put out for a partial partition
+    /// a crashed host is barred as if it had been evicted for a partial partition
     BarsTheCrashed,
-    /// another member's word of a death is taken also of a member that has met this one
+    /// another member's report of a death is accepted although the dead member has met this one
     BelievesOfTheMet,
-    /// a voter accepts a first view, acknowledges and acts by it while its next incarnation may be no higher than that view's generation
+    /// a voter accepts a first view, acknowledges and acts by it while its next incarnation may not exceed
+    /// that view's generation
     ForgetsGeneration,
-    /// who has accepted a next view acknowledges as before
+    /// a host that has accepted a next view acknowledges as before
     AcksAccepted,
-    /// who has accepted a next view takes acknowledgements for its lease
+    /// a host that has accepted a next view counts acknowledgements for its lease
     TakesAcksAccepted,
-    /// who has a lease accepts a view without itself
+    /// a host with a lease accepts a view without itself
     AcceptsWithoutItself,
     /// a program takes the lease of a later incarnation of its host for its own
     LeaseOfAnother,
-    /// a program that must run once goes on as a later incarnation of its host
+    /// a program that must run once keeps running under a later incarnation of its host
     RunGoesOn,
-    /// leases and timeouts are counted on a clock that is slewed
+    /// leases and timeouts are measured on a clock that is slewed
     SlewedClock,
-    /// a lease does not end while its host is suspended
+    /// a lease does not expire while its host is suspended
     SleepsUnseen,
-    /// a lease does not end while its host is stopped with its clocks, though the processor's counter goes on
+    /// a lease does not expire while its host is stopped together with its clocks, although the processor's
+    /// counter continues
     StopsUnseen,
-    /// a member that is told that events were lost does not ask who is up
+    /// a member that learns of lost events does not ask which hosts are up
     MissesTheLost,
-    /// a machine that was put back to a snapshot goes on as the incarnation that it was, though others acknowledge what it has yet to send
+    /// a machine restored from a snapshot keeps its incarnation although peers acknowledge heartbeats that
+    /// it has yet to send
     MissesItself,
-    /// a machine that was put back does not heed the acknowledgement of a later incarnation by who does not answer this one
+    /// a restored machine ignores the acknowledgement of a later incarnation from a peer that does not
+    /// answer the present one
     HeedsTheKnownOnly,
-    /// a host that lost its memory heeds what was recorded of peers that had heard a later incarnation of it
+    /// a host that lost its memory believes recorded packets of peers that had heard a later incarnation of
+    /// it
     HeedsRecordings,
-    /// a machine that was put back, and excluded before it found out, begins anew
+    /// a restored machine that was excluded before it noticed begins anew
     ExcludedOnly,
-    /// a host heeds what peers say of its later heartbeats and incarnations in packets that are not their newest
+    /// a host believes what peers say of its later heartbeats and incarnations in packets that are not
+    /// their newest
     HeedsTheOld,
-    /// a host takes a number that was heard long ago for one that it has yet to send
+    /// a host takes a sequence number that was heard long ago for one that it has yet to send
     CountsFromNow,
-    /// Takes a peer that has only named this host as dead for one that has heard it.
+    /// a peer that has only named this host as dead counts as having heard it
     TakesNamingForHearing,
-    /// Begins again as an incarnation that others speak of.
+    /// a host restarts as an incarnation that others have already named
     PassesThroughFormers,
-    /// Takes an acknowledgement of less for one of far more, whose lower half is the same.
+    /// an acknowledgement that is behind counts as one that is far ahead with the same lower half
     TakesBehindForAhead,
-    /// an acknowledgement of no heartbeat counts as one of the newest number that ends in zeros
+    /// an acknowledgement of no heartbeat counts as one of the newest sequence number that ends in zeros
     TakesNothingForANumber,
 }
 
-/// In the whole process. 0: none; else one more than its place.
+/// The fault armed in the whole process: 0 for none, otherwise its discriminant plus one.
 #[cfg(feature = "planted")]
 static ARMED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-// Tests that run side by side arm their own threads.
+// Tests run in parallel: each arms its own thread.
 #[cfg(feature = "planted")]
 thread_local! {
     static MINE: core::cell::Cell<Option<Planted>> = const { core::cell::Cell::new(None) };

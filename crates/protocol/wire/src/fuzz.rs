@@ -8,7 +8,7 @@ use crate::{Body, Builder, ChunkBuilder, ChunkError, ChunkPacket, Key, PAYLOAD_M
 pub fn fuzz_body(bytes: &[u8]) {
     let _ = verify(bytes, &Key([7; 16]).into());
     fuzz_chunks(bytes);
-    let _ = crate::Told::read(bytes);
+    let _ = crate::AnnouncedShape::read(bytes);
     let Ok(packet) = Packet::new(bytes) else { return };
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut out = match Builder::heartbeat(&mut buf, packet.sender(), packet.incarnation(), packet.seq()) {

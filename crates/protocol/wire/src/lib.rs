@@ -46,7 +46,7 @@ pub use fide_types::{
 };
 pub use packet::{Ack, BuildError, Builder, Header, Kind, Packet, PacketError, ack_index};
 pub use section::{Body, Echoes, Excluded, Monitor, Roster, Section, SectionError};
-pub use shape::{Digest, SHAPE, SHAPE_LEN, Shape, Told};
+pub use shape::{AnnouncedShape, Digest, SHAPE, SHAPE_LEN, Shape};
 pub use view::{Membership, Proposal, View, ViewId, ViewRepr};
 pub use window::{ReplayWindow, Seen};
 

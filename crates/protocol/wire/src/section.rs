@@ -57,7 +57,7 @@ impl From<NameError> for SectionError {
     }
 }
 
-/// One process, as told by its host.
+/// One process, as its host reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roster {
     pub slot: u8,
@@ -82,8 +82,8 @@ impl Roster {
     pub fn emit(&self) -> [u8; ROSTER_LEN] {
         let mut out = [0; ROSTER_LEN];
         // A host that is taken out says no more of its processes than that they are gone.
-        let told = if self.state == ProcessState::HostSilent { ProcessState::Left } else { self.state };
-        let (state, code) = told.to_bytes();
+        let reported = if self.state == ProcessState::HostSilent { ProcessState::Left } else { self.state };
+        let (state, code) = reported.to_bytes();
         out[0] = state;
         out[2] = self.name.map_or(0, |n| n.as_bytes().len()) as u8;
         out[4..8].copy_from_slice(&self.incarnation.to_le_bytes());

@@ -47,15 +47,15 @@ pub struct Shape {
     pub list: u64,
 }
 
-/// A host's shape, as it was received.
+/// The shape that a host announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct AnnouncedShape {
     pub name: Name,
     pub incarnation: u32,
     pub shape: Shape,
 }
 
-/// A digest that tells what differs by mistake: not a secret, and the same under every key.
+/// A digest that shows what differs by mistake: not a secret, and the same under every key.
 #[derive(Debug, Clone)]
 pub struct Digest(SipHasher24);
 
@@ -135,10 +135,10 @@ impl Shape {
     }
 }
 
-impl Told {
+impl AnnouncedShape {
     /// Reads a packet; `None` if it is no packet with a shape. Says nothing of its tag: see [`crate::verify`].
     #[must_use]
-    pub fn read(payload: &[u8]) -> Option<Told> {
+    pub fn read(payload: &[u8]) -> Option<AnnouncedShape> {
         let whole = payload.len() == SHAPE_LEN
             && le16(payload, 0) == MAGIC
             && payload[2] == VERSION << 4 | SHAPE
@@ -155,7 +155,7 @@ impl Told {
         let name = Name::new(payload.get(NAME_AT..NAME_AT + usize::from(name_len))?).ok()?;
         let shape =
             Shape { trust, policy, members, cluster: le64(payload, BODY_AT + 4), list: le64(payload, BODY_AT + 12) };
-        Some(Told { name, incarnation: le32(payload, 24), shape })
+        Some(AnnouncedShape { name, incarnation: le32(payload, 24), shape })
     }
 }
 

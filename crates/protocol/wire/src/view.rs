@@ -13,7 +13,7 @@
 //!                                             leases of older views may run
 //!    ACCEPTOR  {u32 promised, u64 suspects}   promised ballot (0 none); members that the sender does not hear, itself if it leaves.
 //!                                             Of a sender without a view: none, it takes part in founding one; else itself, and
-//!                                             members of the newest view that it was told of that it does not hear
+//!                                             members of the newest view known to it that it does not hear
 //!    ACCEPTED  {u32 ballot, u32 binds_us, membership}
 //!                                             last accepted; for how long after it was accepted leases may run that the sender knows of
 //!    PROPOSER  {u32 ballot} + phase 2: {membership}

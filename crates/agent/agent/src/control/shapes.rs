@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_wire::{MAX_HOSTS, Name, Shape, Told};
+use fide_wire::{AnnouncedShape, MAX_HOSTS, Name, Shape};
 
 use fide_agent_api::status::Difference;
 
@@ -33,7 +33,7 @@ pub(super) struct Shapes {
 
 impl Shapes {
     /// Takes what another host has told; a line for the log, if it is to be said.
-    pub(super) fn hear(&mut self, here: &Shape, me: Name, told: &Told, now: Instant) -> Option<String> {
+    pub(super) fn hear(&mut self, here: &Shape, me: Name, told: &AnnouncedShape, now: Instant) -> Option<String> {
         let mut differs = differences(here, &told.shape);
         if told.name == me {
             let it = "another host has it too".to_owned();
@@ -76,7 +76,7 @@ mod tests {
     fn difference_is_said_once_a_minute_and_forgotten_when_it_ends() {
         let here = Shape { trust: 2, policy: 2, members: 3, cluster: 1, list: 1 };
         let name = |text: &str| text.parse::<Name>().expect("a name");
-        let told = |text: &str, shape| Told { name: name(text), incarnation: 1, shape };
+        let told = |text: &str, shape| AnnouncedShape { name: name(text), incarnation: 1, shape };
         let (me, other) = (name("h1"), Shape { trust: 1, ..here });
         let mut shapes = Shapes::default();
         let start = Instant::now();

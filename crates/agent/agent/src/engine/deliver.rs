@@ -4,7 +4,7 @@
 use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
 use fide_agent_api::table::NameBytes;
 use fide_bpf::{
-    Told,
+    Notified,
     intf::{ADMIT_DEAD, ADMIT_MONITOR, Admit},
 };
 use fide_detector::{Event, PeerState, Verdict};
@@ -171,10 +171,10 @@ impl Engine {
         let Some(kernel) = &mut self.ports.kernel else { return self.deliver_end(subject, record) };
         let mut bytes = [0; EVENT_MAX];
         let Ok(encoded) = record.encode(&[], &mut bytes) else { return };
-        match kernel.receive.tell_watch(subject.host, subject.slot, encoded) {
-            Told::Yes | Told::Before => self.counters.events_delivered += 1,
+        match kernel.receive.notify_watch(subject.host, subject.slot, encoded) {
+            Notified::Yes | Notified::Before => self.counters.events_delivered += 1,
             // `retry_undelivered` comes by in this very turn.
-            Told::Full | Told::Nobody => {}
+            Notified::RingFull | Notified::Nobody => {}
         }
     }
 
@@ -251,7 +251,7 @@ impl Engine {
             return false;
         };
         let delivered = match (&session.memory.channel, &mut self.ports.kernel) {
-            (Channel::Ring, Some(kernel)) => kernel.receive.tell_client(client, encoded) == Told::Yes,
+            (Channel::Ring, Some(kernel)) => kernel.receive.notify_client(client, encoded) == Notified::Yes,
             (Channel::Inbox(waker), _) => {
                 let pushed = session.memory.region.push_inbox(encoded).is_ok();
                 wake(waker);

@@ -5,7 +5,9 @@ use fide_bpf::intf::{self, Slot, Wake};
 use fide_detector::{Beat, PeerState, ProcessState};
 use fide_lane::Finding;
 use fide_types::{MAX_PLANES, PAYLOAD_MAX, ProcessRef};
-use fide_wire::{HEADER_LEN, KIND_OFFSET, Kind, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, Told, ViewId, chunk, verify};
+use fide_wire::{
+    AnnouncedShape, HEADER_LEN, KIND_OFFSET, Kind, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, ViewId, chunk, verify,
+};
 use zerocopy::FromBytes;
 
 use super::{DATAGRAMS_PER_TURN, EVENTS_PER_TURN, Engine, RECORDS_PER_TURN};
@@ -168,7 +170,7 @@ impl Engine {
             intf::PACKET_CHUNKS | intf::PACKET_DAMAGED => {
                 return self.chunks_received(wake.ns, payload, wake.detail == intf::PACKET_CHUNKS);
             }
-            intf::PACKET_SHAPE => return self.shape_received(Told::read(payload)),
+            intf::PACKET_SHAPE => return self.shape_received(AnnouncedShape::read(payload)),
             intf::PACKET_SECTIONS => self.detector.handle_sections(now.raw_ns, rx_ns, plane, payload),
             _ => self.detector.handle_packet(now.raw_ns, rx_ns, plane, payload),
         };

@@ -3,7 +3,7 @@
 //! packets of their own ([`fide_wire::shape`]), while somebody is not heard.
 
 use fide_detector::PeerState;
-use fide_wire::{Key, SHAPE_LEN, Told, verify};
+use fide_wire::{AnnouncedShape, Key, SHAPE_LEN, verify};
 
 use super::Engine;
 use crate::clock::Now;
@@ -35,12 +35,12 @@ impl Engine {
             self.counters.bad_tag += 1;
             return;
         }
-        let told = Told::read(&self.datagram[..len]);
+        let told = AnnouncedShape::read(&self.datagram[..len]);
         self.shape_received(told);
     }
 
     /// Handed to the control thread, which compares and shows it. Of a member that is up it can only be a recording.
-    pub(super) fn shape_received(&mut self, told: Option<Told>) {
+    pub(super) fn shape_received(&mut self, told: Option<AnnouncedShape>) {
         let Some(told) = told else {
             self.counters.malformed += 1;
             return;

@@ -49,7 +49,7 @@ ARRAY(slots, struct fide_slot, FIDE_MAX_HOSTS * FIDE_MAX_PLANES, BPF_F_MMAPABLE)
 ARRAY(watches, struct fide_watch, FIDE_MAX_HOSTS * FIDE_MAX_PROCESSES, BPF_F_MMAPABLE);
 ARRAY(gaps, struct fide_gaps, FIDE_MAX_HOSTS, BPF_F_MMAPABLE);
 ARRAY(stats, struct fide_stats, 1, BPF_F_MMAPABLE);
-ARRAY(outbox, struct fide_tell, 1, BPF_F_MMAPABLE);
+ARRAY(outbox, struct fide_notify, 1, BPF_F_MMAPABLE);
 ARRAY(peers, struct peer, FIDE_MAX_HOSTS, 0);
 
 struct {
@@ -168,7 +168,7 @@ static __always_inline void count_gap(struct fide_gaps *gap, __u32 incarnation, 
 	gap->last_ns = now;
 }
 
-struct telling {
+struct notification {
 	struct fide_watch *watch;
 	struct fide_event *event;
 	struct fide_stats *counters;
@@ -176,22 +176,22 @@ struct telling {
 	__u32 result;
 };
 
-static int tell_client(__u32 client, struct telling *telling)
+static int notify_client(__u32 client, struct notification *notification)
 {
-	struct fide_stats *counters = telling->counters;
+	struct fide_stats *counters = notification->counters;
 	__u64 bit = 1ULL << (client & 63);
 	void *ring;
 
-	if (!(telling->clients >> (client & 63)))
+	if (!(notification->clients >> (client & 63)))
 		return 1;
-	if (!(telling->clients & bit))
+	if (!(notification->clients & bit))
 		return 0;
 	ring = bpf_map_lookup_elem(&client_rings, &client);
-	if (ring && !bpf_ringbuf_output(ring, telling->event, sizeof(*telling->event), BPF_RB_FORCE_WAKEUP))
+	if (ring && !bpf_ringbuf_output(ring, notification->event, sizeof(*notification->event), BPF_RB_FORCE_WAKEUP))
 		return 0;
-	__sync_fetch_and_or(&telling->watch->undelivered, bit);
+	__sync_fetch_and_or(&notification->watch->undelivered, bit);
 	COUNT(client_ring_full);
-	telling->result = FIDE_TOLD_FULL;
+	notification->result = FIDE_NOTIFIED_RING_FULL;
 	return 0;
 }
 
@@ -199,24 +199,24 @@ static int tell_client(__u32 client, struct telling *telling)
  * Puts `event` into the ring of every client of the watch, at most once per
  * process incarnation, whoever comes first: this program or the agent.
  */
-static __always_inline __u32 tell_watch(struct fide_stats *counters, struct fide_watch *watch,
+static __always_inline __u32 notify_watch(struct fide_stats *counters, struct fide_watch *watch,
 					struct fide_event *event)
 {
-	__u64 untold = (__u64)event->incarnation << 32;
-	struct telling telling = {
+	__u64 unclaimed = (__u64)event->incarnation << 32;
+	struct notification notification = {
 		.watch = watch,
 		.event = event,
 		.counters = counters,
-		.result = FIDE_TOLD,
+		.result = FIDE_NOTIFIED,
 	};
 
 	if (watch->claim >> 32 != event->incarnation)
-		return FIDE_TOLD_NOBODY;
-	if (__sync_val_compare_and_swap(&watch->claim, untold, untold | 1) != untold)
-		return FIDE_TOLD_BEFORE;
-	telling.clients = watch->clients;
-	bpf_loop(FIDE_MAX_CLIENTS, tell_client, &telling, 0);
-	return telling.result;
+		return FIDE_NOTIFIED_NOBODY;
+	if (__sync_val_compare_and_swap(&watch->claim, unclaimed, unclaimed | 1) != unclaimed)
+		return FIDE_NOTIFIED_BEFORE;
+	notification.clients = watch->clients;
+	bpf_loop(FIDE_MAX_CLIENTS, notify_client, &notification, 0);
+	return notification.result;
 }
 
 static __always_inline int receive_notice(struct fide_stats *counters, struct fide_scratch *scratch, __u32 len,
@@ -253,13 +253,13 @@ static __always_inline int receive_notice(struct fide_stats *counters, struct fi
 		event.rx_ns = scratch->wake.ns;
 		event.at_ns = roster->at_ns;
 		event.plane = header->plane;
-		event.flags = FIDE_EVENT_TOLD_DIRECTLY;
-		switch (tell_watch(counters, watch, &event)) {
-		case FIDE_TOLD:
-			COUNT(told_directly);
+		event.flags = FIDE_EVENT_NOTIFIED_DIRECTLY;
+		switch (notify_watch(counters, watch, &event)) {
+		case FIDE_NOTIFIED:
+			COUNT(notified_directly);
 			flags = BPF_RB_NO_WAKEUP;
 			break;
-		case FIDE_TOLD_BEFORE:
+		case FIDE_NOTIFIED_BEFORE:
 			flags = BPF_RB_NO_WAKEUP;
 			break;
 		}
@@ -288,7 +288,7 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 
 	if (!peer || !slot || !gap)
 		return XDP_DROP;
-	/* Nobody sends the number 0: the window below could not tell it from none. */
+	/* No sender uses the number 0: the window below could not distinguish it from none. */
 	if (!seq || header->ack_count + 1 != cfg->members ||
 	    FIDE_HEADER_BYTES + (__u32)header->ack_count * FIDE_ACK_BYTES > len) {
 		COUNT(malformed);
@@ -399,7 +399,7 @@ static __always_inline int receive_heartbeat(struct fide_stats *counters, struct
 }
 
 /*
- * A lane's packet (X-Lane 4.1): the agent tells the programs. What is there must not keep heartbeats' sections out, so the
+ * A lane's packet (X-Lane 4.1): the agent delivers it to the programs. What is there must not keep heartbeats' sections out, so the
  * ring's reserve is not for it.
  */
 static __always_inline int receive_chunks(struct fide_stats *counters, struct fide_scratch *scratch, __u32 len,
@@ -480,7 +480,7 @@ int heartbeat_receive(struct xdp_md *ctx)
 	header = (void *)scratch->words;
 	tag = header->tag;
 	header->tag = 0;
-	/* Hosts that take the cluster for something else have other keys: this alone they can tell each other. */
+	/* Hosts with another idea of the cluster have other keys: a shape is all that they can exchange. */
 	shape = len == FIDE_SHAPE_BYTES && header->version_kind == (FIDE_WIRE_VERSION << 4 | FIDE_KIND_SHAPE);
 	for (key = 0; key < 2; key++) {
 		struct fide_key *k = shape ? &cfg->plain[key] : &cfg->keys[key];
@@ -521,7 +521,7 @@ int heartbeat_receive(struct xdp_md *ctx)
 
 		__u64 before = 0;
 
-		/* A lane's packet tells nothing of its host's life. */
+		/* A lane's packet is no sign of its host's life. */
 		if ((header->version_kind & 15) == FIDE_KIND_CHUNKS) {
 			if (authentic)
 				COUNT(stale);
@@ -557,28 +557,28 @@ int heartbeat_receive(struct xdp_md *ctx)
  * it fills `outbox` through its mapping and runs this.
  */
 SEC("syscall")
-int tell(void *ctx)
+int notify(void *ctx)
 {
 	__u32 zero = 0, subject, len;
 	struct fide_stats *counters = bpf_map_lookup_elem(&stats, &zero);
-	struct fide_tell *args = bpf_map_lookup_elem(&outbox, &zero);
+	struct fide_notify *args = bpf_map_lookup_elem(&outbox, &zero);
 
 	(void)ctx;
 	if (!counters || !args)
 		return -1;
 	subject = args->subject;
-	if (args->op == FIDE_TELL_WATCH) {
+	if (args->op == FIDE_NOTIFY_WATCH) {
 		struct fide_watch *watch = bpf_map_lookup_elem(&watches, &subject);
 
 		if (!watch)
 			return -1;
-		return tell_watch(counters, watch, (struct fide_event *)args->event);
+		return notify_watch(counters, watch, (struct fide_event *)args->event);
 	}
-	if (args->op == FIDE_TELL_ONE) {
+	if (args->op == FIDE_NOTIFY_CLIENT) {
 		void *ring = bpf_map_lookup_elem(&client_rings, &subject);
 
 		if (!ring)
-			return FIDE_TOLD_NOBODY;
+			return FIDE_NOTIFIED_NOBODY;
 		len = args->len;
 		if (len < sizeof(struct fide_event))
 			return -1;
@@ -587,8 +587,8 @@ int tell(void *ctx)
 		if (len > sizeof(args->event))
 			return -1;
 		if (bpf_ringbuf_output(ring, args->event, len, BPF_RB_FORCE_WAKEUP))
-			return FIDE_TOLD_FULL;
-		return FIDE_TOLD;
+			return FIDE_NOTIFIED_RING_FULL;
+		return FIDE_NOTIFIED;
 	}
 	return -1;
 }

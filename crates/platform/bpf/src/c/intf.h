@@ -31,7 +31,7 @@
 #define FIDE_GAP_OCTAVES 20
 #define FIDE_GAP_BUCKETS (2 + 16 * FIDE_GAP_OCTAVES)
 
-/* ---- what the agent tells the programs ---- */
+/* ---- from the agent to the programs ---- */
 
 struct fide_key {
 	__u64 k0;
@@ -63,14 +63,14 @@ struct fide_admit {
 
 /* Who waits for the death of one process. */
 struct fide_watch {
-	__u64 claim; /* process incarnation << 32 | told (0 or 1) */
-	__u64 clients; /* bit c: tell client c */
+	__u64 claim; /* process incarnation << 32 | notified (0 or 1) */
+	__u64 clients; /* bit c: notify client c */
 	__u64 undelivered; /* bit c: its ring was full, the agent must retry */
 	__u32 piggyback_seq; /* last piggyback delivered to the clients */
 	__u32 reserved;
 };
 
-/* ---- what the programs tell the agent ---- */
+/* ---- from the programs to the agent ---- */
 
 /* Newest heartbeat of one peer on one plane; `lock` is odd while it is written. */
 struct fide_slot {
@@ -113,7 +113,7 @@ struct fide_stats {
 	__u64 replayed;
 	__u64 wake_ring_full;
 	__u64 client_ring_full;
-	__u64 told_directly;
+	__u64 notified_directly;
 	__u64 timer_fired;
 	__u64 exits_seen;
 	__u64 shape_next_ns; /* the next shape goes to the agent from then on */
@@ -144,7 +144,7 @@ struct fide_wake {
 };
 
 struct fide_watched {
-	__u64 start_ticks; /* starttime of /proc/PID/stat: tells a reused pid apart */
+	__u64 start_ticks; /* starttime of /proc/PID/stat: distinguishes a reused pid */
 	__u32 slot;
 	__u32 reserved;
 	__u64 cookie;
@@ -155,7 +155,7 @@ struct fide_watched {
 #define FIDE_EVENT_VERDICT 2
 #define FIDE_REASON_EXITED 1
 #define FIDE_REASON_KILLED 2
-#define FIDE_EVENT_TOLD_DIRECTLY 1
+#define FIDE_EVENT_NOTIFIED_DIRECTLY 1
 
 struct fide_event {
 	__u32 kind;
@@ -176,17 +176,17 @@ struct fide_event {
 /* The largest event: its data is a piggyback, padded to whole words. */
 #define FIDE_EVENT_MAX (sizeof(struct fide_event) + (FIDE_PIGGYBACK_MAX + 7) / 8 * 8)
 
-/* ---- argument of the `tell` program, in the map `outbox` ---- */
+/* ---- argument of the `notify` program, in the map `outbox` ---- */
 
-#define FIDE_TELL_ONE 1 /* `event` to client `subject` */
-#define FIDE_TELL_WATCH 2 /* verdict to all clients of watch `subject`, once */
+#define FIDE_NOTIFY_CLIENT 1 /* `event` to client `subject` */
+#define FIDE_NOTIFY_WATCH 2 /* verdict to all clients of watch `subject`, once */
 
-#define FIDE_TOLD 0
-#define FIDE_TOLD_BEFORE 1
-#define FIDE_TOLD_FULL 2
-#define FIDE_TOLD_NOBODY 3
+#define FIDE_NOTIFIED 0
+#define FIDE_NOTIFIED_BEFORE 1
+#define FIDE_NOTIFIED_RING_FULL 2
+#define FIDE_NOTIFIED_NOBODY 3
 
-struct fide_tell {
+struct fide_notify {
 	__u32 op;
 	__u32 subject;
 	__u32 len; /* bytes of `event` */

@@ -191,30 +191,30 @@ impl Watch {
         records
     }
 
-    /// Everything told until the first exit.
+    /// Every record up to the first exit.
     fn until_exit(&mut self) -> Vec<Wake> {
         let until = Instant::now() + LIMIT;
         let mut all = Vec::new();
         while !all.iter().any(|wake: &Wake| wake.kind == WAKE_EXIT) {
-            assert!(Instant::now() < until, "no exit was told");
+            assert!(Instant::now() < until, "no exit was reported");
             std::thread::sleep(Duration::from_millis(1));
             all.extend(self.take());
         }
         all
     }
 
-    /// Ends a watched helper, and compares what is told with what wait(2) says.
+    /// Ends a watched helper, and compares the record with wait(2).
     fn end(&mut self, mut helper: Helper, slot: u32, by: impl FnOnce(&mut Helper)) -> i32 {
         let cookie = 0xfeed_0000_0000 + u64::from(slot);
         self.watch.watch(&helper.registration(slot, cookie)).expect("watched");
         by(&mut helper);
-        let told = self.until_exit();
-        let exit = told.iter().find(|wake| wake.kind == WAKE_EXIT).expect("one");
+        let records = self.until_exit();
+        let exit = records.iter().find(|wake| wake.kind == WAKE_EXIT).expect("one");
         assert_eq!((exit.subject, exit.cookie, exit.len), (slot, cookie, 0));
         assert!(exit.ns > 0);
         let status = std::os::unix::process::ExitStatusExt::into_raw(helper.child.wait().expect("ended"));
-        assert_eq!(exit.detail.cast_signed(), status, "as wait(2) tells it");
-        assert!(self.take().is_empty(), "told once");
+        assert_eq!(exit.detail.cast_signed(), status, "as wait(2) reports it");
+        assert!(self.take().is_empty(), "reported once");
         self.watch.unwatch(helper.child.id());
         status
     }
@@ -236,7 +236,7 @@ fn root_every_way_to_end() {
 }
 
 #[test]
-fn root_signals_are_not_told_only_the_exit_is() {
+fn root_signals_are_not_reported_only_the_exit() {
     let Some(mut watch) = Watch::new() else { return };
     let helper = Helper::start("wait");
     watch.watch.watch(&helper.registration(7, 70)).expect("watched");
@@ -244,10 +244,10 @@ fn root_signals_are_not_told_only_the_exit_is() {
     helper.signal(Signal::CONT);
     assert!(watch.take().is_empty());
     helper.signal(Signal::KILL);
-    let told = watch.until_exit();
-    let kinds: Vec<u32> = told.iter().map(|wake| wake.kind).collect();
+    let records = watch.until_exit();
+    let kinds: Vec<u32> = records.iter().map(|wake| wake.kind).collect();
     assert_eq!(kinds, [WAKE_EXIT]);
-    assert_eq!((told[0].subject, told[0].detail, told[0].cookie), (7, 9, 70));
+    assert_eq!((records[0].subject, records[0].detail, records[0].cookie), (7, 9, 70));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn root_the_last_thread_counts_not_the_main_one() {
     let state = std::fs::read_to_string(format!("/proc/{}/status", helper.pid())).expect("there");
     assert!(state.contains("Z (zombie)"), "{state}");
     assert!(watch.take().is_empty());
-    assert_eq!(watch.end(helper, 0, Helper::go) & 0x7f, 0, "by itself, with whichever code wait(2) tells");
+    assert_eq!(watch.end(helper, 0, Helper::go) & 0x7f, 0, "by itself, with whichever code wait(2) reports");
 
     let helper = Helper::start("leader-first");
     assert_eq!(watch.end(helper, 1, |h| h.signal(Signal::KILL)) & 0x7f, 9);
@@ -291,7 +291,7 @@ fn root_a_program_that_becomes_another_in_a_second_thread_goes_on() {
 }
 
 #[test]
-fn root_what_is_not_watched_is_not_told() {
+fn root_unwatched_processes_are_not_reported() {
     let Some(mut watch) = Watch::new() else { return };
     // A pid that was used again: another start.
     let mut reused = Helper::start("wait");
@@ -322,7 +322,7 @@ fn root_the_newest_registration_of_a_pid_counts() {
 }
 
 #[test]
-fn root_there_is_a_bound_and_it_is_told() {
+fn root_watch_limit_is_an_error() {
     let Some(watch) = Watch::new() else { return };
     let process = |pid| Registration { pid, start_ticks: 1, slot: 0, cookie: 0 };
     // Beyond every pid of this machine (pid_max is at most 2^22).

@@ -13,7 +13,7 @@ use libbpf_rs::{
 };
 
 use super::rig::Rig;
-use crate::intf::{Admit, Config, Gaps, Key, Slot, Stats, Tell, Wake, Watch, Watched};
+use crate::intf::{Admit, Config, Gaps, Key, Notify, Slot, Stats, Wake, Watch, Watched};
 
 /// Size of a C structure, and where its fields are.
 pub(super) fn c_layout(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
@@ -83,14 +83,14 @@ fn root_both_sides_of_the_interface_have_one_layout() {
         replayed,
         wake_ring_full,
         client_ring_full,
-        told_directly,
+        notified_directly,
         timer_fired,
         exits_seen,
         shape_next_ns,
         reserved
     );
     same!(btf, "fide_wake", Wake, kind, len, ns, subject, detail, cookie);
-    same!(btf, "fide_tell", Tell, op, subject, len, reserved, event);
+    same!(btf, "fide_notify", Notify, op, subject, len, reserved, event);
 }
 
 // An event's layout is seen where it arrives: the tests of notices read it field by field.

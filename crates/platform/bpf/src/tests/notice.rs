@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notices: told by the program itself, once, to exactly those who wait.
+//! Notices: the receive program notifies exactly the waiting clients, once.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use rustix::{fs::FallocateFlags, mm::Advice};
 
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
 use crate::intf::{ADMIT_DEAD, Admit, PACKET_NOTICE, PACKET_UNADMITTED};
-use crate::{ClientRings, Told};
+use crate::{ClientRings, Notified};
 use fide_types::MAX_CLIENTS;
 
 const PROCESS: u32 = 3;
@@ -32,7 +32,7 @@ fn record(bytes: &[u8]) -> EventRecord {
 }
 
 #[test]
-fn root_a_death_is_told_directly_and_once() {
+fn root_death_notifies_directly_and_once() {
     let Some(mut rig) = Rig::new() else { return };
     let mut rings = [0, 5, 63].map(|client| ClientRing::open(&rig, client));
     let mut stranger = ClientRing::open(&rig, 7);
@@ -46,34 +46,38 @@ fn root_a_death_is_told_directly_and_once() {
     for ring in &mut rings {
         let records = ring.take();
         assert_eq!(records.len(), 1);
-        let told = record(&records[0]);
-        assert_eq!((told.kind, told.host, told.slot, told.incarnation), (kind::VERDICT, 1, SLOT, PROCESS));
+        let verdict = record(&records[0]);
+        assert_eq!((verdict.kind, verdict.host, verdict.slot, verdict.incarnation), (kind::VERDICT, 1, SLOT, PROCESS));
         assert_eq!(
-            (told.reason, told.code, told.seq, told.at_ns),
+            (verdict.reason, verdict.code, verdict.seq, verdict.at_ns),
             (fide_types::process::reason::KILLED, 9, 42, 123_456_789)
         );
-        assert_eq!((told.plane, told.flags, told.watch, told.data_len), (1, FLAG_DIRECT, 0, 0));
-        assert_eq!(told.rx_ns, news[0].0.ns);
+        assert_eq!((verdict.plane, verdict.flags, verdict.watch, verdict.data_len), (1, FLAG_DIRECT, 0, 0));
+        assert_eq!(verdict.rx_ns, news[0].0.ns);
     }
     assert!(stranger.take().is_empty());
-    assert_eq!(rig.receive.stats().told_directly, 1);
-    assert_eq!(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS)), Told::Before);
+    assert_eq!(rig.receive.stats().notified_directly, 1);
+    assert_eq!(rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS)), Notified::Before);
     assert!(rings.iter_mut().all(|ring| ring.take().is_empty()));
 }
 
 #[test]
-fn root_the_agent_told_first() {
+fn root_agent_notified_first() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 1);
     rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 1, 0);
     let mine = verdict(1, SLOT, PROCESS);
-    assert_eq!(rig.receive.tell_watch(1, SLOT, &mine), Told::Yes);
+    assert_eq!(rig.receive.notify_watch(1, SLOT, &mine), Notified::Yes);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!(ring.take(), std::slice::from_ref(&mine));
-    assert_eq!(rig.receive.tell_watch(1, SLOT, &mine), Told::Before);
-    assert_eq!(rig.receive.stats().told_directly, 0);
-    assert_eq!(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS + 1)), Told::Nobody, "another incarnation");
-    // The next one in that slot is told again.
+    assert_eq!(rig.receive.notify_watch(1, SLOT, &mine), Notified::Before);
+    assert_eq!(rig.receive.stats().notified_directly, 0);
+    assert_eq!(
+        rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS + 1)),
+        Notified::Nobody,
+        "another incarnation"
+    );
+    // The next process in that slot is a new notification.
     rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 1, 0);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert!(ring.take().is_empty(), "an old notice says nothing of the new one");
@@ -97,14 +101,14 @@ fn root_each_reason_and_only_ends() {
         rig.receive.begin_watch(5, 63, incarnation, 1, 0);
         let roster = Roster { slot: 63, state, name: None, incarnation, pb_seq: 0, at_ns: 1 };
         rig.run(&notice_of(5, 0, &roster));
-        let told: Vec<_> = ring.take();
+        let notices: Vec<_> = ring.take();
         let expected: Vec<_> = reason
             .map(|reason| EventRecord { kind: kind::VERDICT, ..EventRecord::default() }.with_reason(reason))
             .into_iter()
             .map(|record| (record.reason, record.code))
             .collect();
-        let told: Vec<_> = told.iter().map(|bytes| (record(bytes).reason, record(bytes).code)).collect();
-        assert_eq!(told, expected, "{state:?}");
+        let notices: Vec<_> = notices.iter().map(|bytes| (record(bytes).reason, record(bytes).code)).collect();
+        assert_eq!(notices, expected, "{state:?}");
         assert_eq!(rig.wakes().len(), 1, "{state:?} reaches the agent");
     }
 }
@@ -124,7 +128,7 @@ fn root_piggybacks_come_before_the_verdict() {
 }
 
 #[test]
-fn root_forged_foreign_and_broken_notices_tell_nobody() {
+fn root_forged_foreign_and_broken_notices_notify_nobody() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 0);
     rig.receive.begin_watch(1, SLOT, PROCESS, 1, 0);
@@ -171,10 +175,10 @@ fn root_forged_foreign_and_broken_notices_tell_nobody() {
     }
     assert!(rig.wakes().iter().all(|(wake, _)| wake.detail == PACKET_UNADMITTED));
     assert!(ring.take().is_empty());
-    assert_eq!(rig.receive.stats().told_directly, 0);
+    assert_eq!(rig.receive.stats().notified_directly, 0);
     rig.receive.admit(1, Admit { incarnation: INCARNATION, flags: 0, timeout_ns: 0 });
     rig.run(&good);
-    assert_eq!(ring.take().len(), 1, "and the true one is told");
+    assert_eq!(ring.take().len(), 1, "and the true notice is delivered");
 }
 
 #[test]
@@ -183,19 +187,19 @@ fn root_a_full_ring_is_remembered_and_hurts_nobody_else() {
     let (mut full, mut other) = (ClientRing::open(&rig, 3), ClientRing::open(&rig, 4));
     let filler = verdict(9, 9, 9);
     let mut filled = 0;
-    while rig.receive.tell_client(3, &filler) == Told::Yes {
+    while rig.receive.notify_client(3, &filler) == Notified::Yes {
         filled += 1;
         assert!(filled < 10_000, "a ring has a bound");
     }
-    assert_eq!(rig.receive.tell_client(3, &filler), Told::Full);
+    assert_eq!(rig.receive.notify_client(3, &filler), Notified::RingFull);
     rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 3 | 1 << 4, 0);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!(other.take().len(), 1);
     let stats = rig.receive.stats();
-    assert_eq!((stats.client_ring_full, stats.told_directly), (1, 0));
+    assert_eq!((stats.client_ring_full, stats.notified_directly), (1, 0));
     assert_eq!(
-        rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, PROCESS)),
-        Told::Before,
+        rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS)),
+        Notified::Before,
         "the retry goes client by client"
     );
 
@@ -204,12 +208,12 @@ fn root_a_full_ring_is_remembered_and_hurts_nobody_else() {
     rig.receive.mark_undelivered(1, SLOT, 1 << 3);
     assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 3);
     assert_eq!(full.take().len(), filled);
-    assert_eq!(rig.receive.tell_client(3, &verdict(1, SLOT, PROCESS)), Told::Yes);
+    assert_eq!(rig.receive.notify_client(3, &verdict(1, SLOT, PROCESS)), Notified::Yes);
     assert_eq!(full.take().len(), 1);
 
     // One that does not wait any more is owed nothing.
     rig.receive.mark_undelivered(1, SLOT, 1 << 3);
-    assert!(rig.receive.watch_client(1, SLOT, 3, false), "told before");
+    assert!(rig.receive.watch_client(1, SLOT, 3, false), "notified before");
     assert_eq!(rig.receive.take_undelivered(1, SLOT), 0);
 }
 
@@ -222,12 +226,12 @@ fn root_clients_come_and_go() {
     assert!(!rig.receive.watch_client(1, SLOT, 1, false));
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!((one.take().len(), two.take().len()), (0, 1));
-    assert!(rig.receive.watch_client(1, SLOT, 1, true), "a newcomer is told by the agent");
+    assert!(rig.receive.watch_client(1, SLOT, 1, true), "a newcomer is notified by the agent");
 
     // A ring that is gone is owed, not an error; what is in it stays readable.
-    assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Yes);
+    assert_eq!(rig.receive.notify_client(2, &verdict(1, SLOT, 1)), Notified::Yes);
     rig.receive.client_rings().expect("rings").close(2);
-    assert_eq!(rig.receive.tell_client(2, &verdict(1, SLOT, 1)), Told::Nobody);
+    assert_eq!(rig.receive.notify_client(2, &verdict(1, SLOT, 1)), Notified::Nobody);
     assert_eq!(two.take().len(), 1);
     rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 2, 0);
     rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
@@ -264,22 +268,22 @@ fn root_sixty_four_clients() {
     rig.run(&notice(1, 0, PROCESS, 0, 1));
     let counts: Vec<usize> = rings.iter_mut().map(|ring| ring.take().len()).collect();
     assert_eq!(counts, vec![1; MAX_CLIENTS]);
-    assert_eq!(rig.receive.stats().told_directly, 1);
+    assert_eq!(rig.receive.stats().notified_directly, 1);
 }
 
-/// The program and the agent at the same time: whoever comes first, each client is told once.
+/// The program and the agent at the same time: whichever comes first, each client is notified once.
 #[test]
-fn root_a_race_tells_once() {
+fn root_race_notifies_once() {
     const DEATHS: u32 = 2_000;
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 0);
     let program = rig.receive.program().try_clone_to_owned().expect("a descriptor");
-    let (go, told_to_go) = std::sync::mpsc::sync_channel::<u32>(0);
+    let (go, processes) = std::sync::mpsc::sync_channel::<u32>(0);
     let (done, is_done) = std::sync::mpsc::sync_channel::<()>(0);
     let mut mine = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for process in told_to_go {
+            for process in processes {
                 run(std::os::fd::AsFd::as_fd(&program), &frame(&notice(1, SLOT, process, 0, 0)));
                 done.send(()).expect("awaited");
             }
@@ -287,7 +291,7 @@ fn root_a_race_tells_once() {
         for process in 1..=DEATHS {
             rig.receive.begin_watch(1, SLOT, process, 1, 0);
             go.send(process).expect("taken");
-            mine += u32::from(rig.receive.tell_watch(1, SLOT, &verdict(1, SLOT, process)) == Told::Yes);
+            mine += u32::from(rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, process)) == Notified::Yes);
             is_done.recv().expect("done");
             let records = ring.take();
             assert_eq!(records.len(), 1, "process {process}");
@@ -296,7 +300,7 @@ fn root_a_race_tells_once() {
         }
         drop(go);
     });
-    assert_eq!(rig.receive.stats().told_directly, u64::from(DEATHS - mine));
+    assert_eq!(rig.receive.stats().notified_directly, u64::from(DEATHS - mine));
 }
 
 #[test]
@@ -305,10 +309,10 @@ fn root_records_of_every_length_arrive_whole() {
     let mut ring = ClientRing::open(&rig, 0);
     for len in 48..=crate::intf::EVENT_MAX {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
-        assert_eq!(rig.receive.tell_client(0, &bytes), Told::Yes);
+        assert_eq!(rig.receive.notify_client(0, &bytes), Notified::Yes);
         assert_eq!(ring.take(), [bytes]);
     }
-    assert_eq!(rig.receive.tell_client(0, &[1; 47]), Told::Nobody, "shorter than a header");
-    assert_eq!(rig.receive.tell_client(64, &[1; 48]), Told::Nobody, "no such client");
+    assert_eq!(rig.receive.notify_client(0, &[1; 47]), Notified::Nobody, "shorter than a header");
+    assert_eq!(rig.receive.notify_client(64, &[1; 48]), Notified::Nobody, "no such client");
     assert!(ring.take().is_empty());
 }

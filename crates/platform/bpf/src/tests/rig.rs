@@ -216,7 +216,7 @@ impl Beat {
         Self { key, ..self }
     }
 
-    /// With an acknowledgement of each other member that tells whom it is for, and what `more` adds.
+    /// With an acknowledgement of each other member that names its addressee, and what `more` adds.
     pub(super) fn with(self, more: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
         let mut payload = vec![0; PAYLOAD_MAX];
         let mut builder = Builder::heartbeat(&mut payload, self.sender, self.incarnation, self.seq).expect("room");

@@ -24,7 +24,7 @@ fn is_silence_of(wake: &Wake, host: u16, rx_ns: u64, timeout: Duration) {
 }
 
 #[test]
-fn root_silence_is_told_once_and_never_early() {
+fn root_silence_is_reported_once_and_never_early() {
     let Some(mut rig) = Rig::new() else { return };
     for host in [1, 5] {
         rig.monitor(host, TIMEOUT);
@@ -77,7 +77,7 @@ fn root_forged_replayed_and_stale_heartbeats_do_not_hide_a_silence() {
         rig.receive.admit(1, Admit { incarnation, flags, timeout_ns: ns(TIMEOUT) });
         rig.run(&Beat::of(1, 100).incarnation(incarnation).plain());
         let last_ns = rig.slot(1, 0).rx_ns;
-        let mut told = None;
+        let mut reported = None;
         for turn in 0..FORGERIES_MAX as u64 {
             let mut payload = forgery(turn);
             // Replays are the true packets of this incarnation.
@@ -85,13 +85,13 @@ fn root_forged_replayed_and_stale_heartbeats_do_not_hide_a_silence() {
                 payload = Beat::of(1, 100).incarnation(incarnation).plain();
             }
             rig.run(&payload);
-            told = rig.wakes().into_iter().map(|(wake, _)| wake).find(|wake| wake.kind == WAKE_SILENCE);
-            if told.is_some() {
+            reported = rig.wakes().into_iter().map(|(wake, _)| wake).find(|wake| wake.kind == WAKE_SILENCE);
+            if reported.is_some() {
                 break;
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        let wake = told.unwrap_or_else(|| panic!("heartbeats that are {what} hid a silence"));
+        let wake = reported.unwrap_or_else(|| panic!("heartbeats that are {what} hid a silence"));
         is_silence_of(&wake, 1, last_ns, TIMEOUT);
         assert_eq!(rig.slot(1, 0).rx_ns, last_ns, "{what}");
     }
@@ -110,7 +110,7 @@ fn root_a_raised_timeout_is_honoured_by_a_timer_under_way() {
 }
 
 #[test]
-fn root_nobody_is_told_of_a_silence_that_does_not_matter() {
+fn root_unwatched_silence_is_not_reported() {
     let Some(mut rig) = Rig::new() else { return };
     // Never monitored; monitored no more; declared dead meanwhile.
     rig.run(&Beat::of(1, 1).plain());

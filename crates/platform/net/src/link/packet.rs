@@ -40,7 +40,7 @@ pub struct PacketReceiver {
 }
 
 impl PacketSender {
-    /// Opens a socket on `interface` for packets to `group`; 0.0.0.0: to one that is told later.
+    /// Opens a socket on `interface` for packets to `group`; 0.0.0.0: to a group named later.
     ///
     /// # Errors
     /// The kernel's, without CAP_NET_RAW.
@@ -64,7 +64,7 @@ impl PacketSender {
         self.aimless = false;
     }
 
-    /// Another frame for the same socket, for a group that is told later.
+    /// Another frame for the same socket, for a group named later.
     ///
     /// # Errors
     /// The kernel's, if there are no descriptors left.

@@ -29,7 +29,7 @@ pub struct UdpReceiver {
 }
 
 /// Holds the port and the membership of the group for a receiver below the IP layer, so that switches and
-/// NICs let the packets through and nobody is told that the port is closed. Takes in nothing.
+/// NICs let the packets through and no sender learns that the port is closed. Takes in nothing.
 #[derive(Debug)]
 pub struct Membership {
     socket: OwnedFd,
@@ -174,7 +174,7 @@ impl From<OwnedFd> for UdpReceiver {
 
 impl Membership {
     /// Joins the group of `destination` on `interface`, if it is one, and takes the port. A group is joined also where another program
-    /// holds its port ([`Membership::lacks`]): any user can, packets arrive below it all the same, and nobody is told that a group's port is
+    /// holds its port ([`Membership::lacks`]): any user can, packets arrive below it all the same, and no error says that a group's port is
     /// closed.
     ///
     /// # Errors

@@ -124,16 +124,16 @@ fn death_during_levelling_restarts_it() {
         members[survivor - 1].crashed(1);
     }
     // Member 2, which alone stores it, dies; its messages reach only member 3.
-    let told: Vec<_> = {
-        let mut told = Vec::new();
+    let messages: Vec<_> = {
+        let mut messages = Vec::new();
         while let Some((_, message)) = members[1].poll_transmit() {
             let mut bytes = Vec::new();
             message.write(&mut bytes);
-            told.push(bytes);
+            messages.push(bytes);
         }
-        told
+        messages
     };
-    told.iter().for_each(|bytes| hand(&mut members[2], 2, &Message::read(bytes).unwrap()));
+    messages.iter().for_each(|bytes| hand(&mut members[2], 2, &Message::read(bytes).unwrap()));
     exchange(&mut members, &[1, 2]);
     assert!(members[2..].iter_mut().all(|member| delivered(member).is_empty()), "2 has to agree, as far as they know");
     members[2].crashed(2);
@@ -260,8 +260,8 @@ fn next_message_is_acknowledged_when_the_one_before_it_is_delivered() {
     members[0].handle_ack(2, 2);
     assert_eq!(delivered(&mut members[0]), [Ok(2)]);
     exchange(&mut members, &[3]);
-    let told = members[1].poll();
-    assert_eq!(told, Some(Delivery::Message { number: 2, value: &[2] }), "with its own value");
+    let delivery = members[1].poll();
+    assert_eq!(delivery, Some(Delivery::Message { number: 2, value: &[2] }), "with its own value");
 }
 
 #[test]
@@ -364,8 +364,8 @@ fn crash_of_relay_empties_the_buffer() {
     members[4].crashed(3);
     exchange(&mut members, &[1, 2, 3]);
     for survivor in [4, 5] {
-        let told = delivered(&mut members[survivor - 1]);
-        assert_eq!(told, [Err(2), Ok(1), Err(1), Err(3)], "of {survivor}");
+        let log = delivered(&mut members[survivor - 1]);
+        assert_eq!(log, [Err(2), Ok(1), Err(1), Err(3)], "of {survivor}");
     }
 }
 
@@ -389,22 +389,22 @@ fn survivors_with_crossed_crash_reports_do_not_deadlock() {
     for (survivor, dead) in [(3, [2, 1]), (4, [1, 2])] {
         dead.into_iter().for_each(|dead| members[survivor - 1].crashed(dead));
     }
-    let mut told = [Vec::new(), Vec::new()];
+    let mut logs = [Vec::new(), Vec::new()];
     for _ in 0..8 {
-        exchange_of_calls(&mut members, &[1, 2], &mut told);
+        exchange_of_calls(&mut members, &[1, 2], &mut logs);
         members[2].resend();
         members[3].resend();
     }
-    for told in &mut told {
-        told.sort_by_key(|one| format!("{one:?}"));
+    for log in &mut logs {
+        log.sort_by_key(|one| format!("{one:?}"));
     }
-    assert_eq!(told[0], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
-    assert_eq!(told[1], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
+    assert_eq!(logs[0], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
+    assert_eq!(logs[1], [Err(1), Err(2), Ok(1), Ok(2), Ok(2)]);
 }
 
 /// [`exchange`] with the calls that HUC makes: each message implies the one before it, and deliveries are
 /// polled after each call.
-fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result<u64, u16>>; 2]) {
+fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], logs: &mut [Vec<Result<u64, u16>>; 2]) {
     loop {
         let sent = sent(members, dead);
         if sent.is_empty() {
@@ -414,10 +414,10 @@ fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], told: &mut [Vec<Result
             let (member, message) = (&mut members[usize::from(to) - 1], Message::read(&bytes).unwrap());
             if let Message::Decide { instance, round, .. } = message {
                 member.note_successor(round, instance);
-                told[usize::from(to) - 3].extend(delivered(member));
+                logs[usize::from(to) - 3].extend(delivered(member));
             }
             hand(member, from, &message);
-            told[usize::from(to) - 3].extend(delivered(member));
+            logs[usize::from(to) - 3].extend(delivered(member));
         }
     }
 }

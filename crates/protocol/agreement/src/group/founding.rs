@@ -4,7 +4,7 @@
 //! Every host that is in no group promises to follow one host, the founder of the highest ballot that it has
 //! heard of, and tells all hosts (`present`). A host that has begun a view answers with that view (`begin`).
 //! A founder begins once all hosts of the list have answered it (a dead host counts if it answered while it
-//! lived): with the view that it was told of, if any, and otherwise with a new view of all live hosts that
+//! lived): with the view that it heard of, if any, and otherwise with a new view of all live hosts that
 //! are present. First it stores that there is a group. So all hosts of the list have to be up once.
 //!
 //! **Why at most one group** (this is Paxos with all live hosts as the quorum). A host that has promised a

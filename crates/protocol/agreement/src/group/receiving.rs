@@ -92,7 +92,7 @@ impl<P: Start> Group<P> {
     }
 
     /// A message is of a view that is neither the present one nor the one before. A sender that is in no view
-    /// any more is told so.
+    /// any more is answered so.
     fn refuse_other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
         let here = self.epochs.number();
         let is_in = self.view().is_some_and(|view| view.holds(from, prefix.sender));
@@ -164,7 +164,7 @@ impl<P: Start> Group<P> {
         let news = epoch.note_dead(from, places);
         let members: Vec<ViewMember> = news.iter().filter_map(|place| epoch.view.member(place)).collect();
         // For members that have heard this one, trust only our detector: it guarantees that at most one of a
-        // pair is told that the other is gone.
+        // pair learns that the other is gone.
         let strangers: Vec<ViewMember> =
             members.into_iter().filter(|member| !self.liveness.trusts_only_own_detector(member)).collect();
         for member in strangers {

@@ -64,7 +64,7 @@
 //!
 //! **Known to be dead.** A host that lost its record, and whose clock was set back, comes as an incarnation
 //! that others know to be dead already. In a view it would be dead from the beginning, to the others and not
-//! to itself: they would decide without it, and it would lead when they have died. So it is told the highest
+//! to itself: they would decide without it, and it would lead when they have died. So they send it the highest
 //! dead incarnation (`higher`), nobody lets it in, and it comes as a higher one. It answers for none of the
 //! incarnations between, which belonged to another process. The dead incarnation may also be this process,
 //! excluded just now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`]

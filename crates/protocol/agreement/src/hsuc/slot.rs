@@ -47,7 +47,7 @@ impl Slot {
     }
 
     pub(super) fn may_be_delivered(&self) -> bool {
-        self.decided || self.acked != 0 && planted::is(Planted::TellsAdopted)
+        self.decided || self.acked != 0 && planted::is(Planted::DeliversAdopted)
     }
 
     /// Line 8: as a new leader, I propose the adopted value; an empty one where none was adopted.

@@ -263,15 +263,15 @@ fn repeated_message_is_answered_again() {
     member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
     assert!(member.poll_decision().is_some());
     assert_eq!(sent(&mut member), []);
-    let told = |member: &mut Hsuc| {
+    let delivered = |member: &mut Hsuc| {
         sent(member).iter().map(|(_, bytes)| Message::read(bytes).unwrap().instance()).collect::<Vec<_>>()
     };
     member.resend();
-    assert_eq!(told(&mut member), [1], "of itself, once");
+    assert_eq!(delivered(&mut member), [1], "of itself, once");
     member.resend();
-    assert_eq!(told(&mut member), [0; 0]);
+    assert_eq!(delivered(&mut member), [0; 0]);
     member.receive(1, &Message::Decide { instance: 1, round: 1, value: b"x" }).unwrap();
-    assert_eq!(told(&mut member), [1]);
+    assert_eq!(delivered(&mut member), [1]);
     // A leader that does not know the decision gets it.
     member.receive(1, &propose).unwrap();
     let answer = sent(&mut member);

@@ -342,8 +342,8 @@ fn proposal_without_room_has_the_next_turn() {
     let setting = Setting { value_max: SET_LEN + 16, ..SETTING };
     let mut members: Vec<Huc> = (1..=2).map(|me| Huc::new(&setting, me, HostSet::first(2)).unwrap()).collect();
     members.iter_mut().for_each(|member| member.propose(&[member.me as u8; 12]).unwrap());
-    let mut told = Vec::new();
-    while told.len() < 2 {
+    let mut delivered = Vec::new();
+    while delivered.len() < 2 {
         let [leader, other] = members.as_mut_slice() else { unreachable!() };
         let proposed: Vec<u8> = other.poll_transmit().map(|(_, message)| message.value().to_vec()).unwrap_or_default();
         let instance = leader.delivered() + 1;
@@ -353,9 +353,9 @@ fn proposal_without_room_has_the_next_turn() {
         other.receive(1, &Message::Decide { instance, round: 1, value: &decided }).unwrap();
         let value = leader.poll_decision().unwrap().value.to_vec();
         assert_eq!(other.poll_decision().unwrap().value, value);
-        told.extend(batch::values(&value).map(|value| value[0]));
+        delivered.extend(batch::values(&value).map(|value| value[0]));
     }
-    assert_eq!(told, [2, 1], "each its turn, nothing twice");
+    assert_eq!(delivered, [2, 1], "each its turn, nothing twice");
 }
 
 #[test]

@@ -74,7 +74,7 @@ struct World {
     incarnations: u32,
     network: Vec<(u16, u16, Vec<u8>)>,
     /// Everything that was ever delivered.
-    told: Vec<u64>,
+    decided: Vec<u64>,
     values: u64,
     died: bool,
 }
@@ -112,7 +112,7 @@ impl World {
             leased: BTreeMap::new(),
             incarnations: 10,
             network: Vec::new(),
-            told: Vec::new(),
+            decided: Vec::new(),
             values: 0,
             died: false,
         };
@@ -236,8 +236,9 @@ impl World {
         }
         let host = &self.hosts[&id];
         let was = host.incarnation;
-        let is_told = host.comes_back_as.is_some() || host.news.iter().any(|news| matches!(news, News::Excluded(_)));
-        if host.group.standing() != Standing::Excluded || is_told {
+        let is_excluded =
+            host.comes_back_as.is_some() || host.news.iter().any(|news| matches!(news, News::Excluded(_)));
+        if host.group.standing() != Standing::Excluded || is_excluded {
             return;
         }
         self.dead(id, was);
@@ -278,7 +279,7 @@ impl World {
 
     fn follow(&mut self, id: u16) -> Result<(), String> {
         let lease = self.lease(id);
-        let Self { hosts, network, told, .. } = self;
+        let Self { hosts, network, decided, .. } = self;
         let host = hosts.get_mut(&id).unwrap();
         host.is_founded |= host.group.poll_record().or(host.group.view()).is_some();
         if host.group.poll_record().is_some() {
@@ -290,7 +291,7 @@ impl World {
         }
         if let Some((position, state)) = host.group.poll_install() {
             host.log = state.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-            if host.log.len() as u64 != position || !told.starts_with(&host.log) {
+            if host.log.len() as u64 != position || !decided.starts_with(&host.log) {
                 return Err(format!("h{id} takes over another state than that at {position}"));
             }
             host.group.installed();
@@ -306,20 +307,20 @@ impl World {
             }
             host.log.push(hash(instance, &value));
             if host.log.len() as u64 != instance {
-                return Err(format!("h{id} has {} and is told {instance}", host.log.len()));
+                return Err(format!("h{id} has {} and {instance} is delivered to it", host.log.len()));
             }
-            if told.len() < host.log.len() {
-                told.push(hash(instance, &value));
+            if decided.len() < host.log.len() {
+                decided.push(hash(instance, &value));
             }
-            if told[host.log.len() - 1] != hash(instance, &value) {
-                return Err(format!("h{id} is told something else at {instance} than was told before"));
+            if decided[host.log.len() - 1] != hash(instance, &value) {
+                return Err(format!("h{id} delivers something else at {instance} than was delivered before"));
             }
         }
         if host.group.standing() == Standing::Lacking {
             return Err(format!("h{id} lacks a payload"));
         }
-        if host.group.may_answer(lease) && host.log.len() < told.len() {
-            return Err(format!("h{id} answers at {}, and {} were told", host.log.len(), told.len()));
+        if host.group.may_answer(lease) && host.log.len() < decided.len() {
+            return Err(format!("h{id} answers at {}, and {} were delivered", host.log.len(), decided.len()));
         }
         let mut bytes = Vec::new();
         while let Some(to) = host.group.poll_transmit(&mut bytes) {
@@ -366,8 +367,8 @@ impl World {
             return Err(format!("not all are back: {standings:?}"));
         }
         let logs: Vec<usize> = self.hosts.values().map(|host| host.log.len()).collect();
-        if acts && logs.iter().any(|len| *len != self.told.len()) {
-            return Err(format!("{} were told, and members have {logs:?}", self.told.len()));
+        if acts && logs.iter().any(|len| *len != self.decided.len()) {
+            return Err(format!("{} were delivered, and members have {logs:?}", self.decided.len()));
         }
         Ok(())
     }

@@ -66,8 +66,8 @@ fn planted_faults_are_seen() {
         Planted::DecidesEarly,
         Planted::DropsAdopted,
         Planted::AdoptsLower,
-        Planted::TellsAdopted,
-        Planted::AckMeansTold,
+        Planted::DeliversAdopted,
+        Planted::AckMeansDelivered,
         Planted::NeverResends,
         Planted::WaitsForTheDead,
     ];

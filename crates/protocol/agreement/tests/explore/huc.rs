@@ -9,7 +9,7 @@ use fide_agreement::{
 };
 use stateright::{Model, Property};
 
-use super::{Told, properties};
+use super::{Logs, properties};
 
 #[derive(Clone)]
 pub(super) struct World {
@@ -114,7 +114,7 @@ impl State {
     }
 }
 
-impl Told for State {
+impl Logs for State {
     fn logs(&self) -> &[Vec<Vec<u8>>] {
         &self.logs
     }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 use fide_agreement::{Decision, HostSet, Message, Start};
 use stateright::{Model, Property};
 
-use super::{Told, properties};
+use super::{Logs, properties};
 
 /// Rounds of resends, in which everything arrives, until everything has to be done.
 const ROUNDS: usize = 16;
@@ -138,12 +138,12 @@ impl<P: Protocol> State<P> {
         self.dead |= 1 << member;
         self.network.retain(|(_, to, _)| *to != member);
         self.notices.retain(|(to, _)| *to != member);
-        let told: Vec<_> = self.alive().into_iter().map(|to| (to, member)).collect();
-        self.notices.extend(told);
+        let notices: Vec<_> = self.alive().into_iter().map(|to| (to, member)).collect();
+        self.notices.extend(notices);
     }
 }
 
-impl<P: Protocol> Told for State<P> {
+impl<P: Protocol> Logs for State<P> {
     fn logs(&self) -> &[Vec<Vec<u8>>] {
         &self.logs
     }

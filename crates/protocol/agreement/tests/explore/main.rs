@@ -24,7 +24,7 @@ const THREADS: usize = 2;
 const STATES_MAX: usize = 60_000_000;
 
 /// What the properties are about. Values are numbers from 1, of one byte.
-trait Told: Sized {
+trait Logs: Sized {
     /// By member: the delivered decisions, instance by instance.
     fn logs(&self) -> &[Vec<Vec<u8>>];
     /// The member that made each proposal.
@@ -45,7 +45,7 @@ trait Told: Sized {
 /// The properties of consensus (FiDe App. A.1), none of which may ever fail.
 fn properties<M: Model>() -> Vec<Property<M>>
 where
-    M::State: Told,
+    M::State: Logs,
 {
     vec![
         Property::always("uniform agreement", |_, state: &M::State| {

@@ -40,9 +40,9 @@ fn suspension_ends_the_lease_until_a_later_heartbeat_is_acknowledged() {
     assert!(!a.is_fenced(21 * MS), "it acts");
     a.doubt(21 * MS, 3_000 * MS);
     assert!(a.is_fenced(21 * MS), "however much of the lease was left");
-    let told = events(&mut a);
-    assert!(told.contains(&Event::ObserverStalled { gap_ns: 3_000 * MS, withheld: 0 }), "{told:?}");
-    assert!(told.iter().any(|event| matches!(event, Event::Fenced { .. })), "{told:?}");
+    let happened = events(&mut a);
+    assert!(happened.contains(&Event::ObserverStalled { gap_ns: 3_000 * MS, withheld: 0 }), "{happened:?}");
+    assert!(happened.iter().any(|event| matches!(event, Event::Fenced { .. })), "{happened:?}");
     a.handle_packet(21 * MS, 21 * MS, 0, &late[..len]).unwrap();
     assert!(a.is_fenced(21 * MS), "the acknowledged heartbeat is from before");
     for beat in 22..25 {

@@ -139,7 +139,7 @@ fn disturbed(trust: Trust, policy: Policy, seed: u64) -> u32 {
         hosts.round(0);
         holds(&mut hosts, last);
     }
-    assert!(hosts.node(0).all_named(2), "seed {seed}, {trust:?}, {policy:?}: in the end it is told");
+    assert!(hosts.node(0).all_named(2), "seed {seed}, {trust:?}, {policy:?}: in the end it is named");
     named
 }
 

@@ -174,7 +174,7 @@ fn refused_packet_changes_nothing() {
     let len = Builder::notice(&mut buf, 2, 6, 1, &process(0, ProcessState::Killed(0), 0, 1)).unwrap();
     assert!(d.handle_packet(now, now, 0, &buf[..len]).is_err());
     assert_eq!(d.peer(2).unwrap().incarnation, 5);
-    // The excluded incarnation is told so.
+    // The excluded incarnation learns of it.
     let t = d.poll_transmit(now, &mut buf).unwrap();
     let packet = Packet::new(&buf[..t.len]).unwrap();
     assert!(packet.bodies().any(|b| matches!(b, Body::Excluded(e) if e.iter().any(|e| e == (3, 8)))));
@@ -233,11 +233,11 @@ fn verdict_waits_for_messages_sent_before_it() {
     d.handle_packet(20, 20, 0, &heartbeat(2, 5, 3, |b| b.piggyback(0, 2, b"two").unwrap())).unwrap();
     assert_eq!(events(&mut d), vec![], "the second waits for the first");
     d.handle_packet(30, 30, 0, &heartbeat(2, 5, 2, |b| b.piggyback(0, 1, b"one").unwrap())).unwrap();
-    let mut told = Vec::new();
+    let mut seen_events = Vec::new();
     while let Some(event) = d.poll_event() {
-        told.push((d.piggyback_bytes(&event).to_vec(), matches!(event, Event::Verdict(_))));
+        seen_events.push((d.piggyback_bytes(&event).to_vec(), matches!(event, Event::Verdict(_))));
     }
-    assert_eq!(told, vec![(b"one".to_vec(), false), (b"two".to_vec(), false), (vec![], true)]);
+    assert_eq!(seen_events, vec![(b"one".to_vec(), false), (b"two".to_vec(), false), (vec![], true)]);
     // It is reported once, however often it is repeated, and nothing of the process comes after.
     d.handle_packet(40, 40, 0, &buf[..len]).unwrap();
     d.handle_packet(
@@ -265,8 +265,8 @@ fn missing_messages_are_given_up_once_every_plane_passed_them() {
     let mut other = heartbeat(2, 5, 4, |_| {});
     set_plane(&mut other, 1);
     d.handle_packet(0, 0, 1, &other).unwrap();
-    let told = events(&mut d);
-    let [Event::Verdict(v)] = told[..] else { panic!("{told:?}") };
+    let seen_events = events(&mut d);
+    let [Event::Verdict(v)] = seen_events[..] else { panic!("{seen_events:?}") };
     assert_eq!((v.reason, v.evidence.piggybacks_lost), (Reason::Exited(0), 1));
     assert_eq!(d.counters().piggybacks_lost, 1);
 }
@@ -385,17 +385,17 @@ fn watch_by_name_is_reported_to_the_program_once() {
     let wanted = Wanted { timeout_ns: 0, pbsize: 99 };
     let at = Target { host: 1, process: Some("target".parse().unwrap()) };
     b.monitor(at, wanted, watcher).unwrap();
-    let mut told = Vec::new();
+    let mut seen_events = Vec::new();
     for beat in 1..6 {
         exchange(&mut b, &mut a, beat * MS, &mut buf);
         exchange(&mut a, &mut b, beat * MS, &mut buf);
         for event in events(&mut a) {
             if let Event::MonitorRequest { host, watcher_slot, slot, pbsize, .. } = event {
-                told.push((a.process(host, watcher_slot).map(|p| p.name.to_string()), slot, pbsize));
+                seen_events.push((a.process(host, watcher_slot).map(|p| p.name.to_string()), slot, pbsize));
             }
         }
     }
-    assert_eq!(told, [(Some("watcher".to_owned()), target, 99)]);
+    assert_eq!(seen_events, [(Some("watcher".to_owned()), target, 99)]);
     // A watch of a program on the same host: no heartbeat brings it.
     a.monitor(at, wanted, HOST_SLOT).unwrap();
     let local = Event::MonitorRequest { host: 1, watcher_slot: HOST_SLOT, slot: target, timeout_us: 0, pbsize: 99 };
@@ -738,9 +738,9 @@ fn echoes_take_turns_at_their_bound() {
             let len = b.finish();
             d.handle_packet(now, now, 0, &buf[..len]).unwrap();
         }
-        let told = echoes(&mut d, now);
-        assert_eq!(told.len(), ECHOES_MAX);
-        seen.extend(told.iter().map(|(host, _, _)| *host));
+        let seen_events = echoes(&mut d, now);
+        assert_eq!(seen_events.len(), ECHOES_MAX);
+        seen.extend(seen_events.iter().map(|(host, _, _)| *host));
     }
     assert_eq!(seen.len(), 63, "every peer has had a turn");
     assert_eq!(echoes(&mut d, 200 * MS), [], "no peer is heard any more");

@@ -47,7 +47,7 @@ fn a_contract_covers_all_trees() {
 }
 
 #[test]
-fn what_a_newcomer_costs_others_is_told_and_given_back() {
+fn cost_of_a_newcomer_is_announced_and_given_back() {
     let mut planner = leaf_spine();
     let (first, _) = planner.request(request("h1", &["h3"])).unwrap();
     let before = planner.allocation(first).unwrap().contract.clone();

@@ -105,7 +105,7 @@ fn an_island_is_named() {
 
 /// Each receiver has two separate ways, but no two trees for both: all need the middle switches.
 #[test]
-fn ways_for_each_but_not_for_all_are_told_apart() {
+fn paths_for_each_but_not_for_all_is_an_error_of_its_own() {
     // h0 to s0 and s1; h1 on s0, s2; h2 on s1, s2; s2 reached from both.
     let topology = network(3, 3, &[(3, 0), (3, 1), (4, 0), (4, 2), (5, 1), (5, 2), (0, 2), (1, 2)]);
     let weigh = even(&topology);

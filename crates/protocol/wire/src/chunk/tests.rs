@@ -162,7 +162,7 @@ fn refusals_say_what_was_wrong() {
 }
 
 #[test]
-fn an_undamaged_chunk_of_another_format_is_told_from_a_damaged_one() {
+fn undamaged_chunk_of_another_format_differs_from_a_damaged_one() {
     for (at, value) in [(0, NO_SERVICE), (1, 21), (1, 3), (1, 255)] {
         let mut b = packet(Scheme::Chunks26, 5, &small());
         b[CHUNK_HEADER_LEN + at] = value;

@@ -24,7 +24,7 @@ fn golden_shape() {
     assert_eq!(shape().key(&KEY).0, derived);
     assert_eq!(packet[PLANE_OFFSET], 1);
     assert_eq!(wanted, packet);
-    assert_eq!(Told::read(&packet), Some(Told { name, incarnation: 0x11, shape: shape() }));
+    assert_eq!(AnnouncedShape::read(&packet), Some(AnnouncedShape { name, incarnation: 0x11, shape: shape() }));
 }
 
 #[test]
@@ -64,13 +64,13 @@ fn what_is_added_is_not_what_is_added_otherwise() {
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0..SHAPE_LEN, value: u8) {
-        let _ = Told::read(&bytes);
+        let _ = AnnouncedShape::read(&bytes);
         let name: Name = "h2".parse().unwrap();
         let mut packet = shape().packet(2, &name, 0x11);
         packet[at] = value;
-        if let Some(told) = Told::read(&packet) {
-            prop_assert!(usize::from(told.shape.members) <= MAX_HOSTS);
+        if let Some(announced) = AnnouncedShape::read(&packet) {
+            prop_assert!(usize::from(announced.shape.members) <= MAX_HOSTS);
         }
-        prop_assert_eq!(Told::read(&packet[..at]), None);
+        prop_assert_eq!(AnnouncedShape::read(&packet[..at]), None);
     }
 }

@@ -111,7 +111,7 @@ fn odds(scheme: Scheme, p: f64) -> [f64; 3] {
     ]
 }
 
-/// Ethernet's, for the first two; of the first the leading term, so that its mean time is not told too short by it.
+/// Ethernet's, for the first two; of the first the leading term, so that it does not shorten the mean time.
 fn ethernet_odds(p: f64) -> [f64; 2] {
     let rest = (1.0 - p).powi(ETHERNET_BITS as i32 - 4);
     [223_059.0 * p.powi(4) * rest, random_residue(ETHERNET_BITS, 32, p)]

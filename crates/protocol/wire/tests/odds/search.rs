@@ -69,7 +69,7 @@ pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
         .collect()
 }
 
-/// What is left of `candidates` at the greatest distance that any of them seems to have (`most` is not told from more), and
+/// What is left of `candidates` at the greatest distance that any of them seems to have (`most` and more look alike), and
 /// that distance.
 pub(crate) fn best(candidates: &[u128], width: u32, n: usize, most: usize) -> (usize, Vec<u128>) {
     let (mut distance, mut left) = (4, vec![]);

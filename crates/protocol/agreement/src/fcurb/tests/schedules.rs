@@ -193,20 +193,20 @@ impl World {
     /// The properties of FCURB on which HUC relies (FiDe App. A.4), for all members including dead ones.
     fn check(&self) -> Checked {
         for log in &self.logs {
-            for (at, told) in log.iter().enumerate() {
-                prop_assert!(!log[..at].iter().any(|(of, number)| (*of, *number) == *told), "twice: {log:?}");
-                prop_assert!(!log[..at].contains(&(told.0, 0)), "after the crash of {}: {log:?}", told.0);
-                let after = self.after.get(told).into_iter().flatten();
+            for (at, event) in log.iter().enumerate() {
+                prop_assert!(!log[..at].iter().any(|(of, number)| (*of, *number) == *event), "twice: {log:?}");
+                prop_assert!(!log[..at].contains(&(event.0, 0)), "after the crash of {}: {log:?}", event.0);
+                let after = self.after.get(event).into_iter().flatten();
                 for crash in after {
                     prop_assert!(log[..at].contains(crash), "before the crash that its sender knew of: {log:?}");
                 }
-                let before = log[..at].iter().filter(|(of, _)| *of == told.0).count() as u64;
-                prop_assert!(told.1 == 0 || told.1 == before + 1, "out of order: {log:?}");
+                let before = log[..at].iter().filter(|(of, _)| *of == event.0).count() as u64;
+                prop_assert!(event.1 == 0 || event.1 == before + 1, "out of order: {log:?}");
             }
         }
-        for told in self.logs.iter().flatten().filter(|(_, number)| *number > 0) {
-            for log in self.logs.iter().filter(|log| log.contains(&(told.0, 0))) {
-                prop_assert!(log.contains(told), "goes on without {told:?}: {log:?}");
+        for event in self.logs.iter().flatten().filter(|(_, number)| *number > 0) {
+            for log in self.logs.iter().filter(|log| log.contains(&(event.0, 0))) {
+                prop_assert!(log.contains(event), "goes on without {event:?}: {log:?}");
             }
         }
         Ok(())

@@ -33,7 +33,7 @@ impl World {
     }
 }
 
-/// Two first views: {1, 3}, which host 1 began alone and told nobody, and {3, 2}, which hosts 3 and 2 began
+/// Two first views: {1, 3}, which host 1 began alone and announced to nobody, and {3, 2}, which hosts 3 and 2 began
 /// once host 1 was excluded, and in which a decision was delivered. Before that, processes died on hosts 2
 /// and 3, and host 1 heard of their promises to each other late.
 fn two_first_views() -> World {

@@ -72,11 +72,7 @@ fn member_that_dies_after_others_gave_up_is_awaited() {
     world.dies(2);
     world.runs();
     assert_eq!(world.standings(), [Standing::Joining; 2]);
-    assert_eq!(
-        world.group(1).refounding_awaits(),
-        Some(HostSet::from_iter([2])),
-        "it may have told somebody something"
-    );
+    assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([2])), "it may have answered somebody");
 }
 
 /// Host 1 was taken out by the view of hosts 2 and 3, and hears nothing for a while. They let host 4 in, host
@@ -277,7 +273,7 @@ impl World {
 }
 
 /// Hosts 1 and 2 have begun a view with host 3, which does not know of it. They are excluded and come back;
-/// host 3 has given that view up and has told both.
+/// host 3 has given that view up and has announced it to both.
 fn one_gave_up_the_view_of_two_that_came_back(lost: Option<(u16, u16)>) -> World {
     let mut world = World::of(2);
     world.writes(1, "a");
@@ -316,7 +312,11 @@ fn deliveries_of_the_first_refounder_are_not_lost_with_it() {
     assert_eq!(world.state(1), "ab");
     world.dies(1);
     world.runs();
-    assert_eq!((world.standings(), world.state(2)), (vec![Standing::Joining; 2], "a".to_owned()), "host 1 has told b");
+    assert_eq!(
+        (world.standings(), world.state(2)),
+        (vec![Standing::Joining; 2], "a".to_owned()),
+        "host 1 has delivered b"
+    );
 }
 
 #[test]

@@ -548,7 +548,7 @@ fn dead_incarnation_never_leads() {
     world.dies(1);
     world.dies(2);
     world.run();
-    assert!(!world.group(3).may_answer(HELD), "it was not told all: {}", world.state(3));
+    assert!(!world.group(3).may_answer(HELD), "not everything was delivered to it: {}", world.state(3));
 }
 
 #[test]

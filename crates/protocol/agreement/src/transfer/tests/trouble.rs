@@ -197,7 +197,7 @@ fn forgotten_payload_stays_free() {
     world.calm();
     assert_eq!(world.at(1).poll_refused(), Some((2, identity, Reason::Forgotten)));
     assert_eq!((world.spread(1), world.arrived(2), world.missing(2)), (vec![], vec![], vec![]));
-    // While it is offered: a host that fetches it is told that it is missing.
+    // While it is offered: a host that fetches it hears that it is missing.
     let identity = world.offer(1, payload(4, 40));
     world.step(1);
     world.step(2);

@@ -96,7 +96,7 @@ impl World {
         self.missing[at].extend(std::iter::from_fn(|| node.poll_missing()));
         for other in self.alive() {
             let lacks = spread.iter().find(|identity| self.host(other).get(identity).is_none());
-            assert_eq!(lacks, None, "{host} was told that all have it, {other} has not");
+            assert_eq!(lacks, None, "{host} heard that all have it, {other} has not");
         }
         self.spread[at].extend(spread);
     }
@@ -268,14 +268,14 @@ impl World {
                 prop_assert_eq!(*identity, Identity::of(node.get(identity).expect("stored")));
             }
             let mine: Vec<_> = self.offered.iter().filter(|(by, ..)| *by == host).cloned().collect();
-            let told = self.spread(host);
+            let spread = self.spread(host);
             for (_, identity, payload) in &mine {
                 for other in self.alive() {
                     prop_assert_eq!(self.host(other).get(identity), Some(&**payload), "at {}", other);
                 }
-                let times = told.iter().filter(|told| *told == identity).count();
+                let times = spread.iter().filter(|one| *one == identity).count();
                 let offers = mine.iter().filter(|(_, offered, _)| offered == identity).count();
-                prop_assert!((1..=offers).contains(&times), "{times} times told, {offers} times offered");
+                prop_assert!((1..=offers).contains(&times), "{times} times spread, {offers} times offered");
             }
         }
         Ok(())
