@@ -21,7 +21,7 @@ use crate::intf::{
 use crate::map::MappedArray;
 use crate::skel::heartbeat::HeartbeatSkelBuilder;
 use crate::xdp::{self, XdpMode};
-use fide_types::{MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES};
+use fide_types::{HostId, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, host_index};
 
 /// Attempts at one slot before a reader gives up for this round. The writer holds a slot for less
 /// than a microsecond; a reader that meets 64 writes in a row is reading a flood.
@@ -235,8 +235,8 @@ impl Receive {
 
     /// Copies the gaps between the heartbeats of `host` (id), while the program goes on counting: what belongs together may be
     /// one heartbeat apart.
-    pub fn read_gaps(&self, host: u16, into: &mut Gaps) {
-        let gaps = self.gaps.at(usize::from(host) - 1);
+    pub fn read_gaps(&self, host: HostId, into: &mut Gaps) {
+        let gaps = self.gaps.at(host_index(host));
         // SAFETY: fields of a mapped value, aligned, 64 bits each but for the incarnation.
         unsafe {
             for (field, into) in [
@@ -256,21 +256,21 @@ impl Receive {
     }
 
     /// Says which incarnation of `host` (id) is heard and whether its silence matters.
-    pub fn admit(&self, host: u16, admit: Admit) {
-        self.admits.write(usize::from(host) - 1, admit);
+    pub fn admit(&self, host: HostId, admit: Admit) {
+        self.admits.write(host_index(host), admit);
     }
 
     /// What was last admitted for `host`.
     #[must_use]
-    pub fn admitted(&self, host: u16) -> Admit {
-        self.admits.read(usize::from(host) - 1)
+    pub fn admitted(&self, host: HostId) -> Admit {
+        self.admits.read(host_index(host))
     }
 
     /// The newest heartbeat of `host` on `plane`; `None` if it was being written at each of
     /// [`SLOT_READS_MAX`] attempts (the caller comes by again at its next turn).
     #[must_use]
-    pub fn slot(&self, host: u16, plane: usize) -> Option<Slot> {
-        let slot = self.slots.at((usize::from(host) - 1) * MAX_PLANES + plane);
+    pub fn slot(&self, host: HostId, plane: usize) -> Option<Slot> {
+        let slot = self.slots.at(host_index(host) * MAX_PLANES + plane);
         for _ in 0..SLOT_READS_MAX {
             // SAFETY: `slot` is mapped; the sequence number is read before and after the values.
             let (before, value, after) = unsafe {
@@ -288,12 +288,12 @@ impl Receive {
         None
     }
 
-    fn watch_index(host: u16, slot: u8) -> usize {
-        (usize::from(host) - 1) * MAX_PROCESSES + usize::from(slot)
+    fn watch_index(host: HostId, slot: u8) -> usize {
+        host_index(host) * MAX_PROCESSES + usize::from(slot)
     }
 
     /// Begins the watch of one incarnation of a process by `clients` (bit c: client c).
-    pub fn begin_watch(&self, host: u16, slot: u8, incarnation: u32, clients: u64, piggyback_seq: u32) {
+    pub fn begin_watch(&self, host: HostId, slot: u8, incarnation: u32, clients: u64, piggyback_seq: u32) {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: fields of a mapped entry, aligned as the C struct is; `claim` goes last, so that
         // the program sees the new incarnation only with all that belongs to it.
@@ -306,7 +306,7 @@ impl Receive {
     }
 
     /// Says up to which piggyback the clients of a process have been served.
-    pub fn watch_piggyback(&self, host: u16, slot: u8, piggyback_seq: u32) {
+    pub fn watch_piggyback(&self, host: HostId, slot: u8, piggyback_seq: u32) {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: field of a mapped entry.
         unsafe { (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq) };
@@ -314,7 +314,7 @@ impl Receive {
 
     /// Adds `client` to the clients notified of the process' death, or removes it. Returns whether the clients had been
     /// notified of the present incarnation's verdict already: the caller then notifies a newcomer itself.
-    pub fn watch_client(&self, host: u16, slot: u8, client: u8, on: bool) -> bool {
+    pub fn watch_client(&self, host: HostId, slot: u8, client: u8, on: bool) -> bool {
         let watch = self.watches.at(Self::watch_index(host, slot));
         let bit = 1u64 << client;
         // SAFETY: aligned 64-bit fields of a mapped entry.
@@ -332,7 +332,7 @@ impl Receive {
 
     /// Clients whose ring was full when the verdict on the process was due; they count as notified after this call.
     #[must_use]
-    pub fn take_undelivered(&self, host: u16, slot: u8) -> u64 {
+    pub fn take_undelivered(&self, host: HostId, slot: u8) -> u64 {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: aligned 64-bit field of a mapped entry.
         let undelivered = unsafe { self.watches.atomic(&raw mut (*watch).undelivered) };
@@ -341,7 +341,7 @@ impl Receive {
     }
 
     /// Puts clients back that [`Receive::take_undelivered`] took and that could not be served.
-    pub fn mark_undelivered(&self, host: u16, slot: u8, clients: u64) {
+    pub fn mark_undelivered(&self, host: HostId, slot: u8, clients: u64) {
         let watch = self.watches.at(Self::watch_index(host, slot));
         // SAFETY: aligned 64-bit field of a mapped entry.
         unsafe { self.watches.atomic(&raw mut (*watch).undelivered).fetch_or(clients, Ordering::SeqCst) };
@@ -365,7 +365,7 @@ impl Receive {
 
     /// Puts a verdict (an event header) into the rings of all clients of a watch, unless that
     /// incarnation's clients were notified before.
-    pub fn notify_watch(&mut self, host: u16, slot: u8, record: &[u8]) -> Notified {
+    pub fn notify_watch(&mut self, host: HostId, slot: u8, record: &[u8]) -> Notified {
         let index = u32::try_from(Self::watch_index(host, slot)).expect("small");
         self.run_notify(NOTIFY_WATCH, index, record)
     }

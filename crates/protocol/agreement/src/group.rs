@@ -62,7 +62,7 @@ mod tail;
 use std::fmt;
 
 use fide_types::{
-    HostSet,
+    HostId, HostSet,
     planted::{self, Planted},
 };
 
@@ -140,7 +140,7 @@ pub enum GroupError {
     #[error("this host, {me}, with incarnation {incarnation}, is not in the view; it has to join")]
     NotAMember { me: u16, incarnation: u32 },
     #[error("host {host} is in the view, but not in the list of hosts")]
-    Stranger { host: u16 },
+    Stranger { host: HostId },
     #[error("{0}")]
     Setting(String),
     #[error(
@@ -319,7 +319,7 @@ impl<P: Start> Group<P> {
 
     /// An incarnation of a host is up. To be called for all that are up when this member is made, and later
     /// when the detector reports one.
-    pub fn up(&mut self, host: u16, incarnation: u32) {
+    pub fn up(&mut self, host: HostId, incarnation: u32) {
         if host == self.config.me {
             return;
         }
@@ -350,7 +350,7 @@ impl<P: Start> Group<P> {
     }
 
     /// An incarnation of a host is dead, or has left, for good.
-    pub fn down(&mut self, host: u16, incarnation: u32) {
+    pub fn down(&mut self, host: HostId, incarnation: u32) {
         self.settle();
         self.crashed(host, incarnation);
         self.pump();
@@ -363,7 +363,7 @@ impl<P: Start> Group<P> {
         self.standing = Standing::Left;
     }
 
-    fn crashed(&mut self, host: u16, incarnation: u32) {
+    fn crashed(&mut self, host: HostId, incarnation: u32) {
         // Deaths are noted also while this member is excluded: they are not reported again to its next
         // incarnation.
         if host == self.config.me || !self.liveness.note_dead(host, incarnation) || self.standing.is_over() {
@@ -384,7 +384,7 @@ impl<P: Start> Group<P> {
     }
 
     /// Whether a host is in the present view as such an incarnation, which is not known to have crashed.
-    fn is_awaited(&self, host: u16, is_wanted: impl Fn(u32) -> bool) -> bool {
+    fn is_awaited(&self, host: HostId, is_wanted: impl Fn(u32) -> bool) -> bool {
         let Some(epoch) = self.epochs.current().filter(|_| !planted::is(Planted::WaitsForHosts)) else { return false };
         let is_alive = epoch.view.place(host).is_some_and(|place| epoch.alive().contains(place));
         is_alive && epoch.view.incarnation(host).is_some_and(is_wanted)

@@ -31,6 +31,8 @@
 //! used, except for payloads.
 #![forbid(unsafe_code)]
 
+use fide_types::HostId;
+
 pub mod batch;
 pub mod fcurb;
 pub mod group;
@@ -76,7 +78,7 @@ pub enum Refused {
     #[error("the members are changing; propose again when the next view has begun")]
     Changing,
     #[error("host {host} is not a member of this view")]
-    NoMember { host: u16 },
+    NoMember { host: HostId },
     #[error(transparent)]
     Payload(#[from] transfer::OfferError),
 }

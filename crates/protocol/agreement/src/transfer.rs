@@ -51,7 +51,7 @@ mod transmit;
 use std::collections::{BTreeMap, VecDeque};
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -289,7 +289,7 @@ impl Transfers {
 
     /// The detector reports that a host has crashed. Nothing is sent to it or taken from it any more;
     /// payloads that only it had are missing.
-    pub fn crashed(&mut self, host: u16) {
+    pub fn crashed(&mut self, host: HostId) {
         if !self.is_other(host) || self.crashed.contains(host) {
             return;
         }
@@ -312,7 +312,7 @@ impl Transfers {
     /// An incarnation of this host is a member and not known to be up: nothing is sent to the host or taken
     /// from it until [`Transfers::joined`], and offers wait for it. Messages of a former incarnation count no
     /// more.
-    pub fn away(&mut self, host: u16) {
+    pub fn away(&mut self, host: HostId) {
         if self.is_other(host) {
             self.crashed.remove(host);
             self.away.insert(host);
@@ -322,7 +322,7 @@ impl Transfers {
 
     /// A host takes part, for the first time or again as another incarnation: no message of its former
     /// incarnation counts. Offers that were made while it was away wait for it.
-    pub fn joined(&mut self, host: u16) {
+    pub fn joined(&mut self, host: HostId) {
         if !self.is_other(host) {
             return;
         }
@@ -335,7 +335,7 @@ impl Transfers {
     }
 
     /// Forgets a host's answers, wants and offers.
-    fn reset_peer(&mut self, host: u16) {
+    fn reset_peer(&mut self, host: HostId) {
         self.peers[host] = Peer::default();
         self.refused.retain(|(by, ..)| *by != host);
         // From the end: the payload that takes a removed one's place has been handled already.
@@ -344,7 +344,7 @@ impl Transfers {
         }
     }
 
-    fn is_gone(&self, host: u16) -> bool {
+    fn is_gone(&self, host: HostId) -> bool {
         self.crashed.contains(host) || self.away.contains(host)
     }
 
@@ -381,7 +381,7 @@ impl Transfers {
         self.counters
     }
 
-    fn is_other(&self, host: u16) -> bool {
+    fn is_other(&self, host: HostId) -> bool {
         (1..=MAX_HOSTS).contains(&usize::from(host)) && host != self.me
     }
 

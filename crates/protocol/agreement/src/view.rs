@@ -11,7 +11,7 @@
 //!  6 for each: u16 host, u32 incarnation
 //! ```
 
-use fide_types::{HostSet, MAX_HOSTS, PerHost};
+use fide_types::{HostId, HostSet, MAX_HOSTS, PerHost};
 
 /// Bytes of a view without its members.
 const HEADER_LEN: usize = 6;
@@ -21,7 +21,7 @@ const MEMBER_LEN: usize = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ViewMember {
     /// 1..=64.
-    pub host: u16,
+    pub host: HostId,
     /// From 1.
     pub incarnation: u32,
 }
@@ -30,9 +30,9 @@ pub struct ViewMember {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     #[error("host {host} is in the view twice, as incarnations {first} and {second}")]
-    Twice { host: u16, first: u32, second: u32 },
+    Twice { host: HostId, first: u32, second: u32 },
     #[error("host {host} with incarnation {incarnation}: hosts are 1 to {MAX_HOSTS}, incarnations begin at 1")]
-    Member { host: u16, incarnation: u32 },
+    Member { host: HostId, incarnation: u32 },
     #[error("a view without members")]
     Empty,
     #[error("view 0; views are numbered from 1")]
@@ -90,18 +90,18 @@ impl View {
 
     /// The incarnation of a host that is a member; none if the host is not in the view.
     #[must_use]
-    pub fn incarnation(&self, host: u16) -> Option<u32> {
+    pub fn incarnation(&self, host: HostId) -> Option<u32> {
         self.members.iter().find(|member| member.host == host).map(|member| member.incarnation)
     }
 
     #[must_use]
-    pub fn holds(&self, host: u16, incarnation: u32) -> bool {
+    pub fn holds(&self, host: HostId, incarnation: u32) -> bool {
         self.incarnation(host) == Some(incarnation)
     }
 
     /// The place of a host, from 1.
     #[must_use]
-    pub fn place(&self, host: u16) -> Option<u16> {
+    pub fn place(&self, host: HostId) -> Option<u16> {
         let at = self.members.iter().position(|member| member.host == host)?;
         u16::try_from(at + 1).ok()
     }
@@ -146,7 +146,7 @@ impl View {
         }
         let member = |bytes: &[u8; MEMBER_LEN]| {
             let &[a, b, c, d, e, f] = bytes;
-            ViewMember { host: u16::from_le_bytes([a, b]), incarnation: u32::from_le_bytes([c, d, e, f]) }
+            ViewMember { host: HostId::from_le_bytes([a, b]), incarnation: u32::from_le_bytes([c, d, e, f]) }
         };
         let members: Vec<ViewMember> = rest.as_chunks().0.iter().map(member).collect();
         Self::new(u32::from_le_bytes([a, b, c, d]), &members)

@@ -9,6 +9,7 @@ use std::{
 use fide_agreement::{
     Agreement, Group, HostSet, Hsuc, Huc, Lease, Links, Message, Trust, View, ViewMember, group, hsuc, huc, transfer,
 };
+use fide_types::host_index;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -67,7 +68,7 @@ fn run<A: Agreement>(members: &mut [A], wire: &mut Vec<(u16, u16, Vec<u8>)>, spa
         }
         for (from, to, bytes) in wire.drain(..) {
             let message = Message::read(&bytes).expect("a message");
-            members[usize::from(to) - 1].receive(from, &message).expect("taken");
+            members[host_index(to)].receive(from, &message).expect("taken");
             spare.push(bytes);
         }
     }
@@ -138,7 +139,7 @@ fn group_decision_allocates_nothing_once_warm() {
                     break;
                 }
                 for (from, to, bytes) in wire.drain(..) {
-                    members[usize::from(to) - 1].receive(from, &bytes).expect("taken");
+                    members[host_index(to)].receive(from, &bytes).expect("taken");
                     spare.push(bytes);
                 }
             }

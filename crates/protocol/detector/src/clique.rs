@@ -2,7 +2,7 @@
 //! Partial partitions: two members do not hear each other while the others hear both. Alquraan et al. (OSDI
 //! 2020) describe what that does to systems. The members that stay form a clique: each hears every other.
 
-use fide_types::{HostSet, MAX_HOSTS};
+use fide_types::{HostId, HostSet, MAX_HOSTS};
 
 /// The members to evict, so that all that stay hear each other.
 ///
@@ -13,7 +13,7 @@ use fide_types::{HostSet, MAX_HOSTS};
 ///
 /// Finding the largest clique is hard, and this greedy choice does not always find it. In practice one cable
 /// fails, or all cables of one host.
-pub fn members_to_evict(members: HostSet, witness: u16, reports: impl Iterator<Item = (u16, HostSet)>) -> HostSet {
+pub fn members_to_evict(members: HostSet, witness: HostId, reports: impl Iterator<Item = (u16, HostSet)>) -> HostSet {
     // By host id; 0 is unused.
     let mut disconnected = [HostSet::EMPTY; MAX_HOSTS + 1];
     for (by, unheard) in reports.filter(|(by, _)| members.contains(*by)) {
@@ -25,7 +25,7 @@ pub fn members_to_evict(members: HostSet, witness: u16, reports: impl Iterator<I
     let mut evicted = HostSet::EMPTY;
     loop {
         let stay = members.minus(evicted);
-        let pairs = |id: u16| disconnected[usize::from(id)].and(stay).len();
+        let pairs = |id: HostId| disconnected[usize::from(id)].and(stay).len();
         match stay.iter().max_by_key(|id| (pairs(*id), *id == witness, *id)).filter(|id| pairs(*id) > 0) {
             Some(id) => evicted.insert(id),
             None => return evicted,
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn set(ids: &[u16]) -> HostSet {
+    fn set(ids: &[HostId]) -> HostSet {
         ids.iter().copied().collect()
     }
 

@@ -2,7 +2,7 @@
 //! What a cluster is, and which configurations are refused.
 
 use fide_types::{
-    HostSet, Policy, Role, Time, Trust,
+    HostId, HostSet, Policy, Role, Time, Trust, host_index,
     planted::{self, Planted},
 };
 use fide_wire::{
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// 1..=n, dense, in the order of [`Config::members`].
-    pub id: u16,
+    pub id: HostId,
     pub name: Name,
     pub role: Role,
     /// The hosts whose silence this one judges.
@@ -25,7 +25,7 @@ pub struct Member {
 /// Everything a [`crate::Detector`] has to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    pub me: u16,
+    pub me: HostId,
     /// Must be higher than any earlier incarnation of this host, and should be higher than those of hosts
     /// that started earlier. Seconds since 1970 are both.
     pub incarnation: u32,
@@ -61,15 +61,15 @@ pub enum ConfigError {
     #[error("the cluster has {count} members; 1 to {MAX_HOSTS} are possible")]
     Members { count: usize },
     #[error("member number {at} has id {id}; ids must be 1, 2, 3, ... in order")]
-    Id { at: usize, id: u16 },
+    Id { at: usize, id: HostId },
     #[error("two members are called {name}; names must differ")]
     DuplicateName { name: Name },
     #[error("this host's id {me} is not among the members")]
-    UnknownMe { me: u16 },
+    UnknownMe { me: HostId },
     #[error("incarnation 0 means \"none\"; the lowest is 1")]
     Incarnation,
     #[error("member {id} monitors a host that is not a member, or itself")]
-    Monitors { id: u16 },
+    Monitors { id: HostId },
     #[error("{planes} planes; 1 or {MAX_PLANES} are possible")]
     Planes { planes: u8 },
     #[error("heartbeat_ns is 0; it must be positive")]
@@ -89,7 +89,7 @@ pub enum ConfigError {
     #[error("drift_ppm {drift_ppm} must be below 100000")]
     Drift { drift_ppm: u32 },
     #[error("policy = majority: voter {id} must monitor every other voter, it does not monitor {missing}")]
-    MajorityMonitors { id: u16, missing: u16 },
+    MajorityMonitors { id: HostId, missing: u16 },
     #[error("policy = majority needs at least one voter")]
     NoVoter,
     #[error("packets of {payload_max} bytes: the heartbeats of this cluster need {need} to {PAYLOAD_MAX}")]
@@ -167,8 +167,8 @@ impl Config {
     /// The member with this id.
     ///
     /// Panics if there is none.
-    pub(crate) fn member(&self, id: u16) -> &Member {
-        &self.members[usize::from(id) - 1]
+    pub(crate) fn member(&self, id: HostId) -> &Member {
+        &self.members[host_index(id)]
     }
 
     /// The members that count in views.

@@ -15,8 +15,10 @@ use crate::schedule::Schedule;
 use crate::types::*;
 use crate::view::{Outcome, ViewConsensus, Vote};
 use crate::wishes::{Requests, Wishes};
-use fide_types::planted::{self, Planted};
-use fide_types::{HOST_SLOT, HostSet, MAX_PROCESSES, Name, Policy, Trust};
+use fide_types::{
+    HOST_SLOT, HostId, HostSet, MAX_PROCESSES, Name, Policy, Trust,
+    planted::{self, Planted},
+};
 use fide_wire::PAYLOAD_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -321,7 +323,7 @@ impl Detector {
     }
 
     /// `None` for this host and for ids that are not members.
-    pub fn peer(&self, id: u16) -> Option<PeerView> {
+    pub fn peer(&self, id: HostId) -> Option<PeerView> {
         self.peers.get(id).map(Peer::look)
     }
 
@@ -338,11 +340,11 @@ impl Detector {
 
     /// Has that host named all its processes to this incarnation of this one? A process that it reported
     /// before and that is not known here has then ended.
-    pub fn all_named(&self, host: u16) -> bool {
+    pub fn all_named(&self, host: HostId) -> bool {
         self.peers.get(host).is_some_and(|peer| peer.is_up() && peer.all_named)
     }
 
-    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessView> {
+    pub fn process(&self, host: HostId, slot: u8) -> Option<ProcessView> {
         if host == self.config.me {
             return self.locals.get(slot).map(Local::look);
         }
@@ -350,7 +352,7 @@ impl Detector {
     }
 
     /// The slot of the live process of that name; otherwise that of the latest ended one.
-    pub fn find(&self, host: u16, name: &Name) -> Option<u8> {
+    pub fn find(&self, host: HostId, name: &Name) -> Option<u8> {
         let named = |slot: &u8| self.process(host, *slot).is_some_and(|process| process.name == *name);
         let is_alive = |slot: &u8| self.process(host, *slot).is_some_and(|process| !process.state.is_final());
         let ended_ns = |slot: &u8| self.process(host, *slot).map_or(0, |process| process.at_ns);
@@ -368,7 +370,7 @@ impl Detector {
     }
 
     /// The incarnation of a host in [`Detector::view`], if it is a member.
-    pub fn member_incarnation(&self, host: u16) -> Option<u32> {
+    pub fn member_incarnation(&self, host: HostId) -> Option<u32> {
         self.views.members().incarnation(host)
     }
 
@@ -394,7 +396,7 @@ impl Detector {
     }
 
     /// Is `host` judged by agreed views rather than by each observer's own timeout?
-    pub(crate) fn is_judged_by_views(&self, host: u16) -> bool {
+    pub(crate) fn is_judged_by_views(&self, host: HostId) -> bool {
         self.uses_views() && self.voters.contains(host)
     }
 
@@ -405,7 +407,7 @@ impl Detector {
 
     /// Must `peer` know of this host before it is up and can be judged? (trust = lease, judged by this host
     /// alone)
-    pub(crate) fn must_know_me(&self, peer: u16) -> bool {
+    pub(crate) fn must_know_me(&self, peer: HostId) -> bool {
         self.config.trust == Trust::Lease && !self.is_judged_by_views(peer)
     }
 

@@ -35,6 +35,7 @@
 //! and tells watchers of an exit, which is a fact whenever it was recorded.
 
 use crate::detector::Detector;
+use fide_types::HostId;
 use fide_wire::{Ack, Body, Builder, Packet, section};
 
 /// Echoes in one heartbeat; more peers take turns.
@@ -43,7 +44,7 @@ pub const ECHOES_MAX: usize = 16;
 impl Detector {
     /// Notes a heartbeat of `host`, so that it can be echoed; it may be a recording. `answers`: it answers
     /// this host. Returns whether the host has answered, now or before.
-    pub(crate) fn note_answer(&mut self, host: u16, seq: u64, rx_ns: u64, answers: bool) -> bool {
+    pub(crate) fn note_answer(&mut self, host: HostId, seq: u64, rx_ns: u64, answers: bool) -> bool {
         let answered = self.peers[host].note(seq, rx_ns, answers);
         if !answered {
             self.counters.heartbeats_unanswered += 1;

@@ -24,8 +24,10 @@
 use crate::detector::Detector;
 use crate::peer::Peer;
 use crate::types::PeerState;
-use fide_types::planted::{self, Planted};
-use fide_types::{Role, Trust};
+use fide_types::{
+    HostId, Role, Trust,
+    planted::{self, Planted},
+};
 
 /// No measured timeout is longer. An agent may grant less than the one before it, if the host was tuned in
 /// between. (A longer timeout that was configured before and is not any more is not known:
@@ -49,7 +51,7 @@ impl Detector {
     pub fn became_of(
         &self,
         now_ns: u64,
-        host: u16,
+        host: HostId,
         is_it: impl Fn(u32) -> bool,
         timeout_ns: u64,
         since_ns: u64,
@@ -85,7 +87,7 @@ impl Detector {
     }
 
     /// Is this voter in a view that lacks that incarnation of `host`?
-    fn view_lacks(&self, host: u16, is_it: impl Fn(u32) -> bool) -> bool {
+    fn view_lacks(&self, host: HostId, is_it: impl Fn(u32) -> bool) -> bool {
         let me = self.config.me;
         let role = self.config.member(me).role;
         let is_member = self.is_judged_by_views(me) && self.views.contains(me, self.config.incarnation);

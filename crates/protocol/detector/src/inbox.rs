@@ -5,14 +5,16 @@ use crate::detector::Detector;
 use crate::peer::{BindingAck, Superseded};
 use crate::types::*;
 use crate::view::Outcome;
-use fide_types::planted::{self, Planted};
-use fide_types::{HostSet, Policy, Reason, Trust};
+use fide_types::{
+    HostId, HostSet, Policy, Reason, Trust,
+    planted::{self, Planted},
+};
 use fide_wire::{Ack, Body, Excluded, Kind, Packet, Seen, ViewId, ViewRepr, section};
 
 /// The heartbeat or notice that something is read from.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
-    pub host: u16,
+    pub host: HostId,
     pub incarnation: u32,
     pub seq: u64,
 }
@@ -26,7 +28,7 @@ impl Origin {
 /// Where a section about processes came from.
 #[derive(Clone, Copy)]
 pub(crate) struct Source {
-    pub host: u16,
+    pub host: HostId,
     pub seq: u64,
     pub rx_ns: u64,
     pub via: Via,
@@ -204,7 +206,7 @@ impl Detector {
     }
 
     /// Checks who speaks. A newer incarnation replaces the one known, if `heartbeat`.
-    fn admit(&mut self, now_ns: u64, host: u16, incarnation: u32, heartbeat: bool) -> Result<(), Refusal> {
+    fn admit(&mut self, now_ns: u64, host: HostId, incarnation: u32, heartbeat: bool) -> Result<(), Refusal> {
         if host == self.config.me {
             self.counters.refused_not_a_member += 1;
             return Err(Refusal::OwnId { host });
@@ -235,7 +237,7 @@ impl Detector {
 
     /// A newer incarnation of `host` is heard while the present one is up or in the view: its end is due,
     /// once no lease of it can run any more.
-    fn supersede(&mut self, now_ns: u64, host: u16) {
+    fn supersede(&mut self, now_ns: u64, host: HostId) {
         let promise_ns =
             if self.config.trust == Trust::Lease { u64::from(self.longest_promise_us()) * 1000 } else { 0 };
         let (must_know, last_tick_ns) = (self.must_know_me(host), self.last_tick_ns);
@@ -274,7 +276,7 @@ impl Detector {
     }
 
     /// A sign of life. Returns whether it is the newest of that peer.
-    fn heard(&mut self, now_ns: u64, host: u16, plane: u8, seq: u64, rx_ns: u64) -> bool {
+    fn heard(&mut self, now_ns: u64, host: HostId, plane: u8, seq: u64, rx_ns: u64) -> bool {
         let planes = self.config.planes;
         let heard = self.peers[host].beat(planes, plane, seq, rx_ns.min(now_ns));
         if heard.restored {
@@ -291,7 +293,7 @@ impl Detector {
     }
 
     /// Heartbeat `seq` of `host` acknowledges this host, with the promise that comes with it (0 for none).
-    fn acknowledged(&mut self, now_ns: u64, host: u16, seq: u64, ack: Ack, promise_us: u32) {
+    fn acknowledged(&mut self, now_ns: u64, host: HostId, seq: u64, ack: Ack, promise_us: u32) {
         let peer = &mut self.peers[host];
         if self.life.is_resumed() && seq < peer.answered_seq() && !planted::is(Planted::TakesFormerAcks) {
             return;
@@ -393,7 +395,7 @@ impl Detector {
     /// host dead by now, and of two members at most one may learn that the other is gone. No host can be
     /// declared dead while it holds a lease. A host that is leaving itself may learn anything, as it acts
     /// no more.
-    fn goodbye(&mut self, now_ns: u64, host: u16) {
+    fn goodbye(&mut self, now_ns: u64, host: HostId) {
         let is_fenced = self.config.trust == Trust::Lease && self.is_fenced(now_ns);
         let (by_views, must_know) = (self.is_judged_by_views(host), self.must_know_me(host));
         let peer = &mut self.peers[host];
@@ -405,7 +407,7 @@ impl Detector {
     }
 
     /// May `host` say that this incarnation is dead?
-    fn counts_as_judge(&self, host: u16) -> bool {
+    fn counts_as_judge(&self, host: HostId) -> bool {
         match self.config.policy {
             Policy::Majority if self.voters.contains(self.config.me) => {
                 self.voters.contains(host) && self.peers[host].view > ViewId::NONE

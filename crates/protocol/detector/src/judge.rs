@@ -5,8 +5,10 @@ use crate::carry::Carry;
 use crate::detector::{Detector, HOST};
 use crate::types::*;
 use crate::view::{Env, Incarnations, Outcome};
-use fide_types::planted::{self, Planted};
-use fide_types::{HostSet, Reason, Trust};
+use fide_types::{
+    HostId, HostSet, Reason, Trust,
+    planted::{self, Planted},
+};
 use fide_wire::Membership;
 
 /// What the silence of a peer means to this host.
@@ -49,7 +51,7 @@ impl Detector {
     }
 
     /// `id` is monitored and silent.
-    fn judge_silence(&self, now_ns: u64, id: u16) -> Silence {
+    fn judge_silence(&self, now_ns: u64, id: HostId) -> Silence {
         let peer = &self.peers[id];
         if !peer.suspected || self.is_judged_by_views(id) || self.life.is_excluded() {
             return Silence::Nothing;
@@ -64,7 +66,7 @@ impl Detector {
     }
 
     /// Moves a peer on: from an incarnation that was superseded to the new one, from heard to up.
-    pub(crate) fn settle_peer(&mut self, now_ns: u64, id: u16) {
+    pub(crate) fn settle_peer(&mut self, now_ns: u64, id: HostId) {
         let by_views = self.is_judged_by_views(id);
         if !by_views {
             match self.judge_superseded(now_ns, id) {
@@ -86,7 +88,7 @@ impl Detector {
     }
 
     /// This host judges `id` alone. Is its superseded incarnation, if it has one, dead by now?
-    fn judge_superseded(&self, now_ns: u64, id: u16) -> Silence {
+    fn judge_superseded(&self, now_ns: u64, id: HostId) -> Silence {
         let Some(old) = self.peers[id].superseded else { return Silence::Nothing };
         let leaving = self.life.is_leaving();
         let late = planted::is(Planted::DoubtsLate) && now_ns < old.until_ns;
@@ -101,7 +103,7 @@ impl Detector {
         if acts && now_ns >= old.until_ns { Silence::Dead } else { Silence::Nothing }
     }
 
-    fn host_is_up(&mut self, id: u16) {
+    fn host_is_up(&mut self, id: HostId) {
         let peer = &mut self.peers[id];
         peer.state = PeerState::Up;
         peer.up_seq = peer.last_seq;
@@ -236,7 +238,7 @@ impl Detector {
     }
 
     /// The view just installed has this incarnation of `id`.
-    fn is_member(&mut self, now_ns: u64, id: u16, incarnation: u32, settled_ns: u64, votes: HostSet) {
+    fn is_member(&mut self, now_ns: u64, id: HostId, incarnation: u32, settled_ns: u64, votes: HostSet) {
         if incarnation > self.peers[id].incarnation {
             // Known through the view only; from now on its silence counts.
             if self.peers[id].is_up() {
@@ -253,7 +255,7 @@ impl Detector {
     }
 
     /// The view just installed lacks `id`, which was `former` in the one before.
-    fn is_no_member(&mut self, now_ns: u64, id: u16, former: Option<u32>, votes: HostSet) {
+    fn is_no_member(&mut self, now_ns: u64, id: HostId, former: Option<u32>, votes: HostSet) {
         let peer = &mut self.peers[id];
         match peer.state {
             PeerState::Up if peer.goodbye => {
@@ -272,7 +274,7 @@ impl Detector {
     }
 
     /// The superseded incarnation of `id` is dead.
-    fn superseded_ended(&mut self, now_ns: u64, id: u16, via: Via, votes: HostSet) {
+    fn superseded_ended(&mut self, now_ns: u64, id: HostId, via: Via, votes: HostSet) {
         let peer = &mut self.peers[id];
         let Some(old) = peer.superseded.take() else { return };
         peer.dead_incarnation = peer.dead_incarnation.max(old.incarnation);
@@ -288,7 +290,7 @@ impl Detector {
     }
 
     /// The present incarnation of `id` is dead or has left.
-    pub(crate) fn host_ended(&mut self, now_ns: u64, id: u16, reason: Reason, via: Via, votes: HostSet) {
+    pub(crate) fn host_ended(&mut self, now_ns: u64, id: HostId, reason: Reason, via: Via, votes: HostSet) {
         let evidence = self.evidence(now_ns, id, via, votes, 0);
         let peer = &mut self.peers[id];
         let incarnation = peer.incarnation;
@@ -308,7 +310,7 @@ impl Detector {
         self.renew_lease(now_ns);
     }
 
-    pub(crate) fn evidence(&self, now_ns: u64, host: u16, via: Via, votes: HostSet, at_ns: u64) -> Evidence {
+    pub(crate) fn evidence(&self, now_ns: u64, host: HostId, via: Via, votes: HostSet, at_ns: u64) -> Evidence {
         let peer = &self.peers[host];
         Evidence {
             observer: self.config.me,
@@ -332,7 +334,14 @@ impl Detector {
     }
 
     /// Verdicts are numbered from 1.
-    pub(crate) fn emit_verdict(&mut self, host: u16, slot: u8, incarnation: u32, reason: Reason, evidence: Evidence) {
+    pub(crate) fn emit_verdict(
+        &mut self,
+        host: HostId,
+        slot: u8,
+        incarnation: u32,
+        reason: Reason,
+        evidence: Evidence,
+    ) {
         self.counters.verdicts += 1;
         let id = self.counters.verdicts;
         self.emit(Event::Verdict(Verdict { id, host, slot, incarnation, reason, evidence }));

@@ -17,8 +17,10 @@ use crate::config::Config;
 use crate::lease;
 use crate::life::LIFE_BITS;
 use crate::types::{PeerState, PeerView};
-use fide_types::MAX_PLANES;
-use fide_types::planted::{self, Planted};
+use fide_types::{
+    HostId, MAX_PLANES,
+    planted::{self, Planted},
+};
 use fide_wire::{ReplayWindow, Seen, ViewId};
 use serde::{Deserialize, Serialize};
 
@@ -130,7 +132,7 @@ pub(crate) struct BindingAck {
 /// One host, as this one hears it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Peer {
-    pub id: u16,
+    pub id: HostId,
     /// This host judges its silence.
     pub monitored: bool,
     /// It judges ours.
@@ -193,7 +195,7 @@ pub struct Heard {
 }
 
 impl Peer {
-    pub fn new(id: u16, voter: bool, timeout_ns: u64) -> Peer {
+    pub fn new(id: HostId, voter: bool, timeout_ns: u64) -> Peer {
         Peer {
             id,
             monitored: false,

@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::peer::Peer;
-use fide_types::{HostSet, PerHost, Role};
+use fide_types::{HostId, HostSet, PerHost, Role};
 use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
 
@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 /// nobody.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Peers {
-    me: u16,
+    me: HostId,
     hosts: PerHost<Peer>,
 }
 
@@ -39,17 +39,17 @@ impl Peers {
     }
 
     /// `None` for this host and for ids that are not members.
-    pub(crate) fn get(&self, id: u16) -> Option<&Peer> {
+    pub(crate) fn get(&self, id: HostId) -> Option<&Peer> {
         self.hosts.get(id).filter(|peer| peer.id != self.me)
     }
 
     /// As [`Peers::get`], to be changed.
-    pub(crate) fn get_mut(&mut self, id: u16) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, id: HostId) -> Option<&mut Peer> {
         self.hosts.get_mut(id).filter(|peer| peer.id != self.me)
     }
 
     /// Is `id` a host of the cluster, this one included?
-    pub(crate) fn contains(&self, id: u16) -> bool {
+    pub(crate) fn contains(&self, id: HostId) -> bool {
         self.hosts.get(id).is_some()
     }
 
@@ -106,13 +106,13 @@ impl Peers {
 impl Index<u16> for Peers {
     type Output = Peer;
 
-    fn index(&self, id: u16) -> &Peer {
+    fn index(&self, id: HostId) -> &Peer {
         &self.hosts[id]
     }
 }
 
 impl IndexMut<u16> for Peers {
-    fn index_mut(&mut self, id: u16) -> &mut Peer {
+    fn index_mut(&mut self, id: HostId) -> &mut Peer {
         &mut self.hosts[id]
     }
 }

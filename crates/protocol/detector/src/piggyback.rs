@@ -6,6 +6,7 @@
 //! one waits for it in the pool until every working plane has passed it; then the missing messages count as
 //! lost. With more than [`REORDER_MAX`] waiting messages of one process, the oldest gap is given up at once.
 
+use fide_types::HostId;
 use fide_wire::{MAX_PROCESSES, PIGGYBACK_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +150,7 @@ impl<'de> Deserialize<'de> for Queues {
 /// A message received, in a buffer of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Message {
-    pub host: u16,
+    pub host: HostId,
     pub slot: u8,
     pub pb_seq: u32,
     pub seq: u64,
@@ -209,7 +210,7 @@ impl Pool {
     }
 
     /// The message of (host, slot) with the lowest number that waits: its buffer, and how many wait.
-    pub fn lowest(&self, host: u16, slot: u8) -> Option<(u16, Message, usize)> {
+    pub fn lowest(&self, host: HostId, slot: u8) -> Option<(u16, Message, usize)> {
         if self.waits == 0 {
             return None;
         }
@@ -225,7 +226,7 @@ impl Pool {
         found
     }
 
-    pub fn is_waiting(&self, host: u16, slot: u8, pb_seq: u32) -> bool {
+    pub fn is_waiting(&self, host: HostId, slot: u8, pb_seq: u32) -> bool {
         self.waits > 0 && self.waiting.iter().flatten().any(|w| w.host == host && w.slot == slot && w.pb_seq == pb_seq)
     }
 

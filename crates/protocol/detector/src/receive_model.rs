@@ -4,7 +4,7 @@
 //! heartbeat of each peer and plane in a slot, and gives the agent only packets that hold more than a steady
 //! heartbeat.
 
-use fide_types::{HostSet, MAX_HOSTS, PerHost};
+use fide_types::{HostId, HostSet, MAX_HOSTS, PerHost};
 use fide_wire::{Body, Kind, Packet, ReplayWindow, Seen, ViewId};
 
 use crate::types::Beat;
@@ -49,7 +49,7 @@ struct Slot {
 /// from another goes on with that one's slots.
 #[derive(Debug, Clone)]
 pub struct ReceiveModel {
-    me: u16,
+    me: HostId,
     slots: PerHost<Slot>,
     /// Hosts with heartbeats that may not have been read.
     unread: HostSet,
@@ -58,7 +58,7 @@ pub struct ReceiveModel {
 impl ReceiveModel {
     /// For the host with this id.
     #[must_use]
-    pub fn new(me: u16) -> Self {
+    pub fn new(me: HostId) -> Self {
         Self { me, slots: PerHost::new(MAX_HOSTS, |_| Slot::default()), unread: HostSet::EMPTY }
     }
 
@@ -100,7 +100,7 @@ impl ReceiveModel {
 
     /// The newest heartbeat taken of that host: its incarnation and number, zeroes for none.
     #[must_use]
-    pub fn newest(&self, host: u16) -> (u32, u64) {
+    pub fn newest(&self, host: HostId) -> (u32, u64) {
         self.slots.get(host).map_or((0, 0), |slot| (slot.incarnation, slot.window.highest()))
     }
 

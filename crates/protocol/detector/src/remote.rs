@@ -8,8 +8,10 @@ use crate::piggyback::{Message, REORDER_MAX};
 use crate::roster::{self, PendingEnd, Remote};
 use crate::types::*;
 use crate::wishes::{Inserted, Request};
-use fide_types::planted::{self, Planted};
-use fide_types::{HostSet, MAX_PROCESSES, Name, ProcessState, Reason};
+use fide_types::{
+    HostId, HostSet, MAX_PROCESSES, Name, ProcessState, Reason,
+    planted::{self, Planted},
+};
 use fide_wire::{Monitor, Roster};
 
 impl Detector {
@@ -85,7 +87,7 @@ impl Detector {
     }
 
     /// Local clients watch a process of that name: its host can be informed now.
-    fn carry_wishes_for(&mut self, host: u16, name: Name) {
+    fn carry_wishes_for(&mut self, host: HostId, name: Name) {
         for wish in self.wishes.iter_mut().filter(|wish| wish.host == host && wish.process == Some(name)) {
             wish.carry = Carry::Pending;
             self.carries = true;
@@ -141,7 +143,7 @@ impl Detector {
     }
 
     /// Delivers the waiting messages that are next in order.
-    fn deliver_in_order(&mut self, host: u16, slot: u8) {
+    fn deliver_in_order(&mut self, host: HostId, slot: u8) {
         while let Some((buffer, waiting, _)) = self.pool.lowest(host, slot) {
             let Some(remote) = self.remotes.get(host, slot) else { return };
             if waiting.pb_seq != remote.delivered.wrapping_add(1) {
@@ -153,7 +155,7 @@ impl Detector {
     }
 
     /// Counts the messages before the lowest one that waits as lost, and delivers what is then next in order.
-    fn give_up_gap(&mut self, host: u16, slot: u8) {
+    fn give_up_gap(&mut self, host: HostId, slot: u8) {
         let Some((buffer, waiting, _)) = self.pool.lowest(host, slot) else { return };
         let Some(remote) = self.remotes.get_mut(host, slot) else { return };
         let missing = waiting.pb_seq.wrapping_sub(remote.delivered).wrapping_sub(1);
@@ -165,7 +167,7 @@ impl Detector {
     }
 
     /// Delivers every message of a process that waits for an earlier one.
-    fn give_up_all_gaps(&mut self, host: u16, slot: u8) {
+    fn give_up_all_gaps(&mut self, host: HostId, slot: u8) {
         while self.pool.lowest(host, slot).is_some() {
             self.give_up_gap(host, slot);
         }
@@ -187,7 +189,7 @@ impl Detector {
     }
 
     /// Updates the peer's count of undecided processes after the messages that wait changed.
-    fn note_gap(&mut self, host: u16, slot: u8) {
+    fn note_gap(&mut self, host: HostId, slot: u8) {
         let gap = self.pool.lowest(host, slot).is_some();
         let Some(remote) = self.remotes.get_mut(host, slot) else { return };
         let open = &mut self.peers[host].open;
@@ -200,7 +202,7 @@ impl Detector {
     }
 
     /// Gives up gaps that every working plane has passed, and delivers the ends that waited for them.
-    pub(crate) fn close_gaps(&mut self, now_ns: u64, host: u16) {
+    pub(crate) fn close_gaps(&mut self, now_ns: u64, host: HostId) {
         let planes = self.config.planes;
         for slot in 0..MAX_PROCESSES as u8 {
             let Some(remote) = self.remotes.get(host, slot) else { continue };
@@ -224,7 +226,7 @@ impl Detector {
     }
 
     /// Delivers the end of a process that waited for its piggybacks; those still missing are lost.
-    fn deliver_end(&mut self, now_ns: u64, host: u16, slot: u8) {
+    fn deliver_end(&mut self, now_ns: u64, host: HostId, slot: u8) {
         self.give_up_all_gaps(host, slot);
         let Some(remote) = self.remotes.get_mut(host, slot) else { return };
         let Some(end) = remote.pending_end.take() else { return };
@@ -243,7 +245,7 @@ impl Detector {
     }
 
     /// A newer process took the slot or the name before the end of this one was heard of.
-    fn process_replaced(&mut self, now_ns: u64, host: u16, slot: u8, by: u32) {
+    fn process_replaced(&mut self, now_ns: u64, host: HostId, slot: u8, by: u32) {
         self.give_up_all_gaps(host, slot);
         if self.remotes.get(host, slot).is_some_and(|remote| remote.pending_end.is_some()) {
             self.deliver_end(now_ns, host, slot);
@@ -260,14 +262,14 @@ impl Detector {
     }
 
     /// Delivers every message of `host` that waits for an earlier one.
-    pub(crate) fn deliver_all(&mut self, host: u16) {
+    pub(crate) fn deliver_all(&mut self, host: HostId) {
         for slot in 0..MAX_PROCESSES as u8 {
             self.give_up_all_gaps(host, slot);
         }
     }
 
     /// All processes of a host end with it.
-    pub(crate) fn end_processes(&mut self, now_ns: u64, host: u16, reason: Reason, evidence: Evidence) {
+    pub(crate) fn end_processes(&mut self, now_ns: u64, host: HostId, reason: Reason, evidence: Evidence) {
         self.deliver_all(host);
         for slot in 0..MAX_PROCESSES as u8 {
             if self.remotes.get(host, slot).is_some_and(|remote| remote.pending_end.is_some()) {
@@ -284,7 +286,7 @@ impl Detector {
     }
 
     /// A peer watches a process of this host, or the host itself.
-    pub(crate) fn watch_requested(&mut self, host: u16, incarnation: u32, monitor: &Monitor) {
+    pub(crate) fn watch_requested(&mut self, host: HostId, incarnation: u32, monitor: &Monitor) {
         if monitor.target_host != self.config.me {
             return;
         }

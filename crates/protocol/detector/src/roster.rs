@@ -15,8 +15,10 @@
 use crate::carry::Carry;
 use crate::types::{JoinError, ProcessError, ProcessView, Via};
 pub use crate::wishes::WISHES_MAX;
-use fide_types::planted::{self, Planted};
-use fide_types::{MAX_PROCESSES, Name, PerHost, ProcessState};
+use fide_types::{
+    HostId, MAX_PROCESSES, Name, PerHost, ProcessState,
+    planted::{self, Planted},
+};
 use fide_wire::{Roster, SECTION_HEADER_LEN};
 use serde::{Deserialize, Serialize};
 
@@ -317,26 +319,26 @@ impl Remotes {
         self.0.hosts() == hosts && self.0.values().iter().all(|slots| slots.len() == MAX_PROCESSES)
     }
 
-    pub(crate) fn get(&self, host: u16, slot: u8) -> Option<&Remote> {
+    pub(crate) fn get(&self, host: HostId, slot: u8) -> Option<&Remote> {
         self.0.get(host)?.get(usize::from(slot))?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, host: u16, slot: u8) -> Option<&mut Remote> {
+    pub(crate) fn get_mut(&mut self, host: HostId, slot: u8) -> Option<&mut Remote> {
         self.0.get_mut(host)?.get_mut(usize::from(slot))?.as_mut()
     }
 
     /// The process of that slot; a former one is forgotten.
-    pub(crate) fn set(&mut self, host: u16, slot: u8, remote: Remote) {
+    pub(crate) fn set(&mut self, host: HostId, slot: u8, remote: Remote) {
         self.0[host][usize::from(slot)] = Some(remote);
     }
 
     /// The processes of a host, with their slots.
-    pub(crate) fn of(&self, host: u16) -> impl Iterator<Item = (u8, &Remote)> {
+    pub(crate) fn of(&self, host: HostId) -> impl Iterator<Item = (u8, &Remote)> {
         (0u8..).zip(&self.0[host]).filter_map(|(slot, remote)| Some((slot, remote.as_ref()?)))
     }
 
     /// Forgets all processes of a host.
-    pub(crate) fn clear(&mut self, host: u16) {
+    pub(crate) fn clear(&mut self, host: HostId) {
         self.0[host].fill(None);
     }
 }

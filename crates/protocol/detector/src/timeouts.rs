@@ -5,8 +5,10 @@
 use crate::detector::Detector;
 use crate::promises::wait_us;
 use crate::types::*;
-use fide_types::Trust;
-use fide_types::planted::{self, Planted};
+use fide_types::{
+    HostId, Trust,
+    planted::{self, Planted},
+};
 
 impl Detector {
     /// Promises no more than `promise_us` from now on, however long timeouts become. The next agent of this
@@ -40,7 +42,7 @@ impl Detector {
     ///
     /// # Errors
     /// [`TimeoutError`]; nothing has changed.
-    pub fn set_timeout(&mut self, now_ns: u64, peer: u16, timeout_ns: u64) -> Result<(), TimeoutError> {
+    pub fn set_timeout(&mut self, now_ns: u64, peer: HostId, timeout_ns: u64) -> Result<(), TimeoutError> {
         let before_us = self.promise_us();
         let by_views = self.is_judged_by_views(self.config.me) && self.is_judged_by_views(peer);
         let entry = self.peers.get_mut(peer).ok_or(TimeoutError::UnknownHost { host: peer })?;

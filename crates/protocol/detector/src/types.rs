@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What goes into and comes out of a [`crate::Detector`].
 
-use fide_types::ProcessState;
-use fide_types::{HostSet, MAX_PLANES, Name, Reason, Time};
+use fide_types::{HostId, HostSet, MAX_PLANES, Name, ProcessState, Reason, Time};
 use fide_wire::{PacketError, ViewId};
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// de-duplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    pub peer: u16,
+    pub peer: HostId,
     pub plane: u8,
     pub incarnation: u32,
     pub seq: u64,
@@ -60,15 +59,15 @@ pub enum Refusal {
     #[error("sent for plane {sent}, arrived on plane {arrived}; check the cabling of the planes")]
     WrongPlane { sent: u8, arrived: u8 },
     #[error("host {host} is not a member; add it to the configuration of this host")]
-    NotAMember { host: u16 },
+    NotAMember { host: HostId },
     #[error("it carries this host's own id {host}: another host uses that id, or the network returns what was sent")]
-    OwnId { host: u16 },
+    OwnId { host: HostId },
     #[error("incarnation {incarnation} of host {host} is older than the known one, {current}")]
-    StaleIncarnation { host: u16, incarnation: u32, current: u32 },
+    StaleIncarnation { host: HostId, incarnation: u32, current: u32 },
     #[error("incarnation {incarnation} of host {host} was declared dead")]
-    DeadIncarnation { host: u16, incarnation: u32 },
+    DeadIncarnation { host: HostId, incarnation: u32 },
     #[error("heartbeat {seq} of host {host} is a duplicate, or too old to tell")]
-    Replayed { host: u16, seq: u64 },
+    Replayed { host: HostId, seq: u64 },
     #[error("it acknowledges {got} members, but this cluster has {want} besides the sender; the configurations differ")]
     Members { got: usize, want: usize },
 }
@@ -189,7 +188,7 @@ pub enum Via {
 /// Why a verdict is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    pub observer: u16,
+    pub observer: HostId,
     pub via: Via,
     pub decided_ns: u64,
     /// Last heartbeat heard of the subject's host, and when one came last on each plane.
@@ -215,7 +214,7 @@ pub struct Evidence {
 pub struct Verdict {
     /// Counts from 1 at this observer.
     pub id: u64,
-    pub host: u16,
+    pub host: HostId,
     /// [`fide_wire::HOST_SLOT`] for the host itself.
     pub slot: u8,
     /// Of the process, or of the host for the host itself.
@@ -229,7 +228,7 @@ pub struct Verdict {
 pub enum Event {
     /// A host ([`fide_wire::HOST_SLOT`]) or process is up. Precedes anything else about that incarnation.
     Up {
-        host: u16,
+        host: HostId,
         slot: u8,
         incarnation: u32,
         name: Name,
@@ -237,7 +236,7 @@ pub enum Event {
     Verdict(Verdict),
     /// A message. `Detector::piggyback_bytes` lends its bytes until the next `poll_event`.
     Piggyback {
-        host: u16,
+        host: HostId,
         slot: u8,
         incarnation: u32,
         pb_seq: u32,
@@ -248,11 +247,11 @@ pub enum Event {
     },
     /// A plane is silent while the other one is heard: a network fault, never a death.
     PathLost {
-        host: u16,
+        host: HostId,
         plane: u8,
     },
     PathRestored {
-        host: u16,
+        host: HostId,
         plane: u8,
     },
     /// This observer did not run on time.
@@ -286,14 +285,14 @@ pub enum Event {
     },
     /// A client of a peer, or of this host, watches a local process (or this host, [`fide_wire::HOST_SLOT`]).
     MonitorRequest {
-        host: u16,
+        host: HostId,
         watcher_slot: u8,
         slot: u8,
         timeout_us: u32,
         pbsize: u16,
     },
     TimeoutChanged {
-        host: u16,
+        host: HostId,
         timeout_ns: u64,
     },
 }
@@ -301,7 +300,7 @@ pub enum Event {
 /// What to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    pub host: u16,
+    pub host: HostId,
     /// `None`: the host itself.
     pub process: Option<Name>,
 }
@@ -368,9 +367,9 @@ pub enum PiggybackError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MonitorError {
     #[error("host {host} is not a member of the cluster")]
-    UnknownHost { host: u16 },
+    UnknownHost { host: HostId },
     #[error("this host does not monitor host {host}; the configuration says who monitors whom")]
-    NotMonitored { host: u16 },
+    NotMonitored { host: HostId },
     #[error(
         "a timeout of {} is shorter than the pair's, {}; ask for at least that, or 0 for the shortest",
         Time::ns(*wanted_ns),
@@ -386,7 +385,7 @@ pub enum MonitorError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimeoutError {
     #[error("host {host} is not a peer of this host")]
-    UnknownHost { host: u16 },
+    UnknownHost { host: HostId },
     #[error(
         "{} is below the present {}; under trust = \"lease\" a host that judges alone can only raise a timeout, because it \
          keeps its promises by it",

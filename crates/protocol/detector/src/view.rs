@@ -126,8 +126,10 @@ mod round;
 #[cfg(test)]
 mod tests;
 
-use fide_types::planted::{self, Planted};
-use fide_types::{HostSet, MAX_HOSTS, PerHost};
+use fide_types::{
+    HostId, HostSet, MAX_HOSTS, PerHost,
+    planted::{self, Planted},
+};
 use fide_wire::{Membership, Proposal, ViewId, ViewRepr};
 use serde::{Deserialize, Serialize};
 
@@ -150,17 +152,17 @@ impl Incarnations {
     /// Of no host.
     pub const NONE: Incarnations = Incarnations([0; MAX_HOSTS + 1]);
 
-    pub fn set(&mut self, id: u16, incarnation: u32) {
+    pub fn set(&mut self, id: HostId, incarnation: u32) {
         self.0[usize::from(id)] = incarnation;
     }
 
     /// Panics unless `id` is in 0..=64.
-    pub fn of(&self, id: u16) -> u32 {
+    pub fn of(&self, id: HostId) -> u32 {
         self.0[usize::from(id)]
     }
 
     /// `None` unless `id` is in 1..=64.
-    pub fn get(&self, id: u16) -> Option<u32> {
+    pub fn get(&self, id: HostId) -> Option<u32> {
         (1..=MAX_HOSTS as u16).contains(&id).then(|| self.of(id))
     }
 }
@@ -280,12 +282,12 @@ pub struct Says {
 /// One voter's part in the consensus; an observer follows it without a vote.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ViewConsensus {
-    me: u16,
+    me: HostId,
     incarnation: u32,
     voter: bool,
     voters: HostSet,
     /// The witness' id; 0 if there is none.
-    witness: u16,
+    witness: HostId,
     started_ns: u64,
     id: ViewId,
     members: Membership,
@@ -328,7 +330,7 @@ pub struct ViewConsensus {
 }
 
 impl ViewConsensus {
-    pub fn new(me: u16, incarnation: u32, voters: HostSet, witness: u16, now_ns: u64) -> ViewConsensus {
+    pub fn new(me: HostId, incarnation: u32, voters: HostSet, witness: HostId, now_ns: u64) -> ViewConsensus {
         let none_since_now = HostsSince { hosts: HostSet::EMPTY, since_ns: now_ns };
         let silence = Says { id: ViewId::NONE, promised: 0, accepted: 0, suspects: HostSet::EMPTY, proposed: None };
         ViewConsensus {
@@ -496,7 +498,7 @@ impl ViewConsensus {
     }
 
     /// Is this incarnation of host `id` in the view?
-    pub fn contains(&self, id: u16, incarnation: u32) -> bool {
+    pub fn contains(&self, id: HostId, incarnation: u32) -> bool {
         self.members.contains(id, incarnation)
     }
 

@@ -3,7 +3,7 @@
 
 use crate::carry::Carry;
 use crate::types::Target;
-use fide_types::Name;
+use fide_types::{HostId, Name};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub const REQUESTS_MAX: usize = 1024;
 /// A watch of a local client, with the host or a process as its subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
-    pub host: u16,
+    pub host: HostId,
     pub process: Option<Name>,
     pub watcher_slot: u8,
     pub timeout_us: u32,
@@ -96,7 +96,7 @@ impl Wishes {
 /// A watch of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    pub host: u16,
+    pub host: HostId,
     pub incarnation: u32,
     pub watcher_slot: u8,
     pub slot: u8,

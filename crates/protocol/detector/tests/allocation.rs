@@ -5,6 +5,8 @@ use fide_detector::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use fide_types::HostId;
+
 struct Counting;
 
 thread_local! {
@@ -29,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn config(me: u16, policy: Policy, trust: Trust) -> Config {
+fn config(me: HostId, policy: Policy, trust: Trust) -> Config {
     let members = (1..=3)
         .map(|id| {
             let mut monitors = HostSet::first(3);

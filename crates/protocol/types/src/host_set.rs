@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sets of hosts.
 
+use crate::HostId;
 use crate::MAX_HOSTS;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ impl HostSet {
     /// This host alone.
     ///
     /// Panics unless `id` is in 1..=64.
-    pub fn only(id: u16) -> HostSet {
+    pub fn only(id: HostId) -> HostSet {
         HostSet(1 << (id - 1))
     }
 
@@ -23,17 +24,17 @@ impl HostSet {
         HostSet(if count >= MAX_HOSTS { u64::MAX } else { (1 << count) - 1 })
     }
 
-    pub fn contains(self, id: u16) -> bool {
+    pub fn contains(self, id: HostId) -> bool {
         (1..=MAX_HOSTS as u16).contains(&id) && self.0 >> (id - 1) & 1 == 1
     }
 
     /// Panics unless `id` is in 1..=64.
-    pub fn insert(&mut self, id: u16) {
+    pub fn insert(&mut self, id: HostId) {
         self.0 |= 1 << (id - 1);
     }
 
     /// Panics unless `id` is in 1..=64.
-    pub fn remove(&mut self, id: u16) {
+    pub fn remove(&mut self, id: HostId) {
         self.0 &= !(1 << (id - 1));
     }
 
@@ -58,7 +59,7 @@ impl HostSet {
     }
 
     /// Ascending.
-    pub fn iter(self) -> impl Iterator<Item = u16> {
+    pub fn iter(self) -> impl Iterator<Item = HostId> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
             let id = (rest != 0).then(|| rest.trailing_zeros() as u16 + 1)?;
@@ -68,8 +69,8 @@ impl HostSet {
     }
 }
 
-impl FromIterator<u16> for HostSet {
-    fn from_iter<I: IntoIterator<Item = u16>>(ids: I) -> HostSet {
+impl FromIterator<HostId> for HostSet {
+    fn from_iter<I: IntoIterator<Item = HostId>>(ids: I) -> HostSet {
         let mut set = HostSet::EMPTY;
         ids.into_iter().for_each(|id| set.insert(id));
         set

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One value for each host.
 
+use crate::HostId;
 use crate::{HostSet, MAX_HOSTS};
 use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
@@ -17,30 +18,30 @@ impl<T> PerHost<T> {
     ///
     /// # Panics
     /// With more than [`MAX_HOSTS`].
-    pub fn new(hosts: usize, mut of: impl FnMut(u16) -> T) -> Self {
+    pub fn new(hosts: usize, mut of: impl FnMut(HostId) -> T) -> Self {
         assert!(hosts <= MAX_HOSTS, "{hosts} hosts, at most {MAX_HOSTS}");
         Self((1..=hosts as u16).map(&mut of).collect())
     }
 
     /// The value of host `id`, if there is such a host.
     #[must_use]
-    pub fn get(&self, id: u16) -> Option<&T> {
+    pub fn get(&self, id: HostId) -> Option<&T> {
         self.0.get(usize::from(id).checked_sub(1)?)
     }
 
     /// As [`PerHost::get`], to be changed.
     #[must_use]
-    pub fn get_mut(&mut self, id: u16) -> Option<&mut T> {
+    pub fn get_mut(&mut self, id: HostId) -> Option<&mut T> {
         self.0.get_mut(usize::from(id).checked_sub(1)?)
     }
 
     /// Each host's id and value, by ascending id.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (HostId, &T)> {
         (1u16..).zip(&self.0)
     }
 
     /// As [`PerHost::iter`], to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u16, &mut T)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (HostId, &mut T)> {
         (1u16..).zip(&mut self.0)
     }
 
@@ -68,16 +69,16 @@ impl<T> PerHost<T> {
     }
 }
 
-impl<T> Index<u16> for PerHost<T> {
+impl<T> Index<HostId> for PerHost<T> {
     type Output = T;
 
-    fn index(&self, id: u16) -> &T {
+    fn index(&self, id: HostId) -> &T {
         &self.0[usize::from(id) - 1]
     }
 }
 
-impl<T> IndexMut<u16> for PerHost<T> {
-    fn index_mut(&mut self, id: u16) -> &mut T {
+impl<T> IndexMut<HostId> for PerHost<T> {
+    fn index_mut(&mut self, id: HostId) -> &mut T {
         &mut self.0[usize::from(id) - 1]
     }
 }

@@ -2,26 +2,27 @@
 //! What became of a process, and why a verdict was given.
 
 use crate::HOST_SLOT;
+use crate::HostId;
 use serde::{Deserialize, Serialize};
 
 /// A place of a process on a host, or the host itself. Which process that is, its incarnation says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessRef {
     /// `1..=MAX_HOSTS`.
-    pub host: u16,
+    pub host: HostId,
     /// `0..MAX_PROCESSES`, or [`HOST_SLOT`] for the host itself.
     pub slot: u8,
 }
 
 impl ProcessRef {
     #[must_use]
-    pub const fn new(host: u16, slot: u8) -> Self {
+    pub const fn new(host: HostId, slot: u8) -> Self {
         Self { host, slot }
     }
 
     /// The host itself.
     #[must_use]
-    pub const fn of_host(host: u16) -> Self {
+    pub const fn of_host(host: HostId) -> Self {
         Self { host, slot: HOST_SLOT }
     }
 

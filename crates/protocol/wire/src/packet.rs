@@ -6,6 +6,7 @@ use crate::{
     ACK_LEN, HEADER_LEN, MAGIC, MAX_HOSTS, MAX_PLANES, Monitor, NOTICE_LEN, PAYLOAD_MAX, Roster, SECTION_HEADER_LEN,
     VERSION, ViewRepr,
 };
+use fide_types::host_index;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub fn ack_index(sender: u16, of: u16) -> Option<usize> {
     if of == sender || of == 0 {
         return None;
     }
-    Some(usize::from(of) - 1 - usize::from(of > sender))
+    Some(host_index(of) - usize::from(of > sender))
 }
 
 /// The fixed header, out of the packet.

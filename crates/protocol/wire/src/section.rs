@@ -21,6 +21,7 @@ use crate::{
     ECHO_LEN, EXCLUDED_LEN, HOST_SLOT, MAX_HOSTS, MAX_PROCESSES, MONITOR_LEN, Name, NameError, ProcessState,
     ROSTER_LEN, VIEW_STEADY_LEN,
 };
+use fide_types::HostId;
 
 pub const ROSTER: u8 = 1;
 pub const PIGGYBACK: u8 = 2;
@@ -46,7 +47,7 @@ pub enum SectionError {
     #[error("piggyback sequence number 0; they start at 1")]
     PiggybackSeq,
     #[error("host id {host} is outside 1..={MAX_HOSTS}")]
-    Host { host: u16 },
+    Host { host: HostId },
     #[error("view section: {what}")]
     View { what: &'static str },
 }
@@ -180,7 +181,7 @@ impl<'a> Excluded<'a> {
     }
 
     /// One entry.
-    pub fn emit(host: u16, incarnation: u32) -> [u8; EXCLUDED_LEN] {
+    pub fn emit(host: HostId, incarnation: u32) -> [u8; EXCLUDED_LEN] {
         let mut out = [0; EXCLUDED_LEN];
         out[0..2].copy_from_slice(&host.to_le_bytes());
         out[4..8].copy_from_slice(&incarnation.to_le_bytes());
@@ -213,7 +214,7 @@ impl<'a> Echoes<'a> {
     }
 
     /// One entry.
-    pub fn emit(host: u16, incarnation: u32, seq: u64) -> [u8; ECHO_LEN] {
+    pub fn emit(host: HostId, incarnation: u32, seq: u64) -> [u8; ECHO_LEN] {
         let mut out = [0; ECHO_LEN];
         out[0..2].copy_from_slice(&host.to_le_bytes());
         out[4..8].copy_from_slice(&incarnation.to_le_bytes());
@@ -306,7 +307,7 @@ fn process_slot(kind: u8, slot: u8) -> Result<(), SectionError> {
     }
 }
 
-fn host_id(host: u16) -> Result<u16, SectionError> {
+fn host_id(host: HostId) -> Result<u16, SectionError> {
     if (1..=MAX_HOSTS as u16).contains(&host) { Ok(host) } else { Err(SectionError::Host { host }) }
 }
 

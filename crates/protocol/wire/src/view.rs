@@ -25,6 +25,7 @@
 
 use crate::section::{SectionError, le32, le64};
 use crate::{MAX_HOSTS, VIEW_STEADY_LEN};
+use fide_types::host_index;
 use serde::{Deserialize, Serialize};
 
 const MEMBERS: u8 = 1;
@@ -85,14 +86,14 @@ impl Membership {
 
     /// Adds or replaces a member. Panics unless `id` is in 1..=[`MAX_HOSTS`].
     pub fn insert(&mut self, id: u16, incarnation: u32) {
-        let at = usize::from(id) - 1;
+        let at = host_index(id);
         self.hosts |= 1 << at;
         self.incarnations[at] = incarnation;
     }
 
     /// Removes a member. Panics unless `id` is in 1..=[`MAX_HOSTS`].
     pub fn remove(&mut self, id: u16) {
-        let at = usize::from(id) - 1;
+        let at = host_index(id);
         self.hosts &= !(1 << at);
         self.incarnations[at] = 0;
     }

@@ -4,6 +4,7 @@
 use std::{mem::MaybeUninit, os::fd::AsFd, os::fd::AsRawFd, time::Duration};
 
 use fide_shm::gaps::{BUCKETS, FIRST_NS, LAST_NS, bucket, least_ns, most_ns};
+use fide_types::HostId;
 use libbpf_rs::{
     libbpf_sys,
     skel::{OpenSkel, SkelBuilder},
@@ -19,7 +20,7 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn gaps(rig: &Rig, host: u16) -> Gaps {
+fn gaps(rig: &Rig, host: HostId) -> Gaps {
     let mut gaps = Gaps::NONE;
     rig.receive.read_gaps(host, &mut gaps);
     gaps

@@ -6,20 +6,19 @@ use std::os::fd::AsFd;
 use fide_agent_api::event::{EventRecord, FLAG_DIRECT, kind};
 use fide_agent_api::session::{AgentSession, ClientSession, SESSION_BYTES};
 use fide_shm::region::Mapping;
-use fide_types::Reason;
 use fide_wire::{HOST_SLOT, PIGGYBACK_MAX, ProcessState, Roster};
 use rustix::{fs::FallocateFlags, mm::Advice};
 
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
 use crate::intf::{ADMIT_DEAD, Admit, PACKET_NOTICE, PACKET_UNADMITTED};
 use crate::{ClientRings, Notified};
-use fide_types::MAX_CLIENTS;
+use fide_types::{HostId, MAX_CLIENTS, Reason};
 
 const PROCESS: u32 = 3;
 const SLOT: u8 = 2;
 
 /// The agent's own record of the same death.
-fn verdict(host: u16, slot: u8, incarnation: u32) -> Vec<u8> {
+fn verdict(host: HostId, slot: u8, incarnation: u32) -> Vec<u8> {
     let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
     let mut bytes = [0; fide_agent_api::event::EVENT_MAX];
     record.with_reason(Reason::Killed(9)).encode(&[], &mut bytes).expect("small").to_vec()

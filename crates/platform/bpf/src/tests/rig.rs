@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::intf::{ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, Slot, WAKE_RING_BYTES, Wake};
 use crate::{BpfError, Receive, Settings};
-use fide_types::MAX_PLANES;
+use fide_types::{HostId, MAX_PLANES};
 
 pub(super) const XDP_DROP: u32 = 1;
 pub(super) const XDP_PASS: u32 = 2;
@@ -88,7 +88,7 @@ impl Rig {
     }
 
     /// `host` is monitored with this timeout.
-    pub(super) fn monitor(&self, host: u16, timeout: Duration) {
+    pub(super) fn monitor(&self, host: HostId, timeout: Duration) {
         let timeout_ns = u64::try_from(timeout.as_nanos()).expect("short");
         self.receive.admit(host, Admit { incarnation: INCARNATION, flags: ADMIT_MONITOR, timeout_ns });
     }
@@ -125,7 +125,7 @@ impl Rig {
         }
     }
 
-    pub(super) fn slot(&self, host: u16, plane: usize) -> Slot {
+    pub(super) fn slot(&self, host: HostId, plane: usize) -> Slot {
         self.receive.slot(host, plane).expect("nobody writes now")
     }
 

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use fide_types::HostId;
+
 use super::rig::{Beat, INCARNATION, Rig};
 use crate::intf::{ADMIT_DEAD, ADMIT_MONITOR, Admit, WAKE_SILENCE, Wake};
 
@@ -18,7 +20,7 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("short")
 }
 
-fn is_silence_of(wake: &Wake, host: u16, rx_ns: u64, timeout: Duration) {
+fn is_silence_of(wake: &Wake, host: HostId, rx_ns: u64, timeout: Duration) {
     assert_eq!((wake.kind, wake.subject, wake.cookie), (WAKE_SILENCE, u32::from(host), rx_ns));
     assert!(wake.ns >= rx_ns + ns(timeout), "{} ns early", rx_ns + ns(timeout) - wake.ns);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
+use fide_types::host_index;
 
 mod schedules;
 
@@ -39,7 +40,7 @@ fn exchange(members: &mut [Fcurb], dead: &[u16]) -> usize {
         }
         count += sent.len();
         for (from, to, bytes) in sent {
-            hand(&mut members[usize::from(to) - 1], from, &Message::read(&bytes).unwrap());
+            hand(&mut members[host_index(to)], from, &Message::read(&bytes).unwrap());
         }
     }
 }
@@ -64,7 +65,7 @@ fn beat(members: &mut [Fcurb], number: u64, to: &[u16]) {
     let Some(Message::Decide { instance, round, value }) = members[0].poll_broadcast() else { panic!("no heartbeat") };
     let (instance, round, value) = (instance, round, value.to_vec());
     for to in to {
-        members[usize::from(*to) - 1].receive(1, round, instance, &value);
+        members[host_index(*to)].receive(1, round, instance, &value);
     }
 }
 
@@ -411,7 +412,7 @@ fn exchange_of_calls(members: &mut [Fcurb], dead: &[u16], logs: &mut [Vec<Result
             return;
         }
         for (from, to, bytes) in sent {
-            let (member, message) = (&mut members[usize::from(to) - 1], Message::read(&bytes).unwrap());
+            let (member, message) = (&mut members[host_index(to)], Message::read(&bytes).unwrap());
             if let Message::Decide { instance, round, .. } = message {
                 member.note_successor(round, instance);
                 logs[usize::from(to) - 3].extend(delivered(member));

@@ -3,7 +3,7 @@
 //! who is to be taken out, and the next view that follows from that.
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -63,11 +63,11 @@ impl Admission {
         }
     }
 
-    pub(super) fn note_request(&mut self, host: u16, request: Request) {
+    pub(super) fn note_request(&mut self, host: HostId, request: Request) {
         self.requests[host] = Some(request);
     }
 
-    pub(super) fn forget_request(&mut self, host: u16) {
+    pub(super) fn forget_request(&mut self, host: HostId) {
         self.requests[host] = None;
     }
 
@@ -91,7 +91,7 @@ impl Admission {
     }
 
     /// Asks the user for its state, for this host.
-    pub(super) fn want_state(&mut self, host: u16) {
+    pub(super) fn want_state(&mut self, host: HostId) {
         self.state_wanted_by.insert(host);
     }
 
@@ -104,7 +104,7 @@ impl Admission {
     }
 
     /// Stores the decisions with which a host is welcomed, in place of former ones, which are returned.
-    pub(super) fn replace_welcome(&mut self, host: u16, decisions: Identity) -> Option<Identity> {
+    pub(super) fn replace_welcome(&mut self, host: HostId, decisions: Identity) -> Option<Identity> {
         self.welcomes[host].replace(decisions)
     }
 
@@ -114,7 +114,7 @@ impl Admission {
     }
 
     /// Takes a host out of the group with one of the next views.
-    pub(super) fn remove(&mut self, host: u16) {
+    pub(super) fn remove(&mut self, host: HostId) {
         self.removed.insert(host);
     }
 

@@ -2,7 +2,7 @@
 //! From one view to the next, and the state for hosts that join.
 
 use fide_types::{
-    HostSet,
+    HostId, HostSet,
     planted::{self, Planted},
 };
 
@@ -23,7 +23,7 @@ impl<P: Start> Group<P> {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn remove(&mut self, lease: Lease, host: u16) -> Result<(), Refused> {
+    pub fn remove(&mut self, lease: Lease, host: HostId) -> Result<(), Refused> {
         self.settle();
         let epoch = self.leading(lease)?;
         if epoch.view.place(host).is_none() {

@@ -11,7 +11,7 @@
 //! 24 the message
 //! ```
 
-use fide_types::MAX_HOSTS;
+use fide_types::{HostId, MAX_HOSTS};
 
 use crate::{message::MessageError, transfer::TransferError, view::ViewError};
 
@@ -44,9 +44,9 @@ pub enum DatagramError {
     #[error("from group {got:016x}; this one is {want:016x}. Do all members have the same list and settings?")]
     OtherGroup { got: u64, want: u64 },
     #[error("host {host} may not be in this group; its hosts are 1 to {MAX_HOSTS} and in the list of members")]
-    Stranger { host: u16 },
+    Stranger { host: HostId },
     #[error("from incarnation {got} of host {host}; incarnation {want} is up")]
-    OtherIncarnation { host: u16, got: u32, want: u32 },
+    OtherIncarnation { host: HostId, got: u32, want: u32 },
     #[error("meant for incarnation {got} of this host, which is incarnation {want}")]
     NotMine { got: u32, want: u32 },
     #[error("of view {got}, while this member is in view {here}; it will be sent again")]

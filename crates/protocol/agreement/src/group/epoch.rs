@@ -2,7 +2,7 @@
 //! A protocol among the members of one view.
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -106,7 +106,7 @@ impl<P: Start> Epoch<P> {
     }
 
     /// A host's incarnations up to this one are dead: notifies the protocol if a member is among them.
-    pub(super) fn crashed(&mut self, host: u16, incarnation: u32) {
+    pub(super) fn crashed(&mut self, host: HostId, incarnation: u32) {
         let Some(place) = self.view.place(host) else { return };
         let is_it = |member: u32| member <= incarnation || planted::is(Planted::CrashesTheLater);
         let is_dead = self.view.incarnation(host).is_some_and(is_it);

@@ -63,7 +63,7 @@
 //! records while no member runs. Hosts that were only excluded found the group again ([`super::refounding`]).
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -128,29 +128,29 @@ impl Forming {
     }
 
     /// Whether a host has replied as the incarnation that is up.
-    fn has_live_reply(&self, host: u16, liveness: &Liveness) -> bool {
+    fn has_live_reply(&self, host: HostId, liveness: &Liveness) -> bool {
         let (by, _) = self.replies[host];
         by != 0 && by == liveness.up(host)
     }
 
-    fn has_begun(&self, host: u16, liveness: &Liveness) -> bool {
+    fn has_begun(&self, host: HostId, liveness: &Liveness) -> bool {
         self.has_live_reply(host, liveness) && self.replies[host].1 == Reply::Begun
     }
 
     /// Whether a host has promised the present ballot.
-    fn is_present(&self, host: u16, liveness: &Liveness) -> bool {
+    fn is_present(&self, host: HostId, liveness: &Liveness) -> bool {
         let has_promised = matches!(self.replies[host].1, Reply::Present { ballot, .. } if ballot == self.ballot);
         has_promised && self.has_live_reply(host, liveness)
     }
 
-    fn is_first(&self, host: u16, liveness: &Liveness) -> bool {
+    fn is_first(&self, host: HostId, liveness: &Liveness) -> bool {
         let is_first = matches!(self.replies[host].1, Reply::Present { is_first: true, .. });
         is_first && self.has_live_reply(host, liveness)
     }
 
     /// Whether a host has died. If it is up again, it has to have said that it founds no group: otherwise it
     /// has to reply again, as it would found another group without the hosts that have not waited for it.
-    fn is_over(&self, host: u16, liveness: &Liveness) -> bool {
+    fn is_over(&self, host: HostId, liveness: &Liveness) -> bool {
         let (up, dead) = (liveness.up(host), liveness.dead(host));
         if up == 0 {
             // In the view that others have begun it is a later incarnation than has died: one that was not
@@ -164,14 +164,14 @@ impl Forming {
     }
 
     /// Whether the incarnation of a host that has died had replied before.
-    fn was_heard(&self, host: u16, liveness: &Liveness) -> bool {
+    fn was_heard(&self, host: HostId, liveness: &Liveness) -> bool {
         let (by, dead) = (self.replies[host].0, liveness.dead(host));
         if liveness.up(host) == 0 { by == dead || planted::is(Planted::TakesTheGone) } else { by != 0 && by <= dead }
     }
 
     /// Whether this founder need not wait for a host. `unheard_count`: hosts that died unheard need not be
     /// waited for.
-    fn is_settled(&self, host: u16, unheard_count: bool, liveness: &Liveness) -> bool {
+    fn is_settled(&self, host: HostId, unheard_count: bool, liveness: &Liveness) -> bool {
         let is_gone = self.is_over(host, liveness) && (unheard_count || self.was_heard(host, liveness));
         let is_skipped = planted::is(Planted::FoundsWithout) && liveness.up(host) == 0;
         is_gone || is_skipped || self.is_present(host, liveness) || self.has_begun(host, liveness)
@@ -291,7 +291,7 @@ impl<P: Start> Group<P> {
 
     /// Whether this founder has ever heard that `host` founds the group too. If not, it waits for that host
     /// even once it is dead: it may have begun with others.
-    pub fn has_heard_founding(&self, host: u16) -> bool {
+    pub fn has_heard_founding(&self, host: HostId) -> bool {
         let reply = self.founding.forming.as_ref().and_then(|forming| forming.replies.get(host));
         reply.is_some_and(|(by, _)| *by != 0)
     }
@@ -309,7 +309,7 @@ impl<P: Start> Group<P> {
     pub fn first_processes(&self) -> HostSet {
         let Some(forming) = &self.founding.forming else { return HostSet::EMPTY };
         let Config { me, hosts, .. } = self.config;
-        let is_first = |host: &u16| {
+        let is_first = |host: &HostId| {
             if *host == me { forming.is_first } else { forming.is_first(*host, &self.liveness) }
         };
         let firsts: HostSet = hosts.iter().filter(is_first).collect();

@@ -11,6 +11,8 @@
 
 use std::collections::VecDeque;
 
+use fide_types::HostId;
+
 use crate::{
     batch,
     transfer::{Identity, Transfers},
@@ -178,7 +180,7 @@ impl Joining {
     }
 
     /// A host has died: what it was asked for does not arrive.
-    pub(super) fn crashed(&mut self, host: u16, transfers: &mut Transfers) {
+    pub(super) fn crashed(&mut self, host: HostId, transfers: &mut Transfers) {
         if let Some(base) = self.base.take_if(|base| !self.is_installable && base.by == host) {
             transfers.forget(&base.state);
         }

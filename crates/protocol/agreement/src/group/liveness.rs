@@ -2,7 +2,7 @@
 //! Which incarnations of the other hosts are up and which are dead, as this host's detector has reported.
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -32,7 +32,7 @@ impl Liveness {
     }
 
     /// An incarnation of a host is up, and has not heard this one yet. False if there is no such host.
-    pub(super) fn note_up(&mut self, host: u16, incarnation: u32) -> bool {
+    pub(super) fn note_up(&mut self, host: HostId, incarnation: u32) -> bool {
         let Some(up) = self.up.get_mut(host) else { return false };
         *up = incarnation;
         self.met.remove(host);
@@ -40,7 +40,7 @@ impl Liveness {
     }
 
     /// A host's incarnations up to this one are dead. False if there is no such host.
-    pub(super) fn note_dead(&mut self, host: u16, incarnation: u32) -> bool {
+    pub(super) fn note_dead(&mut self, host: HostId, incarnation: u32) -> bool {
         let Some(dead) = self.dead.get_mut(host) else { return false };
         *dead = incarnation.max(*dead);
         true
@@ -48,7 +48,7 @@ impl Liveness {
 
     /// After [`Liveness::note_dead`]: ends the incarnation that is up, if it is one of the dead ones. Whether
     /// the host is down now.
-    pub(super) fn end(&mut self, host: u16, incarnation: u32) -> bool {
+    pub(super) fn end(&mut self, host: HostId, incarnation: u32) -> bool {
         let is_down = self.up[host] <= incarnation;
         if is_down {
             self.up[host] = 0;
@@ -65,12 +65,12 @@ impl Liveness {
     }
 
     /// The incarnation of a host that is up; 0 for none, and for a host that there is not.
-    pub(super) fn up(&self, host: u16) -> u32 {
+    pub(super) fn up(&self, host: HostId) -> u32 {
         self.up.get(host).copied().unwrap_or(0)
     }
 
     /// The highest incarnation of a host that is dead; 0 for none.
-    pub(super) fn dead(&self, host: u16) -> u32 {
+    pub(super) fn dead(&self, host: HostId) -> u32 {
         self.dead.get(host).copied().unwrap_or(0)
     }
 

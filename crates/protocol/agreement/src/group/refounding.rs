@@ -98,7 +98,7 @@
 //! one it kept: it may be in a view that others have begun, and have been out before it heard of that view.
 
 use fide_types::{
-    HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS, PerHost,
     planted::{self, Planted},
 };
 
@@ -177,7 +177,7 @@ impl Past {
     }
 
     /// A host asks to be let in: it is not a member as that incarnation.
-    pub(super) fn note_asking(&mut self, host: u16, incarnation: u32) {
+    pub(super) fn note_asking(&mut self, host: HostId, incarnation: u32) {
         self.asking[host] = incarnation;
     }
 
@@ -196,7 +196,7 @@ impl Past {
     }
 
     /// The incarnation of a host in the view that this process kept; 0 for none.
-    pub(super) fn member(&self, host: u16) -> u32 {
+    pub(super) fn member(&self, host: HostId) -> u32 {
         self.membership().and_then(|membership| membership.view.incarnation(host)).unwrap_or(0)
     }
 
@@ -311,7 +311,7 @@ impl<P: Start> Group<P> {
     }
 
     /// The claim of a host's incarnation that is up.
-    fn claim_of(&self, host: u16) -> Option<&Claim> {
+    fn claim_of(&self, host: HostId) -> Option<&Claim> {
         let (by, claim) = self.past.claims.get(host)?.as_ref()?;
         (*by == self.liveness.up(host) && *by != 0).then_some(claim)
     }
@@ -400,7 +400,7 @@ impl<P: Start> Group<P> {
         let super::Config { me, incarnation, .. } = self.config;
         let hosts = || 1..=MAX_HOSTS as u16;
         let mine = self.claim();
-        let claims = |host: u16| if host == me { Some(&mine) } else { self.claim_of(host) };
+        let claims = |host: HostId| if host == me { Some(&mine) } else { self.claim_of(host) };
         let memberships = hosts().filter_map(|host| claims(host)?.membership.as_ref());
         let Some(last) = memberships.max_by_key(|membership| membership.age()) else { return Err(HostSet::EMPTY) };
         let outlived = outlived(hosts().filter_map(|by| Some((by, claims(by)?.outlived(by, last)?))));

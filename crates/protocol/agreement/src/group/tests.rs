@@ -14,7 +14,7 @@ const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
 const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
 const PAYLOAD_MAX: u64 = 64 << 20;
 
-fn member(host: u16, incarnation: u32) -> ViewMember {
+fn member(host: HostId, incarnation: u32) -> ViewMember {
     ViewMember { host, incarnation }
 }
 
@@ -87,20 +87,20 @@ impl World {
         }
     }
 
-    fn group(&mut self, host: u16) -> &mut Group<Hsuc> {
+    fn group(&mut self, host: HostId) -> &mut Group<Hsuc> {
         &mut self.members.get_mut(&host).unwrap().0
     }
 
-    fn state(&self, host: u16) -> String {
+    fn state(&self, host: HostId) -> String {
         String::from_utf8(self.members[&host].1.clone()).unwrap()
     }
 
-    fn joins(&mut self, host: u16, incarnation: u32) {
+    fn joins(&mut self, host: HostId, incarnation: u32) {
         self.members.insert(host, (Group::join(config(host, incarnation)).unwrap(), b"of another life".to_vec()));
         self.meet();
     }
 
-    fn dies(&mut self, host: u16) {
+    fn dies(&mut self, host: HostId) {
         let (gone, _) = self.members.remove(&host).unwrap();
         for (group, _) in self.members.values_mut() {
             group.down(host, gone.config.incarnation);
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// The datagrams that a host has to send, each with its receiver.
-    fn sent(&mut self, host: u16) -> Vec<(u16, Vec<u8>)> {
+    fn sent(&mut self, host: HostId) -> Vec<(u16, Vec<u8>)> {
         let mut sent = Vec::new();
         let (mut bytes, group) = (Vec::new(), self.group(host));
         while let Some(to) = group.poll_transmit(&mut bytes) {
@@ -120,7 +120,7 @@ impl World {
         sent
     }
 
-    fn tell(&mut self, host: u16) {
+    fn tell(&mut self, host: HostId) {
         let (group, state) = self.members.get_mut(&host).unwrap();
         if let Some((_, bytes)) = group.poll_install() {
             *state = bytes.to_vec();
@@ -147,7 +147,7 @@ impl World {
     fn settle(&mut self) -> bool {
         let mut any = false;
         loop {
-            let hosts: Vec<u16> = self.members.keys().copied().collect();
+            let hosts: Vec<HostId> = self.members.keys().copied().collect();
             let mut sent = Vec::new();
             for host in hosts {
                 self.tell(host);
@@ -176,12 +176,12 @@ impl World {
         self.settle();
     }
 
-    fn writes(&mut self, host: u16, text: &str) {
+    fn writes(&mut self, host: HostId, text: &str) {
         assert_eq!(self.group(host).propose(HELD, text.as_bytes()), Ok(()));
         self.settle();
     }
 
-    fn members_of(&mut self, host: u16) -> Vec<u16> {
+    fn members_of(&mut self, host: HostId) -> Vec<u16> {
         self.group(host).view().unwrap().members().iter().map(|member| member.host).collect()
     }
 }
@@ -581,8 +581,8 @@ proptest! {
 
 /// Hosts 1 to `count` in no group, each as incarnation 10 times its id, which are up for each other.
 fn unfounded(count: u16) -> World {
-    let config = |host: u16| Config { hosts: HostSet::first(count.into()), ..config(host, 10 * u32::from(host)) };
-    let form = |host: u16| (host, (Group::form(config(host)).unwrap(), Vec::new()));
+    let config = |host: HostId| Config { hosts: HostSet::first(count.into()), ..config(host, 10 * u32::from(host)) };
+    let form = |host: HostId| (host, (Group::form(config(host)).unwrap(), Vec::new()));
     let mut world = World { members: (1..=count).map(form).collect(), refused: Vec::new() };
     world.meet();
     world
@@ -646,7 +646,7 @@ fn dead_founder_is_followed_by_the_next() {
 }
 
 /// A process that ended when it had stored that there is a group, and before anybody heard of that.
-fn dies_with_a_record(world: &mut World, host: u16) {
+fn dies_with_a_record(world: &mut World, host: HostId) {
     for _ in 0..2 {
         world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
         world.settle();

@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use blake3::Hasher;
+use fide_types::HostId;
 
 use super::{HASH_STEP, Identity, WANTS_PER_RESEND, error::TransferError};
 
 /// A host that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Source {
-    pub(super) host: u16,
+    pub(super) host: HostId,
     /// The number of its newest offer; 0: it has not offered the payload.
     pub(super) number: u64,
     /// How often the chunks that came from it were wrong.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors, and what would be right.
 
-use fide_types::MAX_HOSTS;
+use fide_types::{HostId, MAX_HOSTS};
 
 use super::{ARRIVING_MAX, CHUNK_MAX, Identity, OFFERS_MAX, PAYLOADS_MAX};
 
@@ -80,9 +80,9 @@ pub enum FetchError {
     #[error(transparent)]
     Room(#[from] RoomError),
     #[error("host {host} cannot be asked; the others are 1 to {MAX_HOSTS}, without this host")]
-    Host { host: u16 },
+    Host { host: HostId },
     #[error("host {host} has crashed; ask a live host")]
-    Crashed { host: u16 },
+    Crashed { host: HostId },
 }
 
 /// Why a message is refused. Nothing has changed.
@@ -101,9 +101,9 @@ pub enum TransferError {
     #[error("offer {number}; offers are numbered from 1{}", last.map(|last| format!(", and {last} is the last of this host")).unwrap_or_default())]
     Number { number: u64, last: Option<u64> },
     #[error("from host {host}; the others are 1 to {MAX_HOSTS}, without this host")]
-    Stranger { host: u16 },
+    Stranger { host: HostId },
     #[error("from host {host}, which has crashed; nothing is taken from it until it has joined again")]
-    Crashed { host: u16 },
+    Crashed { host: HostId },
     #[error("a chunk of {identity}, which this host has not asked for")]
     Unasked { identity: Identity },
     #[error("{identity} from host {from}; host {asked} was asked")]

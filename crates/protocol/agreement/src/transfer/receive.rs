@@ -5,6 +5,7 @@ use super::{
     Arriving, Fate, Identity, REFUSED_MAX, Reason, RoomError, Source, TRIES_MAX, TransferError, Transfers,
     arriving::Taken, message::TransferMessage, peer::Wanted, push_once,
 };
+use fide_types::HostId;
 
 impl Transfers {
     /// A message from another host. A late one is taken, and changes nothing but a counter.
@@ -186,7 +187,7 @@ impl Transfers {
     }
 
     /// Removes a host from the sources of a payload. False if it is none of them.
-    pub(super) fn remove_source(&mut self, at: usize, host: u16) -> bool {
+    pub(super) fn remove_source(&mut self, at: usize, host: HostId) -> bool {
         let sources = &mut self.arriving[at].sources;
         let Some(which) = sources.iter().position(|source| source.host == host) else { return false };
         sources.remove(which);

@@ -18,7 +18,7 @@ fn sent(host: &mut Transfers) -> Vec<(HostSet, Vec<u8>)> {
     std::iter::from_fn(|| host.poll_transmit(&mut out).map(|to| (to, out.clone()))).collect()
 }
 
-fn to(hosts: &[u16]) -> HostSet {
+fn to(hosts: &[HostId]) -> HostSet {
     hosts.iter().copied().collect()
 }
 

@@ -7,6 +7,7 @@ use fide_agreement::{
     Agreement, Decision, HostSet, Huc, Message, Trust,
     huc::{SET_LEN, Setting},
 };
+use fide_types::host_index;
 use stateright::{Model, Property};
 
 use super::{Logs, properties};
@@ -69,11 +70,11 @@ pub(super) enum Action {
 
 impl State {
     fn node(&mut self, member: u16) -> &mut Huc {
-        &mut self.members[usize::from(member) - 1]
+        &mut self.members[host_index(member)]
     }
 
     fn drain(&mut self, member: u16) {
-        let (at, alive) = (usize::from(member) - 1, self.alive());
+        let (at, alive) = (host_index(member), self.alive());
         loop {
             let mut any = false;
             if let Some(Decision { value, .. }) = self.members[at].poll_decision() {

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
 use fide_agreement::{Decision, HostSet, Message, Start};
+use fide_types::host_index;
 use stateright::{Model, Property};
 
 use super::{Logs, properties};
@@ -87,12 +88,12 @@ impl<P: Protocol> State<P> {
     }
 
     fn node(&mut self, member: u16) -> &mut P {
-        &mut self.members[usize::from(member) - 1]
+        &mut self.members[host_index(member)]
     }
 
     /// Polls a member after a call; it crashes after this many copies.
     fn drain(&mut self, member: u16, dies: Option<usize>) {
-        let at = usize::from(member) - 1;
+        let at = host_index(member);
         let mut copies = 0;
         loop {
             let mut anything = false;
@@ -205,7 +206,7 @@ impl<P: Protocol> Model for Of<P> {
             }
         };
         for by in state.alive() {
-            let may = !P::LEADER_PROPOSES || state.members[usize::from(by) - 1].leader() == by;
+            let may = !P::LEADER_PROPOSES || state.members[host_index(by)].leader() == by;
             if may && state.proposed.len() < usize::from(world.proposals) {
                 deaths(actions, &|dies| Action::Propose { by, dies });
             }

@@ -17,6 +17,7 @@ mod links;
 use std::{collections::BTreeSet, fmt::Debug, hash::Hash};
 
 use fide_agreement::batch;
+use fide_types::host_index;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const THREADS: usize = 2;
@@ -34,7 +35,7 @@ trait Logs: Sized {
     fn at_rest(&self) -> Option<Self>;
 
     fn log(&self, member: u16) -> &[Vec<u8>] {
-        &self.logs()[usize::from(member) - 1]
+        &self.logs()[host_index(member)]
     }
 
     fn values(&self, member: u16) -> impl Iterator<Item = &[u8]> {

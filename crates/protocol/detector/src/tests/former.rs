@@ -3,11 +3,12 @@
 
 use crate::config::tests::cluster;
 use crate::*;
+use fide_types::HostId;
 use fide_wire::{Ack, Body, Builder, PAYLOAD_MAX, Packet, ProcessState, Roster};
 
 const MS: u64 = 1_000_000;
 
-fn plain(me: u16) -> Detector {
+fn plain(me: HostId) -> Detector {
     let config = Config { me, incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(2) };
     Detector::new(config, 0).unwrap()
 }

@@ -4,6 +4,7 @@
 use super::world::World;
 use crate::config::tests::cluster;
 use crate::*;
+use fide_types::HostId;
 
 const MS: u64 = 1_000_000;
 
@@ -20,7 +21,7 @@ fn incarnation(world: &World, node: usize) -> u32 {
 }
 
 /// What h1, which started at `since_ns`, knows of an incarnation of another host.
-fn former(world: &World, host: u16, incarnation: u32, since_ns: u64) -> Former {
+fn former(world: &World, host: HostId, incarnation: u32, since_ns: u64) -> Former {
     let detector = world.nodes[0].detector.as_ref().expect("it runs");
     detector.became_of(world.local_ns(0), host, |is| is == incarnation, 5 * MS, since_ns)
 }

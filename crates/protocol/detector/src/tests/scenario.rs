@@ -17,6 +17,7 @@
 use super::world::World;
 use crate::config::tests::cluster;
 use crate::*;
+use fide_types::host_index;
 use fide_wire::MAX_PROCESSES;
 use std::fmt::Write;
 
@@ -48,7 +49,7 @@ fn make(words: &[&str]) -> World {
             c.me = me;
             // One for all, or one for each host in turn; the last is that of all who follow.
             let timeouts: Vec<u64> = option(words, "timeout").unwrap_or("5ms").split(',').map(span).collect();
-            c.timeout_ns = timeouts[(usize::from(me) - 1).min(timeouts.len() - 1)];
+            c.timeout_ns = timeouts[host_index(me).min(timeouts.len() - 1)];
             c.planes = option(words, "planes").map_or(2, |p| p.parse().unwrap());
             c.policy = if option(words, "policy") == Some("network") { Policy::Network } else { Policy::Majority };
             c.trust = if option(words, "trust") == Some("network") { Trust::Network } else { Trust::Lease };

@@ -4,6 +4,7 @@
 use super::world::{Rng, World};
 use crate::config::tests::cluster;
 use crate::*;
+use fide_types::host_index;
 
 const MS: u64 = 1_000_000;
 
@@ -275,9 +276,9 @@ fn heal(world: &mut World, plan: &Plan) {
         let first = w.nodes[0].detector.as_ref().map(|d| d.view());
         w.nodes.iter().enumerate().all(|(n, node)| {
             let Some(d) = &node.detector else { return false };
-            let peers_up = (1..=plan.hosts as u16).filter_map(|id| Some((id, d.peer(id)?))).all(|(id, p)| {
-                p.state == PeerState::Up && p.incarnation == w.nodes[usize::from(id) - 1].config.incarnation
-            });
+            let peers_up = (1..=plan.hosts as u16)
+                .filter_map(|id| Some((id, d.peer(id)?)))
+                .all(|(id, p)| p.state == PeerState::Up && p.incarnation == w.nodes[host_index(id)].config.incarnation);
             let view = d.view();
             let whole = plan.policy == Policy::Network || view.members.len() as u64 == plan.hosts;
             !d.is_fenced(w.local_ns(n)) && peers_up && whole && Some(view) == first

@@ -6,18 +6,19 @@ use crate::events::{EVENTS_MAX, EVENTS_RESERVE};
 use crate::piggyback::{POOL_MAX, QUEUE_MAX, REORDER_MAX};
 use crate::roster::Remote;
 use crate::*;
+use fide_types::HostId;
 use fide_wire::{Ack, Body, Builder, HOST_SLOT, MAX_HOSTS, NOTICE_LEN, PAYLOAD_MAX, Packet, ProcessState, set_plane};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
 
-fn plain(me: u16) -> Detector {
+fn plain(me: HostId) -> Detector {
     let config = Config { me, incarnation: 10, trust: Trust::Network, policy: Policy::Network, ..cluster(3) };
     Detector::new(config, 0).unwrap()
 }
 
 /// A heartbeat of `sender`, with more put in by `fill`.
-fn heartbeat(sender: u16, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
+fn heartbeat(sender: HostId, incarnation: u32, seq: u64, fill: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
     let mut buf = [0u8; PAYLOAD_MAX];
     let mut b = Builder::heartbeat(&mut buf, sender, incarnation, seq).unwrap();
     // The acknowledgements of an observer that has answered incarnation 10 of host 1.

@@ -4,6 +4,7 @@
 
 use crate::receive_model::ReceiveModel;
 use crate::*;
+use fide_types::{HostId, host_index};
 use fide_wire::{HOST_SLOT, Membership, PAYLOAD_MAX, ViewId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -494,7 +495,7 @@ impl World {
         let started_ns = self.nodes[node].started_ns;
         for peer in detector.peers.others().filter(|peer| peer.heard()) {
             let (host, incarnation) = (peer.id, peer.incarnation);
-            let last_ns = self.nodes[usize::from(host) - 1].last_ns.get(&incarnation).copied().unwrap_or(0);
+            let last_ns = self.nodes[host_index(host)].last_ns.get(&incarnation).copied().unwrap_or(0);
             assert!(last_ns >= started_ns, "h{} takes a recording of h{host}#{incarnation} for life", node + 1);
         }
     }
@@ -591,7 +592,7 @@ impl World {
 
 /// An event in one line, without anything that depends on rounding.
 pub(super) fn describe(event: &Event, detector: &Detector) -> String {
-    let who = |host: u16, slot: u8, incarnation: u32| {
+    let who = |host: HostId, slot: u8, incarnation: u32| {
         if slot == HOST_SLOT {
             return format!("h{host}#{incarnation}");
         }

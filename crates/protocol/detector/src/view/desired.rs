@@ -2,7 +2,7 @@
 //! Which members the next view should have.
 
 use crate::clique;
-use fide_types::HostSet;
+use fide_types::{HostId, HostSet};
 use fide_wire::{Membership, ViewRepr};
 
 use super::{BARRED_TIMEOUTS, Env, PARTIAL_TIMEOUTS, ViewConsensus};
@@ -20,7 +20,7 @@ impl ViewConsensus {
     }
 
     /// Does the voter `id`, which holds no view and asks to be admitted, hear all of `members`?
-    fn hears_all(&self, id: u16, incarnation: u32, members: HostSet) -> bool {
+    fn hears_all(&self, id: HostId, incarnation: u32, members: HostSet) -> bool {
         let asks = |suspects: &HostSet| suspects.contains(id);
         let report = self.reports[id].as_ref().filter(|r| r.incarnation == incarnation && r.repr.id.is_none());
         let unheard = report.and_then(|r| r.repr.acceptor).map(|(_, suspects)| HostSet(suspects)).filter(asks);
@@ -30,7 +30,7 @@ impl ViewConsensus {
     /// Members that a majority of the view reports as silent.
     fn reported_by_majority(&self, env: &Env) -> HostSet {
         let majority = self.members.len() / 2 + 1;
-        let reporters = |id: u16| {
+        let reporters = |id: HostId| {
             let others = self.electors().filter(|(other, repr)| {
                 let counts = !env.silent.contains(*other) || env.left.contains(*other);
                 counts && repr.acceptor.is_some_and(|(_, suspects)| HostSet(suspects).contains(id))

@@ -2,8 +2,10 @@
 //! How a view is decided: what this host accepts, what it proposes and when, and whether a proposal is
 //! decided.
 
-use fide_types::planted::{self, Planted};
-use fide_types::{HostSet, MAX_HOSTS};
+use fide_types::{
+    HostId, HostSet, MAX_HOSTS,
+    planted::{self, Planted},
+};
 use fide_wire::{Membership, Proposal, ViewId};
 
 use super::{BACKOFF_HEARTBEATS, Env, Outcome, Proposer, RETRY_HEARTBEATS, ViewConsensus, founding_id};
@@ -55,7 +57,7 @@ impl ViewConsensus {
 
     /// Is `id` missing from the value accepted last, as far as this host knows? Then it cannot finish a
     /// ballot: only a member of that value can.
-    fn is_dropped_by_accepted(&self, id: u16, env: &Env) -> bool {
+    fn is_dropped_by_accepted(&self, id: HostId, env: &Env) -> bool {
         let incarnation = env.incarnations.get(id);
         let accepted = self.electors().filter_map(|(_, repr)| repr.accepted).chain(self.accepted);
         let last = accepted.max_by_key(|(ballot, _)| *ballot);
@@ -63,7 +65,7 @@ impl ViewConsensus {
     }
 
     /// Can `id` finish a ballot that it has begun?
-    fn can_finish(&self, id: u16, env: &Env) -> bool {
+    fn can_finish(&self, id: HostId, env: &Env) -> bool {
         env.incarnations.get(id).is_some_and(|incarnation| {
             env.heard.contains(id) && (self.id.is_none() || self.members.contains(id, incarnation))
         })

@@ -6,11 +6,11 @@ use super::*;
 const TIMEOUT_NS: u64 = 5_000_000;
 const VIEW: ViewId = ViewId { generation: 5, number: 1 };
 
-fn set(ids: &[u16]) -> HostSet {
+fn set(ids: &[HostId]) -> HostSet {
     ids.iter().copied().collect()
 }
 
-fn members(ids: impl IntoIterator<Item = u16>) -> Membership {
+fn members(ids: impl IntoIterator<Item = HostId>) -> Membership {
     let mut members = Membership::EMPTY;
     ids.into_iter().for_each(|id| members.insert(id, u32::from(id)));
     members
@@ -130,7 +130,7 @@ fn first_view_is_not_proposed_with_too_few_to_decide_it() {
     let _ = founding(&mut this, 2 * TIMEOUT_NS, &[2, 3, 4], [(2, 0, 0), (3, 0, 0), (4, 0, 0)]);
     let ballot = this.proposer.expect("it has begun").ballot;
     // All promise; meanwhile h3 and h4 have heard of a view, and found none.
-    let heard_of_one = |id: u16| HostSet::only(id).0;
+    let heard_of_one = |id: HostId| HostSet::only(id).0;
     let others = [(2, ballot, 0), (3, ballot, heard_of_one(3)), (4, ballot, heard_of_one(4))];
     let _ = founding(&mut this, 2 * TIMEOUT_NS + 1, &[2, 3, 4], others);
     assert_eq!((this.proposer.map(|p| p.ballot), this.accepted), (None, None));

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fide_types::host_index;
 use proptest::{prelude::*, test_runner::TestCaseError};
 
 use super::{group, hand};
@@ -50,7 +51,7 @@ impl World {
 
     /// Polls a member after a call; the first `until` copies of its messages leave.
     fn drain(&mut self, member: u16, until: usize) -> Checked {
-        let at = usize::from(member) - 1;
+        let at = host_index(member);
         let (node, others) = (&mut self.members[at], HostSet::first(self.logs.len()));
         let mut sent = Vec::new();
         let mut send = |to: HostSet, message: Message<'_>| {
@@ -88,7 +89,7 @@ impl World {
     }
 
     fn broadcast(&mut self, member: u16) {
-        let at = usize::from(member) - 1;
+        let at = host_index(member);
         if !self.members[at].is_sending() {
             self.numbers[at] += 1;
             let number = self.numbers[at];
@@ -103,12 +104,12 @@ impl World {
         if self.dead.contains(&to) {
             return Ok(());
         }
-        let (message, node) = (Message::read(&bytes).unwrap(), &mut self.members[usize::from(to) - 1]);
+        let (message, node) = (Message::read(&bytes).unwrap(), &mut self.members[host_index(to)]);
         if let Message::Decide { instance, round, .. } = message {
             node.note_successor(round, instance);
             self.drain(to, usize::MAX)?;
         }
-        hand(&mut self.members[usize::from(to) - 1], from, &message);
+        hand(&mut self.members[host_index(to)], from, &message);
         self.drain(to, usize::MAX)
     }
 
@@ -117,7 +118,7 @@ impl World {
         if self.dead.contains(&survivor) {
             return Ok(());
         }
-        self.members[usize::from(survivor) - 1].crashed(dead);
+        self.members[host_index(survivor)].crashed(dead);
         self.drain(survivor, usize::MAX)
     }
 
@@ -139,7 +140,7 @@ impl World {
                 self.notices.extend(self.alive().into_iter().map(|survivor| (survivor, member)));
             }
             85..90 => {
-                self.members[usize::from(member) - 1].resend();
+                self.members[host_index(member)].resend();
                 self.drain(member, usize::MAX)?;
             }
             90..95 if !self.network.is_empty() => {
@@ -177,7 +178,7 @@ impl World {
         for _ in 0..12 {
             self.arrives()?;
             for member in self.alive() {
-                self.members[usize::from(member) - 1].resend();
+                self.members[host_index(member)].resend();
                 self.drain(member, usize::MAX)?;
             }
         }
@@ -213,11 +214,11 @@ impl World {
     }
 
     fn check_quiet(&self) -> Checked {
-        let set = |member: u16| self.logs[usize::from(member) - 1].iter().copied().collect::<BTreeSet<_>>();
+        let set = |member: u16| self.logs[host_index(member)].iter().copied().collect::<BTreeSet<_>>();
         for member in self.alive() {
             prop_assert_eq!(set(member), set(self.alive()[0]));
             prop_assert!(self.dead.iter().all(|dead| set(member).contains(&(*dead, 0))));
-            prop_assert!(!self.members[usize::from(member) - 1].is_sending());
+            prop_assert!(!self.members[host_index(member)].is_sending());
         }
         Ok(())
     }

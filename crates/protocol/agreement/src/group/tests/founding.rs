@@ -4,12 +4,12 @@
 use super::*;
 
 /// A process that founds the group of hosts 1 to `count` with the others, of which it has not heard yet.
-fn forms(host: u16, incarnation: u32, count: u16) -> Group<Hsuc> {
+fn forms(host: HostId, incarnation: u32, count: u16) -> Group<Hsuc> {
     Group::form(Config { hosts: HostSet::first(count.into()), ..config(host, incarnation) }).unwrap()
 }
 
 impl World {
-    fn starts(&mut self, host: u16, incarnation: u32, count: u16) {
+    fn starts(&mut self, host: HostId, incarnation: u32, count: u16) {
         self.members.insert(host, (forms(host, incarnation, count), Vec::new()));
     }
 
@@ -27,7 +27,7 @@ impl World {
         assert!(self.hears(to, from));
     }
 
-    fn stores(&mut self, host: u16) {
+    fn stores(&mut self, host: HostId) {
         assert!(self.group(host).poll_record().is_some(), "host {host} begins nothing");
         self.group(host).recorded();
     }

@@ -102,7 +102,7 @@ impl World {
     /// Lets time pass, while some hosts do not hear some others.
     fn runs_deaf(&mut self, hears: impl Fn(u16, u16) -> bool) {
         for _ in 0..60 {
-            let hosts: Vec<u16> = self.members.keys().copied().collect();
+            let hosts: Vec<HostId> = self.members.keys().copied().collect();
             for host in &hosts {
                 self.group(*host).resend(HELD);
                 self.tell(*host);

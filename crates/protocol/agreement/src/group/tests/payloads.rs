@@ -7,7 +7,7 @@ use super::*;
 impl World {
     /// Everything under way arrives once.
     fn step(&mut self) {
-        let hosts: Vec<u16> = self.members.keys().copied().collect();
+        let hosts: Vec<HostId> = self.members.keys().copied().collect();
         let mut sent = Vec::new();
         for host in hosts {
             self.tell(host);

@@ -6,7 +6,7 @@ use super::*;
 
 impl World {
     /// The others go on without it, or nobody does. It comes back as the next incarnation.
-    pub(super) fn excluded(&mut self, host: u16) {
+    pub(super) fn excluded(&mut self, host: HostId) {
         let was = self.group(host).config.incarnation;
         self.group(host).excluded();
         for (other, (group, _)) in &mut self.members {
@@ -16,7 +16,7 @@ impl World {
         }
     }
 
-    pub(super) fn comes_back(&mut self, host: u16) {
+    pub(super) fn comes_back(&mut self, host: HostId) {
         let was = self.group(host).config.incarnation;
         self.group(host).rejoin(was + 1).unwrap();
     }
@@ -259,7 +259,7 @@ fn member_without_deliveries_answers_after_taking_over_a_state() {
 fn higher_ballot_wins_of_two_first_views() {
     // Host 4 founded and began one alone; hosts 1 to 3 founded another one when it was gone. Nothing was
     // delivered to anybody.
-    let began = |host: u16, ballot: u32, order: &[u16]| {
+    let began = |host: HostId, ballot: u32, order: &[u16]| {
         let members: Vec<ViewMember> = order.iter().map(|host| member(*host, 10 * u32::from(*host))).collect();
         let mut group = Group::found(config(host, 10 * u32::from(host)), View::new(1, &members).unwrap()).unwrap();
         group.founding.set_ballot(ballot);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use fide_types::host_index;
 use proptest::{prelude::*, test_runner::TestCaseError};
 
 use super::*;
@@ -64,32 +65,32 @@ impl World {
         }
     }
 
-    pub(super) fn host(&self, host: u16) -> &Transfers {
-        &self.hosts[usize::from(host) - 1]
+    pub(super) fn host(&self, host: HostId) -> &Transfers {
+        &self.hosts[host_index(host)]
     }
 
-    pub(super) fn at(&mut self, host: u16) -> &mut Transfers {
-        &mut self.hosts[usize::from(host) - 1]
+    pub(super) fn at(&mut self, host: HostId) -> &mut Transfers {
+        &mut self.hosts[host_index(host)]
     }
 
     /// What was reported since the last call.
-    pub(super) fn spread(&mut self, host: u16) -> Vec<Identity> {
+    pub(super) fn spread(&mut self, host: HostId) -> Vec<Identity> {
         self.hear(host);
-        std::mem::take(&mut self.spread[usize::from(host) - 1])
+        std::mem::take(&mut self.spread[host_index(host)])
     }
 
-    pub(super) fn arrived(&mut self, host: u16) -> Vec<Identity> {
+    pub(super) fn arrived(&mut self, host: HostId) -> Vec<Identity> {
         self.hear(host);
-        std::mem::take(&mut self.arrived[usize::from(host) - 1])
+        std::mem::take(&mut self.arrived[host_index(host)])
     }
 
-    pub(super) fn missing(&mut self, host: u16) -> Vec<Identity> {
+    pub(super) fn missing(&mut self, host: HostId) -> Vec<Identity> {
         self.hear(host);
-        std::mem::take(&mut self.missing[usize::from(host) - 1])
+        std::mem::take(&mut self.missing[host_index(host)])
     }
 
-    fn hear(&mut self, host: u16) {
-        let at = usize::from(host) - 1;
+    fn hear(&mut self, host: HostId) {
+        let at = host_index(host);
         let node = &mut self.hosts[at];
         let spread: Vec<_> = std::iter::from_fn(|| node.poll_spread()).collect();
         self.arrived[at].extend(std::iter::from_fn(|| node.poll_arrived()));
@@ -106,7 +107,7 @@ impl World {
     }
 
     /// Offers a payload to all.
-    pub(super) fn offer(&mut self, host: u16, payload: Vec<u8>) -> Identity {
+    pub(super) fn offer(&mut self, host: HostId, payload: Vec<u8>) -> Identity {
         let all = HostSet::first(self.hosts.len());
         let identity = self.at(host).offer(payload.clone(), all).expect("room");
         self.offered.push((host, identity, payload));
@@ -114,7 +115,7 @@ impl World {
     }
 
     /// One message leaves a host.
-    fn send_one(&mut self, host: u16) -> bool {
+    fn send_one(&mut self, host: HostId) -> bool {
         let mut bytes = Vec::new();
         let Some(to) = self.at(host).poll_transmit(&mut bytes) else { return false };
         let packets = to.iter().map(|to| Packet { from: host, to, bytes: bytes.clone(), corrupt: false });
@@ -140,14 +141,14 @@ impl World {
     }
 
     /// All messages of a host are sent and arrive.
-    pub(super) fn step(&mut self, host: u16) {
+    pub(super) fn step(&mut self, host: HostId) {
         while self.send_one(host) {}
         for packet in std::mem::take(&mut self.network) {
             self.deliver(&packet);
         }
     }
 
-    pub(super) fn crash(&mut self, host: u16) {
+    pub(super) fn crash(&mut self, host: HostId) {
         if self.dead.contains(&host) || self.alive().len() == 1 {
             return;
         }
