@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes `wire.h`, compiles each BPF program with clang, and generates the Rust side of `intf.h`; all into `OUT_DIR`.
+//! Writes `wire.h`, compiles each BPF program with clang, and generates the Rust side of
+//! the headers that programs and user space share; all into `OUT_DIR`.
 
 use std::{
     env, fs,
@@ -31,33 +32,44 @@ fn main() {
             .build_and_generate(out.join(format!("{program}.skel.rs")))
             .unwrap_or_else(|error| panic!("{source} does not compile: {error:?}\n{NEEDED}"));
     }
-    mirror(&out, &generated);
+    let headers: [(&str, &'static [&'static str]); 3] = [
+        ("intf", &["Wake", "Watched", "fide_wake", "fide_watched"]),
+        ("culprits", &["Culprit", "fide_culprit"]),
+        ("pingpong", &[]),
+    ];
+    for (header, plain) in headers {
+        mirror(&out, &generated, header, plain);
+    }
     println!("cargo:rerun-if-changed=src/c");
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// The structures of `intf.h`, for Rust, as `intf.rs` includes them.
-fn mirror(out: &Path, generated: &str) {
+/// The structures and constants of `header`.h, for Rust. Those in `plain` are read out of, or written into, bytes.
+fn mirror(out: &Path, generated: &str, header: &str, plain: &'static [&'static str]) {
     bindgen::Builder::default()
-        .header_contents("mirror.h", "#include <linux/types.h>\n#include \"src/c/intf.h\"\n")
+        .header_contents("mirror.h", &format!("#include <linux/types.h>\n#include \"src/c/{header}.h\"\n"))
         .clang_args(INCLUDES.iter().copied().chain([generated, "-I.", "-fparse-all-comments"]))
         .allowlist_type("fide_.*")
         .allowlist_var("FIDE_.*")
         .derive_default(true)
+        .derive_partialeq(true)
+        .derive_eq(true)
         .generate_comments(true)
         .layout_tests(true)
-        .parse_callbacks(Box::new(Names))
+        .parse_callbacks(Box::new(Mirror { plain }))
         .generate()
-        .unwrap_or_else(|error| panic!("src/c/intf.h is not understood: {error}\n{NEEDED}"))
-        .write_to_file(out.join("intf.rs"))
+        .unwrap_or_else(|error| panic!("src/c/{header}.h is not understood: {error}\n{NEEDED}"))
+        .write_to_file(out.join(format!("{header}.rs")))
         .expect("OUT_DIR can be written");
 }
 
 /// `struct fide_wake` is `Wake` in Rust.
 #[derive(Debug)]
-struct Names;
+struct Mirror {
+    plain: &'static [&'static str],
+}
 
-impl ParseCallbacks for Names {
+impl ParseCallbacks for Mirror {
     fn item_name(&self, item: ItemInfo<'_>) -> Option<String> {
         if let Some(constant) = item.name.strip_prefix("FIDE_") {
             return Some(constant.to_owned());
@@ -67,9 +79,7 @@ impl ParseCallbacks for Names {
     }
 
     fn add_derives(&self, info: &DeriveInfo<'_>) -> Vec<String> {
-        // What is read out of, or written into, bytes.
-        let plain = ["Wake", "Watched", "fide_wake", "fide_watched"].contains(&info.name);
         let derives = ["zerocopy::FromBytes", "zerocopy::IntoBytes", "zerocopy::Immutable"];
-        if plain { derives.map(str::to_owned).to_vec() } else { Vec::new() }
+        if self.plain.contains(&info.name) { derives.map(str::to_owned).to_vec() } else { Vec::new() }
     }
 }

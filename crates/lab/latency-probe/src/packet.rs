@@ -10,13 +10,11 @@
 //!
 //! Whatever is not of this form, or of another run, changes nothing.
 
+use fide_bpf::pingpong::{MAGIC, PING, PONG, VERSION};
 use fide_jitter_analysis::MISSING;
 
 /// Bytes that mean something; also the shortest packet.
 pub const HEADER: usize = fide_bpf::pingpong::HEADER;
-
-const MAGIC: [u8; 4] = *b"FDPP";
-const VERSION: u8 = 1;
 
 /// Which way it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +52,8 @@ impl Header {
             return None;
         }
         let kind = match bytes[5] {
-            1 => Kind::Ping,
-            2 => Kind::Pong,
+            PING => Kind::Ping,
+            PONG => Kind::Pong,
             _ => return None,
         };
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -82,8 +80,8 @@ impl Header {
         packet[..4].copy_from_slice(&MAGIC);
         packet[4] = VERSION;
         packet[5] = match self.kind {
-            Kind::Ping => 1,
-            Kind::Pong => 2,
+            Kind::Ping => PING,
+            Kind::Pong => PONG,
         };
         packet[6..8].copy_from_slice(&self.packet_bytes.to_le_bytes());
         for (at, word) in [

@@ -8,27 +8,35 @@ use std::{
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 
-use crate::{BpfError, map::MappedArray, skel::culprits::CulpritsSkelBuilder};
+use crate::{BpfError, generated::culprits as generated, map::MappedArray, skel::culprits::CulpritsSkelBuilder};
+
+pub(crate) use generated::{CulpritConfig as Config, CulpritStats as Stats};
+
+/// Something that ran: from `start_ns` to `end_ns` (CLOCK_MONOTONIC) on core `cpu`. `kind` is one of [`kind`]; `name`
+/// ends at the first zero.
+pub use generated::Culprit;
 
 /// Bytes of the ring of records.
-pub const RING_BYTES: u32 = 8 * 1024 * 1024;
+pub const RING_BYTES: u32 = generated::CULPRIT_RING_BYTES;
 /// Cores that can be recorded.
-pub const CPUS: usize = 1024;
+pub const CPUS: usize = generated::CULPRIT_CPUS as usize;
 /// Threads of the bench itself that can be left out.
-pub const OWN_MAX: usize = 4;
+pub const OWN_MAX: usize = generated::CULPRIT_OWN_MAX as usize;
 
 /// Values of [`Culprit::kind`].
 pub mod kind {
+    use super::generated;
+
     /// `id` is the interrupt's number, `name` its handler.
-    pub const INTERRUPT: u32 = 1;
+    pub const INTERRUPT: u32 = generated::CULPRIT_INTERRUPT;
     /// `id` is the vector, see [`super::softirq_name`].
-    pub const SOFTIRQ: u32 = 2;
+    pub const SOFTIRQ: u32 = generated::CULPRIT_SOFTIRQ;
     /// `id` is the thread, `name` what it is called.
-    pub const THREAD: u32 = 3;
+    pub const THREAD: u32 = generated::CULPRIT_THREAD;
     /// `id` is one of the processor's own, see [`super::vector_name`].
-    pub const VECTOR: u32 = 4;
+    pub const VECTOR: u32 = generated::CULPRIT_VECTOR;
     /// From when a timer ran out until its interrupt came, at least 20 us later.
-    pub const LATE: u32 = 5;
+    pub const LATE: u32 = generated::CULPRIT_LATE;
 }
 
 const VECTORS: &str = "the processor's own interrupts";
@@ -46,44 +54,13 @@ pub fn softirq_name(vector: u32) -> &'static str {
 #[must_use]
 pub fn vector_name(id: u32) -> &'static str {
     match id {
-        1 => "local timer",
-        2 => "reschedule",
-        3 => "function call",
-        4 => "single function call",
-        5 => "irq work",
+        generated::VECTOR_TIMER => "local timer",
+        generated::VECTOR_RESCHEDULE => "reschedule",
+        generated::VECTOR_CALL => "function call",
+        generated::VECTOR_CALL_SINGLE => "single function call",
+        generated::VECTOR_WORK => "irq work",
         _ => "unknown",
     }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Config {
-    pub(crate) cpus: [u64; CPUS / 64],
-    pub(crate) least_ns: u64,
-    pub(crate) own: [u32; OWN_MAX],
-}
-
-/// Something that ran.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
-pub struct Culprit {
-    /// CLOCK_MONOTONIC.
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub cpu: u32,
-    /// See [`kind`].
-    pub kind: u32,
-    pub id: u32,
-    pub reserved: u32,
-    /// Ends at the first zero.
-    pub name: [u8; 16],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Stats {
-    pub(crate) recorded: u64,
-    pub(crate) lost: u64,
 }
 
 /// What to record.

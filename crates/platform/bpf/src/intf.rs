@@ -6,19 +6,9 @@ use fide_agent_api::event::{self, EventRecord};
 use fide_types::{Reason, bounds};
 use std::mem::offset_of;
 
-pub use fide_shm::gaps::Gaps;
+use crate::generated::intf as generated;
 
-#[allow(
-    dead_code,
-    non_camel_case_types,
-    unreachable_pub,
-    clippy::all,
-    clippy::pedantic,
-    clippy::undocumented_unsafe_blocks
-)]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/intf.rs"));
-}
+pub use fide_shm::gaps::Gaps;
 
 pub use generated::{
     ADMIT_DEAD, ADMIT_MONITOR, Admit, CLIENT_RING_BYTES, Config, Key, NOTIFY_CLIENT, NOTIFY_WATCH, Notify,

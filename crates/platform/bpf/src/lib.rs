@@ -9,7 +9,8 @@
 //! - [`pingpong`]: where the packets of the jitter bench arrive (`c/pingpong.bpf.c`).
 //! - [`culprits`]: who else ran on the cores of a measurement (`c/culprits.bpf.c`).
 //!
-//! `c/intf.h` is the only contract between the C programs and Rust; [`intf`] mirrors it.
+//! The headers in `c/` are the only contract between the C programs and Rust: the build generates the Rust side from
+//! them ([`intf`] from `intf.h`).
 //!
 //! **Invariant:** no policy. A program reports a silence or an exit; who is dead is decided by
 //! `fide-detector`. The one verdict of which the receive program notifies clients by itself is a notice that the
@@ -58,6 +59,27 @@ impl BpfError {
 
     pub(crate) fn load(program: &'static str, error: &libbpf_rs::Error) -> Self {
         Self::Load { program, reason: error.to_string() }
+    }
+}
+
+/// What the build generates from the headers in `c/`.
+#[allow(
+    dead_code,
+    non_camel_case_types,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks
+)]
+mod generated {
+    pub mod intf {
+        include!(concat!(env!("OUT_DIR"), "/intf.rs"));
+    }
+    pub mod culprits {
+        include!(concat!(env!("OUT_DIR"), "/culprits.rs"));
+    }
+    pub mod pingpong {
+        include!(concat!(env!("OUT_DIR"), "/pingpong.rs"));
     }
 }
 

@@ -15,25 +15,35 @@ use libbpf_rs::{
 
 use crate::{
     BpfError,
+    generated::pingpong as generated,
     map::MappedArray,
     skel::pingpong::PingpongSkelBuilder,
     xdp::{self, XdpMode},
 };
 
+pub(crate) use generated::{PpConfig as Config, PpSlot as Slot, PpState as State};
+
 /// Packets that may wait for their reader.
-pub const SLOTS: usize = 1024;
+pub const SLOTS: usize = generated::PP_SLOTS as usize;
 /// The part of a payload that means something, bytes.
-pub const HEADER: usize = 64;
+pub const HEADER: usize = generated::PP_HEADER as usize;
+/// The first four bytes of a packet.
+pub const MAGIC: [u8; 4] = generated::PP_MAGIC.to_le_bytes();
+/// The version of a packet's format.
+pub const VERSION: u8 = generated::PP_VERSION as u8;
+/// The kind of a packet that asks.
+pub const PING: u8 = generated::PP_PING as u8;
+/// The kind of a packet that answers.
+pub const PONG: u8 = generated::PP_PONG as u8;
 
 /// What the program writes in front of a packet that goes to a socket, where there is room, bytes.
-pub const STAMP_BYTES: usize = 16;
-const STAMP_MAGIC: u64 = 0x706d_6174_7365_6469;
+pub const STAMP_BYTES: usize = size_of::<generated::PpStamp>();
 
 /// The time of arrival in such bytes, CLOCK_MONOTONIC ns; None if it is none of the program's.
 #[must_use]
 pub fn stamp_in(bytes: &[u8]) -> Option<u64> {
     let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
-    (word(0)? == STAMP_MAGIC).then(|| word(8))?
+    (word(0)? == generated::PP_STAMP_MAGIC).then(|| word(8))?
 }
 
 /// What becomes of a packet.
@@ -45,30 +55,6 @@ pub enum Mode {
     Reflect,
     /// Into the AF_XDP socket of its queue ([`PingPong::set_socket`]).
     Socket,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Config {
-    pub(crate) port: u16,
-    pub(crate) mode: u16,
-    pub(crate) incarnation: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Slot {
-    pub(crate) sequence: u64,
-    pub(crate) rx_ns: u64,
-    pub(crate) header: [u8; HEADER],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct State {
-    pub(crate) head: u64,
-    pub(crate) reflected: u64,
-    pub(crate) malformed: u64,
 }
 
 /// A packet from a slot.
@@ -104,10 +90,10 @@ impl PingPong {
             fd.try_clone_to_owned().map_err(|why| BpfError::Map { what: "a descriptor could not be kept", why })
         };
         let mode = match mode {
-            Mode::Slot => 1,
-            Mode::Reflect => 2,
-            Mode::Socket => 3,
-        };
+            Mode::Slot => generated::PP_MODE_SLOT,
+            Mode::Reflect => generated::PP_MODE_REFLECT,
+            Mode::Socket => generated::PP_MODE_SOCKET,
+        } as u16;
         MappedArray::map(own(skel.maps.config.as_fd())?, 1, "config")?.write(0, Config { port, mode, incarnation });
         Ok(Self {
             slots: MappedArray::map(own(skel.maps.slots.as_fd())?, SLOTS, "slots")?,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The contract between the recorder of culprits and user space;
- * `src/culprits.rs` mirrors it, and a test compares both.
+ * The contract between the recorder of culprits and user space, whose side
+ * the build generates from this file.
  */
 #ifndef FIDE_CULPRITS_H
 #define FIDE_CULPRITS_H
 
 #define FIDE_CULPRIT_RING_BYTES (8 * 1024 * 1024)
 #define FIDE_CULPRIT_CPUS 1024
+#define FIDE_CULPRIT_OWN_MAX 4
 
 #define FIDE_CULPRIT_INTERRUPT 1 /* id: its number */
 #define FIDE_CULPRIT_SOFTIRQ 2 /* id: its vector */
@@ -27,7 +28,7 @@
 struct fide_culprit_config {
 	__u64 cpus[FIDE_CULPRIT_CPUS / 64]; /* bit n: core n is recorded */
 	__u64 least_ns; /* what took less is left out */
-	__u32 own[4]; /* threads of the bench itself, left out; 0: none */
+	__u32 own[FIDE_CULPRIT_OWN_MAX]; /* threads of the bench itself, left out; 0: none */
 };
 
 struct fide_culprit {
@@ -37,7 +38,7 @@ struct fide_culprit {
 	__u32 kind;
 	__u32 id;
 	__u32 reserved;
-	char name[16]; /* of a thread or an interrupt's handler */
+	__u8 name[16]; /* of a thread or an interrupt's handler */
 };
 
 struct fide_culprit_stats {

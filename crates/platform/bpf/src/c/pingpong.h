@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The contract between the ping-pong's receive program and user space;
- * `src/pingpong.rs` mirrors it, and a test compares both.
+ * The contract between the ping-pong's receive program and user space, whose
+ * side the build generates from this file.
  */
 #ifndef FIDE_PINGPONG_H
 #define FIDE_PINGPONG_H
