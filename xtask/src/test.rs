@@ -5,7 +5,7 @@
 //! selection. The crates in which faults can be planted ([`crate::sim`]) are tested in a build of their own, with all their tests.
 
 use crate::run::{self, Step, root_dir};
-use crate::{NEED_BPF, Outcome, headers, histories, setup, sim, spec, summary};
+use crate::{NEED_BPF, Outcome, book, headers, histories, setup, sim, spec, summary};
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,11 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         .args(features)
         .args(&["--all-targets", "--", "-D", "warnings"])
         .run("lints")?;
+    if builds_bpf {
+        Step::cargo(&["clippy", "--package", "fide", "--no-default-features", "--", "-D", "warnings"])
+            .run("lints of the agent alone")?;
+    }
+    book::book()?;
     // It takes what the tests leave of the processors, most of which wait.
     let specifications = spec::Background::start()?;
 
