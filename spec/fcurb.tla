@@ -29,10 +29,10 @@ Origin(id) == id[1]
 VARIABLES alive,   \* processes that have not crashed
           queue,   \* what p has BROADCAST and no heartbeat has taken along yet
           net,     \* copies of heartbeats in flight: [id, to, tree]
-          noticed, \* crashes that p was told of
+          noticed, \* crashes that p has learned of
           times,   \* history: how often p has DELIVERed id
           cast,    \* history: ids that were BROADCAST
-          late     \* history: somebody DELIVERed a message of a process it had been told was dead
+          late     \* history: somebody DELIVERed a message of a process it knew to be dead
 
 vars == <<alive, queue, net, noticed, times, cast, late>>
 

@@ -24,7 +24,7 @@ InitCrossed ==
     /\ excluded = {1, 2}
     /\ lease = {3, 4}
     /\ log = [p \in Proc |-> IF p = 3 THEN <<Message(2, 1)>> ELSE IF p = 4 THEN <<Message(1, 1)>> ELSE <<Message(1, 1), Message(2, 1)>>]
-    /\ told = [p \in Proc |-> Len(log[p])]
+    /\ consumed = [p \in Proc |-> Len(log[p])]
     /\ after = [m \in Senders \X (1..Count) |-> {}]
 
 \* Of the survivors: who is excluded takes no step.

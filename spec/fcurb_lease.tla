@@ -1,7 +1,7 @@
 ----------------------------- MODULE fcurb_lease -----------------------------
 \* SPDX-License-Identifier: Apache-2.0
 (***************************************************************************)
-(* FCURB as implemented with leases (crates/protocol/agreement/src/fcurb.rs): a     *)
+(* FCURB as implemented with leases (crates/protocol/agreement/src/fcurb.rs): a*)
 (* heartbeat reaches some members and not others, late, and again.  What   *)
 (* it promises is what huc.tla takes from it.                              *)
 (*                                                                         *)
@@ -11,8 +11,8 @@
 (*                                                                         *)
 (* Members: as there.  One that takes no step has crashed, or stands       *)
 (* still, or is cut off.  It may be excluded once it has no lease; the     *)
-(* others are told of it one by one, in any order, the excluded too; until *)
-(* it finds out it goes on, but tells its user nothing.                    *)
+(* others learn of it one by one, in any order, the excluded too; until    *)
+(* it finds out it goes on, but delivers nothing to its user.              *)
 (*                                                                         *)
 (* `Without` names the parts left out: mutants.                            *)
 (***************************************************************************)
@@ -36,7 +36,7 @@ VARIABLES dead,       \* whom p knows to be excluded
           held,       \* of p, by sender: the number of the last message that is here
           delivered,  \* the last of those that was delivered
           stable,     \* p knows that all that live hold the messages up to this one
-          levelling,  \* crashes that p was told of, and has not passed on yet
+          levelling,  \* crashes that p has learned of and not passed on yet
           messages,   \* sent: [origin, num, by], by the sender or passed on
           acks,       \* sent: [from, origin, num]
           chosen,     \* sent: [origin, num]
@@ -44,11 +44,11 @@ VARIABLES dead,       \* whom p knows to be excluded
           excluded,
           lease,      \* who may act
           log,        \* what p has delivered: messages, and words of crashes
-          told,       \* history: so much of it p has told its user
+          consumed,       \* history: how much of it p has delivered to its user
           after       \* history: by message, the crashes in its sender's log when it was broadcast
 
 net == <<messages, acks, chosen, reports>>
-vars == <<dead, held, delivered, stable, levelling, net, excluded, lease, log, told, after>>
+vars == <<dead, held, delivered, stable, levelling, net, excluded, lease, log, consumed, after>>
 
 Zero == [p \in Proc |-> [s \in Proc |-> 0]]
 
@@ -60,12 +60,12 @@ Init ==
     /\ excluded = {}
     /\ lease = Proc
     /\ log = [p \in Proc |-> <<>>]
-    /\ told = [p \in Proc |-> 0]
+    /\ consumed = [p \in Proc |-> 0]
     /\ after = [m \in Senders \X (1..Count) |-> {}]
 
 Others(p) == Proc \ (dead[p] \cup {p})
 Logged(p) == {log[p][n] : n \in 1..Len(log[p])}
-Told(p) == {log[p][n] : n \in 1..told[p]}
+Consumed(p) == {log[p][n] : n \in 1..consumed[p]}
 Levels(p, s) == \E n \in 1..Len(levelling[p]) : levelling[p][n] = s
 Sends(s) == held[s][s] > delivered[s][s]
 
@@ -76,7 +76,7 @@ Broadcast(s) ==
     /\ held' = [held EXCEPT ![s][s] = n]
     /\ messages' = messages \cup {[origin |-> s, num |-> n, by |-> s]}
     /\ after' = [after EXCEPT ![Message(s, n)] = {c \in Logged(s) : c[2] = 0}]
-    /\ UNCHANGED <<dead, delivered, stable, levelling, acks, chosen, reports, excluded, lease, log, told>>
+    /\ UNCHANGED <<dead, delivered, stable, levelling, acks, chosen, reports, excluded, lease, log, consumed>>
 
 \* `report_to_all`, of all of these senders.
 Reported(p, origins, holds, knows) == {[from |-> p, origin |-> s, num |-> holds[s], dead |-> knows] : s \in origins}
@@ -99,7 +99,7 @@ Receive(p, m) ==
             /\ acks' = IF s \in dead[p] THEN acks ELSE acks \cup {[from |-> p, origin |-> s, num |-> m.num]}
             /\ reports' = IF Levels(p, s) THEN reports \cup Reported(p, {s}, held'[p], dead[p]) ELSE reports
             /\ UNCHANGED stable
-    /\ UNCHANGED <<dead, delivered, levelling, messages, chosen, excluded, lease, log, told, after>>
+    /\ UNCHANGED <<dead, delivered, levelling, messages, chosen, excluded, lease, log, consumed, after>>
 
 Enough(s) ==
     LET missing == {q \in Others(s) : [from |-> q, origin |-> s, num |-> held[s][s]] \notin acks}
@@ -117,26 +117,26 @@ DeliverOwn(s) ==
     /\ MayDeliver(s, s) /\ Enough(s)
     /\ Deliver(s, s)
     /\ chosen' = chosen \cup {[origin |-> s, num |-> held[s][s]]}
-    /\ UNCHANGED <<dead, held, levelling, messages, acks, reports, excluded, lease, told, after>>
+    /\ UNCHANGED <<dead, held, levelling, messages, acks, reports, excluded, lease, consumed, after>>
 
 DeliverOther(p, s) ==
     /\ p # s /\ MayDeliver(p, s)
     /\ stable[p][s] >= held[p][s] \/ ~Has("held-by-all")
     /\ Deliver(p, s)
-    /\ UNCHANGED <<dead, held, levelling, net, excluded, lease, told, after>>
+    /\ UNCHANGED <<dead, held, levelling, net, excluded, lease, consumed, after>>
 
 ReceiveChosen(p, c) ==
     /\ c.origin \notin dead[p] /\ held[p][c.origin] = c.num /\ stable[p][c.origin] < c.num
     /\ stable' = [stable EXCEPT ![p][c.origin] = c.num]
-    /\ UNCHANGED <<dead, held, delivered, levelling, net, excluded, lease, log, told, after>>
+    /\ UNCHANGED <<dead, held, delivered, levelling, net, excluded, lease, log, consumed, after>>
 
-\* Whoever has told p that it holds less of the dead than p is passed what p holds.
+\* A process that reported to p that it holds less of the dead than p is sent what p holds.
 PassOn(p, r) ==
     /\ r.origin \in dead[p] /\ r.from \in Others(p)
     /\ r.num < held[p][r.origin] /\ Has("pass-on")
     /\ messages' = messages \cup {[origin |-> r.origin, num |-> held[p][r.origin], by |-> p]}
     /\ messages' # messages
-    /\ UNCHANGED <<dead, held, delivered, stable, levelling, acks, chosen, reports, excluded, lease, log, told, after>>
+    /\ UNCHANGED <<dead, held, delivered, stable, levelling, acks, chosen, reports, excluded, lease, log, consumed, after>>
 
 \* `agrees`.
 Agrees(p, q, s) ==
@@ -163,13 +163,13 @@ Level(p) ==
           ELSE /\ levelling' = [levelling EXCEPT ![p] = SubSeq(@, 1, n - 1) \o SubSeq(@, n + 1, Len(@))]
                /\ log' = [log EXCEPT ![p] = Append(@, Crash(s))]
                /\ UNCHANGED <<delivered, stable>>
-       /\ UNCHANGED <<dead, held, net, excluded, lease, told, after>>
+       /\ UNCHANGED <<dead, held, net, excluded, lease, consumed, after>>
 
-\* The user is told with a lease only.
+\* The user is notified with a lease only.
 Tell(p) ==
     /\ p \in lease \/ ~Has("tell-leased")
-    /\ told[p] < Len(log[p])
-    /\ told' = [told EXCEPT ![p] = @ + 1]
+    /\ consumed[p] < Len(log[p])
+    /\ consumed' = [consumed EXCEPT ![p] = @ + 1]
     /\ UNCHANGED <<dead, held, delivered, stable, levelling, net, excluded, lease, log, after>>
 
 \* The others may go on without p from here on.
@@ -177,16 +177,16 @@ Exclude(p) ==
     /\ p \notin excluded /\ Cardinality(excluded) < MaxExcluded
     /\ excluded' = excluded \cup {p}
     /\ lease' = IF Has("wait-for-lease") THEN lease \ {p} ELSE lease
-    /\ UNCHANGED <<dead, held, delivered, stable, levelling, net, log, told, after>>
+    /\ UNCHANGED <<dead, held, delivered, stable, levelling, net, log, consumed, after>>
 
-\* `crashed`: p is told that j is excluded, also when j was told that of p.
+\* `crashed`: p learns that j is excluded, even if j learned that of p.
 Detect(p, j) ==
     LET knows == dead[p] \cup {j} IN
     /\ j \in excluded /\ j \notin dead[p] /\ j # p
     /\ dead' = [dead EXCEPT ![p] = knows]
     /\ levelling' = [levelling EXCEPT ![p] = Append(@, j)]
     /\ reports' = reports \cup Reported(p, IF Has("report-again") THEN knows ELSE {j}, held[p], knows)
-    /\ UNCHANGED <<held, delivered, stable, messages, acks, chosen, excluded, lease, log, told, after>>
+    /\ UNCHANGED <<held, delivered, stable, messages, acks, chosen, excluded, lease, log, consumed, after>>
 
 Next ==
     \/ \E p \in Proc : Broadcast(p) \/ DeliverOwn(p) \/ Level(p) \/ Tell(p) \/ Exclude(p)
@@ -204,12 +204,12 @@ NoCreation == \A p \in Proc : \A e \in Logged(p) : e[2] <= held[e[1]][e[1]]
 NoDuplication == \A p \in Proc : \A n, o \in 1..Len(log[p]) : n # o => log[p][n] # log[p][o]
 \* No message follows the word of its sender's crash.
 FailConsistency == \A p \in Proc : \A n, o \in 1..Len(log[p]) : n < o /\ log[p][n] = Crash(log[p][o][1]) => FALSE
-\* Whoever goes on without a sender has delivered all of it that anybody, also who is excluded since, has told.
+\* A process that goes on without a sender has delivered all of it that any user got, also users of processes excluded since.
 UniformAgreement ==
-    \A p \in Proc, q \in Live : \A e \in Told(p) : Crash(e[1]) \in Logged(q) => e \in Logged(q)
-\* What was broadcast after the word of a crash is told after it.
+    \A p \in Proc, q \in Live : \A e \in Consumed(p) : Crash(e[1]) \in Logged(q) => e \in Logged(q)
+\* What was broadcast after the delivery of a crash is delivered after it.
 AfterCrashes ==
-    \A p \in Proc : \A n \in 1..told[p] :
+    \A p \in Proc : \A n \in 1..consumed[p] :
         LET e == log[p][n] IN e[2] > 0 => \A c \in after[e] : \E o \in 1..n : log[p][o] = c
 
 \* What happens in the end, among those who are never excluded: what they send again, and its answers.
@@ -232,7 +232,7 @@ FairNext ==
 DoneAtEnd ==
     \A p \in Live :
         /\ {c[1] : c \in {e \in Logged(p) : e[2] = 0}} = excluded
-        /\ \A q \in Proc : Told(q) \subseteq Logged(p)
+        /\ \A q \in Proc : Consumed(q) \subseteq Logged(p)
         /\ \A q \in Live : Logged(q) = Logged(p) /\ ~Sends(q)
 \* No behaviour has a cycle: what is fair has an end.
 TerminationWhenQuiet == ~ENABLED FairNext => DoneAtEnd

@@ -140,7 +140,7 @@ ReceiveDecision(m) ==
         decides == d.inst = inst[p] \/ ~Has("ignore-decided")
         stable == IF Has("stabilize-previous") THEN lastid[p] ELSE id
         relay == IF Has("relay-late") /\ d.origin \notin correct[p] THEN Carry(p, {d}, correct[p]) ELSE {}
-        \* A reading: who is told of a decision (line 32) PROPOSEs before line 33, finds the old proposal and is ignored.
+        \* A reading: a process that learns of a decision (line 32) PROPOSEs before line 33, finds the old proposal and is ignored.
         ignored == ~Has("decide-last") /\ decides /\ proposal[p] # None /\ d.inst < Instances
     IN  /\ m \in net /\ m.kind = "decision" /\ p \in alive
         /\ d.inst <= inst[p]
@@ -160,7 +160,7 @@ ReceiveDecision(m) ==
         /\ UNCHANGED <<alive, correct, proposer, sent, asked>>
         /\ net' = Pruned((net \ {m}) \cup relay)
 
-\* Lines 23-29 and Alg. 2 lines 12-16: p is told that j has crashed.
+\* Lines 23-29 and Alg. 2 lines 12-16: p learns that j has crashed.
 Detect(p, j) ==
     LET left == correct[p] \ {j}
         sends == /\ j = Leader(p) /\ p = Min(left) /\ proposal[p] # None

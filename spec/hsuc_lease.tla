@@ -1,7 +1,7 @@
 ----------------------------- MODULE hsuc_lease -----------------------------
 \* SPDX-License-Identifier: Apache-2.0
 (***************************************************************************)
-(* HSUC as implemented (crates/protocol/agreement/src/hsuc.rs, hsuc/resend.rs) over *)
+(* HSUC as implemented (crates/protocol/agreement/src/hsuc.rs, hsuc/resend.rs) over*)
 (* links that lose, repeat and reorder, among members that have leases     *)
 (* (group.rs).                                                             *)
 (*                                                                         *)
@@ -12,7 +12,7 @@
 (*                                                                         *)
 (* Members: one that takes no step has crashed, or stands still, or is cut *)
 (* off; nobody can tell.  It may be excluded once it has no lease, and has *)
-(* none ever after.  The others are told of it one by one, in any order,   *)
+(* none ever after.  The others learn of it one by one, in any order,      *)
 (* the excluded too.  Until it finds out it goes on: it takes, sends,      *)
 (* acknowledges, decides, even leads.                                      *)
 (*                                                                         *)
@@ -53,11 +53,11 @@ VARIABLES correct,    \* whom p does not know to be excluded
           decisions,  \* sent: [inst, round, val], by whomever
           excluded,
           lease,      \* who may act
-          told,       \* history: what p has told its user, a sequence of <<instance, value>>; its end is `delivered`
-          final       \* history: how much p had told when it was excluded
+          output,       \* history: what p has delivered to its user, a sequence of <<instance, value>>
+          final       \* history: how much p had delivered when it was excluded
 
 net == <<proposals, acks, decisions>>
-vars == <<correct, slot, seen, inherited, net, excluded, lease, told, final>>
+vars == <<correct, slot, seen, inherited, net, excluded, lease, output, final>>
 
 Empty == [round |-> 0, val |-> None, decided |-> FALSE]
 
@@ -69,11 +69,11 @@ Init ==
     /\ proposals = {} /\ acks = {} /\ decisions = {}
     /\ excluded = {}
     /\ lease = Proc
-    /\ told = [p \in Proc |-> <<>>]
+    /\ output = [p \in Proc |-> <<>>]
     /\ final = [p \in Proc |-> 0]
 
 Leads(p) == MinOf(correct[p]) = p
-Delivered(p) == IF told[p] = <<>> THEN 0 ELSE told[p][Len(told[p])][1]
+Delivered(p) == IF output[p] = <<>> THEN 0 ELSE output[p][Len(output[p])][1]
 
 \* What `lead` makes of p's places: a new leader proposes what it has seen in its own round, as far as the window reaches.
 Led(p, live, delivered, places) ==
@@ -105,7 +105,7 @@ Propose(p) ==
     /\ seen' = [seen EXCEPT ![p] = i]
     /\ slot' = [slot EXCEPT ![p][i] = [round |-> p, val |-> Value(i, p), decided |-> FALSE]]
     /\ proposals' = proposals \cup Sent(p, slot[p], slot'[p])
-    /\ UNCHANGED <<correct, inherited, acks, decisions, excluded, lease, told, final>>
+    /\ UNCHANGED <<correct, inherited, acks, decisions, excluded, lease, output, final>>
 
 \* `handle_proposal`.  A leader sends to whom it holds correct, so to nobody below it.
 ReceiveProposal(p, m) ==
@@ -122,7 +122,7 @@ ReceiveProposal(p, m) ==
                ELSE slot
     /\ acks' = IF adopts \/ m.round = here.round THEN acks \cup Acknowledged(p, i, Delivered(p), slot'[p]) ELSE acks
     /\ <<seen', slot', acks'>> # <<seen, slot, acks>>
-    /\ UNCHANGED <<correct, inherited, proposals, decisions, excluded, lease, told, final>>
+    /\ UNCHANGED <<correct, inherited, proposals, decisions, excluded, lease, output, final>>
 
 \* Whose acknowledgement p can count in instance i.
 Acked(p, i) ==
@@ -139,7 +139,7 @@ Decide(p, i) ==
     /\ Enough(p, i)
     /\ slot' = [slot EXCEPT ![p][i].decided = TRUE]
     /\ decisions' = decisions \cup {[inst |-> i, round |-> p, val |-> slot[p][i].val]}
-    /\ UNCHANGED <<correct, seen, inherited, proposals, acks, excluded, lease, told, final>>
+    /\ UNCHANGED <<correct, seen, inherited, proposals, acks, excluded, lease, output, final>>
 
 \* `handle_decision`: of a decider, or of anybody who relays it or answers with it.
 ReceiveDecision(p, m) ==
@@ -147,14 +147,14 @@ ReceiveDecision(p, m) ==
     /\ i > Delivered(p) /\ i <= Delivered(p) + 2 * Window /\ ~slot[p][i].decided
     /\ seen' = [seen EXCEPT ![p] = Greatest(@, i)]
     /\ slot' = [slot EXCEPT ![p][i] = [round |-> m.round, val |-> m.val, decided |-> TRUE]]
-    /\ UNCHANGED <<correct, inherited, net, excluded, lease, told, final>>
+    /\ UNCHANGED <<correct, inherited, net, excluded, lease, output, final>>
 
-\* `poll_decision`: the window moves with what is told.
+\* `poll_decision`: the window moves with what is delivered.
 Tell(p, i) ==
     /\ p \in lease \/ ~Has("tell-leased")
     /\ IF Has("in-order") THEN i = Delivered(p) + 1 ELSE i > Delivered(p)
     /\ slot[p][i].decided \/ (~Has("tell-decided") /\ slot[p][i].round # 0)
-    /\ told' = [told EXCEPT ![p] = Append(@, <<i, slot[p][i].val>>)]
+    /\ output' = [output EXCEPT ![p] = Append(@, <<i, slot[p][i].val>>)]
     /\ slot' = [slot EXCEPT ![p] = Led(p, correct[p], i, @)]
     /\ proposals' = proposals \cup Sent(p, slot[p], slot'[p])
     /\ acks' = acks \cup Acknowledged(p, i + Window, i, slot[p])
@@ -165,10 +165,10 @@ Exclude(p) ==
     /\ p \notin excluded /\ Cardinality(excluded) < MaxExcluded
     /\ excluded' = excluded \cup {p}
     /\ lease' = IF Has("wait-for-lease") THEN lease \ {p} ELSE lease
-    /\ final' = [final EXCEPT ![p] = Len(told[p])]
-    /\ UNCHANGED <<correct, slot, seen, inherited, net, told>>
+    /\ final' = [final EXCEPT ![p] = Len(output[p])]
+    /\ UNCHANGED <<correct, slot, seen, inherited, net, output>>
 
-\* `crashed`: p is told that j is excluded, but not if j was told that of p: of two, one has excluded the other.
+\* `crashed`: p learns that j is excluded, but not if j learned that of p: of two, one has excluded the other.
 Detect(p, j) ==
     LET left == correct[p] \ {j} IN
     /\ j \in excluded /\ j \in correct[p] /\ j # p
@@ -177,7 +177,7 @@ Detect(p, j) ==
     /\ inherited' = IF MinOf(left) = p /\ ~Leads(p) THEN [inherited EXCEPT ![p] = seen[p]] ELSE inherited
     /\ slot' = [slot EXCEPT ![p] = Led(p, left, Delivered(p), @)]
     /\ proposals' = proposals \cup Sent(p, slot[p], slot'[p])
-    /\ UNCHANGED <<seen, acks, decisions, excluded, lease, told, final>>
+    /\ UNCHANGED <<seen, acks, decisions, excluded, lease, output, final>>
 
 Next ==
     \/ \E p \in Proc : Propose(p) \/ Exclude(p)
@@ -189,33 +189,33 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
-ToldValue(p, n) == told[p][n][2]
+DeliveredValue(p, n) == output[p][n][2]
 
-\* What is told was proposed by a user, for this instance, or closes a gap.
+\* What is delivered was proposed by a user, for this instance, or closes a gap.
 Validity ==
-    \A p \in Proc : \A n \in 1..Len(told[p]) :
-        \/ ToldValue(p, n) = None
-        \/ /\ ToldValue(p, n)[1] = n
-           /\ [inst |-> n, round |-> ToldValue(p, n)[2], val |-> ToldValue(p, n)] \in proposals
+    \A p \in Proc : \A n \in 1..Len(output[p]) :
+        \/ DeliveredValue(p, n) = None
+        \/ /\ DeliveredValue(p, n)[1] = n
+           /\ [inst |-> n, round |-> DeliveredValue(p, n)[2], val |-> DeliveredValue(p, n)] \in proposals
 \* In order, once each.
-Integrity == \A p \in Proc : \A n \in 1..Len(told[p]) : told[p][n][1] = n
-\* Of all who ever told anything, also those excluded since.
-UniformAgreement == \A p, q \in Proc : \A n \in 1..Least(Len(told[p]), Len(told[q])) : told[p][n] = told[q][n]
+Integrity == \A p \in Proc : \A n \in 1..Len(output[p]) : output[p][n][1] = n
+\* Among all that ever delivered anything, also processes excluded since.
+UniformAgreement == \A p, q \in Proc : \A n \in 1..Least(Len(output[p]), Len(output[q])) : output[p][n] = output[q][n]
 
 \* Who is excluded tells nothing more.
-Fenced == \A p \in excluded : Len(told[p]) = final[p]
+Fenced == \A p \in excluded : Len(output[p]) = final[p]
 OneLeader == \A p, q \in lease : Leads(p) /\ Leads(q) => p = q
 
-\* `may_answer`, but not while there is something decided to be told: a follower may have told it already.
+\* `may_answer`, but not while a decision waits to be delivered: a follower may have delivered it already.
 MayAnswer(p) ==
     /\ p \in lease \/ ~Has("answer-leased")
     /\ Leads(p)
     /\ Delivered(p) >= inherited[p] \/ ~Has("tell-inherited")
-    /\ Delivered(p) < Instances /\ slot[p][Delivered(p) + 1].decided => ~Has("told-first")
-\* Who answers has told all that was ever told: reads are linearizable.
-Linearizable == \A p, q \in Proc : MayAnswer(p) => Len(told[q]) <= Len(told[p])
+    /\ Delivered(p) < Instances /\ slot[p][Delivered(p) + 1].decided => ~Has("answers-before-delivery")
+\* A process that answers has delivered all that was ever delivered: reads are linearizable.
+Linearizable == \A p, q \in Proc : MayAnswer(p) => Len(output[q]) <= Len(output[p])
 
-\* Who acknowledges has told what is W instances older: so its decision need not be sent there again.
+\* A process that acknowledges has delivered what is W instances older, so that decision need not be resent to it.
 Stability == \A m \in acks : Delivered(m.from) + Window >= m.inst
 
 -----------------------------------------------------------------------------
@@ -230,10 +230,10 @@ Repeats(p, m) ==
     /\ m.round = p /\ Resends(p, m.inst)
     /\ slot[p][m.inst] = [round |-> p, val |-> m.val, decided |-> FALSE]
 IsOf(q, m) == slot[q][m.inst] = [round |-> m.round, val |-> m.val, decided |-> TRUE]
-\* As far as p can know that q has told instance i, p does not send it again.
+\* As far as p can know that q has delivered instance i, p does not resend it.
 Knows(p, q, i) ==
     \/ Delivered(q) >= i
-    \/ \E m \in acks : m.from = q /\ i <= m.inst - IF Has("ack-is-not-told") THEN Window ELSE 0
+    \/ \E m \in acks : m.from = q /\ i <= m.inst - IF Has("ack-is-no-delivery") THEN Window ELSE 0
 
 \* All that p waits for acknowledge again what comes again.
 AcksAgain(p, i) ==
@@ -259,10 +259,10 @@ FairNext ==
     \/ \E p \in Proc, m \in proposals : FairProposal(p, m)
     \/ \E p \in Proc, m \in decisions : FairDecision(p, m)
 
-\* All who are left have told the same: all that anybody ever told, and all that the leader has proposed.
+\* All live processes have delivered the same: all that was ever delivered, and all that the leader has proposed.
 DoneAtEnd ==
-    \A p \in Live : /\ \A q \in Proc : Len(told[q]) <= Len(told[p])
-                    /\ seen[MinOf(Live)] <= Len(told[p])
+    \A p \in Live : /\ \A q \in Proc : Len(output[q]) <= Len(output[p])
+                    /\ seen[MinOf(Live)] <= Len(output[p])
 \* No behaviour has a cycle: what is fair has an end.
 TerminationWhenQuiet == ~ENABLED FairNext => DoneAtEnd
 
@@ -270,5 +270,5 @@ TerminationWhenQuiet == ~ENABLED FairNext => DoneAtEnd
 NeverOvertaken ==
     \A p \in excluded, q \in Live, i \in Inst :
         ~ /\ p \notin correct[q] /\ slot[p][i].decided /\ slot[p][i].round = p /\ final[p] < i
-          /\ Len(told[q]) >= i /\ MayAnswer(q)
+          /\ Len(output[q]) >= i /\ MayAnswer(q)
 =============================================================================

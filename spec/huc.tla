@@ -120,7 +120,7 @@ Deliver(p, d) ==
     /\ UNCHANGED <<faulty, alive, proposed, correct, asked>>
     /\ net' = Pruned(net)
 
-\* Lines 15-21: p is told that j has crashed.  Fail-consistency: what p has to deliver of j comes first.  A process that
+\* Lines 15-21: p learns that j has crashed.  Fail-consistency: what p has to deliver of j comes first.  A process that
 \* is going to crash may miss it.
 Detect(p, j) ==
     LET left == correct[p] \ {j}

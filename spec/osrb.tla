@@ -76,7 +76,7 @@ Receive(m) ==
         /\ UNCHANGED <<alive, correct, cast, stabilized>>
         /\ net' = Pruned((net \ {m}) \cup relay)
 
-\* Lines 12-16: p is told that j has crashed.
+\* Lines 12-16: p learns that j has crashed.
 Detect(p, j) ==
     /\ p \in alive /\ j \in correct[p] \ alive
     /\ correct' = [correct EXCEPT ![p] = @ \ {j}]

@@ -176,7 +176,7 @@ Rest == <<now, members, view, vote, promise, lowers, restarts,
 \* Where a view without x is held, x does not act.
 Fenced == Acts => \A h \in Host : view[h] > view[x] => x \in members[view[h]]
 
-\* What a program is told: no lease of an older view runs any more.
+\* What a program relies on: no lease of an older view runs any more.
 Settled == (Acts /\ x \in members[view[x]]) => \A h \in Host : view[h] > view[x] => now < settled[h]
 
 \* For the mutants' sake: x is dropped in the end, and a view with it is installed before.
