@@ -104,7 +104,7 @@ pub struct Planner {
 }
 
 /// What links cost one more tree of a request.
-pub struct View<'a> {
+pub struct LinkCosts<'a> {
     planner: &'a Planner,
     request: &'a Request,
     /// Switches of trees that stay.
@@ -113,7 +113,7 @@ pub struct View<'a> {
     avoid: &'a BTreeSet<CableId>,
 }
 
-impl Weigh for View<'_> {
+impl Weigh for LinkCosts<'_> {
     fn weigh(&self, link: LinkId) -> Option<Weight> {
         let planner = self.planner;
         let cable = link.cable();
@@ -347,7 +347,7 @@ impl Planner {
         avoid.extend(stay.iter().flat_map(Tree::links).map(LinkId::cable));
         let mut refused: Option<Refusal> = None;
         for _ in 0..TRIES_MAX {
-            let view = View { planner: self, request, blocked: blocked.clone(), avoid: &avoid };
+            let view = LinkCosts { planner: self, request, blocked: blocked.clone(), avoid: &avoid };
             let search = Search {
                 topology: &self.topology,
                 weigh: &view,
@@ -555,10 +555,10 @@ impl Planner {
     ///
     /// # Errors
     /// [`Refusal::Request`].
-    pub fn with_search<T>(&self, request: &Request, f: impl FnOnce(&Search<'_, View<'_>>) -> T) -> Result<T, Refusal> {
+    pub fn with_search<T>(&self, request: &Request, f: impl FnOnce(&Search<'_, LinkCosts<'_>>) -> T) -> Result<T, Refusal> {
         let resolved = request.resolve(&self.topology)?;
         let avoid = BTreeSet::new();
-        let view = View { planner: self, request, blocked: BTreeSet::new(), avoid: &avoid };
+        let view = LinkCosts { planner: self, request, blocked: BTreeSet::new(), avoid: &avoid };
         let search = Search {
             topology: &self.topology,
             weigh: &view,
