@@ -555,7 +555,11 @@ impl Planner {
     ///
     /// # Errors
     /// [`Refusal::Request`].
-    pub fn with_search<T>(&self, request: &Request, f: impl FnOnce(&Search<'_, LinkCosts<'_>>) -> T) -> Result<T, Refusal> {
+    pub fn with_search<T>(
+        &self,
+        request: &Request,
+        f: impl FnOnce(&Search<'_, LinkCosts<'_>>) -> T,
+    ) -> Result<T, Refusal> {
         let resolved = request.resolve(&self.topology)?;
         let avoid = BTreeSet::new();
         let view = LinkCosts { planner: self, request, blocked: BTreeSet::new(), avoid: &avoid };

@@ -99,6 +99,18 @@ fn gather(choice: &Choice, root: usize, links: &mut Vec<LinkId>) {
 
 /// Classes by distance from the sender and receivers beyond; class 0 is the sender. None if a receiver cannot be reached.
 fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<usize>>)> {
+    let distance = distances(search)?;
+    let classes = linked(layers(search, &distance, receivers_beyond(search, &distance)));
+    let mut class_of = vec![None; search.topology.nodes().len()];
+    for (i, class) in classes.iter().enumerate() {
+        class.nodes.iter().for_each(|node| class_of[node.at()] = Some(i));
+    }
+    Some((classes, class_of))
+}
+
+/// By node: links on a shortest path from the sender, `u32::MAX` for nodes beyond the farthest receiver. `None` if a
+/// receiver cannot be reached.
+fn distances<W: Weigh>(search: &Search<'_, W>) -> Option<Vec<u32>> {
     let topology = search.topology;
     let mut distance = vec![u32::MAX; topology.nodes().len()];
     distance[search.sender.at()] = 0;
@@ -120,9 +132,12 @@ fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<u
         }
         layer = next;
     }
-    if missing > 0 {
-        return None;
-    }
+    (missing == 0).then_some(distance)
+}
+
+/// For each node on a shortest path: the receivers beyond it, one bit each.
+fn receivers_beyond<W: Weigh>(search: &Search<'_, W>, distance: &[u32]) -> HashMap<NodeId, u64> {
+    let topology = search.topology;
     // From each receiver back along shortest paths.
     let mut beyond: HashMap<NodeId, u64> = HashMap::new();
     for (bit, receiver) in search.receivers.iter().enumerate() {
@@ -145,6 +160,15 @@ fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<u
             }
         }
     }
+    beyond
+}
+
+/// The classes of each distance, nearest first. Nodes that lead to a common receiver share a class.
+fn layers<W: Weigh>(
+    search: &Search<'_, W>,
+    distance: &[u32],
+    beyond: HashMap<NodeId, u64>,
+) -> BTreeMap<u32, Vec<Class>> {
     let mut layers: BTreeMap<u32, Vec<Class>> = BTreeMap::new();
     let mut nodes: Vec<(NodeId, u64)> = beyond.into_iter().collect();
     nodes.sort_unstable();
@@ -163,6 +187,11 @@ fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<u
         merged.nodes.sort_unstable();
         layer.push(merged);
     }
+    layers
+}
+
+/// All classes in one list, each linked from the class in front of it.
+fn linked(layers: BTreeMap<u32, Vec<Class>>) -> Vec<Class> {
     let mut classes: Vec<Class> = Vec::new();
     let mut before = 0..0;
     for layer in layers.into_values() {
@@ -178,11 +207,7 @@ fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<u
         }
         before = here;
     }
-    let mut class_of = vec![None; topology.nodes().len()];
-    for (i, class) in classes.iter().enumerate() {
-        class.nodes.iter().for_each(|node| class_of[node.at()] = Some(i));
-    }
-    Some((classes, class_of))
+    classes
 }
 
 impl<W: Weigh> BottomUp<'_, W> {
