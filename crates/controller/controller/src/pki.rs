@@ -40,7 +40,7 @@ pub const ISSUED_DIR: &str = "issued";
 pub const CA_DAYS: u32 = 3650;
 /// Days a new certificate is valid.
 pub const CERTIFICATE_DAYS: u32 = 365;
-/// No certificate is valid for longer.
+/// Longest validity of a certificate.
 pub const DAYS_MAX: u32 = 36_500;
 /// A certificate is valid from this long before it was made, as clocks differ.
 pub const CLOCK_SKEW_S: i64 = 3600;
