@@ -19,6 +19,6 @@ pub enum Seen {
     /// Not, until [`Seen::Restored`].
     Lost,
     Restored,
-    /// As the copies of packets tell; told now and forgotten: it is found again if it lasts.
+    /// Found by comparing copies of packets. Reported once and forgotten: it is found again if it lasts.
     Copies(Finding),
 }

@@ -221,6 +221,6 @@ async fn serve(
 
 fn say(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, state) {
-        tracing::warn!("the service manager could not be told: {error}");
+        tracing::warn!("the service manager could not be notified: {error}");
     }
 }

@@ -269,14 +269,14 @@ impl<'a> Work<'a> {
             if self.known.is_some_and(|known| !known.contains(&far.node)) {
                 self.odd.push(Oddity::UnknownHost { who: far.clone(), at: port.at.clone() });
             }
-            let told = self.credible(far, frame.rate_bps.map(|bps| Figure::new(bps, Source::Told)));
+            let announced = self.credible(far, frame.rate_bps.map(|bps| Figure::new(bps, Source::Announced)));
             let rate = self.credible(&port.at, port.rate);
-            self.differ((far, told), (&port.at, rate));
-            let rate = Figure::least(rate, told);
+            self.differ((far, announced), (&port.at, rate));
+            let rate = Figure::least(rate, announced);
             cables.push(cable(far.clone(), port.at.clone(), true, rate, port.queue, given));
         }
         for (name, heard) in chassis {
-            // Fide's chassis is the name; others' tell two hosts of one name apart.
+            // Fide's chassis is the name; other programs' chassis distinguish two hosts of one name.
             let others: BTreeSet<_> = heard.iter().filter(|(f, _)| f.role.is_none()).map(|(f, _)| &f.chassis).collect();
             if others.len() > 1 {
                 let at = heard.iter().map(|(_, at)| (*at).clone()).collect();
@@ -293,7 +293,7 @@ impl<'a> Work<'a> {
             let Some(far) = between.get(&port.at) else { continue };
             let back = between.get(far);
             if far.node == port.at.node {
-                // One that both ends hear is told once, at the first of them.
+                // A loop that both ends hear is reported once, at the first of them.
                 if back != Some(&port.at) || !done.contains(far) {
                     self.odd.push(Oddity::Loop { at: port.at.clone(), hears: far.clone() });
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LLDP over real interfaces: it stays on one cable, unless a bridge is told to forward it.
+//! LLDP over real interfaces: it stays on one cable, unless a bridge is configured to forward it.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn root_what_is_said_stays_on_its_cable_unless_a_bridge_forwards_it() {
     assert_eq!(heard(&ports), expected);
     assert_eq!(addresses(), before, "nothing is left of it");
 
-    // A bridge that is told to: bit 14 of its mask is for this address.
+    // A bridge that forwards it: bit 14 of its mask is for this address.
     run(other, "ip link set br0 type bridge group_fwd_mask 0x4000");
     for name in ["h1", "h2", "h3"] {
         run(other, &format!("ip link set {name} type bridge_slave mcast_flood on"));

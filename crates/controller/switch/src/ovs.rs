@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// Most meters that the driver numbers: one per group of its range, from 1. Open vSwitch has 262144.
 const METERS_MAX: u32 = 1 << 17;
-/// Bundles of one call that may be refused, in search of the rules that are. Those not tried by then are told as refused as well; the next call
-/// tries them before all that were refused alone.
+/// Bundles of one call that may be refused, in search of the refused rules. Rules not tried by then are
+/// reported as refused as well; the next call tries them before all that were refused alone.
 const BUNDLES_MAX: usize = 256;
 /// Rules of one bundle, so that a slow switch answers in time.
 const BUNDLE_RULES_MAX: usize = 512;
@@ -43,7 +43,7 @@ pub struct Ovs {
     refused: BTreeSet<Ipv4Addr>,
 }
 
-/// What the switch has in range.
+/// The switch's state in range.
 struct Present {
     /// Number of each port.
     numbers: BTreeMap<String, u32>,
@@ -183,7 +183,7 @@ impl Ovs {
         Ok(found)
     }
 
-    /// What is there, and how it differs from what is wanted.
+    /// The present state, and how it differs from the wanted one.
     fn look(&mut self, wanted: &[Rule]) -> Result<(Present, Vec<Drift>), DriverError> {
         self.range.check(wanted.iter().map(|r| &r.group))?;
         let mut found = Vec::new();
@@ -382,7 +382,8 @@ impl Driver for Ovs {
         let links =
             if found.iter().any(|drift| matches!(drift, Drift::Priority { .. })) { self.links()? } else { Vec::new() };
         let by_group = plan::by_group(wanted);
-        // What was found, and nothing else: what came since would be put right untold. Limits first: a rule that has one needs it.
+        // Only the differences that were found: repairing later ones would leave them unreported. Limits
+        // first: a rule that has one needs it.
         let mut limits = BTreeMap::new();
         let mut silent: Option<String> = None;
         for group in found.iter().filter_map(limit_of) {

@@ -112,7 +112,7 @@ pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32
         let mut here = all.iter().zip(&inboxes).filter(|(_, (host, _))| awaited.contains(host));
         here.all(|(got, _)| got.len() >= packets as usize)
     };
-    // What does not come is told by the caller.
+    // A packet that does not come is reported by the caller.
     let _ = retry_until("the packets", LIMIT, || if look() { Ok(()) } else { Err("some are missing".to_owned()) });
     std::thread::sleep(QUIET);
     look();

@@ -110,13 +110,13 @@ fn root_drift_is_found_and_put_right() {
 }
 
 #[test]
-fn root_a_ports_change_loses_no_packet_of_those_that_stay() {
+fn root_change_of_ports_loses_no_packet_at_the_others() {
     root_or_skip!(ovs_supported());
     change_ports(&pair(4));
 }
 
 #[test]
-fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
+fn root_meter_drops_the_excess_until_it_is_removed() {
     root_or_skip!(ovs_supported());
     let fabric = pair(2);
     let mut driver = open(fabric.switch("l1a").unwrap());
@@ -147,7 +147,7 @@ fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
 }
 
 #[test]
-fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_completes() {
+fn root_refusal_names_rule_reason_and_progress_and_can_be_completed() {
     root_or_skip!(ovs_supported());
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();
@@ -191,7 +191,7 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
 
 /// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
 #[test]
-fn root_all_of_a_refused_rule_is_had_that_can_be() {
+fn root_refused_rule_gets_all_possible_ports() {
     root_or_skip!(ovs_supported());
     let fabric = pair(4);
     let mut driver = open(fabric.switch("l1a").unwrap());
@@ -314,7 +314,7 @@ fn root_a_rule_that_is_refused_twice_over_says_what_is_in_force() {
 }
 
 #[test]
-fn root_a_cut_cable_is_told_at_once() {
+fn root_cut_cable_is_reported_at_once() {
     root_or_skip!(ovs_supported());
     let fabric = pair(2);
     let mut driver = open(fabric.switch("l1a").unwrap());
