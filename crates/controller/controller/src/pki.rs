@@ -16,7 +16,7 @@
 //!   [`retire_cas`] and copy `ca.pem` again. Nobody is cut off at any point, as both authorities are believed in between.
 //!
 //! Keys are ECDSA P-256. Every file is replaced as a whole, so that a reader sees the old or the new one; a certificate
-//! and its key are two files, and who reads them checks that they fit (see [`crate::tls`]).
+//! and its key are two files, and their readers check that they fit (see [`crate::tls`]).
 
 mod files;
 mod issue;

@@ -109,11 +109,11 @@ impl Linux {
         Ok((seen, found))
     }
 
-    /// Turns the state that was seen into the rule's state, as far as possible; later changes are not
-    /// checked for.
+    /// Brings a rule's group from the state in `seen` to what the rule says, as far as possible, and
+    /// updates `seen`. Changes since `seen` was read are not noticed.
     ///
     /// # Errors
-    /// The first of its ports that is refused.
+    /// The first refusal.
     fn install_on(&mut self, seen: &mut Seen, rule: &Rule, former: Former) -> Result<(), DriverError> {
         let what = format!("rule {rule}");
         let mut first = None;
@@ -135,8 +135,8 @@ impl Linux {
         first.map_or(Ok(()), |why| Err(why.with_applied(&plan::in_force(&seen.ports_of(rule.group), rule))))
     }
 
-    /// Removes entries that are no longer in the wanted state; a refused one is put back there. Returns the
-    /// first refusal.
+    /// Removes entries that were taken out of `seen`; a refused one is put back there. Returns the first
+    /// refusal.
     fn take_away(&mut self, seen: &mut Seen, entries: Vec<Entry>, what: &str) -> Option<DriverError> {
         let mut first = None;
         for entry in entries {
@@ -175,7 +175,7 @@ impl Linux {
 
     fn prepare_port(&mut self, port: &str, index: u32, lanes: &Lanes) -> Result<(), DriverError> {
         if let Some(before) = queue::prepare(&mut self.netlink, (port, index), lanes)? {
-            // The first: later repairs find ports in its place that nobody planned.
+            // Keeps the first: a state that a later repair finds in its place was not set on purpose.
             self.queues_before.entry(port.to_owned()).or_insert(before);
         }
         Ok(())
@@ -191,11 +191,11 @@ impl Linux {
     }
 }
 
-/// The state that was seen.
+/// The switch's state when it was read, updated with every change.
 struct Seen {
     names: BTreeMap<u32, String>,
     numbers: BTreeMap<String, u32>,
-    /// Those in range.
+    /// Entries in range.
     entries: BTreeMap<Ipv4Addr, Vec<Entry>>,
 }
 
@@ -219,7 +219,8 @@ impl Seen {
         groups.map(|(group, _)| (*group, self.ports_of(*group))).collect()
     }
 
-    /// By name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
+    /// Ports of a group by name. A learned port forwards for now and will time out, so it does not count as
+    /// the requested port.
     fn ports_of(&self, group: Ipv4Addr) -> BTreeSet<String> {
         let name =
             |entry: &Entry| format!("{}{}", self.name(entry.port), if entry.permanent { "" } else { " (learned)" });
@@ -232,7 +233,7 @@ impl Seen {
         entries.push(entry);
     }
 
-    /// Forgets the entries at ports that the rule does not name.
+    /// Takes out the entries at ports that the rule does not name.
     fn take_others(&mut self, rule: &Rule) -> Vec<Entry> {
         let Some(entries) = self.entries.get_mut(&rule.group) else { return Vec::new() };
         let names = &self.names;

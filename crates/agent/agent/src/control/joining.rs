@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that join and quit, and who owns a name.
+//! Processes that join and quit, and the owners of names.
 //!
 //! A name belongs to one process at a time. What happens to another request for it:
 //!

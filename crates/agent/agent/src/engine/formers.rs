@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A process of a host's earlier life may still be named. So its end waits this long beyond the moment at
-/// which no lease of it can run any more; for a process of this host, at least this long or twice the
+/// which no lease of it can run any more; for a process of this host, the longer of this and twice the
 /// longest timeout.
 const LEASES_NS: u64 = 1_000_000_000;
 /// Programs of this host have come back to a new agent by then, if they ever do.

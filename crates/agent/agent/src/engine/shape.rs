@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts whose configuration differs in substance do not hear each other. While some member is not up, each
-//! host sends its shape in packets of their own ([`fide_wire::shape`]), so that the others can show that it
-//! is there, and in what it differs.
+//! Hosts that take the cluster to be something else ([`fide_wire::Shape`]) do not hear each other. While some
+//! member is not up, each host sends its shape in packets of their own ([`fide_wire::shape`]), so that the
+//! others can show that it is there, and in what it differs.
 
 use fide_detector::PeerState;
 use fide_wire::{Key, SHAPE_LEN, Told, verify};

@@ -170,7 +170,8 @@ fn drift(group: Ipv4Addr, missing: &[&str], extra: &[&str]) -> Drift {
     Drift::Ports { group, missing: ports(missing), extra: ports(extra) }
 }
 
-/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+/// A rule is refused for one of its ports: its other ports are installed. During a change the former ports
+/// stay too; a repair removes them.
 #[test]
 fn root_refused_rule_gets_all_possible_ports() {
     root_or_skip!();

@@ -19,7 +19,7 @@ fn database(switch: &Switch) -> String {
     switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock")
 }
 
-/// A table with room for so many flows, which refuses more.
+/// A table with room for this many flows, which refuses more.
 fn limit_flows(switch: &Switch, flows: usize) {
     let table = format!("-- --id=@t create Flow_Table flow_limit={flows} overflow_policy=refuse");
     run(switch, &format!("ovs-vsctl --db={} {table} -- set bridge br0 flow_tables:0=@t", database(switch)));
@@ -80,7 +80,8 @@ fn root_drift_is_found_and_put_right() {
     assert_eq!(driver.audit(&wanted).unwrap(), []);
 
     let id = |n| u32::from(group(0, n));
-    // Port 3 goes, port 4 comes; a group is deleted, with its flow; a flow leads elsewhere; a group of nobody comes.
+    // Port 3 is removed, port 4 is added; a group is deleted, with its flow; a flow leads elsewhere; an
+    // unwanted group is added.
     ofctl(switch, &format!("mod-group group_id={},type=all,bucket=output:h2,bucket=output:h4", id(1)));
     ofctl(switch, &format!("del-groups group_id={}", id(2)));
     ofctl(switch, "add-flow priority=1000,ip,nw_dst=239.71.0.3,actions=output:h2");
@@ -189,7 +190,8 @@ fn root_refusal_names_rule_reason_and_progress_and_can_be_completed() {
     assert!(gone.contains("cannot open OpenFlow switch unix:/nonexistent") && gone.contains("OpenFlow13"), "{gone}");
 }
 
-/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+/// A rule is refused for one of its ports: its other ports are installed. During a change the former ports
+/// stay too; a repair removes them.
 #[test]
 fn root_refused_rule_gets_all_possible_ports() {
     root_or_skip!(ovs_supported());
