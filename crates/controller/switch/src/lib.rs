@@ -11,7 +11,7 @@
 //!
 //! * [`Driver`] is the whole interface; [`linux::Linux`] and [`ovs::Ovs`] implement it.
 //! * A driver is given a [`GroupRange`] and never touches a group outside of it: everything else in the
-//! switch stays.
+//!   switch stays.
 //! * Changing a group is make before break: a port that stays loses no packet.
 //! * A change from outside is a [`Drift`], found by [`Driver::audit`] and repaired by [`Driver::repair`].
 //! * [`Watch`] is a descriptor to poll, readable when a cable was cut or plugged in.
